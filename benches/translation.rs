@@ -12,15 +12,16 @@
 
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::answer::{self, AnswerStream};
-use model_gateway::protocol::form::answer::Recall;
-use model_gateway::protocol::request::{self, Edits, Sender};
-use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
-use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ResponsesModel, Sampling, Target, ThinkingType,
+use model_gateway::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use model_gateway::protocol::capabilities::{
+    ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, SamplingSupport, ThinkingType,
+    TranslationTarget,
 };
-use model_gateway::protocol::same::StreamPass;
-use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
+use model_gateway::protocol::ir::event::ResponseContext;
+use model_gateway::protocol::passthrough::StreamPassthrough;
+use model_gateway::protocol::request::{self, PassthroughContext, RequestEdits};
+use model_gateway::protocol::translate::{self, StreamTranslation, TranslationRequest};
+use model_gateway::protocol::vendor_response::{self, StreamConverter};
 use model_gateway::usage::{MeteringTerms, UsageEstimator};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -165,7 +166,7 @@ impl Case {
                 for _ in 0..repetitions {
                     let (recall, body) = (recall.clone(), black_box(body.clone()));
                     black_box(
-                        answer::whole(
+                        vendor_response::convert_response(
                             self.from,
                             self.to,
                             "public-model",
@@ -199,14 +200,15 @@ impl Case {
     /// As admission does it: the outline, the body in the vendor's words, and of a translated body
     /// its outline too.
     fn request(&self, models: &Models, body: &Bytes) -> Bytes {
-        let outline = request::read(self.from, body).unwrap();
+        let outline = request::read_summary(self.from, body).unwrap();
         if self.from != self.to {
             let translated =
-                translate::request(&models.asked(self.from, self.to, body), false).unwrap();
-            black_box(request::read(self.to, &translated.body).unwrap());
+                translate::translate_request(&models.asked(self.from, self.to, body), false)
+                    .unwrap();
+            black_box(request::read_summary(self.to, &translated.body).unwrap());
             return translated.body;
         }
-        let edits = Edits {
+        let edits = RequestEdits {
             model: "upstream-model",
             output_limit: None,
             output_limit_field: match self.to {
@@ -225,7 +227,7 @@ impl Case {
             thinking_budget: None,
             is_interleaved: false,
         };
-        let sender = Sender {
+        let sender = PassthroughContext {
             account_id: "acct_1",
             official: true,
             sold: Default::default(),
@@ -234,26 +236,30 @@ impl Case {
             repair,
         };
         let stripped = match self.from {
-            Protocol::Responses => request::for_responses(body, &outline, &sender).unwrap().0,
-            from => request::strip(from, true, body, &outline, Some(&repair)),
+            Protocol::Responses => {
+                request::clean_responses_request(body, &outline, &sender)
+                    .unwrap()
+                    .0
+            }
+            from => request::clean_request(from, true, body, &outline, Some(&repair)),
         };
-        request::rewrite_stripped(body, &outline, &edits, stripped)
+        request::rewrite_cleaned(body, &outline, &edits, stripped)
     }
 
     /// A stream and an answer come from the vendor, so that the client speaks what they are said
     /// in.
-    fn recall(&self, models: &Models) -> Option<Recall> {
+    fn recall(&self, models: &Models) -> Option<ResponseContext> {
         (self.from != self.to).then(|| {
             let body = agent_request(self.to, 1 << 10);
-            translate::request(&models.asked(self.to, self.from, &body), false)
+            translate::translate_request(&models.asked(self.to, self.from, &body), false)
                 .unwrap()
                 .recall
         })
     }
 
-    fn stream<'a>(&self, recall: Option<Recall>, pieces: impl Iterator<Item = &'a [u8]>) {
+    fn stream<'a>(&self, recall: Option<ResponseContext>, pieces: impl Iterator<Item = &'a [u8]>) {
         let mut stream = match recall {
-            None => AnswerStream::Same(Box::new(StreamPass::new(
+            None => StreamConverter::Same(Box::new(StreamPassthrough::new(
                 self.from,
                 "public-model",
                 false,
@@ -262,7 +268,7 @@ impl Case {
             Some(recall) => {
                 let stream =
                     StreamTranslation::new(self.from, self.to, recall, true, EVENT_BYTES_MAX);
-                AnswerStream::Translated(Box::new(stream))
+                StreamConverter::Translated(Box::new(stream))
             }
         };
         for piece in pieces {
@@ -272,7 +278,7 @@ impl Case {
             black_box(Bytes::from(out));
         }
         assert!(
-            stream.completed(),
+            stream.is_complete(),
             "{}: the stream was not completed",
             self.name
         );
@@ -281,17 +287,17 @@ impl Case {
 }
 
 struct Models {
-    chat: Accepts,
-    messages: Accepts,
-    responses: Accepts,
+    chat: ModelCapabilities,
+    messages: ModelCapabilities,
+    responses: ModelCapabilities,
 }
 
 impl Models {
     fn new() -> Self {
         Models {
-            chat: Accepts::Chat(ChatModel::default()),
-            messages: Accepts::Messages(MessagesModel {
-                sampling: Sampling::OneOf,
+            chat: ModelCapabilities::Chat(ChatModel::default()),
+            messages: ModelCapabilities::Messages(MessagesModel {
+                sampling: SamplingSupport::OneOf,
                 thinking_types: vec![ThinkingType::Enabled, ThinkingType::Disabled],
                 thinks_by_default: false,
                 effort_levels: Vec::new(),
@@ -300,14 +306,14 @@ impl Models {
                 structured: true,
                 server_tools: Vec::new(),
             }),
-            responses: Accepts::Responses(ResponsesModel {
+            responses: ModelCapabilities::Responses(ResponsesModel {
                 sampling: true,
                 ..ResponsesModel::default()
             }),
         }
     }
 
-    fn of(&self, protocol: Protocol) -> &Accepts {
+    fn of(&self, protocol: Protocol) -> &ModelCapabilities {
         match protocol {
             Protocol::Chat => &self.chat,
             Protocol::Messages => &self.messages,
@@ -315,11 +321,16 @@ impl Models {
         }
     }
 
-    fn asked<'a>(&'a self, surface: Protocol, vendor: Protocol, body: &'a [u8]) -> Asked<'a> {
-        Asked {
+    fn asked<'a>(
+        &'a self,
+        surface: Protocol,
+        vendor: Protocol,
+        body: &'a [u8],
+    ) -> TranslationRequest<'a> {
+        TranslationRequest {
             surface,
             body,
-            target: Target {
+            target: TranslationTarget {
                 upstream_model: "upstream-model",
                 public_model: "public-model",
                 max_output_tokens: 64_000,

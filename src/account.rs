@@ -20,38 +20,38 @@ mod sign_up;
 mod tests;
 
 pub use crate::store::app::Role;
-pub use audit::{Acting, AuditVerdict, By};
-pub use delete::Closed;
-pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
+pub use audit::{Actor, AuditLogReport, AuditedAccounts};
+pub use delete::CloseAccountOutcome;
+pub use invite::{Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
 #[cfg(test)]
 pub use key::generate as generate_key;
-pub use key::parse as parse_key;
+pub use key::is_well_formed as parse_key;
 pub use password::{
-    LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS,
-    random as random_password,
+    MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,
+    generate as random_password,
 };
-pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};
+pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
 pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
 pub use sign_up::{
-    NewAccount, SignedUp, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with,
+    NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as, sign_up,
 };
 
-use crate::config::RATE_MAX;
+use crate::config::MAX_RATE;
 use crate::store::StoreError;
-use crate::store::app::{AccountRow, AppDb, Inserted, KeyRow};
+use crate::store::app::{AccountRow, AppDb, InsertKeyOutcome, KeyRow};
 use crate::store::missing;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Maximum number of live keys per account.
-pub const LIVE_KEYS_MAX: i64 = 100;
+pub const MAX_LIVE_KEYS: i64 = 100;
 
 /// Maximum length of a key's name, in characters.
-pub const KEY_NAME_CHARS_MAX: usize = 64;
+pub const MAX_KEY_NAME_CHARS: usize = 64;
 
 /// Maximum length of an e-mail address, in bytes.
-const EMAIL_BYTES_MAX: usize = 254;
+const MAX_EMAIL_BYTES: usize = 254;
 
 /// Access to `app.db`. Cheap to clone.
 #[derive(Clone)]
@@ -61,17 +61,17 @@ pub struct Accounts {
 
 /// The source from which an edge authenticates keys.
 #[derive(Clone)]
-pub enum Keys {
+pub enum KeyAuthenticator {
     Here(Accounts),
     Shared(SharedKeys),
 }
 
-impl Keys {
+impl KeyAuthenticator {
     /// Authenticates a key; see [`Accounts::authenticate`].
     ///
     /// # Errors
     /// Returns why the key is refused.
-    pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
+    pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
         match self {
             Self::Here(accounts) => accounts.authenticate(key, now_ms),
             Self::Shared(keys) => keys.authenticate(key, now_ms).await,
@@ -93,7 +93,7 @@ pub struct Principal {
 
 /// Why a key is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum AuthError {
     /// Malformed, wrong checksum, unknown or revoked: the caller cannot see which.
     #[error("not a valid gateway key")]
     BadKey,
@@ -117,9 +117,9 @@ pub enum AccountError {
         "a password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and is not one of those that everybody uses"
     )]
     BadPassword,
-    #[error("a key's name has 1 to {KEY_NAME_CHARS_MAX} characters")]
+    #[error("a key's name has 1 to {MAX_KEY_NAME_CHARS} characters")]
     BadKeyName,
-    #[error("an account has at most {LIVE_KEYS_MAX} live keys: revoke one first")]
+    #[error("an account has at most {MAX_LIVE_KEYS} live keys: revoke one first")]
     TooManyKeys,
     #[error("no such account")]
     NoAccount,
@@ -127,7 +127,7 @@ pub enum AccountError {
     NoKey,
     #[error("a key is bound to at most 100 models, by their catalog ids")]
     BadModels,
-    #[error("a rate is at most {RATE_MAX}; 0 is none")]
+    #[error("a rate is at most {MAX_RATE}; 0 is none")]
     BadRate,
     #[error("sign-up is closed")]
     SignUpClosed,
@@ -135,7 +135,7 @@ pub enum AccountError {
     NoInvite,
     #[error("the trials of today are all given: the next are given from 00:00 UTC on")]
     TrialsSpent,
-    #[error("make 1 to {INVITES_AT_ONCE_MAX} invitations, good for at most {} days", INVITE_MS_MAX / 86_400_000)]
+    #[error("make 1 to {MAX_INVITES_PER_BATCH} invitations, good for at most {} days", MAX_INVITE_MS / 86_400_000)]
     BadInvite,
     #[error("too many invitations are open: wait until some are used or expire")]
     TooManyInvites,
@@ -148,14 +148,14 @@ pub enum AccountError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum AccountStatus {
     Active,
     Suspended,
     /// The holder closed the account permanently. Only [`Accounts::delete`] sets this.
     Deleted,
 }
 
-impl Status {
+impl AccountStatus {
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -170,18 +170,18 @@ pub struct Account {
     pub id: String,
     pub email: String,
     pub role: Role,
-    pub status: Status,
+    pub status: AccountStatus,
     pub created_at_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyStatus {
+pub enum ApiKeyStatus {
     Active,
     Disabled,
     Revoked,
 }
 
-impl KeyStatus {
+impl ApiKeyStatus {
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -191,7 +191,7 @@ impl KeyStatus {
     }
 
     /// An unknown status counts as revoked.
-    fn of(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         match name {
             "active" => Self::Active,
             "disabled" => Self::Disabled,
@@ -202,12 +202,12 @@ impl KeyStatus {
 
 /// A key as its owner sees it later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
+pub struct ApiKey {
     pub id: String,
     pub name: String,
     /// `gw-sk-Ab12…wxyz`.
     pub shown: String,
-    pub status: KeyStatus,
+    pub status: ApiKeyStatus,
     pub created_at_ms: i64,
     pub revoked_at_ms: Option<i64>,
     pub settings: KeySettings,
@@ -241,30 +241,34 @@ impl Accounts {
     ///
     /// # Errors
     /// Returns why the key is refused.
-    pub fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
+    pub fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
         if !parse_key(key) {
-            return Err(Refusal::BadKey);
+            return Err(AuthError::BadKey);
         }
         let owner = self
             .db
             .key_owner(&key::hash(key))
-            .map_err(Refusal::Unavailable)?
-            .ok_or(Refusal::BadKey)?;
-        match KeyStatus::of(&owner.status) {
-            KeyStatus::Revoked => return Err(Refusal::BadKey),
-            KeyStatus::Disabled => return Err(Refusal::KeyDisabled),
-            KeyStatus::Active if !owner.account_active => return Err(Refusal::AccountSuspended),
-            KeyStatus::Active => {}
+            .map_err(AuthError::Unavailable)?
+            .ok_or(AuthError::BadKey)?;
+        match ApiKeyStatus::from_name(&owner.status) {
+            ApiKeyStatus::Revoked => return Err(AuthError::BadKey),
+            ApiKeyStatus::Disabled => return Err(AuthError::KeyDisabled),
+            ApiKeyStatus::Active if !owner.account_active => {
+                return Err(AuthError::AccountSuspended);
+            }
+            ApiKeyStatus::Active => {}
         }
         let principal = Principal {
             account_id: Arc::clone(&owner.account),
             key_id: Arc::clone(&owner.key),
             key_shown: Arc::clone(&owner.shown),
-            settings: Arc::new(KeySettings::read(&owner.settings).map_err(Refusal::Unavailable)?),
-            account_rates: RateSettings::read(&owner.account_rates)
-                .map_err(Refusal::Unavailable)?,
+            settings: Arc::new(
+                KeySettings::decode(&owner.settings).map_err(AuthError::Unavailable)?,
+            ),
+            account_rates: RateSettings::decode(&owner.account_rates)
+                .map_err(AuthError::Unavailable)?,
         };
-        principal.in_time(now_ms)
+        principal.check_expiry(now_ms)
     }
 
     /// Finds an account by its id or its e-mail.
@@ -272,7 +276,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn find(&self, id_or_email: &str) -> Result<Option<Account>, StoreError> {
-        let found = match normal_email(id_or_email) {
+        let found = match normalize_email(id_or_email) {
             Ok(email) => self.db.account_by_email(&email)?.map(|(row, _)| row),
             Err(_) => self.db.account(id_or_email)?,
         };
@@ -292,7 +296,7 @@ impl Accounts {
         let prefix = prefix.trim().to_ascii_lowercase();
         let rows = self
             .db
-            .accounts_like(&prefix, after.unwrap_or_default(), limit)?;
+            .search_accounts(&prefix, after.unwrap_or_default(), limit)?;
         Ok(rows.into_iter().map(Account::from).collect())
     }
 
@@ -323,8 +327,9 @@ impl Accounts {
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn set_status(&self, id: &str, status: Status) -> Result<bool, StoreError> {
-        self.db.set_active(id, status == Status::Active, None)
+    pub fn set_status(&self, id: &str, status: AccountStatus) -> Result<bool, StoreError> {
+        self.db
+            .set_active(id, status == AccountStatus::Active, None)
     }
 
     /// Returns the account if the password is correct. An unknown e-mail takes as long as a wrong
@@ -337,16 +342,16 @@ impl Accounts {
         email: &str,
         password: &str,
     ) -> Result<Option<Account>, AccountError> {
-        let found = match normal_email(email) {
+        let found = match normalize_email(email) {
             Ok(email) => self.db.account_by_email(&email)?,
             Err(_) => None,
         };
         let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
-        let too_long = password.chars().count() > password::MOST_CHARS;
+        let too_long = password.chars().count() > password::MAX_CHARS;
         let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
         match (row, checked) {
-            (Some(row), password::Checked::Right) => Ok(Some(row.into())),
-            (Some(row), password::Checked::RightButOld) => {
+            (Some(row), password::PasswordCheck::Right) => Ok(Some(row.into())),
+            (Some(row), password::PasswordCheck::RightButOld) => {
                 self.db.set_password(&row.id, &password::hash(password)?)?;
                 Ok(Some(row.into()))
             }
@@ -380,9 +385,9 @@ impl Accounts {
         settings: &KeySettings,
         now_ms: i64,
     ) -> Result<NewKey, AccountError> {
-        settings.check()?;
+        settings.validate()?;
         let name = name.trim();
-        if !(1..=KEY_NAME_CHARS_MAX).contains(&name.chars().count())
+        if !(1..=MAX_KEY_NAME_CHARS).contains(&name.chars().count())
             || name.chars().any(char::is_control)
         {
             return Err(AccountError::BadKeyName);
@@ -393,19 +398,19 @@ impl Accounts {
             account: account.to_owned(),
             name: name.to_owned(),
             shown: key.shown,
-            status: KeyStatus::Active.name().to_owned(),
+            status: ApiKeyStatus::Active.name().to_owned(),
             created_at_ms: now_ms,
             revoked_at_ms: None,
-            settings: settings.text(),
+            settings: settings.encode(),
         };
-        match self.db.insert_key(&row, &key.hash, LIVE_KEYS_MAX)? {
-            Inserted::Done => Ok(NewKey {
+        match self.db.insert_key(&row, &key.hash, MAX_LIVE_KEYS)? {
+            InsertKeyOutcome::Done => Ok(NewKey {
                 key_id: row.id,
                 key: key.text,
                 name: row.name,
             }),
-            Inserted::NoAccount => Err(AccountError::NoAccount),
-            Inserted::LimitReached => Err(AccountError::TooManyKeys),
+            InsertKeyOutcome::NoAccount => Err(AccountError::NoAccount),
+            InsertKeyOutcome::LimitReached => Err(AccountError::TooManyKeys),
         }
     }
 
@@ -413,8 +418,12 @@ impl Accounts {
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn keys(&self, account: &str) -> Result<Vec<Key>, StoreError> {
-        self.db.keys(account)?.into_iter().map(Key::read).collect()
+    pub fn keys(&self, account: &str) -> Result<Vec<ApiKey>, StoreError> {
+        self.db
+            .keys(account)?
+            .into_iter()
+            .map(ApiKey::from_row)
+            .collect()
     }
 
     /// Returns a key and its account, by the key's id; only a key of `account`, if given.
@@ -425,12 +434,12 @@ impl Accounts {
         &self,
         account: Option<&str>,
         key_id: &str,
-    ) -> Result<Option<(String, Key)>, StoreError> {
+    ) -> Result<Option<(String, ApiKey)>, StoreError> {
         let row = self
             .db
             .key(key_id)?
             .filter(|row| account.is_none_or(|account| account == row.account));
-        row.map(|row| Ok((row.account.clone(), Key::read(row)?)))
+        row.map(|row| Ok((row.account.clone(), ApiKey::from_row(row)?)))
             .transpose()
     }
 
@@ -447,10 +456,10 @@ impl Accounts {
         change: impl FnOnce(&mut KeySettings),
     ) -> Result<KeySettings, AccountError> {
         let changed = self.db.change_key(account, key_id, |text| {
-            let mut settings = KeySettings::read(text)?;
+            let mut settings = KeySettings::decode(text)?;
             change(&mut settings);
-            settings.check()?;
-            Ok::<_, AccountError>((settings.text(), settings))
+            settings.validate()?;
+            Ok::<_, AccountError>((settings.encode(), settings))
         })?;
         changed.ok_or(AccountError::NoKey)?
     }
@@ -470,7 +479,7 @@ impl Accounts {
         now_ms: i64,
     ) -> Result<NewKey, AccountError> {
         let (account, old) = self.key(account, key_id)?.ok_or(AccountError::NoKey)?;
-        if old.status == KeyStatus::Revoked || old.settings.has_expired(now_ms) {
+        if old.status == ApiKeyStatus::Revoked || old.settings.has_expired(now_ms) {
             return Err(AccountError::NoKey);
         }
         let new = self.create_key_with(&account, &old.name, &old.settings, now_ms)?;
@@ -495,7 +504,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn account_rates(&self, account: &str) -> Result<RateSettings, StoreError> {
-        RateSettings::read(&self.db.account_rates(account)?.unwrap_or_default())
+        RateSettings::decode(&self.db.account_rates(account)?.unwrap_or_default())
     }
 
     /// Sets the rate settings of an account from the next request on. Returns false if there is no
@@ -508,8 +517,8 @@ impl Accounts {
         account: &str,
         rates: &RateSettings,
     ) -> Result<bool, AccountError> {
-        rates.check()?;
-        Ok(self.db.set_account_rates(account, &rates.text())?)
+        rates.validate()?;
+        Ok(self.db.set_account_rates(account, &rates.encode())?)
     }
 
     /// Disables a key until it is enabled again, or enables it. Returns false if there is no such
@@ -552,9 +561,9 @@ impl Accounts {
 impl From<AccountRow> for Account {
     fn from(row: AccountRow) -> Self {
         let status = match (row.deleted, row.active) {
-            (true, _) => Status::Deleted,
-            (false, true) => Status::Active,
-            (false, false) => Status::Suspended,
+            (true, _) => AccountStatus::Deleted,
+            (false, true) => AccountStatus::Active,
+            (false, false) => AccountStatus::Suspended,
         };
         Self {
             id: row.id,
@@ -568,23 +577,23 @@ impl From<AccountRow> for Account {
 
 impl Principal {
     /// Returns the principal, unless its key has expired.
-    fn in_time(self, now_ms: i64) -> Result<Self, Refusal> {
+    fn check_expiry(self, now_ms: i64) -> Result<Self, AuthError> {
         if self.settings.has_expired(now_ms) {
-            Err(Refusal::KeyExpired)
+            Err(AuthError::KeyExpired)
         } else {
             Ok(self)
         }
     }
 }
 
-impl Key {
-    fn read(row: KeyRow) -> Result<Self, StoreError> {
+impl ApiKey {
+    fn from_row(row: KeyRow) -> Result<Self, StoreError> {
         Ok(Self {
-            settings: KeySettings::read(&row.settings)?,
+            settings: KeySettings::decode(&row.settings)?,
             id: row.id,
             name: row.name,
             shown: row.shown,
-            status: KeyStatus::of(&row.status),
+            status: ApiKeyStatus::from_name(&row.status),
             created_at_ms: row.created_at_ms,
             revoked_at_ms: row.revoked_at_ms,
         })
@@ -592,7 +601,7 @@ impl Key {
 }
 
 /// Trims an e-mail and converts it to lower case: the form in which e-mails are unique.
-fn normal_email(text: &str) -> Result<String, AccountError> {
+fn normalize_email(text: &str) -> Result<String, AccountError> {
     let email = text.trim().to_ascii_lowercase();
     let (local, domain) = email.split_once('@').ok_or(AccountError::BadEmail)?;
     let plain = |part: &str| {
@@ -601,7 +610,7 @@ fn normal_email(text: &str) -> Result<String, AccountError> {
                 .bytes()
                 .all(|byte| byte.is_ascii_graphic() && byte != b'@')
     };
-    if email.len() > EMAIL_BYTES_MAX || !plain(local) || !plain(domain) {
+    if email.len() > MAX_EMAIL_BYTES || !plain(local) || !plain(domain) {
         return Err(AccountError::BadEmail);
     }
     Ok(email)

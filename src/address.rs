@@ -11,11 +11,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 /// Maximum number of hops of a list that the gateway examines, nearest first.
-const HOPS_MAX: usize = 32;
+const MAX_HOPS: usize = 32;
 
 /// Returns the prefix that counts as one client: the IPv4 address itself, or the /64 network that
 /// one IPv6 customer has.
-pub fn one_client(address: IpAddr) -> IpAddr {
+pub fn client_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
         v4 => v4,
@@ -33,23 +33,23 @@ pub struct Network {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotANetwork;
+pub struct NetworkParseError;
 
-impl fmt::Display for NotANetwork {
+impl fmt::Display for NetworkParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not an address or a network such as 10.0.0.0/8 or 2001:db8::/32")
     }
 }
 
 impl FromStr for Network {
-    type Err = NotANetwork;
+    type Err = NetworkParseError;
 
-    fn from_str(text: &str) -> Result<Self, NotANetwork> {
+    fn from_str(text: &str) -> Result<Self, NetworkParseError> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
             None => (text, None),
         };
-        let (bits, is_v4) = bits(address.parse().map_err(|_| NotANetwork)?);
+        let (bits, is_v4) = address_bits(address.parse().map_err(|_| NetworkParseError)?);
         let width = if is_v4 { 32 } else { 128 };
         let is_number = |length: &&str| length.bytes().all(|byte| byte.is_ascii_digit());
         let length = match length {
@@ -57,11 +57,11 @@ impl FromStr for Network {
             Some(length) => Some(length)
                 .filter(is_number)
                 .and_then(|length| length.parse().ok())
-                .ok_or(NotANetwork)?,
+                .ok_or(NetworkParseError)?,
         };
-        let free_bits = u32::checked_sub(width, length).ok_or(NotANetwork)?;
+        let free_bits = u32::checked_sub(width, length).ok_or(NetworkParseError)?;
         Ok(Self {
-            first: cut(bits, free_bits),
+            first: mask_prefix(bits, free_bits),
             free_bits,
             is_v4,
         })
@@ -70,25 +70,25 @@ impl FromStr for Network {
 
 impl Network {
     fn contains(&self, address: IpAddr) -> bool {
-        let (bits, is_v4) = bits(address);
-        is_v4 == self.is_v4 && cut(bits, self.free_bits) == self.first
+        let (bits, is_v4) = address_bits(address);
+        is_v4 == self.is_v4 && mask_prefix(bits, self.free_bits) == self.first
     }
 
     /// Whether the network contains every address of its family.
-    pub fn is_everything(&self) -> bool {
+    pub fn covers_all(&self) -> bool {
         self.free_bits == if self.is_v4 { 32 } else { 128 }
     }
 }
 
-fn bits(address: IpAddr) -> (u128, bool) {
+fn address_bits(address: IpAddr) -> (u128, bool) {
     match address.to_canonical() {
         IpAddr::V4(address) => (u32::from(address).into(), true),
         IpAddr::V6(address) => (address.into(), false),
     }
 }
 
-/// Returns `bits` with the last `free` bits cleared.
-fn cut(bits: u128, free: u32) -> u128 {
+/// Returns `address_bits` with the last `free` bits cleared.
+fn mask_prefix(bits: u128, free: u32) -> u128 {
     bits.checked_shr(free)
         .and_then(|bits| bits.checked_shl(free))
         .unwrap_or(0)
@@ -96,9 +96,9 @@ fn cut(bits: u128, free: u32) -> u128 {
 
 /// The proxies whose forwarding headers the gateway trusts. Empty by default.
 #[derive(Debug, Clone, Default)]
-pub struct Trusted(Vec<Network>);
+pub struct TrustedProxies(Vec<Network>);
 
-impl FromIterator<Network> for Trusted {
+impl FromIterator<Network> for TrustedProxies {
     fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Self {
         Self(networks.into_iter().collect())
     }
@@ -106,7 +106,7 @@ impl FromIterator<Network> for Trusted {
 
 /// The origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
+pub struct ClientAddress {
     pub address: IpAddr,
     /// Whether the client speaks TLS to a trusted proxy.
     pub is_https: bool,
@@ -117,21 +117,21 @@ pub struct Caller {
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Placeholder for a hop without a readable address.
-const NO_HOP: &str = "-";
+const UNKNOWN_HOP: &str = "-";
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-impl Trusted {
-    pub fn has(&self, address: IpAddr) -> bool {
+impl TrustedProxies {
+    pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 
     /// Returns the client of a request that `peer` sent with this header: the nearest address that
     /// is not a trusted proxy, according to trusted proxies only. If these name no readable
     /// address, returns the address of the last trusted proxy.
-    pub fn caller(&self, peer: IpAddr, header: &HeaderMap) -> Caller {
+    pub fn resolve_client(&self, peer: IpAddr, header: &HeaderMap) -> ClientAddress {
         let mut address = peer.to_canonical();
-        if !self.has(address) {
-            return Caller {
+        if !self.contains(address) {
+            return ClientAddress {
                 address,
                 is_https: false,
                 is_unnamed: false,
@@ -145,35 +145,35 @@ impl Trusted {
             FORWARDED
         };
         let is_standard = name == FORWARDED;
-        let hops = hops(header, &name).take(HOPS_MAX);
+        let hops = forwarded_hops(header, &name).take(MAX_HOPS);
         let told = hops.map(|hop| {
             if is_standard {
-                parameter(hop, "for")
+                forwarded_parameter(hop, "for")
             } else {
                 Some(hop)
             }
         });
         for hop in told {
-            let Some(told) = hop.and_then(host) else {
+            let Some(told) = hop.and_then(parse_forwarded_node) else {
                 break;
             };
             address = told;
-            if !self.has(address) {
+            if !self.contains(address) {
                 break;
             }
         }
-        let proto = match hops_last(header, &FORWARDED_PROTO) {
+        let proto = match nearest_hop(header, &FORWARDED_PROTO) {
             Some(proto) => Some(proto),
             None if is_standard => {
-                hops_last(header, &FORWARDED).and_then(|hop| parameter(hop, "proto"))
+                nearest_hop(header, &FORWARDED).and_then(|hop| forwarded_parameter(hop, "proto"))
             }
             None => None,
         };
         let is_https = proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
-        Caller {
+        ClientAddress {
             address,
             is_https,
-            is_unnamed: self.has(address),
+            is_unnamed: self.contains(address),
         }
     }
 }
@@ -181,26 +181,26 @@ impl Trusted {
 /// Returns the elements of all fields with this name, last first. A proxy appends to what its
 /// client wrote. An element that is not text, or that ends inside quotes, becomes [`UNKNOWN_HOP`]
 /// and ends the list for the reader; the elements nearer to the gateway stay valid.
-fn hops<'a>(header: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+fn forwarded_hops<'a>(header: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let fields = header.get_all(name).iter().rev();
     let hops = fields.flat_map(|field| field.as_bytes().rsplit(|byte| *byte == b','));
-    let text = hops.map(|hop| std::str::from_utf8(hop).unwrap_or(NO_HOP).trim());
+    let text = hops.map(|hop| std::str::from_utf8(hop).unwrap_or(UNKNOWN_HOP).trim());
     text.map(|hop| {
         if hop.bytes().filter(|byte| *byte == b'"').count() % 2 == 0 {
             hop
         } else {
-            NO_HOP
+            UNKNOWN_HOP
         }
     })
 }
 
-fn hops_last<'a>(header: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    hops(header, name).next()
+fn nearest_hop<'a>(header: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    forwarded_hops(header, name).next()
 }
 
 /// Returns the value of one parameter without its quotes, such as `for` in
 /// `for="[2001:db8::1]:47";proto=https`.
-fn parameter<'a>(hop: &'a str, name: &str) -> Option<&'a str> {
+fn forwarded_parameter<'a>(hop: &'a str, name: &str) -> Option<&'a str> {
     let pairs = hop.split(';').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs
         .into_iter()
@@ -210,7 +210,7 @@ fn parameter<'a>(hop: &'a str, name: &str) -> Option<&'a str> {
 
 /// Parses an address as proxies write it: alone, in brackets, or with a port. Returns `None` for
 /// names such as `unknown`.
-fn host(text: &str) -> Option<IpAddr> {
+fn parse_forwarded_node(text: &str) -> Option<IpAddr> {
     let alone = || {
         text.strip_prefix('[')
             .and_then(|rest| rest.strip_suffix(']'))
@@ -233,7 +233,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn trusted(networks: &[&str]) -> Trusted {
+    fn trusted(networks: &[&str]) -> TrustedProxies {
         networks
             .iter()
             .map(|text| text.parse::<Network>().unwrap())
@@ -248,9 +248,9 @@ mod tests {
                 HeaderValue::from_static(value),
             );
         }
-        let Caller {
+        let ClientAddress {
             address, is_https, ..
-        } = trusted(&["10.0.0.0/8", "fd00::/8", "192.0.2.7"]).caller(ip(peer), &header);
+        } = trusted(&["10.0.0.0/8", "fd00::/8", "192.0.2.7"]).resolve_client(ip(peer), &header);
         (address.to_string(), is_https)
     }
 
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_client_is_an_ipv4_address_or_a_whole_ipv6_network() {
-        let client = |text: &str| one_client(ip(text));
+        let client = |text: &str| client_prefix(ip(text));
         assert_eq!(client("2001:db8:1:2::1"), client("2001:db8:1:2:ffff::9"));
         assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));
         assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn one_customer_is_one_address() {
-        let one = |text: &str| one_client(ip(text));
+        let one = |text: &str| client_prefix(ip(text));
         assert_eq!(one("2001:db8:1:2:3:4:5:6"), one("2001:db8:1:2::9"));
         assert_ne!(one("2001:db8:1:2::9"), one("2001:db8:1:3::9"));
         assert_eq!(one("::ffff:192.0.2.1"), one("192.0.2.1"));
@@ -302,10 +302,10 @@ mod tests {
             "host",
             "/8",
         ] {
-            assert_eq!(bad.parse::<Network>(), Err(NotANetwork), "{bad}");
+            assert_eq!(bad.parse::<Network>(), Err(NetworkParseError), "{bad}");
         }
-        assert!("::/0".parse::<Network>().unwrap().is_everything());
-        assert!(!"::/1".parse::<Network>().unwrap().is_everything());
+        assert!("::/0".parse::<Network>().unwrap().covers_all());
+        assert!(!"::/1".parse::<Network>().unwrap().covers_all());
     }
 
     #[test]
@@ -319,10 +319,10 @@ mod tests {
             caller("198.51.100.1", &lies),
             ("198.51.100.1".into(), false)
         );
-        let nobody = Trusted::default().caller(ip("10.0.0.1"), &HeaderMap::new());
+        let nobody = TrustedProxies::default().resolve_client(ip("10.0.0.1"), &HeaderMap::new());
         assert_eq!(
             nobody,
-            Caller {
+            ClientAddress {
                 address: ip("10.0.0.1"),
                 is_https: false,
                 is_unnamed: false
@@ -381,7 +381,7 @@ mod tests {
                 HeaderValue::from_bytes(list).unwrap(),
             )]);
             trusted(&["10.0.0.0/8"])
-                .caller(ip("10.0.0.1"), &header)
+                .resolve_client(ip("10.0.0.1"), &header)
                 .address
                 .to_string()
         };
@@ -405,7 +405,7 @@ mod tests {
             let header =
                 HeaderMap::from_iter([(FORWARDED_FOR, HeaderValue::from_str(told).unwrap())]);
             trusted(&["10.0.0.0/8"])
-                .caller(ip(peer), &header)
+                .resolve_client(ip(peer), &header)
                 .is_unnamed
         };
         for told in ["", "unknown", "10.0.0.2", "203.0.113.9, unknown"] {
@@ -428,11 +428,11 @@ mod tests {
             let mut header = HeaderMap::new();
             header.insert(FORWARDED_FOR, list(hops).parse().unwrap());
             trusted(&["10.0.0.0/8"])
-                .caller(ip("10.0.0.1"), &header)
+                .resolve_client(ip("10.0.0.1"), &header)
                 .address
         };
-        assert_eq!(told(HOPS_MAX - 1), ip("203.0.113.9"));
-        assert_eq!(told(HOPS_MAX), ip("10.0.0.2"));
+        assert_eq!(told(MAX_HOPS - 1), ip("203.0.113.9"));
+        assert_eq!(told(MAX_HOPS), ip("10.0.0.2"));
     }
 
     #[test]

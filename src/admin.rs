@@ -7,10 +7,10 @@
 //! be reachable through the edge.
 
 mod accounts;
+mod auth;
 pub mod document;
-mod door;
+mod error;
 mod money;
-mod problem;
 #[cfg(test)]
 mod tests;
 
@@ -22,24 +22,24 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use problem::Problem;
+use error::AdminError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Maximum size of a request body. A posting has only a few members.
-const BODY_BYTES_MAX: usize = 65_536;
+const MAX_BODY_BYTES: usize = 65_536;
 
 /// Maximum time from a request's header to its response. It is longer than the five seconds that a
 /// commit waits for another process.
-const REQUEST_SECONDS_MAX: u64 = 20;
+const MAX_REQUEST_SECONDS: u64 = 20;
 
 /// Maximum number of concurrent writes, including those that wait for another commit. Over the
 /// limit: 503.
-const WRITES_MAX: usize = 64;
+const MAX_CONCURRENT_WRITES: usize = 64;
 
 /// Shared state of the handlers.
-struct App {
+struct AdminState {
     accounts: Accounts,
     billing: Billing,
     writes: Arc<Semaphore>,
@@ -47,10 +47,10 @@ struct App {
 
 /// Builds the router for all routes below `/admin/v1`.
 pub fn router(accounts: Accounts, billing: Billing) -> Router {
-    let app = Arc::new(App {
+    let app = Arc::new(AdminState {
         accounts,
         billing,
-        writes: Arc::new(Semaphore::new(WRITES_MAX)),
+        writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
     });
     let routes = Router::new()
         .route("/accounts", get(accounts::list))
@@ -64,40 +64,40 @@ pub fn router(accounts: Accounts, billing: Billing) -> Router {
         .route("/accounts/{account}/topups", post(money::top_up))
         .route("/accounts/{account}/adjustments", post(money::adjust))
         .route("/requests/{request_id}/refunds", post(money::refund))
-        .fallback(|| async { Problem::NotFound("there is no such path".into()) })
-        .method_not_allowed_fallback(|| async { Problem::WrongMethod })
+        .fallback(|| async { AdminError::NotFound("there is no such path".into()) })
+        .method_not_allowed_fallback(|| async { AdminError::WrongMethod })
         // Middleware in front of the routes, the last one outermost.
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),
-            door::administrators_only,
+            auth::require_administrator,
         ))
-        .layer(from_fn(bounded))
+        .layer(from_fn(with_timeout))
         .with_state(app);
     Router::new().nest("/admin/v1", routes)
 }
 
 /// Ends requests that take too long, and makes every response uncacheable.
-async fn bounded(request: Request, next: Next) -> Response {
-    let limit = Duration::from_secs(REQUEST_SECONDS_MAX);
+async fn with_timeout(request: Request, next: Next) -> Response {
+    let limit = Duration::from_secs(MAX_REQUEST_SECONDS);
     let answered = tokio::time::timeout(limit, next.run(request)).await;
-    let mut response = answered.unwrap_or_else(|_| Problem::TimedOut.into_response());
+    let mut response = answered.unwrap_or_else(|_| AdminError::TimedOut.into_response());
     response
         .headers_mut()
         .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
-impl App {
+impl AdminState {
     /// Runs a write, which may wait for a commit, on a blocking thread. The permit moves with the
     /// work, so a client that disconnects does not make room for another write.
-    async fn write<T: Send + 'static>(
+    async fn run_write<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
-    ) -> Result<T, Problem> {
+        work: impl FnOnce(&Self) -> Result<T, AdminError> + Send + 'static,
+    ) -> Result<T, AdminError> {
         let permit = Arc::clone(&self.writes)
             .try_acquire_owned()
-            .map_err(|_| Problem::Busy)?;
+            .map_err(|_| AdminError::Busy)?;
         let app = Arc::clone(self);
         let work = move || {
             let outcome = work(&app);
@@ -106,6 +106,6 @@ impl App {
         };
         tokio::task::spawn_blocking(work)
             .await
-            .map_err(|error| Problem::Inside(error.to_string()))?
+            .map_err(|error| AdminError::Inside(error.to_string()))?
     }
 }

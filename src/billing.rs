@@ -9,59 +9,61 @@
 //! dies); for many edges with one shared store, `billing/shared.rs`. Must not know HTTP.
 
 pub mod activity;
+mod backend;
 mod backup;
-mod beside;
-pub mod bounds;
-pub mod correct;
-pub mod courier;
+pub mod corrections;
 pub mod estimate;
-pub mod feeder;
 mod funds;
-mod guest;
+mod handover;
 mod hold;
 pub mod holds;
+pub mod instance_lock;
 pub mod journal;
+pub mod json;
 mod lapse_clock;
-mod open;
-pub mod owner;
+pub mod ledger_ingest;
+mod ledger_writer;
+pub mod limits;
+mod open_holds;
+pub mod outbox;
 pub mod pricing;
+pub mod quote;
 pub mod rates;
-pub mod rules;
-mod settler;
+pub mod reported_turns;
 mod shared;
-pub mod shown;
+mod shared_store_admin;
+pub mod store_health;
 #[cfg(test)]
 mod tests;
-mod till;
-pub mod turns;
 mod verify;
-pub mod watch;
 
-use crate::catalog::{Model, Price};
+use crate::catalog::{CatalogModel, PriceList};
 use crate::config::Limits;
-use crate::money::{Micro, Parts};
+use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
-use crate::store::holds::HeldMirror;
-use crate::store::ledger::{Detail, Ending, Entry, KeySpend, Ledger, Outcome, Post, Selection};
-use crate::store::redis::Address;
+use crate::store::holds::HoldsMirror;
+use crate::store::ledger::{
+    Ending, EndingDetail, EntrySelection, KeySpend, Ledger, LedgerEntry, Posting, RequestOutcome,
+};
+use crate::store::redis::RedisAddress;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
-use bounds::Period;
-use funds::decide;
-pub use hold::{Hold, Opening};
-pub use holds::{Arriving, Refused};
-use holds::{Holds, Standing};
+pub use backend::BillingBackend;
+use funds::size_hold;
+pub use hold::{Hold, HoldRequest};
+use holds::{CreditSnapshot, HoldRegistry};
+pub use holds::{PendingRequests, ReserveError};
+use instance_lock::InstanceLock;
 use journal::Journal;
-pub use open::OpenHolds;
-use owner::Owner;
+use ledger_writer::{LedgerWriter, LedgerWriterDeps};
+use limits::Period;
+pub use open_holds::OpenHolds;
 use pricing::Quote;
-use settler::{Settler, Work};
 pub use shared::SharedBilling;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-pub use till::Till;
-pub use verify::{Finding, Verdict, verify_accounts, verify_missing};
+pub use verify::{Finding, LedgerAuditReport, verify_accounts, verify_missing_ledger};
 
 /// This build is for benchmarks: it bills nothing, and `app.rs` lets it listen on loopback
 /// addresses only.
@@ -69,23 +71,23 @@ pub const UNBILLED: bool = cfg!(feature = "unbilled");
 
 /// The billing service; cheap to clone.
 #[derive(Clone)]
-pub struct Billing(Arc<Inner>);
+pub struct Billing(Arc<BillingInner>);
 
-struct Inner {
+struct BillingInner {
     ledger: Arc<Ledger>,
     data_dir: PathBuf,
-    serving: Option<Serving>,
+    serving: Option<ServingState>,
     /// Address of the store that several edges share, if that store decides who may spend what.
-    shared: Option<Address>,
+    shared: Option<RedisAddress>,
 }
 
 /// The part of the service that only a process that serves requests has.
-struct Serving {
+struct ServingState {
     /// Lock on the data directory; `None` after the hand-over.
-    owner: Mutex<Option<Owner>>,
-    holds: Arc<Holds>,
+    owner: Mutex<Option<InstanceLock>>,
+    holds: Arc<HoldRegistry>,
     journal: Arc<Journal>,
-    settler: Settler,
+    settler: LedgerWriter,
     open: AtomicI64,
     most_open: i64,
     most_open_per_account: AtomicU64,
@@ -122,8 +124,8 @@ pub struct Receipt {
     pub seq: i64,
     pub request_id: String,
     pub at_ms: i64,
-    pub detail: Detail,
-    pub price: Price,
+    pub detail: EndingDetail,
+    pub price: PriceList,
     /// Credits debited.
     pub credits: Micro,
     pub writeoff: Micro,
@@ -137,7 +139,7 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        Self::open_beside(data_dir, None)
+        Self::open_with_store(data_dir, None)
     }
 
     /// Like [`Billing::open`], and with the address of the shared store if one decides who may
@@ -145,9 +147,12 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
-    pub fn open_beside(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
+    pub fn open_with_store(
+        data_dir: &Path,
+        shared: Option<RedisAddress>,
+    ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(BillingInner {
             ledger,
             data_dir: data_dir.to_owned(),
             serving: None,
@@ -159,9 +164,12 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
-    pub fn open_to_audit(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
-        let ledger = Arc::new(Ledger::open_to_audit(data_dir)?);
-        Ok(Self(Arc::new(Inner {
+    pub fn open_for_audit(
+        data_dir: &Path,
+        shared: Option<RedisAddress>,
+    ) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open_for_audit(data_dir)?);
+        Ok(Self(Arc::new(BillingInner {
             ledger,
             data_dir: data_dir.to_owned(),
             serving: None,
@@ -185,7 +193,12 @@ impl Billing {
     /// be entered, or if another process serves from `data_dir`.
     pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
-        Self::serve_with(data_dir, limits, Settler::start, owner::begin(data_dir)?)
+        Self::serve_with(
+            data_dir,
+            limits,
+            LedgerWriter::start,
+            instance_lock::acquire(data_dir)?,
+        )
     }
 
     /// Like [`Billing::serve`], for the successor of a process that serves: waits until that
@@ -194,9 +207,14 @@ impl Billing {
     /// # Errors
     /// Returns the errors of [`Billing::serve`], and an error if the predecessor does not hand
     /// over.
-    pub fn succeed(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+    pub fn serve_as_successor(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
-        Self::serve_with(data_dir, limits, Settler::start, owner::succeed(data_dir)?)
+        Self::serve_with(
+            data_dir,
+            limits,
+            LedgerWriter::start,
+            instance_lock::acquire_as_successor(data_dir)?,
+        )
     }
 
     /// Like [`Billing::serve`], but without a ledger writer thread: the ledger advances only when
@@ -204,44 +222,49 @@ impl Billing {
     ///
     /// # Errors
     /// Returns the errors of [`Billing::serve`].
-    pub fn serve_by_hand(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+    pub fn serve_stepwise(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
-        Self::serve_with(data_dir, limits, Settler::by_hand, owner::begin(data_dir)?)
+        Self::serve_with(
+            data_dir,
+            limits,
+            LedgerWriter::new_stepwise,
+            instance_lock::acquire(data_dir)?,
+        )
     }
 
     /// Runs one step of a ledger writer without a thread. Returns false if no ending was queued.
     ///
     /// # Errors
     /// Returns an error if the ledger rejects the batch.
-    pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
+    pub fn step(&self, now_ms: i64) -> Result<bool, StoreError> {
         self.0
             .serving
             .as_ref()
-            .map_or(Ok(false), |serving| serving.settler.turn(now_ms))
+            .map_or(Ok(false), |serving| serving.settler.step(now_ms))
     }
 
     fn serve_with(
         data_dir: &Path,
         limits: &Limits,
-        start: fn(Work, usize) -> Result<Settler, StoreError>,
-        owner: Owner,
+        start: fn(LedgerWriterDeps, usize) -> Result<LedgerWriter, StoreError>,
+        owner: InstanceLock,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        enter_left_behind(&ledger, data_dir, &ledger.boots()?)?;
-        let journal = Journal::begin(
+        recover_dead_instances(&ledger, data_dir, &ledger.instance_ids()?)?;
+        let journal = Journal::create(
             data_dir,
             limits.journal_segment_bytes,
             limits.journal_reserve_bytes,
         )?;
-        let journal = Arc::new(journal.synced(limits.journal_sync));
-        let mut mirror = HeldMirror::begin(data_dir)?;
-        mirror.forget_boots(&journal::live_boots(data_dir)?)?;
-        let holds = Arc::new(Holds::new(journal.boot()));
+        let journal = Arc::new(journal.with_sync(limits.journal_sync));
+        let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
+        mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
+        let holds = Arc::new(HoldRegistry::new(journal.instance_id()));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         // Every open request ends once, and admission stops at `journal_pending`; so this queue is
         // never full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
-        let work = Work {
+        let work = LedgerWriterDeps {
             ledger: Arc::clone(&ledger),
             holds: Arc::clone(&holds),
             journal: Arc::clone(&journal),
@@ -250,7 +273,7 @@ impl Billing {
         };
         let settler = start(work, capacity)?;
         log::info!("ledger open in {}", data_dir.display());
-        let serving = Serving {
+        let serving = ServingState {
             owner: Mutex::new(Some(owner)),
             holds,
             journal,
@@ -260,7 +283,7 @@ impl Billing {
             most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
             most_pending: count(limits.journal_pending),
         };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(BillingInner {
             ledger,
             data_dir: data_dir.to_owned(),
             serving: Some(serving),
@@ -272,10 +295,14 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
-    pub fn keep_prices(&self, models: &[Arc<Model>], now_ms: i64) -> Result<(), StoreError> {
+    pub fn store_prices(
+        &self,
+        models: &[Arc<CatalogModel>],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
         models
             .iter()
-            .try_for_each(|model| self.0.ledger.keep_price(&model.price, now_ms))
+            .try_for_each(|model| self.0.ledger.store_price(&model.price, now_ms))
     }
 
     /// Reserves credits for the worst case of a request. Lowers the output limit to what the
@@ -285,57 +312,62 @@ impl Billing {
     /// Returns the reason as [`ReserveError`]; nothing is held then.
     pub fn reserve(
         &self,
-        opening: Opening,
+        opening: HoldRequest,
         quote: &Quote,
         exact: bool,
         now_ms: i64,
-    ) -> Result<(Hold, u64), Refused> {
+    ) -> Result<(Hold, u64), ReserveError> {
         let Some(serving) = &self.0.serving else {
-            return Err(Refused::Unavailable("this process does not serve".into()));
+            return Err(ReserveError::Unavailable(
+                "this process does not serve".into(),
+            ));
         };
         if UNBILLED {
             return Ok((
-                Hold::unbilled(Till::Here(self.clone()), opening),
+                Hold::new_unbilled(BillingBackend::Here(self.clone()), opening),
                 quote.output_limit,
             ));
         }
         if serving.settler.state.closing.load(Ordering::Acquire) {
-            return Err(Refused::Unavailable("the process is ending".into()));
+            return Err(ReserveError::Unavailable("the process is ending".into()));
         }
         if serving.settler.state.failing.load(Ordering::Relaxed)
             || serving.settler.state.pending.load(Ordering::Relaxed) >= serving.most_pending
         {
-            return Err(Refused::Unavailable("the ledger lags behind".into()));
+            return Err(ReserveError::Unavailable("the ledger lags behind".into()));
         }
-        if serving.journal.is_short() {
-            return Err(Refused::Unavailable("the journal's disk is full".into()));
+        if serving.journal.is_degraded() {
+            return Err(ReserveError::Unavailable(
+                "the journal's disk is full".into(),
+            ));
         }
         if serving.open.load(Ordering::Relaxed) >= serving.most_open {
-            return Err(Refused::Busy);
+            return Err(ReserveError::Busy);
         }
         let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-        let decide = |standing: &Standing| decide(standing, quote, exact, most_open, now_ms);
+        let decide =
+            |standing: &CreditSnapshot| size_hold(standing, quote, exact, most_open, now_ms);
         let Some((parts, limit, meters)) =
             serving
                 .holds
-                .reserve(&self.0.ledger, &opening.asker(), now_ms, decide)?
+                .reserve(&self.0.ledger, &opening.payer(), now_ms, decide)?
         else {
-            return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
+            return self.reserve_by_claim(serving, opening, quote, exact, now_ms);
         };
         let hold = Hold::open(
-            Till::Here(self.clone()),
+            BillingBackend::Here(self.clone()),
             opening,
             quote.service,
             parts,
             now_ms,
         )
-        .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
-        Ok((hold.metered(meters), limit))
+        .map_err(|error| ReserveError::Unavailable(format!("write the journal: {error}")))?;
+        Ok((hold.with_rate_limits(meters), limit))
     }
 
     /// Applies the part of new limits that a serving process can change: the rest sized its queues
     /// and files at start.
-    pub fn take_limits(&self, limits: &Limits) {
+    pub fn apply_limits(&self, limits: &Limits) {
         if let Some(serving) = &self.0.serving {
             serving
                 .most_open_per_account
@@ -375,7 +407,7 @@ impl Billing {
             .ledger
             .open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
         if let Some(trial) = trial {
-            self.0.ledger.post(&Post {
+            self.0.ledger.post(&Posting {
                 kind: "trial",
                 reference: &format!("trial:{account}"),
                 account,
@@ -390,21 +422,23 @@ impl Billing {
     /// # Errors
     /// Returns an error if the store cannot be read or the account is not open.
     pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
-        let standing = match self.0.serving.as_ref().filter(|_| !self.is_guest()) {
-            Some(serving) => serving.holds.standing(&self.0.ledger, account, now_ms)?,
+        let standing = match self.0.serving.as_ref().filter(|_| !self.has_handed_over()) {
+            Some(serving) => serving.holds.snapshot(&self.0.ledger, account, now_ms)?,
             None => {
-                let told = self.told_by_others(account)?;
+                let told = self.claims_of_others(account)?;
                 let held = told
                     .iter()
-                    .fold(Parts::default(), |held, claim| held.plus(claim.held));
+                    .fold(CreditSplit::default(), |held, claim| held.plus(claim.held));
                 let row = self.0.ledger.account(account, "")?;
-                row.map(|row| Standing::of(row, held, Parts::default(), 0, now_ms))
+                row.map(|row| {
+                    CreditSnapshot::from_row(row, held, CreditSplit::default(), 0, now_ms)
+                })
             }
         };
         let standing = standing.ok_or_else(|| {
             StoreError::Unusable(format!("account {account} is not in the ledger"))
         })?;
-        Ok(standing.shown(now_ms))
+        Ok(standing.balance_at(now_ms))
     }
 
     /// Returns how a request was billed; `None` if it has not ended or belongs to another account.
@@ -415,7 +449,7 @@ impl Billing {
         self.0
             .ledger
             .ending(account, request_id)?
-            .map(|entry| self.explain(entry))
+            .map(|entry| self.receipt_from_entry(entry))
             .transpose()
     }
 
@@ -433,19 +467,19 @@ impl Billing {
     }
 
     /// The instance id, which names this process's journal; empty in a process that does not serve.
-    pub fn boot(&self) -> &str {
+    pub fn instance_id(&self) -> &str {
         self.0
             .serving
             .as_ref()
-            .map_or("", |serving| serving.journal.boot())
+            .map_or("", |serving| serving.journal.instance_id())
     }
 
     /// Lists the instances whose endings the ledger may still lack, this process included.
     ///
     /// # Errors
     /// Returns an error if the journal directory cannot be read.
-    pub fn boots_not_replayed(&self) -> Result<Vec<String>, StoreError> {
-        journal::boots(&self.0.data_dir)
+    pub fn unreplayed_instance_ids(&self) -> Result<Vec<String>, StoreError> {
+        journal::instance_ids(&self.0.data_dir)
     }
 
     /// Lists receipts, newest first. `before` is the `seq` of the last receipt of the previous
@@ -462,7 +496,7 @@ impl Billing {
         let entries = self.0.ledger.entries(account, true, before, limit)?;
         entries
             .into_iter()
-            .map(|entry| self.explain(entry))
+            .map(|entry| self.receipt_from_entry(entry))
             .collect()
     }
 
@@ -475,7 +509,7 @@ impl Billing {
         account: &str,
         before: Option<i64>,
         limit: u32,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
         self.0.ledger.entries(account, false, before, limit)
     }
 
@@ -483,16 +517,16 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read or `each` fails.
-    pub fn select(
+    pub fn for_each_entry(
         &self,
-        selection: &Selection,
-        each: &mut dyn FnMut(Entry) -> std::io::Result<()>,
+        selection: &EntrySelection,
+        each: &mut dyn FnMut(LedgerEntry) -> std::io::Result<()>,
     ) -> Result<(), StoreError> {
-        self.0.ledger.select(selection, each)
+        self.0.ledger.for_each_selected(selection, each)
     }
 
-    fn explain(&self, entry: Entry) -> Result<Receipt, StoreError> {
-        let detail: Detail = serde_json::from_str(&entry.detail)
+    fn receipt_from_entry(&self, entry: LedgerEntry) -> Result<Receipt, StoreError> {
+        let detail: EndingDetail = serde_json::from_str(&entry.detail)
             .map_err(|error| StoreError::Unusable(format!("entry {}: {error}", entry.seq)))?;
         let price = self.0.ledger.price(&detail.price_version)?;
         Ok(Receipt {
@@ -514,10 +548,10 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger or the shared store cannot be read. A violated invariant is a
     /// finding, not an error.
-    pub fn verify(&self, now_ms: i64) -> Result<Verdict, StoreError> {
+    pub fn verify(&self, now_ms: i64) -> Result<LedgerAuditReport, StoreError> {
         let mut verdict = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)?;
         if let Some(address) = &self.0.shared {
-            beside::compare(&self.0.ledger, address, &mut verdict)?;
+            shared_store_admin::compare_balances(&self.0.ledger, address, &mut verdict)?;
         }
         Ok(verdict)
     }
@@ -527,8 +561,12 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written; nothing changes then.
-    pub fn rebuild_sums(&self) -> Result<usize, StoreError> {
-        Ok(self.0.ledger.rebuild_sums(verify::SUMS_MAX)?.len())
+    pub fn rebuild_aggregates(&self) -> Result<usize, StoreError> {
+        Ok(self
+            .0
+            .ledger
+            .rebuild_aggregates(verify::MAX_AGGREGATES_CHECKED)?
+            .len())
     }
 
     /// Enters the endings of a dead process's journal directory. Returns (number of new endings,
@@ -536,16 +574,16 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the directory cannot be read or the ledger cannot be written.
-    pub fn replay(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
+    pub fn replay_journal(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
         // Keep the claim until everything is entered: in a running process's journal, an open
         // request has not ended.
-        let left = journal::claim_left(dir)?;
+        let left = journal::claim_journal(dir)?;
         let (endings, unreadable) = left.endings()?;
-        Ok((enter(&self.0.ledger, &endings)?, unreadable))
+        Ok((enter_endings(&self.0.ledger, &endings)?, unreadable))
     }
 
     /// Updates the gauges that are computed on demand.
-    pub fn observe(&self, now_ms: i64) {
+    pub fn update_gauges(&self, now_ms: i64) {
         let Some(serving) = &self.0.serving else {
             return;
         };
@@ -564,27 +602,27 @@ impl Billing {
     /// Whether the ledger accepts endings and the journal accepts new requests.
     pub fn is_healthy(&self) -> bool {
         self.0.serving.as_ref().is_some_and(|serving| {
-            !serving.settler.state.failing.load(Ordering::Relaxed) && !serving.journal.is_short()
+            !serving.settler.state.failing.load(Ordering::Relaxed) && !serving.journal.is_degraded()
         })
     }
 
     /// Deletes what the ledger stores as applied for this process, which is useless once its
     /// journal is gone. If a journal remains, its replay deletes it later.
-    fn forget_own_boot(&self, serving: &Serving) -> Result<(), StoreError> {
-        let boot = serving.journal.boot().to_owned();
-        if journal::boots(&self.0.data_dir)?.contains(&boot) {
+    fn forget_own_instance(&self, serving: &ServingState) -> Result<(), StoreError> {
+        let boot = serving.journal.instance_id().to_owned();
+        if journal::instance_ids(&self.0.data_dir)?.contains(&boot) {
             return Ok(());
         }
-        self.0.ledger.forget_boots(&[boot])
+        self.0.ledger.forget_instances(&[boot])
     }
 
     /// Enters everything settled into the ledger, then stops the ledger writer.
-    pub fn finish(&self) {
+    pub fn shut_down(&self) {
         if let Some(serving) = &self.0.serving {
-            serving.settler.finish();
+            serving.settler.shut_down();
             serving.journal.close();
             if let Err(error) = self
-                .forget_own_boot(serving)
+                .forget_own_instance(serving)
                 .and_then(|()| self.0.ledger.checkpoint())
             {
                 log::warn!("{error}; the log beside the file has it all");
@@ -595,10 +633,14 @@ impl Billing {
 
 /// Enters the journals of dead processes into the ledger, then deletes the claims of those in
 /// `known` that are gone.
-fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Result<(), StoreError> {
-    replay_left_behind(ledger, data_dir)?;
+fn recover_dead_instances(
+    ledger: &Ledger,
+    data_dir: &Path,
+    known: &[String],
+) -> Result<(), StoreError> {
+    replay_orphaned_journals(ledger, data_dir)?;
     // An instance that has a journal is alive or not yet replayed. Read this list after `known`.
-    let with_journal = journal::boots(data_dir)?;
+    let with_journal = journal::instance_ids(data_dir)?;
     let gone: Vec<_> = known
         .iter()
         .filter(|boot| !with_journal.contains(boot))
@@ -607,20 +649,20 @@ fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Resu
     if gone.is_empty() {
         Ok(())
     } else {
-        ledger.forget_boots(&gone)
+        ledger.forget_instances(&gone)
     }
 }
 
 /// Enters the journals of dead processes into the ledger.
-fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
-    for left in journal::left_behind(data_dir)? {
-        left.give_up_reserve();
+fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
+    for left in journal::claim_orphaned(data_dir)? {
+        left.remove_reserve();
         let (endings, unreadable) = left.endings()?;
         let interrupted = endings
             .iter()
-            .filter(|ending| ending.detail.outcome == Outcome::Interrupted)
+            .filter(|ending| ending.detail.outcome == RequestOutcome::Interrupted)
             .count();
-        let new = enter(ledger, &endings)?;
+        let new = enter_endings(ledger, &endings)?;
         METRICS
             .interrupted
             .with_label_values::<&str>(&[])
@@ -635,11 +677,14 @@ fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError
     Ok(())
 }
 
-fn enter(ledger: &Ledger, endings: &[Ending]) -> Result<usize, StoreError> {
+fn enter_endings(ledger: &Ledger, endings: &[Ending]) -> Result<usize, StoreError> {
     let mut new = 0;
     for batch in endings.chunks(512) {
-        let batch: Vec<_> = batch.iter().map(|ending| (ending, Parts::ZERO)).collect();
-        new += ledger.end_requests(&batch, "")?;
+        let batch: Vec<_> = batch
+            .iter()
+            .map(|ending| (ending, CreditSplit::ZERO))
+            .collect();
+        new += ledger.enter_endings(&batch, "")?;
     }
     Ok(new)
 }

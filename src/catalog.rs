@@ -4,21 +4,23 @@
 //! one it was admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses),
 //! `catalog/alias.rs` (aliases), `catalog/price.rs` (price lists).
 
+mod alias;
 mod endpoint;
 #[cfg(test)]
 mod fixture;
-mod names;
 mod price;
 
 use crate::protocol::Protocol;
-use crate::protocol::request::Outline;
-use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
-use crate::protocol::rules::{
-    Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning,
+use crate::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use crate::protocol::capabilities::{
+    ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
 };
-pub use endpoint::{Auth, Endpoint, HealthCheck, HttpVersion};
-pub use names::AliasPattern;
-pub use price::{Factors, Features, Price, Rates, Span, Tier, factor_of};
+use crate::protocol::request::RequestSummary;
+pub use alias::AliasPattern;
+pub use endpoint::{ActiveHealthCheck, EndpointAuth, HttpVersion, VendorEndpoint};
+pub use price::{
+    FeaturePrices, InputTier, PriceBand, PriceList, TierFactors, TokenPrices, factor_for,
+};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -26,52 +28,52 @@ use std::sync::Arc;
 /// All configured models, in the order of the config file.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    models: Vec<Arc<Model>>,
-    by_id: HashMap<String, Arc<Model>>,
-    by_alias: HashMap<String, Arc<Model>>,
+    models: Vec<Arc<CatalogModel>>,
+    by_id: HashMap<String, Arc<CatalogModel>>,
+    by_alias: HashMap<String, Arc<CatalogModel>>,
     /// Aliases with a `*`, longest first.
-    by_pattern: Vec<(AliasPattern, Arc<Model>)>,
+    by_pattern: Vec<(AliasPattern, Arc<CatalogModel>)>,
 }
 
 /// A catalog id and the route behind it.
 #[derive(Debug)]
-pub struct Model {
+pub struct CatalogModel {
     pub id: String,
     /// Other names that clients may use, as written in the config: exact names and names with one
     /// `*`.
     pub aliases: Vec<String>,
-    pub vendor: Arc<Vendor>,
+    pub vendor: Arc<CatalogVendor>,
     /// The vendor's name for the model.
     pub upstream_model: String,
     pub context_tokens: u64,
     pub max_output_tokens: u64,
     /// Capabilities that translation uses.
-    pub accepts: Accepts,
+    pub accepts: ModelCapabilities,
     /// Capabilities that repair of requests without translation uses; none if `repair: false`.
     pub repairs: KnownCapabilities,
-    pub price: Arc<Price>,
+    pub price: Arc<PriceList>,
     /// Ids of the fallback models, in the order in which the gateway tries them.
     pub fallback: Vec<String>,
     /// The same model over the responses API, if its chat vendor serves it there too.
-    pub by_responses: Option<Arc<Model>>,
+    pub by_responses: Option<Arc<CatalogModel>>,
 }
 
-impl Model {
+impl CatalogModel {
     /// The protocol that the gateway uses with the model's vendor.
     pub fn protocol(&self) -> Protocol {
         match self.accepts {
-            Accepts::Messages(_) => Protocol::Messages,
-            Accepts::Chat(_) => Protocol::Chat,
-            Accepts::Responses(_) => Protocol::Responses,
+            ModelCapabilities::Messages(_) => Protocol::Messages,
+            ModelCapabilities::Chat(_) => Protocol::Chat,
+            ModelCapabilities::Responses(_) => Protocol::Responses,
         }
     }
 
     /// True if the gateway passes requests of this surface through with a few edits. It translates
     /// all others.
-    pub fn passes(&self, surface: Protocol) -> bool {
+    pub fn passes_through(&self, surface: Protocol) -> bool {
         let says_all = !matches!(
             &self.accepts,
-            Accepts::Responses(ResponsesModel {
+            ModelCapabilities::Responses(ResponsesModel {
                 functions_only: true,
                 ..
             })
@@ -82,8 +84,14 @@ impl Model {
     /// Selects the model's API variant for this request, of the two that a chat vendor may serve.
     /// The gateway uses the client's own protocol, except where the chat API would switch reasoning
     /// off. The choice depends on the request alone, and may differ for the next turn.
-    pub fn door(self: &Arc<Self>, surface: Protocol, asked: &Outline) -> &Arc<Model> {
-        let (Some(by_responses), Accepts::Chat(model)) = (&self.by_responses, &self.accepts) else {
+    pub fn select_variant(
+        self: &Arc<Self>,
+        surface: Protocol,
+        asked: &RequestSummary,
+    ) -> &Arc<CatalogModel> {
+        let (Some(by_responses), ModelCapabilities::Chat(model)) =
+            (&self.by_responses, &self.accepts)
+        else {
             return self;
         };
         let asked = &asked.features;
@@ -112,9 +120,9 @@ impl Model {
     /// The field that the gateway sets if the client gave no output limit.
     pub fn output_limit_field(&self) -> &'static str {
         match &self.accepts {
-            Accepts::Messages(_) => "max_tokens",
-            Accepts::Chat(model) => model.output_limit_field,
-            Accepts::Responses(_) => "max_output_tokens",
+            ModelCapabilities::Messages(_) => "max_tokens",
+            ModelCapabilities::Chat(model) => model.output_limit_field,
+            ModelCapabilities::Responses(_) => "max_output_tokens",
         }
     }
 
@@ -122,26 +130,26 @@ impl Model {
     /// about the number of generated tokens.
     pub fn hides_reasoning(&self) -> bool {
         match &self.accepts {
-            Accepts::Messages(model) => {
+            ModelCapabilities::Messages(model) => {
                 model.thinks_by_default
                     || model
                         .thinking_types
                         .iter()
                         .any(|kind| *kind != ThinkingType::Disabled)
             }
-            Accepts::Chat(ChatModel { reasoning, .. })
-            | Accepts::Responses(ResponsesModel { reasoning, .. }) => *reasoning,
+            ModelCapabilities::Chat(ChatModel { reasoning, .. })
+            | ModelCapabilities::Responses(ResponsesModel { reasoning, .. }) => *reasoning,
         }
     }
 }
 
 /// A vendor that the gateway calls.
 #[derive(Debug)]
-pub struct Vendor {
+pub struct CatalogVendor {
     pub name: String,
     pub protocol: Protocol,
     pub official: bool,
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<VendorEndpoint>,
     /// Whether all turns of a conversation use the same endpoint while it is healthy.
     pub sticky: bool,
     /// Empty if no endpoint requires a key.
@@ -150,7 +158,7 @@ pub struct Vendor {
     pub version_header: Option<(String, String)>,
 }
 
-impl Vendor {
+impl CatalogVendor {
     /// True if every endpoint has a path for this call.
     pub fn serves(&self, usual_path: &str) -> bool {
         self.endpoints
@@ -160,7 +168,7 @@ impl Vendor {
 }
 
 impl Catalog {
-    pub fn new(models: Vec<Model>) -> Self {
+    pub fn new(models: Vec<CatalogModel>) -> Self {
         let models: Vec<_> = models.into_iter().map(Arc::new).collect();
         let by_id = models
             .iter()
@@ -185,13 +193,13 @@ impl Catalog {
     }
 
     /// The model with this id.
-    pub fn by_id(&self, id: &str) -> Option<&Arc<Model>> {
+    pub fn by_id(&self, id: &str) -> Option<&Arc<CatalogModel>> {
         self.by_id.get(id)
     }
 
     /// Finds the model with this name: by id, else by exact alias, else by the longest alias with a
     /// `*`.
-    pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
+    pub fn find(&self, name: &str) -> Option<&Arc<CatalogModel>> {
         let by_pattern = || {
             self.by_pattern
                 .iter()
@@ -204,7 +212,7 @@ impl Catalog {
             .or_else(by_pattern)
     }
 
-    pub fn models(&self) -> &[Arc<Model>] {
+    pub fn models(&self) -> &[Arc<CatalogModel>] {
         &self.models
     }
 }

@@ -29,7 +29,7 @@ use vendors::VendorsCommand;
 /// A gateway for language models: every model through two protocols, metered and billed in credits.
 #[derive(Debug, Parser)]
 #[command(version, about)]
-struct Arguments {
+struct Cli {
     /// Path of the config file.
     #[arg(
         short,
@@ -50,7 +50,7 @@ struct Arguments {
         hide = true,
         value_name = "NAME[:N]"
     )]
-    fail: Option<failpoint::Plan>,
+    fail: Option<failpoint::FailpointPlan>,
     #[command(subcommand)]
     command: Command,
 }
@@ -87,7 +87,7 @@ enum Command {
     },
     /// Simulate the vendors' APIs on one port: chat completions, messages and responses. Use it for
     /// tests and load tests.
-    Simulate(simulator::Arguments),
+    Simulate(simulator::SimulateArgs),
     /// Validate the config file: print all faults, or the URLs that the gateway will call.
     Check,
     /// Print the JSON Schema of the config file.
@@ -117,26 +117,26 @@ enum Command {
 }
 
 /// Exit code for faults in the config file (`EX_USAGE`, as other proxies use it).
-const CONFIG_FAULTS: u8 = 64;
+const EXIT_CONFIG_FAULTS: u8 = 64;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    telemetry::start_log();
+    let arguments = Cli::parse();
+    telemetry::init_log();
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "model-gateway: {error:#}");
-            match error.downcast_ref::<config::Faults>() {
-                Some(_) => ExitCode::from(CONFIG_FAULTS),
+            match error.downcast_ref::<config::ConfigError>() {
+                Some(_) => ExitCode::from(EXIT_CONFIG_FAULTS),
                 None => ExitCode::FAILURE,
             }
         }
     }
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments {
+fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
+    let Cli {
         config: file,
         json,
         fail,
@@ -150,7 +150,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         } => {
             let settings = config::load(&file)?;
             accept_ledger(&settings, accept_older_ledger)?;
-            app::run(&file, settings, app::Start::of(upgrade))?;
+            app::run(&file, settings, app::StartMode::from_upgrade_flag(upgrade))?;
         }
         Command::Edge {
             command: Some(command),
@@ -162,7 +162,11 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             command: None,
             upgrade,
         } => {
-            app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
+            app::run_edge(
+                &file,
+                config::load(&file)?,
+                app::StartMode::from_upgrade_flag(upgrade),
+            )?;
         }
         Command::Sidecar {
             accept_older_ledger,
@@ -206,7 +210,7 @@ fn accept_ledger(settings: &Settings, is_asked: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn simulate(arguments: simulator::Arguments) -> anyhow::Result<()> {
+fn simulate(arguments: simulator::SimulateArgs) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
@@ -223,7 +227,7 @@ fn check(file: &Path, json: bool) -> anyhow::Result<()> {
         .collect();
     let mut out = std::io::stdout().lock();
     if json {
-        let calls = vendors::calls(&settings.catalog);
+        let calls = vendors::upstream_calls(&settings.catalog);
         writeln!(
             out,
             "{}",
@@ -245,12 +249,12 @@ fn check(file: &Path, json: bool) -> anyhow::Result<()> {
 fn with_store(
     settings: &CommandSettings,
     json: bool,
-    run: impl FnOnce(&account::Context<'_>) -> anyhow::Result<()>,
+    run: impl FnOnce(&account::CommandContext<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
-    let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
+    let billing = Billing::open_with_store(&settings.data_dir, settings.store.address())?;
     let now_ms = clock::now_ms();
-    run(&account::Context {
+    run(&account::CommandContext {
         accounts: &accounts,
         billing: &billing,
         settings,

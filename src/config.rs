@@ -13,30 +13,30 @@ mod import;
 pub mod presets;
 mod price;
 pub mod raw;
-mod read;
 mod reference;
-mod shared;
 mod source;
+mod store;
 pub(crate) mod suggest;
 mod vendors;
+mod yaml;
 
-use crate::address::{Network, Trusted};
-use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
+use crate::address::{Network, TrustedProxies};
+use crate::catalog::{Catalog, CatalogModel, CatalogVendor, PriceList, Secret, VendorEndpoint};
 use crate::money::Micro;
 use crate::protocol::Protocol;
-use crate::protocol::rules::Accepts;
-use crate::protocol::rules::known::KnownCapabilities;
-use crate::store::redis::{Address, Sentinel};
-use crate::telemetry::access::Destination;
+use crate::protocol::capabilities::ModelCapabilities;
+use crate::protocol::capabilities::repair_rules::KnownCapabilities;
+use crate::store::redis::{RedisAddress, SentinelAddress};
+use crate::telemetry::access::LogDestination;
 use crate::telemetry::traces;
 pub use command::{CommandSettings, load_for_command};
 pub use cors::CorsOrigins;
 pub use import::ConfigNames;
 pub use raw::{
-    ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode,
-    TOTAL_SECONDS_MAX,
+    Limits, MAX_ATTEMPTS, MAX_DRAIN_SECONDS, MAX_RATE, MAX_TOTAL_SECONDS, RateLimits, Rates,
+    SignupMode,
 };
-pub use source::{Source, Stamp};
+pub use source::{FileStamp, SourceFile};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -45,46 +45,46 @@ use std::sync::Arc;
 use vendors::VendorEntry;
 
 /// Maximum number of trusted proxies or networks: each request is compared with all of them.
-const PROXIES_MAX: usize = 256;
+const MAX_PROXIES: usize = 256;
 
 /// Maximum number of fallbacks of one model: the gateway quotes each of them at admission.
-pub const FALLBACKS_MAX: usize = 3;
+pub const MAX_FALLBACKS: usize = 3;
 
 /// All settings of the process.
 #[derive(Debug)]
 pub struct Settings {
     pub edge: Vec<SocketAddr>,
     /// Proxies whose forwarding headers determine a client's address.
-    pub trust_proxy: Trusted,
+    pub trust_proxy: TrustedProxies,
     pub sidecar: SocketAddr,
     pub admin: SocketAddr,
     /// Certificate chain and private key, PEM files.
     pub tls: Option<(PathBuf, PathBuf)>,
     pub base_url: String,
     pub data_dir: PathBuf,
-    pub store: Store,
+    pub store: StoreSettings,
     /// The shared store may be configured so that it can lose data.
     pub allow_volatile: bool,
-    pub signup: Signup,
+    pub signup: SignupSettings,
     pub catalog: Catalog,
     /// Rate limits of keys and accounts that have no limits of their own.
     pub rate_limits: RateLimits,
     pub limits: Limits,
-    pub access_log: Destination,
+    pub access_log: LogDestination,
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
-    pub traces: Option<traces::Plan>,
+    pub traces: Option<traces::TraceExportConfig>,
     /// Origins whose pages may call the API from a browser.
     pub cors: CorsOrigins,
     /// Whether to watch the files in `sources` and reload them after a change.
     pub watch: bool,
     /// The config file itself and the files that it names.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
 }
 
 /// The store that decides on keys, balances and holds.
 #[derive(Debug, Clone)]
-pub enum Store {
+pub enum StoreSettings {
     /// This process and its `data_dir`.
     Embedded,
     /// One Redis server.
@@ -92,11 +92,11 @@ pub enum Store {
     /// Some nodes of a Redis Cluster.
     RedisCluster(Vec<Secret>),
     /// The server that the Sentinels report as the primary.
-    RedisSentinel(Sentinel),
+    RedisSentinel(SentinelAddress),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Signup {
+pub struct SignupSettings {
     pub mode: SignupMode,
     pub trial_credits: Micro,
     /// 0 = no trial.
@@ -106,7 +106,7 @@ pub struct Signup {
     pub one_account_per_mailbox: bool,
 }
 
-impl Store {
+impl StoreSettings {
     pub fn kind_name(&self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -115,21 +115,21 @@ impl Store {
     }
 
     /// Address of the shared store; `None` if there is no shared store.
-    pub fn address(&self) -> Option<Address> {
+    pub fn address(&self) -> Option<RedisAddress> {
         match self {
             Self::Embedded => None,
-            Self::Redis(url) => Some(Address::One(url.reveal().to_owned())),
-            Self::RedisCluster(nodes) => Some(Address::Cluster(
+            Self::Redis(url) => Some(RedisAddress::One(url.reveal().to_owned())),
+            Self::RedisCluster(nodes) => Some(RedisAddress::Cluster(
                 nodes.iter().map(|node| node.reveal().to_owned()).collect(),
             )),
-            Self::RedisSentinel(sentinel) => Some(Address::Sentinel(sentinel.clone())),
+            Self::RedisSentinel(sentinel) => Some(RedisAddress::Sentinel(sentinel.clone())),
         }
     }
 }
 
 /// One fault in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigFault {
     pub line: u64,
     /// Path of the key, `models[2].price.input`; empty for the file as a whole.
     pub key: String,
@@ -138,14 +138,14 @@ pub struct Fault {
 
 /// Error for a config file that cannot be used: all of its faults.
 #[derive(Debug, thiserror::Error)]
-pub struct Faults {
+pub struct ConfigError {
     pub file: PathBuf,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
     /// The files that were read or should have been read.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.faults.len();
         write!(
@@ -154,7 +154,7 @@ impl fmt::Display for Faults {
             self.file.display(),
             if count == 1 { "" } else { "s" }
         )?;
-        for Fault { line, key, message } in &self.faults {
+        for ConfigFault { line, key, message } in &self.faults {
             let key = if key.is_empty() {
                 String::new()
             } else {
@@ -170,22 +170,22 @@ impl fmt::Display for Faults {
 ///
 /// # Errors
 /// Returns all faults of the file.
-pub fn load(file: &Path) -> Result<Settings, Faults> {
-    let mut sources = vec![Source::of(file)];
+pub fn load(file: &Path) -> Result<Settings, ConfigError> {
+    let mut sources = vec![SourceFile::from_path(file)];
     let outcome = std::fs::read_to_string(file).map_err(|error| {
         let message = format!("cannot read the config file: {error}");
-        vec![Fault {
+        vec![ConfigFault {
             line: 0,
             key: String::new(),
             message,
         }]
     });
-    match outcome.and_then(|text| judge(&text, &environment, &mut sources)) {
+    match outcome.and_then(|text| validate(&text, &environment, &mut sources)) {
         Ok(settings) => Ok(Settings {
             sources,
             ..settings
         }),
-        Err(faults) => Err(Faults {
+        Err(faults) => Err(ConfigError {
             file: file.to_owned(),
             faults,
             sources,
@@ -203,7 +203,7 @@ fn environment(name: &str) -> Option<String> {
 
 /// The JSON Schema of the config file.
 pub fn schema() -> serde_json::Value {
-    read::schema()
+    yaml::schema()
 }
 
 /// The config reference, as Markdown.
@@ -215,18 +215,21 @@ pub fn reference() -> String {
 ///
 /// # Errors
 /// Returns all faults of the text.
-pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Vec<Fault>> {
-    judge(text, env, &mut Vec::new())
+pub fn parse(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Settings, Vec<ConfigFault>> {
+    validate(text, env, &mut Vec::new())
 }
 
 /// Parses and validates `text`, and adds the files that it names to `sources`.
-fn judge(
+fn validate(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
-    sources: &mut Vec<Source>,
-) -> Result<Settings, Vec<Fault>> {
-    let (config, lines) = read::read(text, env)?;
-    let mut judge = Judge::new(lines);
+    sources: &mut Vec<SourceFile>,
+) -> Result<Settings, Vec<ConfigFault>> {
+    let (config, lines) = yaml::read_config(text, env)?;
+    let mut judge = ConfigValidator::new(lines);
     let settings = judge.settings(config);
     judge.faults.sort_by_key(|fault| fault.line);
     sources.append(&mut judge.sources);
@@ -236,26 +239,26 @@ fn judge(
     }
 }
 
-fn destination(access_log: Option<&str>) -> Destination {
+fn access_log_destination(access_log: Option<&str>) -> LogDestination {
     match access_log {
-        None | Some("" | "off") => Destination::Off,
-        Some("stdout") => Destination::Stdout,
-        Some(path) => Destination::File(path.into()),
+        None | Some("" | "off") => LogDestination::Off,
+        Some("stdout") => LogDestination::Stdout,
+        Some(path) => LogDestination::File(path.into()),
     }
 }
 
 /// Collects faults while it builds the settings. A part with a fault becomes `None`, and validation
 /// continues with the rest.
-struct Judge {
-    lines: read::Node,
-    faults: Vec<Fault>,
-    sources: Vec<Source>,
+struct ConfigValidator {
+    lines: yaml::YamlNode,
+    faults: Vec<ConfigFault>,
+    sources: Vec<SourceFile>,
     /// Puts a placeholder in place of each vendor's key, and does not read the keys.
     withholds_vendor_keys: bool,
 }
 
-impl Judge {
-    fn new(lines: read::Node) -> Self {
+impl ConfigValidator {
+    fn new(lines: yaml::YamlNode) -> Self {
         Self {
             lines,
             faults: Vec::new(),
@@ -264,9 +267,9 @@ impl Judge {
         }
     }
 
-    fn fault(&mut self, key: impl Into<String>, message: impl Into<String>) {
+    fn add_fault(&mut self, key: impl Into<String>, message: impl Into<String>) {
         let key = key.into();
-        self.faults.push(Fault {
+        self.faults.push(ConfigFault {
             line: self.lines.line_of(&key),
             key,
             message: message.into(),
@@ -275,43 +278,43 @@ impl Judge {
 
     fn settings(&mut self, config: raw::Config) -> Option<Settings> {
         if config.listen.edge.is_empty() {
-            self.fault("listen.edge", "at least one address is needed");
+            self.add_fault("listen.edge", "at least one address is needed");
         }
         let edge: Vec<_> = config
             .listen
             .edge
             .iter()
             .enumerate()
-            .map(|(index, text)| self.address(&format!("listen.edge[{index}]"), text))
+            .map(|(index, text)| self.parse_address(&format!("listen.edge[{index}]"), text))
             .collect();
-        let sidecar = self.address("listen.sidecar", &config.listen.sidecar);
-        let admin = self.address("listen.admin", &config.listen.admin);
-        let trust_proxy = self.proxies(&config.listen.trust_proxy);
+        let sidecar = self.parse_address("listen.sidecar", &config.listen.sidecar);
+        let admin = self.parse_address("listen.admin", &config.listen.admin);
+        let trust_proxy = self.parse_proxies(&config.listen.trust_proxy);
         let mut seen = HashSet::new();
         for address in edge.iter().copied().chain([sidecar, admin]).flatten() {
             if !seen.insert(address) {
-                self.fault("listen", format!("{address} is listed twice"));
+                self.add_fault("listen", format!("{address} is listed twice"));
             }
         }
         for (key, value, least, most) in config.limits.bounds() {
             if !(least..=most).contains(&value) {
-                self.fault(
+                self.add_fault(
                     format!("limits.{key}"),
                     format!("{value} is not within {least} to {most}"),
                 );
             }
         }
         if !config.base_url.starts_with("http://") && !config.base_url.starts_with("https://") {
-            self.fault("base_url", "must begin with http:// or https://");
+            self.add_fault("base_url", "must begin with http:// or https://");
         }
         if config.data_dir.is_empty() {
-            self.fault("data_dir", "must name a folder");
+            self.add_fault("data_dir", "must name a folder");
         }
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
-        self.rates("rate_limits.key", &config.rate_limits.key);
-        self.rates("rate_limits.account", &config.rate_limits.account);
+        self.check_rates("rate_limits.key", &config.rate_limits.key);
+        self.check_rates("rate_limits.account", &config.rate_limits.account);
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
@@ -326,7 +329,7 @@ impl Judge {
             .iter()
             .flat_map(|tls| [&tls.cert, &tls.key])
         {
-            self.sources.push(Source::of(Path::new(file)));
+            self.sources.push(SourceFile::from_path(Path::new(file)));
         }
         Some(Settings {
             edge: edge.into_iter().collect::<Option<_>>()?,
@@ -345,7 +348,7 @@ impl Judge {
             catalog,
             rate_limits: config.rate_limits,
             limits: config.limits,
-            access_log: destination(config.access_log.as_deref()),
+            access_log: access_log_destination(config.access_log.as_deref()),
             version_headers,
             traces,
             cors,
@@ -354,32 +357,32 @@ impl Judge {
         })
     }
 
-    fn address(&mut self, key: &str, text: &str) -> Option<SocketAddr> {
+    fn parse_address(&mut self, key: &str, text: &str) -> Option<SocketAddr> {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Some(address),
             Ok(_) => {
-                self.fault(key, "port 0 is not an address that clients can be given");
+                self.add_fault(key, "port 0 is not an address that clients can be given");
                 None
             }
             Err(_) => {
-                self.fault(key, format!("not an ip:port address: {text:?}"));
+                self.add_fault(key, format!("not an ip:port address: {text:?}"));
                 None
             }
         }
     }
 
-    fn traces(&mut self, traces: &raw::Traces) -> Option<traces::Plan> {
-        let sample = self.amount("telemetry.traces.sample", &traces.sample)?;
+    fn traces(&mut self, traces: &raw::Traces) -> Option<traces::TraceExportConfig> {
+        let sample = self.parse_amount("telemetry.traces.sample", &traces.sample)?;
         let share = u32::try_from(sample.get())
             .ok()
-            .filter(|share| *share <= traces::ALL);
+            .filter(|share| *share <= traces::SAMPLE_ALL);
         if share.is_none() {
-            self.fault("telemetry.traces.sample", "must be a share, from 0 to 1");
+            self.add_fault("telemetry.traces.sample", "must be a share, from 0 to 1");
         }
-        let endpoint = vendors::address_of(&traces.endpoint).filter(|endpoint| !endpoint.tls);
+        let endpoint = vendors::parse_base_url(&traces.endpoint).filter(|endpoint| !endpoint.tls);
         if endpoint.is_none() {
             let says = "must be an http:// address: a collector beside the gateway, which may speak TLS from there on";
-            self.fault("telemetry.traces.endpoint", says);
+            self.add_fault("telemetry.traces.endpoint", says);
         }
         let endpoint = endpoint?;
         let path = if endpoint.path.is_empty() {
@@ -393,7 +396,7 @@ impl Judge {
             endpoint.host
         };
         let authority = format!("{host}:{}", endpoint.port);
-        Some(traces::Plan {
+        Some(traces::TraceExportConfig {
             authority,
             path,
             share: share?,
@@ -401,45 +404,45 @@ impl Judge {
         })
     }
 
-    fn proxies(&mut self, listed: &[String]) -> Trusted {
-        if listed.len() > PROXIES_MAX {
-            self.fault(
+    fn parse_proxies(&mut self, listed: &[String]) -> TrustedProxies {
+        if listed.len() > MAX_PROXIES {
+            self.add_fault(
                 "listen.trust_proxy",
-                format!("{} are more than {PROXIES_MAX}", listed.len()),
+                format!("{} are more than {MAX_PROXIES}", listed.len()),
             );
         }
         let mut proxies = Vec::new();
         for (index, text) in listed.iter().enumerate() {
             let key = format!("listen.trust_proxy[{index}]");
             match text.parse::<Network>() {
-                Ok(network) if network.is_everything() => {
-                    self.fault(
+                Ok(network) if network.covers_all() => {
+                    self.add_fault(
                         key,
                         "is every address there is: whoever asks could say to be anybody",
                     );
                 }
                 Ok(network) => proxies.push(network),
-                Err(error) => self.fault(key, format!("{error}: {text:?}")),
+                Err(error) => self.add_fault(key, format!("{error}: {text:?}")),
             }
         }
         proxies.into_iter().collect()
     }
 
-    fn amount(&mut self, key: &str, text: &raw::Decimal) -> Option<Micro> {
+    fn parse_amount(&mut self, key: &str, text: &raw::Decimal) -> Option<Micro> {
         match text.0.parse::<Micro>() {
             Ok(amount) if amount >= Micro::ZERO => Some(amount),
             Ok(_) => {
-                self.fault(key, "must not be negative");
+                self.add_fault(key, "must not be negative");
                 None
             }
             Err(error) => {
-                self.fault(key, error.to_string());
+                self.add_fault(key, error.to_string());
                 None
             }
         }
     }
 
-    fn rates(&mut self, key: &str, rates: &raw::Rates) {
+    fn check_rates(&mut self, key: &str, rates: &raw::Rates) {
         let raw::Rates {
             requests_per_minute,
             tokens_per_minute,
@@ -450,34 +453,34 @@ impl Judge {
             ("tokens_per_minute", tokens_per_minute),
             ("concurrent", concurrent),
         ];
-        for (name, _) in named.into_iter().filter(|(_, rate)| *rate > RATE_MAX) {
-            self.fault(
+        for (name, _) in named.into_iter().filter(|(_, rate)| *rate > MAX_RATE) {
+            self.add_fault(
                 format!("{key}.{name}"),
-                format!("must be at most {RATE_MAX}; 0 is no limit"),
+                format!("must be at most {MAX_RATE}; 0 is no limit"),
             );
         }
     }
 
-    fn signup(&mut self, signup: &raw::Signup) -> Option<Signup> {
-        let trial_credits = self.amount("signup.trial_credits", &signup.trial_credits);
+    fn signup(&mut self, signup: &raw::Signup) -> Option<SignupSettings> {
+        let trial_credits = self.parse_amount("signup.trial_credits", &signup.trial_credits);
         // Amounts have six decimals. Six decimals of a day are finer than a tenth of a second, so
         // the parser of amounts reads days too.
-        let days = self.amount("signup.trial_days", &signup.trial_days)?;
+        let days = self.parse_amount("signup.trial_days", &signup.trial_days)?;
         let trial_ms = days.get().saturating_mul(864) / 10;
         let trial_budget_per_day =
-            self.amount("signup.trial_budget_per_day", &signup.trial_budget_per_day)?;
+            self.parse_amount("signup.trial_budget_per_day", &signup.trial_budget_per_day)?;
         let trial_credits = trial_credits?;
         if trial_budget_per_day.is_positive()
             && trial_ms > 0
             && trial_budget_per_day < trial_credits
         {
-            self.fault(
+            self.add_fault(
                 "signup.trial_budget_per_day",
                 "does not suffice for one trial: nobody could sign up",
             );
         }
         let one_account_per_mailbox = signup.one_account_per_mailbox;
-        Some(Signup {
+        Some(SignupSettings {
             mode: signup.mode,
             trial_credits,
             trial_ms,
@@ -490,30 +493,30 @@ impl Judge {
         let Some(path) = text.strip_prefix("file:") else {
             return Some(Secret::new(text.to_owned()));
         };
-        self.sources.push(Source::of(Path::new(path)));
+        self.sources.push(SourceFile::from_path(Path::new(path)));
         match std::fs::read_to_string(path) {
             // An empty variable disables a vendor. An empty file is a fault: it was probably not
             // written completely.
             Ok(text) if text.trim().is_empty() => {
-                self.fault(key, format!("{path} is empty"));
+                self.add_fault(key, format!("{path} is empty"));
                 None
             }
             Ok(text) => Some(Secret::new(text.trim_end().to_owned())),
             Err(error) => {
-                self.fault(key, format!("cannot read {path}: {error}"));
+                self.add_fault(key, format!("cannot read {path}: {error}"));
                 None
             }
         }
     }
 
-    fn fallbacks(&mut self, models: &[raw::Model]) {
+    fn check_fallbacks(&mut self, models: &[raw::Model]) {
         let ids: HashSet<_> = models.iter().map(|model| model.id.as_str()).collect();
         for (index, model) in models.iter().enumerate() {
             let key = format!("models[{index}].fallback");
-            if model.fallback.len() > FALLBACKS_MAX {
-                self.fault(
+            if model.fallback.len() > MAX_FALLBACKS {
+                self.add_fault(
                     key.clone(),
-                    format!("at most {FALLBACKS_MAX} models may be listed"),
+                    format!("at most {MAX_FALLBACKS} models may be listed"),
                 );
             }
             let mut seen = HashSet::from([model.id.as_str()]);
@@ -525,9 +528,9 @@ impl Judge {
                         Some(owner) => format!("; it is an alias of {:?}: write that", owner.id),
                         None => suggest::hint(id, ids.iter().copied()),
                     };
-                    self.fault(key, format!("no model has the id {id:?}{meant}"));
+                    self.add_fault(key, format!("no model has the id {id:?}{meant}"));
                 } else if !seen.insert(id) {
-                    self.fault(key, format!("{id:?} would be asked twice for one request"));
+                    self.add_fault(key, format!("{id:?} would be asked twice for one request"));
                 }
             }
         }
@@ -538,39 +541,39 @@ impl Judge {
         models: Vec<raw::Model>,
         vendors: &HashMap<String, VendorEntry>,
     ) -> Catalog {
-        self.fallbacks(&models);
-        self.aliases(&models);
+        self.check_fallbacks(&models);
+        self.check_aliases(&models);
         let mut ids = HashSet::new();
         let mut usable = Vec::new();
         for (index, model) in models.into_iter().enumerate() {
             let key = format!("models[{index}]");
             if !ids.insert(model.id.clone()) {
-                self.fault(
+                self.add_fault(
                     format!("{key}.id"),
                     format!("{:?} is listed twice", model.id),
                 );
             }
             let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
             if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
-                self.fault(
+                self.add_fault(
                     format!("{key}.id"),
                     "must be 1 to 128 letters, digits and . _ : - / @",
                 );
             }
             if model.upstream_model.is_empty() || !model.upstream_model.chars().all(plain) {
-                self.fault(
+                self.add_fault(
                     format!("{key}.upstream_model"),
                     "must be letters, digits and . _ : - / @",
                 );
             }
             if model.max_output_tokens == 0 || model.context_tokens == 0 {
-                self.fault(
+                self.add_fault(
                     key.clone(),
                     "context_tokens and max_output_tokens must be above 0",
                 );
             }
             if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
-                self.fault(
+                self.add_fault(
                     key.clone(),
                     "context_tokens and max_output_tokens must be at most 100000000",
                 );
@@ -579,7 +582,7 @@ impl Judge {
             match vendors.get(&model.vendor) {
                 None => {
                     let meant = suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
-                    self.fault(
+                    self.add_fault(
                         format!("{key}.vendor"),
                         format!("no vendor is named {:?}{meant}", model.vendor),
                     );
@@ -589,16 +592,16 @@ impl Judge {
                     vendor: Some(vendor),
                     preset,
                 }) => {
-                    self.route(&key, &model, vendor);
+                    self.check_route(&key, &model, vendor);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
                     usable.extend(
-                        price.map(|price| self::model(model, vendor, price, known.as_ref())),
+                        price.map(|price| self::build_model(model, vendor, price, known.as_ref())),
                     );
                 }
             }
         }
         if usable.is_empty() && self.faults.is_empty() {
-            self.fault(
+            self.add_fault(
                 "models",
                 "no model can be served: every vendor's api_key is empty",
             );
@@ -607,63 +610,64 @@ impl Judge {
     }
 
     /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
-    fn route(&mut self, key: &str, model: &raw::Model, vendor: &Vendor) {
+    fn check_route(&mut self, key: &str, model: &raw::Model, vendor: &CatalogVendor) {
         let also = model
             .upstream_protocol
             .map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
         if also.is_some() && vendor.protocol == Protocol::Messages {
-            self.fault(
+            self.add_fault(
                 format!("{key}.upstream_protocol"),
                 "a messages vendor has no other protocol",
             );
-        } else if also.is_some() && !vendor.endpoints.iter().all(Endpoint::has_other_paths) {
+        } else if also.is_some() && !vendor.endpoints.iter().all(VendorEndpoint::has_other_paths) {
             let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so the \
                            path of responses is unknown";
-            self.fault(format!("{key}.upstream_protocol"), message);
+            self.add_fault(format!("{key}.upstream_protocol"), message);
         }
-        for name in capabilities::misplaced([Some(vendor.protocol), also], &model.capabilities) {
+        for name in capabilities::misplaced_keys([Some(vendor.protocol), also], &model.capabilities)
+        {
             let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
-            self.fault(format!("{key}.capabilities.{name}"), message);
+            self.add_fault(format!("{key}.capabilities.{name}"), message);
         }
-        for name in price::misplaced([Some(vendor.protocol), also], &model.price) {
+        for name in price::misplaced_keys([Some(vendor.protocol), also], &model.price) {
             let message = format!("is never billed by a {} vendor", vendor.protocol);
-            self.fault(format!("{key}.price.{name}"), message);
+            self.add_fault(format!("{key}.price.{name}"), message);
         }
     }
 }
 
 /// Enables web search for a messages model exactly if its price list has a price for it.
-fn sold(mut accepts: Accepts, price: &Price) -> Accepts {
-    if let Accepts::Messages(model) = &mut accepts {
-        model.set_search(price.features.web_search.is_some());
+fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> ModelCapabilities {
+    if let ModelCapabilities::Messages(model) = &mut accepts {
+        model.set_web_search(price.features.web_search.is_some());
     }
     accepts
 }
 
-/// Builds a model. `known`: capabilities of the model from the vendor's preset.
-fn model(
+/// Builds a model. `known_capabilities`: capabilities of the model from the vendor's preset.
+fn build_model(
     mut model: raw::Model,
-    vendor: &Arc<Vendor>,
-    price: Price,
+    vendor: &Arc<CatalogVendor>,
+    price: PriceList,
     known: Option<&raw::Capabilities>,
-) -> Model {
+) -> CatalogModel {
     let price = Arc::new(price);
     if let Some(known) = known {
         model.capabilities = std::mem::take(&mut model.capabilities).or(known);
     }
-    let by = |protocol| Model {
+    let by = |protocol| CatalogModel {
         id: model.id.clone(),
         aliases: model.aliases.clone(),
         vendor: Arc::clone(vendor),
         upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
-        accepts: sold(
-            capabilities::read(&model.id, protocol, &model.capabilities),
+        accepts: set_search_by_price(
+            capabilities::resolve(&model.id, protocol, &model.capabilities),
             &price,
         ),
         repairs: match model.repair {
-            true => capabilities::known(&model.id, protocol, &model.capabilities),
+            true => capabilities::known_capabilities(&model.id, protocol, &model.capabilities),
             false => KnownCapabilities::NONE,
         },
         price: Arc::clone(&price),
@@ -672,7 +676,7 @@ fn model(
     };
     let has_both = model.upstream_protocol.is_some() && vendor.protocol == Protocol::Chat;
     let by_responses = has_both.then(|| Arc::new(by(Protocol::Responses)));
-    Model {
+    CatalogModel {
         by_responses,
         ..by(vendor.protocol)
     }

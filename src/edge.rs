@@ -10,60 +10,60 @@ mod client_counts;
 pub mod connections;
 mod context;
 mod cors;
+mod cpu_pool;
 pub mod descriptors;
+mod finish;
 mod framing;
-mod free_rates;
+mod free_rate_limits;
 mod intake;
-mod meter;
-mod own;
+mod local_api;
 mod pages;
 pub mod panics;
-mod pool;
-pub mod pressure;
 pub mod probe;
-mod rates;
+mod rate_limits;
 mod reject;
-mod reply;
+pub mod resource_guard;
+mod response;
 pub mod shutdown;
 mod trace;
 mod turn;
 mod upstream;
 
-use crate::account::Keys;
-use crate::billing::Till;
-use crate::billing::turns::ReportedTurns;
-use crate::config::{ATTEMPTS_MAX, FALLBACKS_MAX, Limits, Settings};
+use crate::account::KeyAuthenticator;
+use crate::billing::BillingBackend;
+use crate::billing::reported_turns::ReportedTurns;
+use crate::config::{Limits, MAX_ATTEMPTS, MAX_FALLBACKS, Settings};
 use crate::idempotency::Idempotency;
 use crate::local_link::LocalConnector;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::log_path::{loggable_method, loggable_path};
-use crate::telemetry::traces::Traces;
-use crate::upstreams::Fleet;
+use crate::telemetry::traces::TraceExporter;
+use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use connections::Connections;
-use context::{Context, Stage};
+use context::{RequestContext, Stage};
+use cpu_pool::CpuPool;
 use http::HeaderMap;
-use intake::{BodyBytes, Ended};
+use intake::{AbortReason, BodyBytes};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, Result};
-use pool::CpuPool;
 use shutdown::Shutdown;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
-use trace::Trace;
+use trace::RequestTrace;
 
 /// State that all requests share.
 pub struct Gateway {
     pub settings: Arc<ArcSwap<Settings>>,
-    pub keys: Keys,
-    pub billing: Till,
+    pub keys: KeyAuthenticator,
+    pub billing: BillingBackend,
     pub idempotency: Idempotency,
     pub recorders: Recorders,
     /// True once the process accepts no new requests.
@@ -78,27 +78,27 @@ pub struct Gateway {
     /// Connector to the sidecar, if the sidecar runs in this process.
     sidecar: Option<upstream::LocalSidecar>,
     cpu: Arc<CpuPool>,
-    pub pressure: Arc<pressure::Pressure>,
+    pub pressure: Arc<resource_guard::ResourceGuard>,
     /// State of the vendors' endpoints.
-    pub fleet: Arc<Fleet>,
+    pub fleet: Arc<EndpointRegistry>,
     /// Token counts that vendors reported for earlier turns. The gateway uses them to estimate
     /// turns for which the vendor has not reported usage.
     turns: ReportedTurns,
-    names: Arc<upstream::Names>,
+    names: Arc<upstream::EndpointResolver>,
 }
 
 /// Where the gateway records the outcome of each request, in addition to the metrics.
 #[derive(Clone)]
 pub struct Recorders {
     pub access: AccessLog,
-    pub traces: Traces,
+    pub traces: TraceExporter,
 }
 
 impl Gateway {
     pub fn new(
         settings: Arc<ArcSwap<Settings>>,
-        keys: Keys,
-        billing: Till,
+        keys: KeyAuthenticator,
+        billing: BillingBackend,
         idempotency: Idempotency,
         recorders: Recorders,
     ) -> Self {
@@ -127,7 +127,7 @@ impl Gateway {
     /// Makes the gateway reach the sidecar in memory while the sidecar accepts connections, and at
     /// `listen.sidecar` after that.
     #[must_use]
-    pub fn beside(self, sidecar: LocalConnector) -> Self {
+    pub fn with_sidecar(self, sidecar: LocalConnector) -> Self {
         Self {
             sidecar: Some(upstream::LocalSidecar::new(sidecar)),
             ..self
@@ -159,17 +159,17 @@ pub fn sidecar_reasons() -> impl Iterator<Item = &'static str> {
 
 /// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a
 /// fresh connection, for each model that may answer. Whether it does, `edge/upstream.rs` decides.
-pub fn retries_max() -> usize {
-    let attempts = usize::try_from(ATTEMPTS_MAX).unwrap_or(1);
+pub fn max_retries() -> usize {
+    let attempts = usize::try_from(MAX_ATTEMPTS).unwrap_or(1);
     let of_one_model = attempts
-        .saturating_mul(upstream::ADDRESSES_PER_ENDPOINT)
+        .saturating_mul(upstream::MAX_ADDRESSES_PER_ENDPOINT)
         .saturating_add(1);
-    of_one_model.saturating_mul(FALLBACKS_MAX + 1)
+    of_one_model.saturating_mul(MAX_FALLBACKS + 1)
 }
 
 /// Limits that apply while the gateway reads a request body.
 #[derive(Debug, Clone, Copy)]
-pub struct EdgeLimits {
+pub struct BodyLimits {
     pub body_bytes: u64,
     pub bodies_in_flight_bytes: u64,
     /// Share of `bodies_in_flight_bytes`, in percent, that one account or one client connection may
@@ -182,8 +182,8 @@ pub struct EdgeLimits {
     pub body_rate: Duration,
 }
 
-impl EdgeLimits {
-    fn of(limits: &Limits) -> Self {
+impl BodyLimits {
+    fn from_limits(limits: &Limits) -> Self {
         Self {
             body_bytes: limits.body_bytes,
             bodies_in_flight_bytes: limits.bodies_in_flight_bytes,
@@ -200,38 +200,42 @@ impl EdgeLimits {
         Self {
             body_bytes: limits.page_body_bytes,
             body_read: Duration::from_secs(limits.page_body_read_seconds),
-            ..Self::of(limits)
+            ..Self::from_limits(limits)
         }
     }
 }
 
 #[async_trait]
 impl ProxyHttp for Gateway {
-    type CTX = Context;
+    type CTX = RequestContext;
 
-    fn new_ctx(&self) -> Context {
-        Context::new()
+    fn new_ctx(&self) -> RequestContext {
+        RequestContext::new()
     }
 
     /// 1. Sets up the client's connection.
-    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
+    async fn early_request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
         let settings = self.settings.load();
         // Before the hop-by-hop headers are removed: a client may have listed the headers of its
         // own proxy in `connection`.
-        ctx.caller = connections::caller(session, &settings.trust_proxy);
+        ctx.caller = connections::client_address(session, &settings.trust_proxy);
         ctx.trace = self
             .recorders
             .traces
-            .plan()
-            .and_then(|plan| Trace::begin(plan, &session.req_header().headers));
+            .config()
+            .and_then(|plan| RequestTrace::from_header(plan, &session.req_header().headers));
         if self.recorders.access.is_on() {
             let head = session.req_header();
             let method = loggable_method(head.method.as_str().as_bytes());
             ctx.target = Some(Box::new((method, loggable_path(head.raw_path()))));
         }
-        let closes = framing::end_hop(session);
+        let closes = framing::remove_hop_headers(session);
         // During a handover the client must reconnect, so that it reaches the successor process.
-        let stays = !closes && !self.billing.is_guest() && !self.shutdown.is_lame_duck();
+        let stays = !closes && !self.billing.has_handed_over() && !self.shutdown.is_lame_duck();
         session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(
@@ -247,14 +251,20 @@ impl ProxyHttp for Gateway {
     }
 
     /// 2. Finds out who requests what, and who pays.
-    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<bool> {
         match panics::catch_admission(admit::admit(self, session, ctx)).await {
             Ok(admitted) => admitted,
             Err(failure) => {
-                panics::log_admission(ctx);
+                panics::log_admission_panic(ctx);
                 session.set_keepalive(None);
                 ctx.stage = Stage::Answered { what: "rejected" };
-                reject::answer(session, ctx, &failure).await.map(|()| true)
+                reject::send_failure(session, ctx, &failure)
+                    .await
+                    .map(|()| true)
             }
         }
     }
@@ -263,9 +273,9 @@ impl ProxyHttp for Gateway {
     async fn upstream_peer(
         &self,
         _session: &mut Session,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
-        upstream::peer(self, ctx).await
+        upstream::select_peer(self, ctx).await
     }
 
     /// 4. Receives the connection that the attempt uses.
@@ -276,7 +286,7 @@ impl ProxyHttp for Gateway {
         _peer: &HttpPeer,
         socket: RawFd,
         _digest: Option<&Digest>,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
         if let Some(call) = ctx.call() {
             call.upstream.socket = Some(socket);
@@ -289,12 +299,12 @@ impl ProxyHttp for Gateway {
         &self,
         _session: &mut Session,
         header: &mut RequestHeader,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
         if ctx.call().is_some() {
-            return upstream::vendor_header(ctx, header);
+            return upstream::build_vendor_header(ctx, header);
         }
-        upstream::sidecar_header(self, ctx, header)
+        upstream::build_sidecar_header(self, ctx, header)
     }
 
     /// 6. Processes the vendor's header.
@@ -302,7 +312,7 @@ impl ProxyHttp for Gateway {
         &self,
         _session: &mut Session,
         header: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
         if matches!(ctx.stage, Stage::Sidecar { .. }) {
             reject::note_sidecar_status(ctx, header.status.as_u16());
@@ -314,7 +324,7 @@ impl ProxyHttp for Gateway {
             }
             return header.insert_header("request-id", &ctx.request_id);
         }
-        reply::head(ctx, header)
+        response::filter_header(ctx, header)
     }
 
     /// 7. Processes the vendor's body, and debits the account before the last bytes leave.
@@ -323,9 +333,9 @@ impl ProxyHttp for Gateway {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<Option<Duration>> {
-        reply::body(ctx, body, end).map(|()| None)
+        response::filter_body(ctx, body, end).map(|()| None)
     }
 
     /// 7b. Drops the vendor's trailers. If trailers arrive instead of the end of the body, the body
@@ -334,10 +344,10 @@ impl ProxyHttp for Gateway {
         &self,
         _session: &mut Session,
         _trailers: &mut HeaderMap,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<Option<Bytes>> {
         let mut rest = None;
-        reply::body(ctx, &mut rest, true)?;
+        response::filter_body(ctx, &mut rest, true)?;
         Ok(rest)
     }
 
@@ -346,11 +356,11 @@ impl ProxyHttp for Gateway {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
         mut error: Box<Error>,
     ) -> Box<Error> {
         if let Some(call) = ctx.call() {
-            upstream::connect_failed(&self.names, call, &mut error);
+            upstream::handle_connect_failure(&self.names, call, &mut error);
         }
         error
     }
@@ -361,21 +371,21 @@ impl ProxyHttp for Gateway {
         _peer: &HttpPeer,
         session: &mut Session,
         mut error: Box<Error>,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
         client_reused: bool,
     ) -> Box<Error> {
         let surface = ctx.surface;
         let retry = match ctx.call() {
             Some(call) => {
-                reply::broken_off(call, surface);
-                let retry = upstream::retry_broken(call, &mut error, client_reused);
+                response::inspect_broken_response(call, surface);
+                let retry = upstream::retry_broken_attempt(call, &mut error, client_reused);
                 if retry {
-                    meter::count_lost(call);
-                    call.reply.abandon();
+                    finish::count_unbilled_tokens(call);
+                    call.reply.abandon_attempt();
                 }
                 retry
             }
-            None => upstream::may_ask_pages_again(session, ctx, &error, client_reused),
+            None => upstream::may_retry_page(session, ctx, &error, client_reused),
         };
         error.set_retry(retry);
         error
@@ -386,9 +396,9 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         error: &Error,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> FailToProxy {
-        if let Err(error) = reject::tell(session, error, ctx).await {
+        if let Err(error) = reject::send_error(session, error, ctx).await {
             log::debug!("tell a client of a failure: {error}");
         }
         FailToProxy {
@@ -398,20 +408,25 @@ impl ProxyHttp for Gateway {
     }
 
     /// 10. Settles and records the request.
-    async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
-        meter::end(&self.recorders, session, ctx).await;
+    async fn logging(
+        &self,
+        session: &mut Session,
+        _error: Option<&Error>,
+        ctx: &mut RequestContext,
+    ) {
+        finish::finish_request(&self.recorders, session, ctx).await;
         if ctx
             .call()
-            .is_some_and(|call| call.shared.progress().ended == Some(Ended::Shutdown))
+            .is_some_and(|call| call.shared.progress().ended == Some(AbortReason::Shutdown))
         {
             self.shutdown.count_cut();
         }
-        connections::request_is_over(session.digest(), session.is_http2());
+        connections::finish_request(session.digest(), session.is_http2());
     }
 
     /// Clients disconnect and vendors fail all the time. The metrics and the access log record
     /// that, so the error log does not.
-    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, error: &Error) -> bool {
+    fn suppress_error_log(&self, _session: &Session, _ctx: &RequestContext, error: &Error) -> bool {
         *error.esource() != ErrorSource::Internal
     }
 }

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
-static PLAN: OnceLock<Armed> = OnceLock::new();
+static PLAN: OnceLock<ArmedFailpoint> = OnceLock::new();
 
 /// How long the ledger writer waits with an ending, so that the client's last byte leaves first.
-const HELD_BACK: Duration = Duration::from_secs(10);
+const LEDGER_DELAY: Duration = Duration::from_secs(10);
 
 macro_rules! points {
     ($( $(#[doc = $doc:literal])* $point:ident = $name:literal, )*) => {
@@ -88,31 +88,31 @@ points! {
 
 /// The point at which to fail, and at which passage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct FailpointPlan {
     point: Point,
     passage: u64,
-    effect: Effect,
+    effect: FailpointEffect,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effect {
+enum FailpointEffect {
     Kill,
     Panic,
 }
 
-struct Armed {
+struct ArmedFailpoint {
     point: Point,
     left: AtomicU64,
-    effect: Effect,
+    effect: FailpointEffect,
 }
 
-impl FromStr for Plan {
+impl FromStr for FailpointPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (effect, text) = match text.strip_prefix("panic@") {
-            Some(rest) => (Effect::Panic, rest),
-            None => (Effect::Kill, text),
+            Some(rest) => (FailpointEffect::Panic, rest),
+            None => (FailpointEffect::Kill, text),
         };
         let (name, passage) = text.split_once(':').unwrap_or((text, "1"));
         let point = NAMES
@@ -138,14 +138,14 @@ impl FromStr for Plan {
 }
 
 /// Makes the process die as `plan` says. Only the first call has an effect.
-pub fn arm(plan: &Plan) {
-    let Plan {
+pub fn arm(plan: &FailpointPlan) {
+    let FailpointPlan {
         point,
         passage,
         effect,
     } = *plan;
     log::warn!("fail point {point:?} is armed: {effect:?} at passage {passage}");
-    let armed = Armed {
+    let armed = ArmedFailpoint {
         point,
         left: AtomicU64::new(passage),
         effect,
@@ -157,18 +157,18 @@ pub fn arm(plan: &Plan) {
 
 /// Kills the process or panics if this passage is the planned one.
 #[inline]
-pub fn pass(point: Point) {
+pub fn hit(point: Point) {
     if is_due(point) {
-        fail(point);
+        execute(point);
     }
 }
 
 #[cold]
 #[expect(clippy::panic, reason = "a test asked for it")]
-fn fail(point: Point) {
+fn execute(point: Point) {
     match PLAN.get().map(|armed| armed.effect) {
-        Some(Effect::Panic) => panic!("fail point {point:?}"),
-        _ => die(),
+        Some(FailpointEffect::Panic) => panic!("fail point {point:?}"),
+        _ => kill_self(),
     }
 }
 
@@ -176,11 +176,11 @@ fn fail(point: Point) {
 /// [`kill_self`].
 #[inline]
 pub fn is_due(point: Point) -> bool {
-    ARMED.load(Ordering::Relaxed) && counted(point)
+    ARMED.load(Ordering::Relaxed) && count_passage(point)
 }
 
 #[cold]
-fn counted(point: Point) -> bool {
+fn count_passage(point: Point) -> bool {
     PLAN.get().is_some_and(|armed| {
         armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
     })
@@ -188,15 +188,15 @@ fn counted(point: Point) -> bool {
 
 /// Delays this thread if `point` is armed, so that the process dies before the thread continues.
 #[inline]
-pub fn after(point: Point) {
+pub fn delay_if_armed(point: Point) {
     if ARMED.load(Ordering::Relaxed) && PLAN.get().is_some_and(|armed| armed.point == point) {
-        std::thread::sleep(HELD_BACK);
+        std::thread::sleep(LEDGER_DELAY);
     }
 }
 
 /// Kills the process as `kill -9` does.
 #[cold]
-pub fn die() -> ! {
+pub fn kill_self() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     loop {
         std::thread::park();
@@ -211,26 +211,26 @@ mod tests {
     fn a_plan_is_a_name_and_a_passage_and_anything_else_is_told_the_names() {
         assert_eq!(
             "after_auth".parse(),
-            Ok(Plan {
+            Ok(FailpointPlan {
                 point: Point::AfterAuth,
                 passage: 1,
-                effect: Effect::Kill
+                effect: FailpointEffect::Kill
             })
         );
         assert_eq!(
             "mid_commit:3".parse(),
-            Ok(Plan {
+            Ok(FailpointPlan {
                 point: Point::MidCommit,
                 passage: 3,
-                effect: Effect::Kill
+                effect: FailpointEffect::Kill
             })
         );
         assert_eq!(
             "panic@mid_stream".parse(),
-            Ok(Plan {
+            Ok(FailpointPlan {
                 point: Point::MidStream,
                 passage: 1,
-                effect: Effect::Panic
+                effect: FailpointEffect::Panic
             })
         );
         for bad in [
@@ -242,7 +242,7 @@ mod tests {
             "mid_commit:-1",
             "mid_commit:x",
         ] {
-            let told = bad.parse::<Plan>().unwrap_err();
+            let told = bad.parse::<FailpointPlan>().unwrap_err();
             assert!(
                 NAMES.iter().all(|(name, _)| told.contains(name)),
                 "{bad}: {told}"

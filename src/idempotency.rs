@@ -9,16 +9,16 @@
 //! `idempotency/backend.rs` next, then `store/idempotency.rs` and `store/redis/idempotency.rs` for
 //! what survives which failure. Must not know HTTP; its caller is `edge/admit/idempotency_key.rs`.
 
-mod book;
+mod backend;
 
-use crate::billing::Till;
+use crate::billing::BillingBackend;
 use crate::clock;
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
-use crate::store::idempotency::{Ask, Found, Kept};
-use crate::store::redis::Entry;
+use crate::store::idempotency::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
+use crate::store::redis::IdempotencyEntry;
 use arc_swap::ArcSwap;
-use book::{Book, End, Keeping};
+use backend::{IdempotencyCompletion, IdempotencyStore, Retention};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::Path;
@@ -27,47 +27,47 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 
-const KEY_BYTES_MAX: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 /// Interval of the housekeeping that checkpoints the write-ahead log, and number of intervals
 /// between removals of expired keys. The gateway never replays an expired response, so correctness
 /// does not depend on the interval.
-const TICK: Duration = Duration::from_secs(1);
-const TICKS_TO_CLEAN: u32 = 30;
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
+const CLEANUP_TICKS: u32 = 30;
 /// Maximum number of completions that wait for a retry because the store did not accept them. Only
 /// a request that began before the store went away adds one.
-const UNWRITTEN_MAX: usize = 65_536;
+const MAX_UNWRITTEN: usize = 65_536;
 /// How long a last byte waits for its key to be committed. This is longer than one write attempt.
-const DECIDED_WITHIN: Duration = Duration::from_millis(500);
+const COMMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The idempotency service; cheap to clone.
 #[derive(Clone)]
-pub struct Idempotency(Arc<Inner>);
+pub struct Idempotency(Arc<IdempotencyInner>);
 
-struct Inner {
-    book: Book,
+struct IdempotencyInner {
+    book: IdempotencyStore,
     boot: String,
     /// Completions being written to the shared store, by request id.
     under_way: Mutex<HashMap<String, watch::Receiver<()>>>,
-    unwritten: Mutex<Vec<End>>,
+    unwritten: Mutex<Vec<IdempotencyCompletion>>,
 }
 
 /// Result of looking up the key of a request.
-pub enum Asked {
+pub enum KeyLookupOutcome {
     /// The key is new: answer the request.
-    New(Box<Running>),
+    New(Box<IdempotencyGuard>),
     /// The same request is still being answered.
     Running,
     /// The key was used with a different body.
     OtherBody,
     /// The request was answered with this response.
-    Done(Answer),
+    Done(ReplayedResponse),
     /// The request was answered, but its response is not stored.
     Unavailable,
 }
 
 /// A stored response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ReplayedResponse {
     pub request_id: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
@@ -75,10 +75,10 @@ pub struct Answer {
 
 /// A request with a key while the gateway answers it. Dropping the guard without completing it
 /// frees the key.
-pub struct Running {
+pub struct IdempotencyGuard {
     of: Idempotency,
-    entry: Entry,
-    keeping: Keeping,
+    entry: IdempotencyEntry,
+    keeping: Retention,
     headers: Vec<(String, String)>,
     /// Response body so far; `None` once it exceeds the size that is stored.
     body: Option<Vec<u8>>,
@@ -88,21 +88,21 @@ pub struct Running {
 
 /// Waits until a request's key is committed as spent or free.
 #[derive(Clone)]
-pub struct Decision {
+pub struct KeyCommit {
     of: Idempotency,
     request_id: String,
 }
 
 /// A key is 1 to 255 visible ASCII characters.
-pub fn is_key(value: &[u8]) -> bool {
-    (1..=KEY_BYTES_MAX).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
+pub fn is_valid_key(value: &[u8]) -> bool {
+    (1..=MAX_KEY_BYTES).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
 }
 
 /// Hash that distinguishes the bodies of requests with the same key.
 pub type BodyHash = [u8; 32];
 
 /// Hashes a request body. CPU time is proportional to its length.
-pub fn hash(body: &[u8]) -> BodyHash {
+pub fn hash_body(body: &[u8]) -> BodyHash {
     Sha256::digest(body).into()
 }
 
@@ -115,7 +115,7 @@ impl Idempotency {
     /// store fails, the service retries later.
     pub fn start(
         data_dir: &Path,
-        till: &Till,
+        till: &BillingBackend,
         settings: Arc<ArcSwap<Settings>>,
         now_ms: i64,
     ) -> Result<Self, StoreError> {
@@ -129,23 +129,26 @@ impl Idempotency {
             service
                 .0
                 .book
-                .resolve_left(Keeping::of(&settings.load().limits), now_ms),
+                .resolve_orphaned(Retention::from_limits(&settings.load().limits), now_ms),
         );
         match (resolved, &service.0.book) {
-            (Err(error), Book::Shared(_)) => log::warn!("{error}; trying again"),
+            (Err(error), IdempotencyStore::Shared(_)) => log::warn!("{error}; trying again"),
             (outcome, _) => outcome?,
         }
         let tidied = service.clone();
         std::thread::Builder::new()
             .name("idempotency".into())
-            .spawn(move || tidied.tidy(&runtime, &settings))
+            .spawn(move || tidied.run_housekeeping(&runtime, &settings))
             .map_err(failed)?;
         Ok(service)
     }
 
-    fn open(data_dir: &Path, till: &Till) -> Result<Self, StoreError> {
-        let (book, boot) = (Book::open(data_dir, till)?, till.boot().to_owned());
-        Ok(Self(Arc::new(Inner {
+    fn open(data_dir: &Path, till: &BillingBackend) -> Result<Self, StoreError> {
+        let (book, boot) = (
+            IdempotencyStore::open(data_dir, till)?,
+            till.instance_id().to_owned(),
+        );
+        Ok(Self(Arc::new(IdempotencyInner {
             book,
             boot,
             under_way: Mutex::default(),
@@ -156,15 +159,15 @@ impl Idempotency {
     /// # Errors
     /// Returns an error if the store cannot be queried; the gateway must not answer a request with
     /// a key then.
-    pub async fn begin(
+    pub async fn claim(
         &self,
         (account, path, key): (&str, &str, &str),
         hash: &BodyHash,
         request_id: &str,
         limits: &Limits,
         now_ms: i64,
-    ) -> Result<Asked, StoreError> {
-        let ask = Ask {
+    ) -> Result<KeyLookupOutcome, StoreError> {
+        let ask = IdempotencyRequest {
             account,
             path,
             key,
@@ -172,15 +175,15 @@ impl Idempotency {
             request_id,
             boot: &self.0.boot,
         };
-        let (entry, keeping) = (entry(&ask), Keeping::of(limits));
-        let found = match self.0.book.begin(&ask, &entry, keeping, now_ms).await {
+        let (entry, keeping) = (store_entry(&ask), Retention::from_limits(limits));
+        let found = match self.0.book.claim(&ask, &entry, keeping, now_ms).await {
             Ok(found) => found,
             Err(error) => {
                 // The store may have entered the request although it reported an error.
-                if matches!(self.0.book, Book::Shared(_)) {
-                    self.try_again(
+                if matches!(self.0.book, IdempotencyStore::Shared(_)) {
+                    self.queue_retry(
                         &error,
-                        End {
+                        IdempotencyCompletion {
                             entry,
                             spent: None,
                             kept: None,
@@ -191,7 +194,7 @@ impl Idempotency {
             }
         };
         Ok(match found {
-            Found::Nothing => Asked::New(Box::new(Running {
+            IdempotencyLookup::Nothing => KeyLookupOutcome::New(Box::new(IdempotencyGuard {
                 of: self.clone(),
                 entry,
                 keeping,
@@ -200,17 +203,17 @@ impl Idempotency {
                 body_most: usize::try_from(limits.idempotency_body_bytes).unwrap_or(usize::MAX),
                 ended: false,
             })),
-            Found::Running => Asked::Running,
-            Found::OtherBody => Asked::OtherBody,
-            Found::Done {
+            IdempotencyLookup::Running => KeyLookupOutcome::Running,
+            IdempotencyLookup::OtherBody => KeyLookupOutcome::OtherBody,
+            IdempotencyLookup::Done {
                 request_id,
-                kept: Some(Kept { headers, body }),
-            } => Asked::Done(Answer {
+                kept: Some(StoredResponse { headers, body }),
+            } => KeyLookupOutcome::Done(ReplayedResponse {
                 request_id,
                 headers,
                 body,
             }),
-            Found::Done { kept: None, .. } => Asked::Unavailable,
+            IdempotencyLookup::Done { kept: None, .. } => KeyLookupOutcome::Unavailable,
         })
     }
 
@@ -223,7 +226,7 @@ impl Idempotency {
         (account, path, key): (&str, &str, &str),
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        let ask = Ask {
+        let ask = IdempotencyRequest {
             account,
             path,
             key,
@@ -231,29 +234,29 @@ impl Idempotency {
             request_id: "",
             boot: &self.0.boot,
         };
-        self.0.book.is_known(&ask, &entry(&ask), now_ms).await
+        self.0.book.is_known(&ask, &store_entry(&ask), now_ms).await
     }
 
     /// Returns once the pending write for this request has reached the store, or after a timeout.
-    pub async fn decided(&self, request_id: &str) {
+    pub async fn wait_until_committed(&self, request_id: &str) {
         let under_way = lock(&self.0.under_way).get(request_id).cloned();
         if let Some(mut under_way) = under_way {
             // An error means that the sender was dropped, which is the event to wait for.
-            let _ = tokio::time::timeout(DECIDED_WITHIN, under_way.changed()).await;
+            let _ = tokio::time::timeout(COMMIT_TIMEOUT, under_way.changed()).await;
         }
     }
 
-    fn tidy(&self, runtime: &Runtime, settings: &ArcSwap<Settings>) {
+    fn run_housekeeping(&self, runtime: &Runtime, settings: &ArcSwap<Settings>) {
         let (mut tick, book) = (0_u32, &self.0.book);
         loop {
-            std::thread::sleep(TICK);
+            std::thread::sleep(HOUSEKEEPING_INTERVAL);
             tick = tick.wrapping_add(1);
             let limits = &settings.load().limits;
             let outcome = runtime.block_on(async {
                 // A predecessor may have died after it handed over.
-                let left = book.resolve_left(Keeping::of(limits), clock::now_ms());
-                let mut outcome = self.write_unwritten().await.and(left.await);
-                if tick.is_multiple_of(TICKS_TO_CLEAN) {
+                let left = book.resolve_orphaned(Retention::from_limits(limits), clock::now_ms());
+                let mut outcome = self.retry_unwritten().await.and(left.await);
+                if tick.is_multiple_of(CLEANUP_TICKS) {
                     outcome = outcome.and(book.clean(limits, clock::now_ms()).await);
                 }
                 outcome.and(book.checkpoint())
@@ -265,11 +268,11 @@ impl Idempotency {
     }
 
     /// Retries the completions that the store did not accept.
-    async fn write_unwritten(&self) -> Result<(), StoreError> {
+    async fn retry_unwritten(&self) -> Result<(), StoreError> {
         let waiting = std::mem::take(&mut *lock(&self.0.unwritten));
         let mut waiting = waiting.into_iter();
         while let Some(end) = waiting.next() {
-            let outcome = self.0.book.end(&end).await;
+            let outcome = self.0.book.complete(&end).await;
             if outcome.is_err() {
                 lock(&self.0.unwritten).extend([end].into_iter().chain(waiting));
                 return outcome;
@@ -278,9 +281,9 @@ impl Idempotency {
         Ok(())
     }
 
-    fn try_again(&self, error: &StoreError, end: End) {
+    fn queue_retry(&self, error: &StoreError, end: IdempotencyCompletion) {
         let (mut unwritten, request_id) = (lock(&self.0.unwritten), &end.entry.request_id);
-        if unwritten.len() < UNWRITTEN_MAX {
+        if unwritten.len() < MAX_UNWRITTEN {
             log::error!("{error}; request {request_id} is taken for running until that works");
             unwritten.push(end);
         } else {
@@ -290,43 +293,43 @@ impl Idempotency {
 
     /// Writes the result of a request, at once or in a task: [`Idempotency::wait_until_committed`]
     /// waits for it.
-    fn end(&self, mut end: End) {
+    fn complete(&self, mut end: IdempotencyCompletion) {
         match &self.0.book {
-            Book::Here(here) => {
-                let mut outcome = here.end(&end);
+            IdempotencyStore::Here(here) => {
+                let mut outcome = here.complete(&end);
                 if outcome.is_err() && end.kept.take().is_some() {
                     // A full disk may still have space for the small record that prevents a second
                     // debit.
-                    outcome = here.end(&end);
+                    outcome = here.complete(&end);
                 }
                 if let Err(error) = outcome {
-                    self.try_again(&error, end);
+                    self.queue_retry(&error, end);
                 }
             }
-            Book::Shared(_) => self.send(end),
+            IdempotencyStore::Shared(_) => self.send(end),
         }
     }
 
-    fn send(&self, mut end: End) {
+    fn send(&self, mut end: IdempotencyCompletion) {
         let Ok(runtime) = Handle::try_current() else {
             end.kept = None;
             let error = StoreError::Unusable(
                 "end a request under an idempotency key: on no thread that serves".into(),
             );
-            return self.try_again(&error, end);
+            return self.queue_retry(&error, end);
         };
         let (arrived, under_way) = watch::channel(());
         let request_id = end.entry.request_id.clone();
         lock(&self.0.under_way).insert(request_id.clone(), under_way);
         let of = self.clone();
         runtime.spawn(async move {
-            let Book::Shared(shared) = &of.0.book else {
+            let IdempotencyStore::Shared(shared) = &of.0.book else {
                 return;
             };
-            if let Err(error) = shared.end(&end).await {
+            if let Err(error) = shared.complete(&end).await {
                 // The client still gets its response, but a later request with the key learns that
                 // it is lost.
-                of.try_again(&error, End { kept: None, ..end });
+                of.queue_retry(&error, IdempotencyCompletion { kept: None, ..end });
             }
             lock(&of.0.under_way).remove(&request_id);
             drop(arrived);
@@ -339,7 +342,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The entry for a shared store. Hashes the client's key, which must not become a name there.
-fn entry(ask: &Ask<'_>) -> Entry {
+fn store_entry(ask: &IdempotencyRequest<'_>) -> IdempotencyEntry {
     let hex = |bytes: &[u8]| {
         bytes
             .iter()
@@ -351,7 +354,7 @@ fn entry(ask: &Ask<'_>) -> Entry {
         .chain_update(" ")
         .chain_update(ask.key)
         .finalize();
-    Entry {
+    IdempotencyEntry {
         account: ask.account.to_owned(),
         name: hex(&name),
         hash: hex(ask.hash),
@@ -360,13 +363,13 @@ fn entry(ask: &Ask<'_>) -> Entry {
     }
 }
 
-impl Decision {
-    pub async fn made(&self) {
-        self.of.decided(&self.request_id).await;
+impl KeyCommit {
+    pub async fn wait(&self) {
+        self.of.wait_until_committed(&self.request_id).await;
     }
 }
 
-impl Running {
+impl IdempotencyGuard {
     /// Sets the response headers, and discards those of an earlier attempt.
     pub fn set_headers(&mut self, headers: Vec<(String, String)>) {
         self.headers = headers;
@@ -377,7 +380,7 @@ impl Running {
     }
 
     /// Appends bytes that the client is about to receive.
-    pub fn push(&mut self, piece: &[u8]) {
+    pub fn push_body(&mut self, piece: &[u8]) {
         let Some(body) = &mut self.body else { return };
         if body.len().saturating_add(piece.len()) > self.body_most {
             self.body = None;
@@ -387,8 +390,8 @@ impl Running {
     }
 
     /// Returns a handle that waits for the key to be committed, once this request has ended.
-    pub fn decision(&self) -> Decision {
-        Decision {
+    pub fn key_commit(&self) -> KeyCommit {
+        KeyCommit {
             of: self.of.clone(),
             request_id: self.entry.request_id.clone(),
         }
@@ -398,19 +401,22 @@ impl Running {
     /// learns that it is not stored, so the last byte may be sent.
     pub fn complete(mut self) {
         let headers = std::mem::take(&mut self.headers);
-        let kept = self.body.take().map(|body| Kept { headers, body });
-        self.end(Some(self.keeping), kept);
+        let kept = self
+            .body
+            .take()
+            .map(|body| StoredResponse { headers, body });
+        self.finish(Some(self.keeping), kept);
     }
 
     /// Marks the key as spent: the request was debited, but there is no complete response to
     /// replay.
-    pub fn spend(mut self) {
-        self.end(Some(self.keeping), None);
+    pub fn mark_spent(mut self) {
+        self.finish(Some(self.keeping), None);
     }
 
-    fn end(&mut self, spent: Option<Keeping>, kept: Option<Kept>) {
+    fn finish(&mut self, spent: Option<Retention>, kept: Option<StoredResponse>) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.of.end(End {
+            self.of.complete(IdempotencyCompletion {
                 entry: self.entry.clone(),
                 spent,
                 kept,
@@ -419,9 +425,9 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for IdempotencyGuard {
     fn drop(&mut self) {
-        self.end(None, None);
+        self.finish(None, None);
     }
 }
 

@@ -13,7 +13,7 @@ const MICRO_PER_CREDIT: i64 = 1_000_000;
 
 /// The largest magnitude of any amount, in µc: 2^53 − 1, because a store whose scripts use doubles
 /// must represent it exactly.
-pub const MICRO_MAX: i64 = (1 << 53) - 1;
+pub const MAX_MICRO: i64 = (1 << 53) - 1;
 
 /// An amount of credit in µc. Serialised as a decimal string of credits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -22,17 +22,17 @@ pub struct Micro(i64);
 /// A text that is not an amount of credits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not an amount of credits (a decimal number with at most 6 decimals): {0:?}")]
-pub struct NotAnAmount(pub String);
+pub struct AmountParseError(pub String);
 
 impl Micro {
     pub const ZERO: Self = Self(0);
 
     /// `micro` µc, limited to ±[`MAX_MICRO`].
     pub const fn new(micro: i64) -> Self {
-        if micro > MICRO_MAX {
-            Self(MICRO_MAX)
-        } else if micro < -MICRO_MAX {
-            Self(-MICRO_MAX)
+        if micro > MAX_MICRO {
+            Self(MAX_MICRO)
+        } else if micro < -MAX_MICRO {
+            Self(-MAX_MICRO)
         } else {
             Self(micro)
         }
@@ -67,12 +67,12 @@ impl Micro {
 
 /// An amount, split by the bucket of credits it comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct CreditSplit {
     pub paid: Micro,
     pub trial: Micro,
 }
 
-impl Parts {
+impl CreditSplit {
     pub const ZERO: Self = Self {
         paid: Micro::ZERO,
         trial: Micro::ZERO,
@@ -110,7 +110,7 @@ impl Parts {
     /// Returns the part of this split that `has` covers: if one bucket lacks credits, the other
     /// covers the rest as far as it has more.
     #[must_use]
-    pub fn borne_by(self, has: Self) -> Self {
+    pub fn clamp_to(self, has: Self) -> Self {
         let own = Self {
             paid: self.paid.min(has.paid),
             trial: self.trial.min(has.trial),
@@ -124,7 +124,7 @@ impl Parts {
 
     /// Returns the same total, with no bucket below zero as long as the other covers it.
     #[must_use]
-    pub fn covered(self) -> Self {
+    pub fn rebalance(self) -> Self {
         let Self { paid, trial } = self;
         if trial < Micro::ZERO {
             Self {
@@ -143,7 +143,7 @@ impl Parts {
 
     /// Returns the part of `amount` that this split covers, from the trial first.
     #[must_use]
-    pub fn take(self, amount: Micro) -> Self {
+    pub fn draw(self, amount: Micro) -> Self {
         let trial = amount.min(self.trial.or_zero());
         Self {
             trial,
@@ -168,10 +168,10 @@ impl fmt::Display for Micro {
 }
 
 impl FromStr for Micro {
-    type Err = NotAnAmount;
+    type Err = AmountParseError;
 
-    fn from_str(text: &str) -> Result<Self, NotAnAmount> {
-        parse(text).ok_or_else(|| NotAnAmount(text.chars().take(40).collect()))
+    fn from_str(text: &str) -> Result<Self, AmountParseError> {
+        parse(text).ok_or_else(|| AmountParseError(text.chars().take(40).collect()))
     }
 }
 
@@ -188,7 +188,7 @@ fn parse(text: &str) -> Option<Micro> {
     let whole: i64 = whole.parse().ok()?;
     let part: i64 = format!("{part:0<6}").parse().ok()?;
     let micro = whole.checked_mul(MICRO_PER_CREDIT)?.checked_add(part)?;
-    if micro > MICRO_MAX {
+    if micro > MAX_MICRO {
         return None;
     }
     Some(Micro(if negative { -micro } else { micro }))
@@ -218,7 +218,7 @@ impl Factor {
     pub const THOUSAND: Self = Self(1_000 * MICRO_PER_CREDIT);
 
     /// Converts a decimal; `None` unless it is above 0 and at most [`Factor::THOUSAND`].
-    pub fn of(decimal: Micro) -> Option<Self> {
+    pub fn from_decimal(decimal: Micro) -> Option<Self> {
         (1..=Self::THOUSAND.0)
             .contains(&decimal.0)
             .then_some(Self(decimal.0))
@@ -251,7 +251,7 @@ impl Serialize for Factor {
 impl<'de> Deserialize<'de> for Factor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let decimal = Micro::deserialize(deserializer)?;
-        Self::of(decimal)
+        Self::from_decimal(decimal)
             .ok_or_else(|| serde::de::Error::custom(format!("not a factor of a price: {decimal}")))
     }
 }
@@ -284,11 +284,11 @@ impl Term {
 }
 
 /// Number of units of a [`Term`]'s exact cost in one µc.
-const PARTS: i128 = MICRO_PER_CREDIT as i128 * MICRO_PER_CREDIT as i128;
+const TERM_SCALE: i128 = MICRO_PER_CREDIT as i128 * MICRO_PER_CREDIT as i128;
 
 /// The cost of the terms: rounded once, up to the next µc.
 pub fn cost(terms: impl IntoIterator<Item = Term>) -> Micro {
-    bounded(wide_cost(terms))
+    clamp_amount(wide_cost(terms))
 }
 
 /// The cost of the terms in µc, without the limit of an amount, so that a comparison with an amount
@@ -297,12 +297,12 @@ pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
     let sum = terms
         .into_iter()
         .fold(0i128, |sum, term| sum.saturating_add(term.exact()));
-    sum.saturating_add(PARTS - 1).div_euclid(PARTS)
+    sum.saturating_add(TERM_SCALE - 1).div_euclid(TERM_SCALE)
 }
 
 /// The unrounded cost of the terms, as a decimal string of credits with up to 18 decimals.
 pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
-    const ATTO: i128 = PARTS * MICRO_PER_CREDIT as i128;
+    const ATTO: i128 = TERM_SCALE * MICRO_PER_CREDIT as i128;
     let sum = terms
         .into_iter()
         .fold(0i128, |sum, term| sum.saturating_add(term.exact()))
@@ -316,7 +316,7 @@ pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
 }
 
 /// `micro` µc, limited to the bounds of an amount.
-pub fn bounded(micro: i128) -> Micro {
+pub fn clamp_amount(micro: i128) -> Micro {
     Micro::new(micro.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
 }
 
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn what_one_bucket_lacks_the_other_bears_up_to_the_sum() {
-        let parts = |paid, trial| Parts {
+        let parts = |paid, trial| CreditSplit {
             paid: Micro::new(paid),
             trial: Micro::new(trial),
         };
@@ -356,7 +356,7 @@ mod tests {
             ((9, 9), (0, 0), (0, 0)),
         ] {
             assert_eq!(
-                parts(asked.0, asked.1).borne_by(parts(has.0, has.1)),
+                parts(asked.0, asked.1).clamp_to(parts(has.0, has.1)),
                 parts(borne.0, borne.1),
                 "{asked:?}"
             );
@@ -368,7 +368,7 @@ mod tests {
             ((1, -3), (-2, 0)),
         ] {
             assert_eq!(
-                parts(has.0, has.1).covered(),
+                parts(has.0, has.1).rebalance(),
                 parts(shown.0, shown.1),
                 "{has:?}"
             );
@@ -391,7 +391,7 @@ mod tests {
             "0",
             "who owes nothing reads no sign"
         );
-        assert_eq!("9007199254.740991".parse(), Ok(Micro(MICRO_MAX)));
+        assert_eq!("9007199254.740991".parse(), Ok(Micro(MAX_MICRO)));
         assert!("9007199254.740992".parse::<Micro>().is_err());
         for bad in [
             "",
@@ -415,16 +415,16 @@ mod tests {
 
     #[test]
     fn no_sum_leaves_the_bounds_that_every_store_holds_exactly() {
-        let (most, one) = (Micro(MICRO_MAX), Micro(1));
-        let least = Micro(-MICRO_MAX);
+        let (most, one) = (Micro(MAX_MICRO), Micro(1));
+        let least = Micro(-MAX_MICRO);
         assert_eq!(
-            (Micro::new(MICRO_MAX + 1), Micro::new(-MICRO_MAX - 1)),
+            (Micro::new(MAX_MICRO + 1), Micro::new(-MAX_MICRO - 1)),
             (most, least)
         );
         assert_eq!((most.plus(one), least.minus(one)), (most, least));
         assert_eq!(
             (most.minus(one), least.plus(one)),
-            (Micro(MICRO_MAX - 1), Micro(1 - MICRO_MAX))
+            (Micro(MAX_MICRO - 1), Micro(1 - MAX_MICRO))
         );
         for (wide, held) in [
             (i128::MAX, most),
@@ -433,7 +433,7 @@ mod tests {
             (0, Micro::ZERO),
             (-7, Micro(-7)),
         ] {
-            assert_eq!(bounded(wide), held);
+            assert_eq!(clamp_amount(wide), held);
         }
     }
 
@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_cost_is_borne_by_the_trial_first_and_then_by_what_was_paid_for() {
-        let parts = |paid, trial| Parts {
+        let parts = |paid, trial| CreditSplit {
             paid: Micro(paid),
             trial: Micro(trial),
         };
@@ -467,14 +467,14 @@ mod tests {
             (4, parts(1, 3)),
             (9, parts(5, 3)),
         ] {
-            assert_eq!(parts(5, 3).take(Micro(amount)), borne, "{amount}");
+            assert_eq!(parts(5, 3).draw(Micro(amount)), borne, "{amount}");
         }
         assert_eq!(
-            parts(5, -3).take(Micro(4)),
+            parts(5, -3).draw(Micro(4)),
             parts(4, 0),
             "a bucket that owes bears nothing"
         );
-        assert_eq!(parts(-5, 3).take(Micro(4)), parts(0, 3));
+        assert_eq!(parts(-5, 3).draw(Micro(4)), parts(0, 3));
     }
 
     #[test]
@@ -489,8 +489,8 @@ mod tests {
         );
         assert_eq!(cost([one(0, price)]), Micro::ZERO);
         assert_eq!(
-            cost([one(u64::MAX, Micro(MICRO_MAX))]),
-            Micro(MICRO_MAX),
+            cost([one(u64::MAX, Micro(MAX_MICRO))]),
+            Micro(MAX_MICRO),
             "an absurd count saturates"
         );
         assert_eq!(cost([Term::new(3, price, half)]), Micro(750));
@@ -515,7 +515,7 @@ mod tests {
             exact_line(3, Micro(75_001), Factor(1_750_001)),
             "0.000000393755475003"
         );
-        let most = exact_line(u64::MAX, Micro(MICRO_MAX), Factor::THOUSAND);
+        let most = exact_line(u64::MAX, Micro(MAX_MICRO), Factor::THOUSAND);
         assert_eq!(most, "166153499473114465657224609.570750465");
     }
 

@@ -15,27 +15,27 @@
 
 use serde::{Deserialize, Serialize};
 
-pub mod answer;
-pub mod aside;
-pub mod carrier;
+pub mod capabilities;
 mod chat;
 mod counters;
 mod estimate;
 pub mod failure;
-pub mod form;
 mod image_size;
+pub mod ir;
+pub mod json_document;
+mod json_edit;
+mod json_scanner;
+pub mod json_string;
+pub mod keepalive;
 mod messages;
+pub mod passthrough;
+pub mod reasoning_token;
 pub mod request;
 pub mod responses;
-pub mod rules;
-pub mod same;
-mod scan;
-mod splice;
 pub mod sse;
 mod surrogates;
-pub mod text;
 pub mod translate;
-pub mod tree;
+pub mod vendor_response;
 
 /// A protocol. The client's protocol is called the *surface*; the other one is the vendor's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]

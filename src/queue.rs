@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvError, RecvTimeoutError, SendError, TrySendError
 use std::time::Duration;
 
 /// Creates a queue that holds at most `most` items.
-pub fn queue<T>(most: usize) -> (Sender<T>, Receiver<T>) {
+pub fn bounded_queue<T>(most: usize) -> (QueueSender<T>, QueueReceiver<T>) {
     #[expect(
         clippy::disallowed_methods,
         reason = "this is where its limit is put on it"
@@ -17,28 +17,28 @@ pub fn queue<T>(most: usize) -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     (
-        Sender {
+        QueueSender {
             sender,
             waiting: Arc::clone(&waiting),
             most,
         },
-        Receiver { receiver, waiting },
+        QueueReceiver { receiver, waiting },
     )
 }
 
-pub struct Sender<T> {
+pub struct QueueSender<T> {
     sender: mpsc::Sender<T>,
     waiting: Arc<AtomicUsize>,
     most: usize,
 }
 
 /// The only consumer of the queue. Once it is dropped, senders can no longer add items.
-pub struct Receiver<T> {
+pub struct QueueReceiver<T> {
     receiver: mpsc::Receiver<T>,
     waiting: Arc<AtomicUsize>,
 }
 
-impl<T> Clone for Sender<T> {
+impl<T> Clone for QueueSender<T> {
     fn clone(&self) -> Self {
         Self {
             sender: self.sender.clone(),
@@ -48,7 +48,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-impl<T> Sender<T> {
+impl<T> QueueSender<T> {
     /// Adds an item without waiting.
     ///
     /// # Errors
@@ -66,13 +66,13 @@ impl<T> Sender<T> {
     }
 }
 
-impl<T> Receiver<T> {
+impl<T> QueueReceiver<T> {
     /// Waits for an item.
     ///
     /// # Errors
     /// Returns an error if the queue is empty and all senders were dropped.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.receiver.recv().inspect(|_| self.taken())
+        self.receiver.recv().inspect(|_| self.release_slot())
     }
 
     /// Waits for an item, at most for the given time.
@@ -83,15 +83,15 @@ impl<T> Receiver<T> {
     pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
         self.receiver
             .recv_timeout(patience)
-            .inspect(|_| self.taken())
+            .inspect(|_| self.release_slot())
     }
 
     /// Iterates over the items that are queued now and those that arrive during the iteration.
     pub fn try_iter(&self) -> impl Iterator<Item = T> {
-        self.receiver.try_iter().inspect(|_| self.taken())
+        self.receiver.try_iter().inspect(|_| self.release_slot())
     }
 
-    fn taken(&self) {
+    fn release_slot(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn as_many_wait_as_may_and_no_more_and_a_place_that_was_left_is_free() {
-        let (sender, receiver) = queue(2);
+        let (sender, receiver) = bounded_queue(2);
         assert!(sender.try_send(1).is_ok() && sender.clone().try_send(2).is_ok());
         for _ in 0..3 {
             assert!(matches!(sender.try_send(3), Err(TrySendError::Full(3))));
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_nobody_takes_comes_back() {
-        let (sender, receiver) = queue(1);
+        let (sender, receiver) = bounded_queue(1);
         drop(receiver);
         for _ in 0..3 {
             assert!(matches!(

@@ -8,22 +8,22 @@
 
 mod account;
 mod activity;
+mod authz;
 mod browser;
 mod catalog;
 mod conversations;
+pub mod edge_api;
+mod error;
 mod export;
-mod guard;
 mod keys;
 mod listener;
 mod live;
+mod login_backoff;
 mod operator;
 mod overview;
-pub mod own;
 mod page;
-mod patience;
-mod problem;
 mod profile;
-mod role;
+mod security_headers;
 mod session;
 mod spending;
 #[cfg(test)]
@@ -36,7 +36,7 @@ use crate::config::Settings;
 use crate::local_link::LocalAcceptor;
 use crate::telemetry::private;
 use crate::telemetry::refusals::RefusalReason;
-use crate::upstreams::Fleet;
+use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
@@ -49,7 +49,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Maximum size of a form's body.
-const FORM_BYTES_MAX: usize = 65_536;
+const MAX_FORM_BYTES: usize = 65_536;
 
 /// Dependencies of the sidecar.
 #[derive(Clone)]
@@ -58,20 +58,20 @@ pub struct Sidecar {
     pub billing: Billing,
     pub settings: Arc<ArcSwap<Settings>>,
     /// The vendors' endpoints, if this process calls them.
-    pub fleet: Option<Arc<Fleet>>,
+    pub fleet: Option<Arc<EndpointRegistry>>,
 }
 
 /// Shared state of the pages while the sidecar runs.
-struct App {
+struct SidecarState {
     accounts: Accounts,
     billing: Billing,
     settings: Arc<ArcSwap<Settings>>,
-    fleet: Option<Arc<Fleet>>,
+    fleet: Option<Arc<EndpointRegistry>>,
     throttle: throttle::Throttle,
-    patience: patience::Patience,
-    hashing: account::Hashing,
-    audits: operator::service::Audits,
-    streams: Arc<live::Streams>,
+    patience: login_backoff::LoginBackoff,
+    hashing: account::PasswordHashLimiter,
+    audits: operator::service::LedgerAuditRunner,
+    streams: Arc<live::StreamCounts>,
     /// True once the sidecar shuts down; event streams then end.
     closing: watch::Receiver<bool>,
 }
@@ -88,7 +88,7 @@ impl Sidecar {
 
     /// Adds the endpoint registry, in a process that calls the vendors.
     #[must_use]
-    pub fn beside(self, fleet: Arc<Fleet>) -> Self {
+    pub fn with_endpoint_registry(self, fleet: Arc<EndpointRegistry>) -> Self {
         Self {
             fleet: Some(fleet),
             ..self
@@ -103,22 +103,58 @@ pub fn router(state: Sidecar) -> Router {
     routes(state, closing)
 }
 
+/// Pages of the operator.
+fn operator_routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/operator", get(operator::accounts))
+        .route(
+            "/dashboard/operator/accounts/{id}",
+            get(operator::account::show),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/post",
+            post(operator::account::post),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/suspend",
+            post(operator::account::suspend),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/resume",
+            post(operator::account::resume),
+        )
+        .route("/dashboard/operator/service", get(operator::service::show))
+        .route(
+            "/dashboard/operator/verify",
+            post(operator::service::verify),
+        )
+        .route(
+            "/dashboard/operator/invites",
+            get(operator::invites::show).post(operator::invites::create),
+        )
+        .route(
+            "/dashboard/operator/invites/{id}/withdraw",
+            post(operator::invites::revoke),
+        )
+        .route("/dashboard/operator/log", get(operator::log::show))
+}
+
 fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
-    let app = Arc::new(App {
+    let app = Arc::new(SidecarState {
         accounts: state.accounts,
         billing: state.billing,
         settings: state.settings,
         fleet: state.fleet,
         throttle: throttle::Throttle::default(),
-        patience: patience::Patience::default(),
-        hashing: account::Hashing::default(),
-        audits: operator::service::Audits::default(),
+        patience: login_backoff::LoginBackoff::default(),
+        hashing: account::PasswordHashLimiter::default(),
+        audits: operator::service::LedgerAuditRunner::default(),
         streams: Arc::default(),
         closing,
     });
     Router::new()
         // Public routes.
-        .route("/", get(page::front_door))
+        .route("/", get(page::redirect_to_dashboard))
         .route("/docs", get(catalog::docs))
         .route("/docs/models.json", get(catalog::models_json))
         .route("/dashboard/static/{file}", get(page::asset))
@@ -163,49 +199,22 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         )
         .route("/dashboard/account/delete", post(profile::delete))
         // Routes for operators: each handler takes an `Operator` or an `OperatorForm`.
-        .route("/dashboard/operator", get(operator::accounts))
-        .route(
-            "/dashboard/operator/accounts/{id}",
-            get(operator::account::show),
-        )
-        .route(
-            "/dashboard/operator/accounts/{id}/post",
-            post(operator::account::post),
-        )
-        .route(
-            "/dashboard/operator/accounts/{id}/suspend",
-            post(operator::account::suspend),
-        )
-        .route(
-            "/dashboard/operator/accounts/{id}/resume",
-            post(operator::account::resume),
-        )
-        .route("/dashboard/operator/service", get(operator::service::show))
-        .route(
-            "/dashboard/operator/verify",
-            post(operator::service::verify),
-        )
-        .route(
-            "/dashboard/operator/invites",
-            get(operator::invites::show).post(operator::invites::create),
-        )
-        .route(
-            "/dashboard/operator/invites/{id}/withdraw",
-            post(operator::invites::withdraw),
-        )
-        .route("/dashboard/operator/log", get(operator::log::show))
+        .merge(operator_routes())
         .route("/dashboard/activity.csv", get(activity::download))
         .route("/dashboard/conversations", get(conversations::list))
-        .route("/dashboard/conversations/{id}", get(conversations::one))
-        .fallback(problem::not_found)
-        .method_not_allowed_fallback(problem::method_not_allowed)
+        .route("/dashboard/conversations/{id}", get(conversations::show))
+        .fallback(error::not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
         // Middleware in front of the routes, the last one outermost.
-        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),
-            guard::same_origin_only,
+            security_headers::require_same_origin,
         ))
-        .layer(from_fn_with_state(Arc::clone(&app), guard::hardened))
+        .layer(from_fn_with_state(
+            Arc::clone(&app),
+            security_headers::add_security_headers,
+        ))
         .with_state(app)
 }
 
@@ -238,7 +247,7 @@ pub async fn serve_edges(
     state: Sidecar,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let more = own::router(state.clone());
+    let more = edge_api::router(state.clone());
     serve_with(PageListener::new(listener, None), state, more, shutdown).await
 }
 

@@ -127,9 +127,11 @@
 
 mod answer;
 mod behaviour;
+mod body_writer;
 mod chat;
 mod checks;
 mod count;
+mod error_messages;
 mod errors;
 mod events;
 mod exchange;
@@ -140,11 +142,10 @@ mod marker;
 mod messages;
 mod pages;
 mod part;
-mod play;
 mod request;
 mod responses;
+mod sender;
 mod signature;
-mod sink;
 mod socket;
 mod stats;
 #[cfg(test)]
@@ -152,7 +153,6 @@ mod tests;
 mod tls;
 mod usage;
 mod vendor;
-mod words;
 
 use std::io;
 use std::path::PathBuf;
@@ -165,8 +165,8 @@ use tokio_rustls::TlsAcceptor;
 
 pub use self::stats::Stats;
 
-use self::exchange::{After, Exchange};
-use self::http::{Connection, ReadError};
+use self::exchange::{ConnectionAction, Exchange};
+use self::http::{ReadError, SimConnection};
 use self::socket::Socket;
 
 /// Pause after a failed accept (no file descriptors left, for instance), milliseconds.
@@ -176,24 +176,24 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first byte of every TLS connection: a record of the handshake.
 const TLS_HANDSHAKE: u8 = 22;
 /// Default limit of streams per HTTP/2 connection: the limit of large vendors.
-const H2_STREAMS: u32 = 100;
+const DEFAULT_H2_STREAMS: u32 = 100;
 
 /// Options of the simulated vendors that apply to all requests.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct SimulatorOptions {
     /// The vendor keys that the simulator accepts.
-    pub keys: Keys,
+    pub keys: AcceptedKeys,
     /// A fault that every request to this address gets.
-    pub fault: Option<Fault>,
+    pub fault: Option<SimulatedFault>,
     /// TLS options; without them, no TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<SimulatorTls>,
     /// Check requests only as far as an answer needs it, unless the marker has `lenient=0`.
     pub lenient: bool,
 }
 
 /// TLS, with HTTP/2 and HTTP/1.1 by ALPN.
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct SimulatorTls {
     /// Directory of the certificate and its authority (`ca.pem`). If it is missing or empty, the
     /// simulator generates them.
     pub dir: PathBuf,
@@ -203,7 +203,7 @@ pub struct Tls {
 
 /// Accepted vendor keys. Any other key gets the vendor's own 401.
 #[derive(Clone, Debug, Default)]
-pub enum Keys {
+pub enum AcceptedKeys {
     /// Any key that is not empty and not one of the gateway's own (`gw-…`).
     #[default]
     AnyVendor,
@@ -213,7 +213,7 @@ pub enum Keys {
 
 /// A fault of the whole endpoint, which occurs after a request was read and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SimulatedFault {
     /// Close the connection without an answer.
     CloseAfterRequest,
     /// Respond with this status and the vendor's error for it.
@@ -221,12 +221,12 @@ pub enum Fault {
 }
 
 /// Parses the value of `--fault`: `close` or `status=N`.
-pub fn parse_fault(text: &str) -> anyhow::Result<Fault> {
+pub fn parse_fault(text: &str) -> anyhow::Result<SimulatedFault> {
     if text == "close" {
-        return Ok(Fault::CloseAfterRequest);
+        return Ok(SimulatedFault::CloseAfterRequest);
     }
     match text.strip_prefix("status=").map(str::parse) {
-        Some(Ok(status @ 300..=599)) => Ok(Fault::Status(status)),
+        Some(Ok(status @ 300..=599)) => Ok(SimulatedFault::Status(status)),
         _ => anyhow::bail!(
             "fault {text:?} is neither \"close\" nor \"status=N\" with N from 300 to 599"
         ),
@@ -235,7 +235,7 @@ pub fn parse_fault(text: &str) -> anyhow::Result<Fault> {
 
 /// The arguments of `model-gateway simulate`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct SimulateArgs {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:9100", value_name = "ADDRESS")]
     listen: String,
@@ -263,7 +263,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     tls_dir: Option<PathBuf>,
     /// Maximum number of concurrent streams per HTTP/2 connection.
-    #[arg(long, value_name = "N", default_value_t = H2_STREAMS, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_H2_STREAMS, value_parser = clap::value_parser!(u32).range(1..))]
     h2_streams: u32,
 }
 
@@ -271,19 +271,19 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Returns an error if the certificate cannot be read or generated.
-pub async fn serve(listener: TcpListener, options: Options) -> anyhow::Result<()> {
+pub async fn serve(listener: TcpListener, options: SimulatorOptions) -> anyhow::Result<()> {
     let tls = options
         .tls
         .as_ref()
         .map(|tls| tls::acceptor(&tls.dir))
         .transpose()?;
-    let server = Arc::new(vendor::Server::new(options));
+    let server = Arc::new(vendor::SimServer::new(options));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connect(stream, tls.clone(), Arc::clone(&server)));
+                    connections.spawn(serve_connection(stream, tls.clone(), Arc::clone(&server)));
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await,
             },
@@ -297,11 +297,11 @@ pub async fn serve(listener: TcpListener, options: Options) -> anyhow::Result<()
 /// # Errors
 /// Returns an error if the address is in use, the certificate cannot be generated, or an option is
 /// invalid.
-pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub async fn run(arguments: SimulateArgs) -> anyhow::Result<()> {
     use anyhow::Context as _;
     use tokio::signal::unix::{SignalKind, signal};
 
-    let Arguments {
+    let SimulateArgs {
         listen,
         fault,
         lenient,
@@ -316,7 +316,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         None
     };
     let dir = tls_dir.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
-    let tls = dir.map(|dir| Tls { dir, h2_streams });
+    let tls = dir.map(|dir| SimulatorTls { dir, h2_streams });
     if let Some(tls) = &tls {
         tls::acceptor(&tls.dir)?;
     }
@@ -324,9 +324,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
-    announce(&match &tls {
-        Some(Tls { dir, .. }) => {
-            let authority = tls::authority(dir);
+    print_address(&match &tls {
+        Some(SimulatorTls { dir, .. }) => {
+            let authority = tls::authority_file(dir);
             format!(
                 "simulator listening on https://{address}, its certificate signed by {}",
                 authority.display()
@@ -336,11 +336,11 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     });
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let options = Options {
+    let options = SimulatorOptions {
         fault,
         tls,
         lenient,
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
     tokio::select! {
         served = serve(listener, options) => served.context("the simulator stopped serving"),
@@ -351,28 +351,32 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 // The line is the command's output: scripts wait for it and parse the address.
 #[allow(clippy::print_stdout)]
-fn announce(line: &str) {
+fn print_address(line: &str) {
     println!("{line}");
 }
 
 /// Serves one connection until it closes.
-async fn connect(stream: TcpStream, tls: Option<TlsAcceptor>, server: Arc<vendor::Server>) {
+async fn serve_connection(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    server: Arc<vendor::SimServer>,
+) {
     // This affects only the latency of small writes; a socket that refuses it still works.
     let _ = stream.set_nodelay(true);
     server.stats.connection_opened();
     match tls {
-        None => converse(Socket::plain(stream), &server, Reach::Everything).await,
+        None => serve_http1(Socket::plain(stream), &server, AllowedPaths::Everything).await,
         Some(tls) => {
-            let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(stream, &tls)).await;
+            let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, negotiate(stream, &tls)).await;
             match greeted {
-                Ok(Ok(Greeting::Plain(socket))) => {
-                    converse(socket, &server, Reach::PagesAlone).await
+                Ok(Ok(AcceptedSocket::Plain(socket))) => {
+                    serve_http1(socket, &server, AllowedPaths::PagesAlone).await
                 }
-                Ok(Ok(Greeting::Http1(socket))) => {
-                    converse(socket, &server, Reach::Everything).await
+                Ok(Ok(AcceptedSocket::Http1(socket))) => {
+                    serve_http1(socket, &server, AllowedPaths::Everything).await
                 }
-                Ok(Ok(Greeting::Http2(socket))) => {
-                    server.stats.version_known("2");
+                Ok(Ok(AcceptedSocket::Http2(socket))) => {
+                    server.stats.record_http_version("2");
                     http2::serve(socket, Arc::clone(&server)).await;
                 }
                 Ok(Err(_)) | Err(_) => {}
@@ -383,60 +387,62 @@ async fn connect(stream: TcpStream, tls: Option<TlsAcceptor>, server: Arc<vendor
 }
 
 /// A connection to a TLS port, by its first bytes.
-enum Greeting {
+enum AcceptedSocket {
     /// A connection without TLS.
     Plain(Socket),
     Http1(Socket),
     Http2(Socket),
 }
 
-async fn greet(stream: TcpStream, tls: &TlsAcceptor) -> io::Result<Greeting> {
+async fn negotiate(stream: TcpStream, tls: &TlsAcceptor) -> io::Result<AcceptedSocket> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first != [TLS_HANDSHAKE] {
-        return Ok(Greeting::Plain(Socket::plain(stream)));
+        return Ok(AcceptedSocket::Plain(Socket::plain(stream)));
     }
     let stream = tls.accept(stream).await?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::ALPN_HTTP2);
     let socket = Socket::tls(stream);
     Ok(if is_http2 {
-        Greeting::Http2(socket)
+        AcceptedSocket::Http2(socket)
     } else {
-        Greeting::Http1(socket)
+        AcceptedSocket::Http1(socket)
     })
 }
 
 /// The paths that an HTTP/1.1 connection may request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum AllowedPaths {
     Everything,
     /// Only the simulator's own pages: a client without TLS on a TLS port is not a vendor's client.
     PagesAlone,
 }
 
 /// Serves one HTTP/1.1 connection until it closes.
-async fn converse(socket: Socket, server: &vendor::Server, reach: Reach) {
-    server.stats.version_known("1.1");
-    let mut connection = Connection::new(socket);
+async fn serve_http1(socket: Socket, server: &vendor::SimServer, reach: AllowedPaths) {
+    server.stats.record_http_version("1.1");
+    let mut connection = SimConnection::new(socket);
     loop {
         let after = match connection.read_request().await {
-            Ok(request) if reach == Reach::PagesAlone && !pages::is_page(&request) => {
+            Ok(request) if reach == AllowedPaths::PagesAlone && !pages::is_page(&request) => {
                 connection.refuse(400).await
             }
-            Ok(request) => play::play(&mut Exchange::Http1(&mut connection), server, request).await,
-            Err(ReadError::Closed) => After::Closed,
+            Ok(request) => {
+                sender::answer_request(&mut Exchange::Http1(&mut connection), server, request).await
+            }
+            Err(ReadError::Closed) => ConnectionAction::Closed,
             Err(ReadError::Refused(status)) => connection.refuse(status).await,
         };
         match after {
-            After::Next => {}
-            After::Close | After::Disconnect => {
+            ConnectionAction::Next => {}
+            ConnectionAction::Close | ConnectionAction::Disconnect => {
                 connection.close().await;
                 break;
             }
-            After::Reset => {
+            ConnectionAction::Reset => {
                 connection.reset();
                 break;
             }
-            After::Closed => break,
+            ConnectionAction::Closed => break,
         }
     }
 }

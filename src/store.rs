@@ -16,14 +16,14 @@ pub mod app;
 mod damage;
 pub mod holds;
 pub mod idempotency;
-mod lately;
 pub mod ledger;
 pub mod missing;
 pub mod redis;
+mod row_cache;
 pub mod sqlite;
 
 #[cfg(test)]
-pub use lately::LOOK;
+pub use row_cache::ROW_CACHE_CHECK_INTERVAL;
 
 /// An error of a database or of the shared store.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ impl StoreError {
     }
 
     /// True if the shared store replied, even though the reply is an error.
-    pub fn is_answer(&self) -> bool {
+    pub fn is_reply(&self) -> bool {
         matches!(self, Self::Redis { source, .. } if source.code().is_some())
     }
 }

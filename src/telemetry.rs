@@ -14,7 +14,7 @@ pub mod refusals;
 mod tests;
 pub mod traces;
 
-use gen_ai::GenAi;
+use gen_ai::GenAiMetrics;
 use process::ProcessMetrics;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -26,11 +26,11 @@ use std::sync::LazyLock;
 /// The only metric registry.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
-const SECONDS: &[f64] = &[
+const SECONDS_BUCKETS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0, 900.0, 3_600.0,
 ];
-const OVERHEAD_SECONDS: &[f64] = &[
+const OVERHEAD_SECONDS_BUCKETS: &[f64] = &[
     0.000_025, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25,
 ];
 
@@ -81,7 +81,7 @@ pub struct Metrics {
     pub idle_connections_closed: IntCounter,
     malformed: IntCounterVec,
     pub panics: IntCounter,
-    pub gen_ai: GenAi,
+    pub gen_ai: GenAiMetrics,
     process: ProcessMetrics,
 }
 
@@ -131,11 +131,11 @@ impl Metrics {
     fn new() -> Self {
         let registry = Registry::new();
         let counter = |name: &str, help: &str, labels: &[&str]| {
-            keep(&registry, IntCounterVec::new(Opts::new(name, help), labels))
+            register_family(&registry, IntCounterVec::new(Opts::new(name, help), labels))
         };
-        let gauge = |name: &str, help: &str| keep(&registry, IntGauge::new(name, help));
+        let gauge = |name: &str, help: &str| register_family(&registry, IntGauge::new(name, help));
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
-            keep(
+            register_family(
                 &registry,
                 Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())),
             )
@@ -152,7 +152,7 @@ impl Metrics {
             upstream_failovers,
             vendor_key_refused,
             retry_budget_exhausted,
-        ] = troubles(&registry);
+        ] = upstream_failure_counters(&registry);
         set_build_info(&registry);
         let metrics = Self {
             store_up,
@@ -161,33 +161,33 @@ impl Metrics {
                 "Answers given: by the API, as a page, to a health check, or to a malformed request.",
                 &["route", "surface", "model", "status"],
             ),
-            request_seconds: keep(
+            request_seconds: register_family(
                 &registry,
                 HistogramVec::new(
                     HistogramOpts::new(
                         "gateway_request_seconds",
                         "From a request's header to the end of its answer.",
                     )
-                    .buckets(SECONDS.to_vec()),
+                    .buckets(SECONDS_BUCKETS.to_vec()),
                     &["surface", "model"],
                 ),
             ),
             time_to_first_byte_seconds: histogram(
                 "gateway_time_to_first_byte_seconds",
                 "From a request's header to the answer's first byte.",
-                SECONDS,
+                SECONDS_BUCKETS,
             ),
             overhead_seconds: histogram(
                 "gateway_overhead_seconds",
                 "The gateway's own time before a request leaves for the vendor: key, checks, hold.",
-                OVERHEAD_SECONDS,
+                OVERHEAD_SECONDS_BUCKETS,
             ),
             upstream_requests: counter(
                 "gateway_upstream_requests_total",
                 "Requests to vendors, by status (0: no answer).",
                 &["vendor", "endpoint", "status"],
             ),
-            upstream_healthy: keep(
+            upstream_healthy: register_family(
                 &registry,
                 IntGaugeVec::new(
                     Opts::new(
@@ -283,7 +283,7 @@ impl Metrics {
             revocation_seconds: histogram(
                 "gateway_revocation_seconds",
                 "From a key's revocation in a shared store to its effect in this edge's cache, where it was in that.",
-                SECONDS,
+                SECONDS_BUCKETS,
             ),
             rejected: counter(
                 "gateway_rejected_total",
@@ -323,7 +323,7 @@ impl Metrics {
             ),
             connections_refused,
             malformed,
-            idle_connections_closed: keep(
+            idle_connections_closed: register_family(
                 &registry,
                 IntCounter::new(
                     "gateway_idle_connections_closed_total",
@@ -339,14 +339,14 @@ impl Metrics {
                 "gateway_config_keys_waiting",
                 "Keys of the config file that were changed and wait for the next start or upgrade.",
             ),
-            panics: keep(
+            panics: register_family(
                 &registry,
                 IntCounter::new(
                     "gateway_panics_total",
                     "Panics: faults of the gateway itself.",
                 ),
             ),
-            gen_ai: GenAi::new(&registry),
+            gen_ai: GenAiMetrics::new(&registry),
             process: ProcessMetrics::new(&registry),
             registry,
         };
@@ -394,7 +394,7 @@ impl Metrics {
     }
 
     /// Counts a refusal in the metric family of its reason.
-    pub fn refused(&self, reason: RefusalReason) {
+    pub fn count_refusal(&self, reason: RefusalReason) {
         let family = if reason.is_limit() {
             &self.connections_refused
         } else {
@@ -409,7 +409,7 @@ impl Metrics {
     }
 
     /// Renders all families in Prometheus' text format.
-    pub fn text(&self) -> Vec<u8> {
+    pub fn render(&self) -> Vec<u8> {
         self.process.update();
         let mut out = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
@@ -423,7 +423,7 @@ impl Metrics {
 fn set_build_info(registry: &Registry) {
     let help = "The version of the program, its processor architecture, and its build profile.";
     let opts = Opts::new("gateway_build_info", help);
-    let info = keep(
+    let info = register_family(
         registry,
         IntGaugeVec::new(opts, &["version", "arch", "profile"]),
     );
@@ -454,7 +454,7 @@ fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
         ),
     ];
     families.map(|(name, help, label, is_limit)| {
-        let family = keep(
+        let family = register_family(
             registry,
             IntCounterVec::new(Opts::new(name, help), &[label]),
         );
@@ -469,7 +469,7 @@ fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
 }
 
 /// Counters of upstream failures: why endpoints were paused, and why requests moved on.
-fn troubles(registry: &Registry) -> [IntCounterVec; 4] {
+fn upstream_failure_counters(registry: &Registry) -> [IntCounterVec; 4] {
     [
         (
             "gateway_upstream_breaker_opened_total",
@@ -492,7 +492,7 @@ fn troubles(registry: &Registry) -> [IntCounterVec; 4] {
             &["vendor"],
         ),
     ]
-    .map(|(name, help, labels)| keep(registry, IntCounterVec::new(Opts::new(name, help), labels)))
+    .map(|(name, help, labels)| register_family(registry, IntCounterVec::new(Opts::new(name, help), labels)))
 }
 
 /// Registers a family. Names and labels are constants, so the first test run detects a mistake.
@@ -500,7 +500,7 @@ fn troubles(registry: &Registry) -> [IntCounterVec; 4] {
     clippy::expect_used,
     reason = "constants in this file; a wrong one fails every test"
 )]
-fn keep<C: prometheus::core::Collector + Clone + 'static>(
+fn register_family<C: prometheus::core::Collector + Clone + 'static>(
     registry: &Registry,
     family: prometheus::Result<C>,
 ) -> C {
@@ -513,7 +513,7 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(
 
 /// Sets up logging to stderr. `RUST_LOG` sets the filter; the default is warnings, plus the
 /// gateway's own messages from level info.
-pub fn start_log() {
+pub fn init_log() {
     let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     let logger =
         env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))

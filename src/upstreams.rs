@@ -7,23 +7,23 @@
 
 pub mod breaker;
 mod budget;
-pub mod choice;
+pub mod load_balancer;
 #[cfg(test)]
 mod tests;
 mod vendor_key;
 
-use crate::catalog::{Endpoint, Vendor};
+use crate::catalog::{CatalogVendor, VendorEndpoint};
 use crate::config::Limits;
 use crate::telemetry::METRICS;
-use breaker::{Breaker, Pass, Rules, State};
-use budget::{Allowance, RetryBudget};
-use choice::{Candidate, Turns};
+use breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
+use budget::{RetryAllowance, RetryBudget};
+use load_balancer::{Candidate, SmoothRoundRobin};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use vendor_key::{KeyLease, VendorKey};
+use vendor_key::{VendorKey, VendorKeyLease};
 
 /// Maximum number of HTTP/2 violations by one endpoint after which the gateway still retries
 /// HTTP/2. After that, Pingora's choice applies: HTTP/1.1.
@@ -31,24 +31,29 @@ const MAX_H2_VIOLATIONS: u64 = 1_000;
 
 /// The endpoints of all vendors.
 #[derive(Default)]
-pub struct Fleet(Mutex<HashMap<String, Arc<Endpoints>>>);
+pub struct EndpointRegistry(Mutex<HashMap<String, Arc<EndpointPool>>>);
 
-impl Fleet {
+impl EndpointRegistry {
     /// Returns the endpoints of a vendor, with the state from before a reload.
-    pub fn of(&self, vendor: &Arc<Vendor>) -> Arc<Endpoints> {
+    pub fn pool_for(&self, vendor: &Arc<CatalogVendor>) -> Arc<EndpointPool> {
         let mut known = lock(&self.0);
         let before = known.get(&vendor.name);
         if let Some(same) = before.filter(|endpoints| Arc::ptr_eq(&endpoints.vendor, vendor)) {
             return Arc::clone(same);
         }
-        let endpoints = Arc::new(Endpoints::new(vendor, before.map(Arc::as_ref)));
+        let endpoints = Arc::new(EndpointPool::new(vendor, before.map(Arc::as_ref)));
         known.insert(vendor.name.clone(), Arc::clone(&endpoints));
         endpoints
     }
 
     /// Keeps the state of these vendors and drops that of all others.
-    pub fn keep<'v>(&self, vendors: impl Iterator<Item = &'v Arc<Vendor>> + Clone) {
-        vendors.clone().for_each(|vendor| drop(self.of(vendor)));
+    pub fn retain_vendors<'v>(
+        &self,
+        vendors: impl Iterator<Item = &'v Arc<CatalogVendor>> + Clone,
+    ) {
+        vendors
+            .clone()
+            .for_each(|vendor| drop(self.pool_for(vendor)));
         lock(&self.0).retain(|name, _| vendors.clone().any(|vendor| vendor.name == *name));
     }
 
@@ -87,11 +92,11 @@ pub struct EndpointState {
 }
 
 /// One vendor's endpoints, in the order of the config.
-pub struct Endpoints {
-    pub vendor: Arc<Vendor>,
-    tracks: Vec<Arc<Track>>,
+pub struct EndpointPool {
+    pub vendor: Arc<CatalogVendor>,
+    tracks: Vec<Arc<MonitoredEndpoint>>,
     /// Locked during the choice of an endpoint.
-    turns: Mutex<Turns>,
+    turns: Mutex<SmoothRoundRobin>,
     /// Breaker that opens when the vendor refuses the gateway's key or account. All endpoints of
     /// the vendor use the same key.
     key: Arc<VendorKey>,
@@ -101,7 +106,7 @@ pub struct Endpoints {
 
 /// What a request needs from its vendor's endpoints.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish<'a> {
+pub struct EndpointQuery<'a> {
     /// The vendor's name for the model.
     pub model: &'a str,
     /// Hash of the conversation, which selects the endpoint. `None` uses weighted round robin.
@@ -117,7 +122,7 @@ pub struct Wish<'a> {
 
 /// Why no endpoint is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unavailable {
+pub enum EndpointUnavailable {
     /// All endpoints were tried.
     Tried,
     /// The maximum number of requests is running.
@@ -126,18 +131,18 @@ pub enum Unavailable {
     /// out.
     KeyUnconfirmed,
     /// The vendor has said when to retry.
-    Cooling { why: Cooling, left: Duration },
+    Cooling { why: CoolDownReason, left: Duration },
 }
 
 /// Why the vendor asked the gateway to pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cooling {
+pub enum CoolDownReason {
     RateLimited,
     Overloaded,
 }
 
-impl Endpoints {
-    fn new(vendor: &Arc<Vendor>, before: Option<&Self>) -> Self {
+impl EndpointPool {
+    fn new(vendor: &Arc<CatalogVendor>, before: Option<&Self>) -> Self {
         let mut names = HashMap::new();
         let tracks = vendor.endpoints.iter().map(|endpoint| {
             // The config may list the same address twice.
@@ -149,16 +154,16 @@ impl Endpoints {
                 before
                     .tracks
                     .iter()
-                    .find(|track| track.is(endpoint, *number))
+                    .find(|track| track.matches(endpoint, *number))
             });
-            Arc::new(Track::new(
+            Arc::new(MonitoredEndpoint::new(
                 &vendor.name,
                 endpoint,
                 *number,
                 known.map(Arc::as_ref),
             ))
         });
-        let tracks: Vec<Arc<Track>> = tracks.collect();
+        let tracks: Vec<Arc<MonitoredEndpoint>> = tracks.collect();
         let same_key =
             before.filter(|before| before.vendor.api_key.reveal() == vendor.api_key.reveal());
         if same_key.is_none() {
@@ -166,7 +171,7 @@ impl Endpoints {
             for track in &tracks {
                 let mut health = lock(&track.health);
                 health.breaker.reset();
-                track.show(&health);
+                track.publish_health(&health);
             }
         }
         let fresh = || Arc::new(VendorKey::new(RandomState::new().hash_one(&vendor.name)));
@@ -182,46 +187,50 @@ impl Endpoints {
     }
 
     /// Counts a request that the gateway is about to send to this vendor for the first time.
-    pub fn add_request(&self, now: Instant) {
-        lock(&self.budget).add_request(now);
+    pub fn count_request(&self, now: Instant) {
+        lock(&self.budget).count_request(now);
     }
 
     /// Whether the retry budget lets the gateway send a failed request to another endpoint.
-    pub fn may_repeat(&self, limits: &Limits, now: Instant) -> bool {
-        lock(&self.budget).has_left(Allowance::new(limits), now)
+    pub fn has_retry_budget(&self, limits: &Limits, now: Instant) -> bool {
+        lock(&self.budget).has_left(RetryAllowance::new(limits), now)
     }
 
     /// Takes one retry out of the retry budget. Returns false if the budget is exhausted.
-    pub fn take_repeat(&self, limits: &Limits, now: Instant) -> bool {
-        lock(&self.budget).take(Allowance::new(limits), now)
+    pub fn take_retry(&self, limits: &Limits, now: Instant) -> bool {
+        lock(&self.budget).try_take(RetryAllowance::new(limits), now)
     }
 
     /// Chooses an endpoint and counts the request there until the lease is dropped.
     ///
     /// # Errors
     /// Returns the reason if no endpoint is available.
-    pub fn choose(&self, wish: Wish<'_>, now: Instant) -> Result<Lease, Unavailable> {
+    pub fn choose(
+        &self,
+        wish: EndpointQuery<'_>,
+        now: Instant,
+    ) -> Result<EndpointLease, EndpointUnavailable> {
         let mut turns = lock(&self.turns);
         if wish.has_instead && !wish.has_waited && !self.key.has_room() {
-            return Err(Unavailable::KeyUnconfirmed);
+            return Err(EndpointUnavailable::KeyUnconfirmed);
         }
-        let seen = self.look(&wish, now);
-        let candidates = |fit: fn(&Look) -> bool| -> Vec<Candidate> {
+        let seen = self.availability(&wish, now);
+        let candidates = |fit: fn(&EndpointAvailability) -> bool| -> Vec<Candidate> {
             seen.iter()
                 .filter(|(_, look)| fit(look))
                 .map(|(candidate, _)| *candidate)
                 .collect()
         };
-        let well = candidates(|look| *look == Look::Well);
+        let well = candidates(|look| *look == EndpointAvailability::Well);
         let index = match wish.key {
-            Some(key) => choice::by_key(key, &well),
+            Some(key) => load_balancer::select_by_hash(key, &well),
             None => turns.next(&well),
         };
         // The gateway never refuses a request because of a breaker. It uses the endpoint whose
         // breaker lets a request try soonest.
         let least_bad = || {
             let shut = seen.iter().filter_map(|(candidate, look)| match look {
-                Look::Shut {
+                EndpointAvailability::Shut {
                     passes_checks,
                     until,
                 } => Some((!passes_checks, *until, candidate.index)),
@@ -231,9 +240,9 @@ impl Endpoints {
         };
         // From time to time one request probes whether the vendor still wants a pause.
         let probe = || {
-            let mut due = seen
-                .iter()
-                .filter(|(_, look)| matches!(look, Look::Cooling { is_due: true, .. }));
+            let mut due = seen.iter().filter(|(_, look)| {
+                matches!(look, EndpointAvailability::Cooling { is_due: true, .. })
+            });
             due.next().map(|(candidate, _)| candidate.index)
         };
         let least_bad = || if wish.has_instead { None } else { least_bad() };
@@ -243,9 +252,9 @@ impl Endpoints {
             .and_then(|index| self.tracks.get(index).map(|track| (index, track)));
         match chosen {
             Some((index, track)) => track
-                .enter(index, wish.model, &self.key, now)
-                .ok_or(Unavailable::Full),
-            None => Err(why_none(seen.iter().map(|(_, look)| look))),
+                .lease(index, wish.model, &self.key, now)
+                .ok_or(EndpointUnavailable::Full),
+            None => Err(unavailable_reason(seen.iter().map(|(_, look)| look))),
         }
     }
 
@@ -256,31 +265,41 @@ impl Endpoints {
     }
 
     /// Whether another endpoint is available.
-    pub fn has(&self, wish: Wish<'_>, now: Instant) -> bool {
-        let may = |look: &Look| {
+    pub fn has_available(&self, wish: EndpointQuery<'_>, now: Instant) -> bool {
+        let may = |look: &EndpointAvailability| {
             matches!(
                 look,
-                Look::Well | Look::Shut { .. } | Look::Cooling { is_due: true, .. }
+                EndpointAvailability::Well
+                    | EndpointAvailability::Shut { .. }
+                    | EndpointAvailability::Cooling { is_due: true, .. }
             )
         };
-        self.look(&wish, now).iter().any(|(_, look)| may(look))
+        self.availability(&wish, now)
+            .iter()
+            .any(|(_, look)| may(look))
     }
 
-    fn look(&self, wish: &Wish<'_>, now: Instant) -> Vec<(Candidate, Look)> {
+    fn availability(
+        &self,
+        wish: &EndpointQuery<'_>,
+        now: Instant,
+    ) -> Vec<(Candidate, EndpointAvailability)> {
         let all = self
             .tracks
             .iter()
             .enumerate()
             .map(|(index, track)| track.candidate(index));
-        let key = self.key.pass(now);
+        let key = self.key.permit(now);
         all.zip(&self.tracks)
             .filter(|(candidate, _)| !wish.tried.contains(&candidate.index))
-            .map(|(candidate, track)| (candidate, track.look(wish.model, now).with_key(key)))
+            .map(|(candidate, track)| {
+                (candidate, track.availability(wish.model, now).with_key(key))
+            })
             .collect()
     }
 
     /// Records the result of an endpoint's active health check.
-    pub fn set_passes_checks(&self, index: usize, passes: bool) {
+    pub fn set_health_check_result(&self, index: usize, passes: bool) {
         let Some(track) = self.tracks.get(index) else {
             return;
         };
@@ -294,22 +313,23 @@ impl Endpoints {
             );
         }
         health.passes_checks = passes;
-        track.show(&health);
+        track.publish_health(&health);
     }
 }
 
 /// Returns why the endpoint that is closest to being available cannot be chosen.
-fn why_none<'a>(looks: impl Iterator<Item = &'a Look>) -> Unavailable {
-    let mut found = Unavailable::Tried;
+fn unavailable_reason<'a>(
+    looks: impl Iterator<Item = &'a EndpointAvailability>,
+) -> EndpointUnavailable {
+    let mut found = EndpointUnavailable::Tried;
     for look in looks {
         found = match (found, look) {
-            (_, Look::Full) => return Unavailable::Full,
-            (Unavailable::Cooling { left, .. }, Look::Cooling { left: more, .. })
-                if left <= *more =>
-            {
-                found
-            }
-            (_, Look::Cooling { why, left, .. }) => Unavailable::Cooling {
+            (_, EndpointAvailability::Full) => return EndpointUnavailable::Full,
+            (
+                EndpointUnavailable::Cooling { left, .. },
+                EndpointAvailability::Cooling { left: more, .. },
+            ) if left <= *more => found,
+            (_, EndpointAvailability::Cooling { why, left, .. }) => EndpointUnavailable::Cooling {
                 why: *why,
                 left: *left,
             },
@@ -321,7 +341,7 @@ fn why_none<'a>(looks: impl Iterator<Item = &'a Look>) -> Unavailable {
 
 /// Whether and how a request may use an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum EndpointAvailability {
     Well,
     /// Closed by its breaker or its health check, and until when, if that is known.
     Shut {
@@ -330,38 +350,38 @@ enum Look {
     },
     Full,
     Cooling {
-        why: Cooling,
+        why: CoolDownReason,
         left: Duration,
         /// Whether a request may probe the endpoint despite the pause.
         is_due: bool,
     },
 }
 
-impl Look {
+impl EndpointAvailability {
     /// Combines this availability with the breaker of the vendor's key.
-    fn with_key(self, key: Pass) -> Self {
-        let Pass::Shut(key_until) = key else {
+    fn with_key(self, key: BreakerPermit) -> Self {
+        let BreakerPermit::Shut(key_until) = key else {
             return self;
         };
         match self {
-            Look::Well => Look::Shut {
+            EndpointAvailability::Well => EndpointAvailability::Shut {
                 passes_checks: true,
                 until: key_until,
             },
-            Look::Shut {
+            EndpointAvailability::Shut {
                 passes_checks,
                 until,
-            } => Look::Shut {
+            } => EndpointAvailability::Shut {
                 passes_checks,
                 until: until.max(key_until),
             },
-            Look::Full | Look::Cooling { .. } => self,
+            EndpointAvailability::Full | EndpointAvailability::Cooling { .. } => self,
         }
     }
 }
 
 /// One endpoint and its state.
-struct Track {
+struct MonitoredEndpoint {
     vendor: String,
     label: String,
     number: u32,
@@ -369,11 +389,11 @@ struct Track {
     max_concurrent: Option<u32>,
     seed: u64,
     /// Shared with the same endpoint of the previous config.
-    health: Arc<Mutex<Health>>,
+    health: Arc<Mutex<EndpointHealth>>,
 }
 
-struct Health {
-    breaker: Breaker,
+struct EndpointHealth {
+    breaker: CircuitBreaker,
     in_flight: u32,
     passes_checks: bool,
     /// Pauses by the vendor's name for the model. The config bounds their number.
@@ -387,16 +407,16 @@ struct Health {
 /// A pause that a vendor requested for one model.
 #[derive(Clone, Copy)]
 struct CoolDown {
-    why: Cooling,
+    why: CoolDownReason,
     since: Instant,
     until: Instant,
     /// The vendor may mean only one customer or one request, so from time to time one request
     /// probes the endpoint.
-    probe: Option<Probe>,
+    probe: Option<CoolDownProbe>,
 }
 
 #[derive(Clone, Copy)]
-struct Probe {
+struct CoolDownProbe {
     every: Duration,
     next: Instant,
 }
@@ -407,15 +427,15 @@ impl CoolDown {
     }
 }
 
-impl Track {
-    fn new(vendor: &str, endpoint: &Endpoint, number: u32, known: Option<&Self>) -> Self {
+impl MonitoredEndpoint {
+    fn new(vendor: &str, endpoint: &VendorEndpoint, number: u32, known: Option<&Self>) -> Self {
         let label = endpoint.label();
         let seed = Sha256::digest(format!("{label} {number}"))
             .first_chunk::<8>()
             .map_or(0, |half| u64::from_be_bytes(*half));
         let fresh = || {
-            let breaker = Breaker::new(RandomState::new().hash_one(&label));
-            Arc::new(Mutex::new(Health {
+            let breaker = CircuitBreaker::new(RandomState::new().hash_one(&label));
+            Arc::new(Mutex::new(EndpointHealth {
                 breaker,
                 in_flight: 0,
                 passes_checks: true,
@@ -439,11 +459,11 @@ impl Track {
             seed,
             health,
         };
-        track.show(&lock(&track.health));
+        track.publish_health(&lock(&track.health));
         track
     }
 
-    fn is(&self, endpoint: &Endpoint, number: u32) -> bool {
+    fn matches(&self, endpoint: &VendorEndpoint, number: u32) -> bool {
         self.label == endpoint.label() && self.number == number
     }
 
@@ -455,7 +475,7 @@ impl Track {
         }
     }
 
-    fn look(&self, model: &str, now: Instant) -> Look {
+    fn availability(&self, model: &str, now: Instant) -> EndpointAvailability {
         let health = lock(&self.health);
         let is_full = self
             .max_concurrent
@@ -469,22 +489,22 @@ impl Track {
                 cooling.until.duration_since(now),
                 cooling.is_due(now) && !is_full,
             );
-            return Look::Cooling {
+            return EndpointAvailability::Cooling {
                 why: cooling.why,
                 left,
                 is_due,
             };
         }
         if is_full {
-            return Look::Full;
+            return EndpointAvailability::Full;
         }
-        match (health.breaker.pass(now), health.passes_checks) {
-            (Pass::Free | Pass::Probe, true) => Look::Well,
-            (Pass::Free | Pass::Probe, false) => Look::Shut {
+        match (health.breaker.permit(now), health.passes_checks) {
+            (BreakerPermit::Free | BreakerPermit::Probe, true) => EndpointAvailability::Well,
+            (BreakerPermit::Free | BreakerPermit::Probe, false) => EndpointAvailability::Shut {
                 passes_checks: false,
                 until: None,
             },
-            (Pass::Shut(until), passes_checks) => Look::Shut {
+            (BreakerPermit::Shut(until), passes_checks) => EndpointAvailability::Shut {
                 passes_checks,
                 until,
             },
@@ -493,13 +513,13 @@ impl Track {
 
     /// Takes a slot at the endpoint. Returns `None` if a request from before the reload took the
     /// last slot.
-    fn enter(
+    fn lease(
         self: &Arc<Self>,
         index: usize,
         model: &str,
         key: &Arc<VendorKey>,
         now: Instant,
-    ) -> Option<Lease> {
+    ) -> Option<EndpointLease> {
         let mut health = lock(&self.health);
         if self
             .max_concurrent
@@ -515,13 +535,13 @@ impl Track {
         {
             probe.next = now + probe.every;
         }
-        let is_probe = health.breaker.pass(now) == Pass::Probe;
+        let is_probe = health.breaker.permit(now) == BreakerPermit::Probe;
         if is_probe {
-            health.breaker.probe();
+            health.breaker.begin_probe();
         }
         drop(health);
-        let (track, key) = (Arc::clone(self), key.enter(now));
-        Some(Lease {
+        let (track, key) = (Arc::clone(self), key.lease(now));
+        Some(EndpointLease {
             track,
             key,
             index,
@@ -532,8 +552,8 @@ impl Track {
     }
 
     /// Updates the metrics.
-    fn show(&self, health: &Health) {
-        let is_well = health.passes_checks && health.breaker.state() == State::Closed;
+    fn publish_health(&self, health: &EndpointHealth) {
+        let is_well = health.passes_checks && health.breaker.state() == BreakerState::Closed;
         METRICS
             .upstream_healthy
             .with_label_values(&[&self.vendor, &self.label])
@@ -543,9 +563,9 @@ impl Track {
     fn state(&self, now: Instant) -> EndpointState {
         let health = lock(&self.health);
         let (breaker, until) = match health.breaker.state() {
-            State::Closed => ("closed", None),
-            State::Open(until) => ("open", Some(until)),
-            State::HalfOpen => ("half_open", None),
+            BreakerState::Closed => ("closed", None),
+            BreakerState::Open(until) => ("open", Some(until)),
+            BreakerState::HalfOpen => ("half_open", None),
         };
         let seconds = |until: Instant| until.saturating_duration_since(now).as_secs();
         let cooling = health
@@ -570,7 +590,7 @@ impl Track {
     }
 }
 
-impl Drop for Track {
+impl Drop for MonitoredEndpoint {
     fn drop(&mut self) {
         // If a reload keeps the endpoint, its successor shares this state.
         if Arc::strong_count(&self.health) == 1 {
@@ -583,16 +603,16 @@ impl Drop for Track {
 
 /// A request's slot at an endpoint. The endpoint counts the request until the lease is dropped.
 /// Only the first verdict counts.
-pub struct Lease {
-    track: Arc<Track>,
-    key: KeyLease,
+pub struct EndpointLease {
+    track: Arc<MonitoredEndpoint>,
+    key: VendorKeyLease,
     pub index: usize,
     began: Instant,
     is_probe: bool,
     is_decided: bool,
 }
 
-impl Lease {
+impl EndpointLease {
     /// Label of the endpoint in metrics.
     pub fn label(&self) -> &str {
         &self.track.label
@@ -606,7 +626,7 @@ impl Lease {
     /// Records that the endpoint violated HTTP/2. Pingora alone would then use HTTP/1.1 for the
     /// rest of the process's life. The gateway puts the endpoint's next connection into another
     /// group, for which Pingora negotiates HTTP/2 again.
-    pub fn violated_h2(&self) {
+    pub fn record_h2_violation(&self) {
         let mut health = lock(&self.track.health);
         health.h2_violations = health
             .h2_violations
@@ -626,9 +646,9 @@ impl Lease {
 
     /// Records that the endpoint has begun a successful response. Its breaker closes, and its pause
     /// for this model ends. The rest of the response may still fail.
-    pub fn answers(&self, model: &str) {
+    pub fn record_answer(&self, model: &str) {
         let mut health = lock(&self.track.health);
-        health.breaker.answers(self.began);
+        health.breaker.record_answer(self.began);
         // A request that began before the pause says nothing about the state after it.
         if health
             .cooling
@@ -637,16 +657,16 @@ impl Lease {
         {
             health.cooling.remove(model);
         }
-        self.track.show(&health);
+        self.track.publish_health(&health);
         drop(health);
-        self.key.accepted();
+        self.key.record_accepted();
     }
 
     /// Records that the vendor refuses the gateway's key or account. Retrying does not help: the
     /// gateway stops using the endpoint at once, and the vendor's other endpoints until a request
     /// there shows that the vendor accepts the key. Returns whether this is new.
-    pub fn refused_key(&mut self, limits: &Limits, now: Instant) -> bool {
-        let rules = Rules::of(limits);
+    pub fn record_refused_key(&mut self, limits: &Limits, now: Instant) -> bool {
+        let rules = BreakerRules::from_limits(limits);
         self.is_decided = true;
         let mut health = lock(&self.track.health);
         if health.breaker.trip(&rules, now) {
@@ -655,31 +675,44 @@ impl Lease {
                 .with_label_values(&[&self.track.vendor, &self.track.label])
                 .inc();
         }
-        self.track.show(&health);
+        self.track.publish_health(&health);
         drop(health);
-        self.key.refused(&rules, now)
+        self.key.record_refused(&rules, now)
     }
 
-    pub fn succeeded(&mut self, limits: &Limits, now: Instant) {
+    pub fn record_success(&mut self, limits: &Limits, now: Instant) {
         let began = self.began;
-        self.decide(|health| {
-            health.breaker.succeeded(&Rules::of(limits), began, now);
+        self.record_verdict(|health| {
+            health
+                .breaker
+                .record_success(&BreakerRules::from_limits(limits), began, now);
             false
         });
     }
 
-    pub fn failed(&mut self, limits: &Limits, now: Instant) {
-        self.decide(|health| health.breaker.failed(&Rules::of(limits), now));
+    pub fn record_failure(&mut self, limits: &Limits, now: Instant) {
+        self.record_verdict(|health| {
+            health
+                .breaker
+                .record_failure(&BreakerRules::from_limits(limits), now)
+        });
     }
 
     /// Pauses this model at the endpoint for the time that the vendor asked for.
-    pub fn cool(&self, model: &str, why: Cooling, wanted: Duration, limits: &Limits, now: Instant) {
+    pub fn cool_down(
+        &self,
+        model: &str,
+        why: CoolDownReason,
+        wanted: Duration,
+        limits: &Limits,
+        now: Instant,
+    ) {
         let wanted = wanted.min(Duration::from_secs(limits.cool_down_max_seconds));
         if wanted.is_zero() {
             return;
         }
         let every = Duration::from_secs(limits.cool_down_probe_seconds);
-        let probe = (!every.is_zero()).then_some(Probe {
+        let probe = (!every.is_zero()).then_some(CoolDownProbe {
             every,
             next: now + every,
         });
@@ -694,7 +727,7 @@ impl Lease {
             .insert(model.to_owned(), cooling);
     }
 
-    fn decide(&mut self, judge: impl FnOnce(&mut Health) -> bool) {
+    fn record_verdict(&mut self, judge: impl FnOnce(&mut EndpointHealth) -> bool) {
         if std::mem::replace(&mut self.is_decided, true) {
             return;
         }
@@ -708,16 +741,16 @@ impl Lease {
                 .inc();
             log::warn!("{vendor} {label}: too many failures; left alone for a while");
         }
-        self.track.show(&health);
+        self.track.publish_health(&health);
     }
 }
 
-impl Drop for Lease {
+impl Drop for EndpointLease {
     fn drop(&mut self) {
         let mut health = lock(&self.track.health);
         health.in_flight = health.in_flight.saturating_sub(1);
         if self.is_probe && !self.is_decided {
-            health.breaker.probe_again(Instant::now());
+            health.breaker.release_probe(Instant::now());
         }
     }
 }

@@ -15,19 +15,21 @@ mod server;
 #[path = "feeder/stale.rs"]
 mod stale;
 
-use model_gateway::account::{Accounts, Status};
-use model_gateway::billing::feeder::{Feed, Feeder, adjustment};
+use model_gateway::account::{AccountStatus, Accounts};
+use model_gateway::billing::ledger_ingest::{IngestWorker, LedgerIngest, adjustment_operation};
 use model_gateway::billing::{Billing, Trial, pricing};
 use model_gateway::config;
-use model_gateway::money::{Micro, Parts};
+use model_gateway::money::{CreditSplit, Micro};
 use model_gateway::protocol::Protocol;
-use model_gateway::store::app::people::{Opened, Terms};
+use model_gateway::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use model_gateway::store::app::{AccountRow, AppDb, Role};
 use model_gateway::store::ledger::{
-    Change, ChangeKind, Detail, Done, Ending, Found, Ledger, Outcome,
+    BalanceChange, BalanceChangeKind, Ending, EndingDetail, IngestEvent, Ledger, PartitionLocation,
+    RequestOutcome,
 };
 use model_gateway::store::redis::{
-    Address, End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, SharedStore, partition,
+    PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply, SettleCommand,
+    SettleReply, SharedStore, StoreEvent, partition,
 };
 use model_gateway::usage::Usage;
 use server::{Cluster, Server};
@@ -76,7 +78,7 @@ struct World {
     store: SharedStore,
     billing: Billing,
     accounts: Accounts,
-    detail: Detail,
+    detail: EndingDetail,
     cost: Micro,
 }
 
@@ -85,12 +87,12 @@ impl World {
         Self::at(&server.address()).await
     }
 
-    async fn at(address: &Address) -> Self {
+    async fn at(address: &RedisAddress) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let billing = Billing::open(dir.path()).unwrap();
         let settings = config::parse(include_str!("../conf/local.yaml"), &|_| None).unwrap();
         billing
-            .keep_prices(settings.catalog.models(), now_ms())
+            .store_prices(settings.catalog.models(), now_ms())
             .unwrap();
         let model = &settings.catalog.models()[0];
         let usage = Usage {
@@ -98,13 +100,13 @@ impl World {
             output: 2_000,
             ..Usage::default()
         };
-        let detail = Detail {
+        let detail = EndingDetail {
             key_id: KEY.into(),
             key_shown: "gw-sk-…".into(),
             model: model.id.clone(),
             surface: Protocol::Chat,
             vendor: "alpha".into(),
-            outcome: Outcome::Completed,
+            outcome: RequestOutcome::Completed,
             usage,
             price_version: model.price.version.clone(),
             estimated: false,
@@ -149,33 +151,33 @@ impl World {
             &row,
             None,
             None,
-            &Terms::default(),
+            &SignUpTerms::default(),
         );
-        assert_eq!(opened.unwrap(), Opened::Done);
+        assert_eq!(opened.unwrap(), OpenAccountOutcome::Done);
         self.billing.open_account(account, trial, now_ms()).unwrap();
     }
 
-    fn feed(&self) -> Feed {
+    fn feed(&self) -> IngestWorker {
         self.feed_from(&self.store)
     }
 
-    fn feed_from(&self, store: &SharedStore) -> Feed {
-        Feed::begin(self.dir.path(), store.clone()).unwrap()
+    fn feed_from(&self, store: &SharedStore) -> IngestWorker {
+        IngestWorker::open(self.dir.path(), store.clone()).unwrap()
     }
 
     fn ledger(&self) -> Ledger {
         Ledger::open(self.dir.path()).unwrap()
     }
 
-    async fn make_known(&self, feed: &mut Feed) {
-        self.store.want(ACCOUNT).await.unwrap();
-        feed.all().await.unwrap();
+    async fn make_known(&self, feed: &mut IngestWorker) {
+        self.store.request_seed(ACCOUNT).await.unwrap();
+        feed.run_all().await.unwrap();
         assert!(self.store.account(ACCOUNT).await.unwrap().is_some());
     }
 
-    async fn reserve(&self, request: &str) -> Reserved {
+    async fn reserve(&self, request: &str) -> ReserveReply {
         let (full, floor) = (credits(10), credits(10));
-        let asked = Reserve {
+        let asked = ReserveCommand {
             request_id: request,
             account: ACCOUNT,
             full,
@@ -191,14 +193,14 @@ impl World {
         serde_json::json!({"at_ms": now_ms(), "detail": self.detail}).to_string()
     }
 
-    async fn end(&self, request: &str) -> Ended {
+    async fn end(&self, request: &str) -> SettleReply {
         self.end_in(&self.store, request).await
     }
 
-    async fn end_in(&self, store: &SharedStore, request: &str) -> Ended {
+    async fn end_in(&self, store: &SharedStore, request: &str) -> SettleReply {
         let ending = self.told();
         store
-            .end(&End {
+            .settle(&SettleCommand {
                 request_id: request,
                 account: ACCOUNT,
                 cost: self.cost,
@@ -211,15 +213,15 @@ impl World {
     }
 
     async fn run(&self, request: &str) {
-        assert!(matches!(self.reserve(request).await, Reserved::Held(_)));
-        assert!(matches!(self.end(request).await, Ended::Done { .. }));
+        assert!(matches!(self.reserve(request).await, ReserveReply::Held(_)));
+        assert!(matches!(self.end(request).await, SettleReply::Done { .. }));
     }
 
     /// What the account lacks in the store of what the ledger says it has, in µc.
     async fn drift(&self, store: &SharedStore) -> i64 {
         let row = self.ledger().account(ACCOUNT, "").unwrap().unwrap();
         let shared = store.account(ACCOUNT).await.unwrap().unwrap();
-        Parts {
+        CreditSplit {
             paid: row.paid,
             trial: row.trial,
         }
@@ -252,7 +254,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     let entered: Vec<_> = events[..2]
         .iter()
         .map(|(_, event)| {
-            let Event::Ended {
+            let StoreEvent::Ended {
                 request_id,
                 account,
                 taken,
@@ -262,7 +264,8 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
             else {
                 panic!("{event:?}")
             };
-            let (at_ms, detail, Parts { paid, trial }) = (now_ms(), world.detail.clone(), taken);
+            let (at_ms, detail, CreditSplit { paid, trial }) =
+                (now_ms(), world.detail.clone(), taken);
             let ending = Ending {
                 request_id,
                 account,
@@ -272,15 +275,18 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
                 writeoff,
                 detail,
             };
-            Done::Ended(Box::new(ending), None)
+            IngestEvent::Ended(Box::new(ending), None)
         })
         .collect();
-    assert_eq!(world.ledger().enter_shared(&entered).unwrap().len(), 2);
+    assert_eq!(
+        world.ledger().enter_store_events(&entered).unwrap().len(),
+        2
+    );
     assert_eq!(world.debits(), 2);
     // Died between the marks and the removal.
     world
         .store
-        .clear(
+        .clear_events(
             partition,
             &["0-1".into()],
             &["req_1".into(), "req_2".into()],
@@ -288,7 +294,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
         .await
         .unwrap();
     let mut feed = world.feed();
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(world.debits(), 3, "each once");
     assert!(
         world
@@ -301,11 +307,11 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     );
     assert_eq!(
         world.end("req_3").await,
-        Ended::Applied,
+        SettleReply::Applied,
         "its edge may forget it"
     );
     assert_eq!(world.drift(&world.store).await, 0);
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(world.debits(), 3);
 }
 
@@ -329,7 +335,7 @@ async fn an_event_that_cannot_be_entered_stops_no_other() {
         "5",
     ]);
     world.run("req_1").await;
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(world.debits(), 1);
     assert_eq!(
         server.cli(&["xlen", &stream]),
@@ -346,7 +352,7 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
     world.make_known(&mut feed).await;
     world.run("req_1").await;
     assert_eq!(server.cli(&["config", "set", "maxmemory", "1mb"]), "OK");
-    let refused = feed.all().await.unwrap_err();
+    let refused = feed.run_all().await.unwrap_err();
     assert_eq!(world.debits(), 1, "it was entered: {refused}");
     assert_eq!(
         world
@@ -359,7 +365,7 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
         "and is still told"
     );
     assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert!(
         world
             .store
@@ -370,7 +376,7 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
     );
     assert_eq!(
         world.end("req_1").await,
-        Ended::Applied,
+        SettleReply::Applied,
         "its edge may forget it"
     );
     assert_eq!((world.debits(), world.drift(&world.store).await), (1, 0));
@@ -383,7 +389,7 @@ async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() 
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     world.run("req_1").await;
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     // Ended again on a server that had lost the first time, and could take 5 less there.
     let (place, less) = (partition(ACCOUNT), world.cost.get() - 5);
     server.cli(&[
@@ -400,7 +406,7 @@ async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() 
             "0",
         ];
         server.cli(&[&event[..], &["writeoff", "5", "ending", &told]].concat());
-        feed.all().await.unwrap();
+        feed.run_all().await.unwrap();
         assert_eq!(world.drift(&world.store).await, 0);
     }
     assert_eq!(world.debits(), 1);
@@ -413,7 +419,7 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     world.run("req_1").await;
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     drop(feed);
     server.cli(&["flushall"]);
     // Died in the middle: some epochs are being made, no marker is back.
@@ -436,12 +442,12 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
     );
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
-    assert_eq!(world.end("req_1").await, Ended::Applied);
+    assert_eq!(world.end("req_1").await, SettleReply::Applied);
     assert_eq!(world.drift(&world.store).await, 0);
 }
 
 /// As an edge tells of it that was away for longer than the store remembers.
-async fn end_late(world: &World, request: &str) -> Ended {
+async fn end_late(world: &World, request: &str) -> SettleReply {
     let (paid, none) = (world.cost, Micro::ZERO);
     let (request_id, account, detail) =
         (request.to_owned(), ACCOUNT.to_owned(), world.detail.clone());
@@ -457,7 +463,7 @@ async fn end_late(world: &World, request: &str) -> Ended {
     };
     let ending = serde_json::to_string(&ending).unwrap();
     let (key_id, tokens) = (world.detail.key_id.as_str(), 0);
-    let end = End {
+    let end = SettleCommand {
         request_id: request,
         account: ACCOUNT,
         cost: world.cost,
@@ -465,7 +471,7 @@ async fn end_late(world: &World, request: &str) -> Ended {
         key_id,
         tokens,
     };
-    world.store.end_late(&end).await.unwrap()
+    world.store.settle_late(&end).await.unwrap()
 }
 
 #[tokio::test]
@@ -484,22 +490,25 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
     };
     // One that was debited there, and one that is held there still.
     world.run("req_known").await;
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     forget("req_known");
-    assert!(matches!(world.reserve("req_open").await, Reserved::Held(_)));
+    assert!(matches!(
+        world.reserve("req_open").await,
+        ReserveReply::Held(_)
+    ));
     for request in ["req_known", "req_open"] {
         assert!(matches!(
             end_late(&world, request).await,
-            Ended::Done { .. }
+            SettleReply::Done { .. }
         ));
         assert!(
-            matches!(end_late(&world, request).await, Ended::Known { .. }),
+            matches!(end_late(&world, request).await, SettleReply::Known { .. }),
             "told once"
         );
     }
     assert_eq!(
         world.store.account(ACCOUNT).await.unwrap().unwrap().held,
-        Parts::ZERO
+        CreditSplit::ZERO
     );
     drop(feed);
     // Died when the ledger had them, before it posted anything there.
@@ -507,13 +516,16 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
     let entered: Vec<_> = events
         .iter()
         .map(|(_, event)| {
-            let Event::EndedLate { ending, .. } = event else {
+            let StoreEvent::EndedLate { ending, .. } = event else {
                 panic!("{event:?}")
             };
-            Done::EndedLate(Box::new(serde_json::from_str(ending).unwrap()), None)
+            IngestEvent::EndedLate(Box::new(serde_json::from_str(ending).unwrap()), None)
         })
         .collect();
-    assert_eq!(world.ledger().enter_shared(&entered).unwrap().len(), 2);
+    assert_eq!(
+        world.ledger().enter_store_events(&entered).unwrap().len(),
+        2
+    );
     assert_eq!(
         (world.debits(), world.drift(&world.store).await),
         (2, -world.cost.get()),
@@ -521,24 +533,27 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
     );
     let mut feed = world.feed();
     for _ in 0..2 {
-        feed.all().await.unwrap();
+        feed.run_all().await.unwrap();
         assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
     }
     assert_eq!(
         end_late(&world, "req_open").await,
-        Ended::Applied,
+        SettleReply::Applied,
         "its edge may forget it"
     );
     // Ended there all the same, by an edge that thinks it is new: what was taken is given back.
     forget("req_open");
-    assert!(matches!(world.end("req_open").await, Ended::Done { .. }));
-    feed.all().await.unwrap();
+    assert!(matches!(
+        world.end("req_open").await,
+        SettleReply::Done { .. }
+    ));
+    feed.run_all().await.unwrap();
     assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
     // And after a total loss.
     assert_eq!(server.cli(&["flushall"]), "OK");
     world.make_known(&mut feed).await;
     end_late(&world, "req_open").await;
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
 }
 
@@ -552,25 +567,26 @@ async fn total_loss(is_noticed: bool) -> (i64, u64) {
     for request in &requests {
         world.run(request).await;
     }
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     // One whose end only its edge knows.
     world.run("req_late").await;
     assert_eq!(server.cli(&["flushall"]), "OK");
     if !is_noticed {
         for number in 0..PARTITIONS {
-            let Found { epoch, .. } = world.ledger().found(number).unwrap().unwrap();
+            let PartitionLocation { epoch, .. } =
+                world.ledger().partition_location(number).unwrap().unwrap();
             server.cli(&["set", &format!("gw:{{p{number}}}:epoch"), &epoch]);
         }
     }
     if is_noticed {
-        assert_eq!(world.end("req_0").await, Ended::Unknown);
+        assert_eq!(world.end("req_0").await, SettleReply::Unknown);
     }
-    world.store.want(ACCOUNT).await.unwrap();
-    feed.all().await.unwrap();
+    world.store.request_seed(ACCOUNT).await.unwrap();
+    feed.run_all().await.unwrap();
     for request in requests.iter().map(String::as_str).chain(["req_late"]) {
         world.end(request).await;
     }
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     (world.drift(&world.store).await, world.debits())
 }
 
@@ -593,8 +609,11 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     world.run("req_kept").await;
-    assert!(matches!(world.reserve("req_lost").await, Reserved::Held(_)));
-    feed.all().await.unwrap();
+    assert!(matches!(
+        world.reserve("req_lost").await,
+        ReserveReply::Held(_)
+    ));
+    feed.run_all().await.unwrap();
     let port = primary.port.to_string();
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port]);
     let in_step = || replica.cli(&["get", "in:step"]) == "yes";
@@ -602,14 +621,17 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
     wait_for("the replica to follow", async || in_step()).await;
     replica.cli(&["replicaof", "no", "one"]);
     // Entered, and lost by the store.
-    assert!(matches!(world.end("req_lost").await, Ended::Done { .. }));
+    assert!(matches!(
+        world.end("req_lost").await,
+        SettleReply::Done { .. }
+    ));
     assert!(
         world
             .billing
             .grant(ACCOUNT, credits(7), "lost", now_ms())
             .unwrap()
     );
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0);
     // Lost before it was entered: only its edge knows.
     world.run("req_unread").await;
@@ -620,32 +642,35 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
         .unwrap();
     if !is_noticed {
         for number in 0..PARTITIONS {
-            let lineage = store.lineage(number).await.unwrap();
-            let found = Found {
+            let lineage = store.partition_server(number).await.unwrap();
+            let found = PartitionLocation {
                 server: lineage.server,
                 epoch: lineage.epoch,
                 seen_ms: now_ms(),
             };
-            world.ledger().set_found(&[(number, found)]).unwrap();
+            world
+                .ledger()
+                .set_partition_locations(&[(number, found)])
+                .unwrap();
         }
     }
     let mut feed = world.feed_from(&store);
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     let seen = world.drift(&store).await;
     assert!(matches!(
         world.end_in(&store, "req_unread").await,
-        Ended::Done { .. }
+        SettleReply::Done { .. }
     ));
     if is_noticed {
-        assert_eq!(world.end_in(&store, "req_lost").await, Ended::Applied);
-        assert_eq!(world.end_in(&store, "req_kept").await, Ended::Applied);
+        assert_eq!(world.end_in(&store, "req_lost").await, SettleReply::Applied);
+        assert_eq!(world.end_in(&store, "req_kept").await, SettleReply::Applied);
         assert_eq!(
             store.account(ACCOUNT).await.unwrap().unwrap().held,
-            Parts::ZERO,
+            CreditSplit::ZERO,
             "its hold is gone"
         );
     }
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(world.drift(&store).await, seen);
     (seen, world.debits())
 }
@@ -672,7 +697,7 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
             .grant(ACCOUNT, credits(5), "second", now_ms())
             .unwrap()
     );
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "told");
     assert_eq!(
         world
@@ -684,8 +709,8 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
             .credited,
         credits(105)
     );
-    let (kind, amount) = (ChangeKind::TopUp, credits(2));
-    let bought = Change {
+    let (kind, amount) = (BalanceChangeKind::TopUp, credits(2));
+    let bought = BalanceChange {
         kind,
         reference: "bought",
         account: ACCOUNT,
@@ -693,8 +718,8 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
         actor: None,
         at_ms: now_ms(),
     };
-    assert!(world.billing.change(&bought).unwrap().is_new);
-    feed.all().await.unwrap();
+    assert!(world.billing.post_change(&bought).unwrap().is_new);
+    feed.run_all().await.unwrap();
     assert_eq!(
         world
             .store
@@ -708,8 +733,8 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
     drop(feed);
     // Died before it could remember how far it was: told again, the one it was seeded with and the
     // one that was posted.
-    world.ledger().set_pushed(0).unwrap();
-    world.feed().all().await.unwrap();
+    world.ledger().set_published_seq(0).unwrap();
+    world.feed().run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "once");
     // Without what tells that, it would count again.
     let partition = partition(ACCOUNT);
@@ -719,8 +744,8 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
         "seeded",
         "0",
     ]);
-    world.ledger().set_pushed(0).unwrap();
-    world.feed().all().await.unwrap();
+    world.ledger().set_published_seq(0).unwrap();
+    world.feed().run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, -100_000_000);
 }
 
@@ -737,8 +762,8 @@ async fn a_trial_that_is_over_lapses_in_both() {
         }),
     );
     let mut feed = world.feed();
-    world.store.want("acct_trial").await.unwrap();
-    feed.all().await.unwrap();
+    world.store.request_seed("acct_trial").await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(
         world
             .store
@@ -751,7 +776,7 @@ async fn a_trial_that_is_over_lapses_in_both() {
         credits(300)
     );
     wait_for("the lapse", async || {
-        feed.all().await.unwrap();
+        feed.run_all().await.unwrap();
         world
             .ledger()
             .account("acct_trial", "")
@@ -784,20 +809,23 @@ async fn holds_are_seen_by_those_who_look_at_the_books() {
     let world = World::on(&server).await;
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
-    assert!(matches!(world.reserve("req_1").await, Reserved::Held(_)));
-    feed.all().await.unwrap();
+    assert!(matches!(
+        world.reserve("req_1").await,
+        ReserveReply::Held(_)
+    ));
+    feed.run_all().await.unwrap();
     let balance = world.billing.balance(ACCOUNT, now_ms()).unwrap();
     assert_eq!(
         (balance.balance, balance.held, balance.available),
         (credits(100), credits(10), credits(90))
     );
     world.end("req_1").await;
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(
         world.billing.balance(ACCOUNT, now_ms()).unwrap().held,
         Micro::ZERO
     );
-    feed.end().unwrap();
+    feed.close().unwrap();
     assert_eq!(world.debits(), 1);
 }
 
@@ -809,7 +837,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         .accounts
         .create_key(ACCOUNT, "early", now_ms())
         .unwrap();
-    let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false).unwrap();
     let feeder = tokio::task::block_in_place(start);
     // Revoked while no sidecar ran, long ago: an edge may have been told that it is good.
     let gone = world
@@ -850,7 +878,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         says(&gone.key, "status") == "revoked"
     })
     .await;
-    world.store.want(ACCOUNT).await.unwrap();
+    world.store.request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
         world.store.account(ACCOUNT).await.unwrap().is_some()
     })
@@ -878,7 +906,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     assert!(
         world
             .accounts
-            .set_status(ACCOUNT, Status::Suspended)
+            .set_status(ACCOUNT, AccountStatus::Suspended)
             .unwrap()
     );
     soon("a suspension", &|| {
@@ -886,10 +914,15 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     })
     .await;
     wait_for("a refusal", async || {
-        world.reserve("req_s").await == Reserved::Suspended
+        world.reserve("req_s").await == ReserveReply::Suspended
     })
     .await;
-    assert!(world.accounts.set_status(ACCOUNT, Status::Active).unwrap());
+    assert!(
+        world
+            .accounts
+            .set_status(ACCOUNT, AccountStatus::Active)
+            .unwrap()
+    );
     soon("its end", &|| {
         says(&early.key, "account_status") == "active"
     })
@@ -898,7 +931,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     wait_for("the debit", async || world.debits() == 1).await;
     assert!(feeder.is_healthy());
     assert!(
-        Feed::begin(world.dir.path(), world.store.clone()).is_err(),
+        IngestWorker::open(world.dir.path(), world.store.clone()).is_err(),
         "one feeder to a ledger"
     );
     server.cli(&["flushall"]);
@@ -906,16 +939,16 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         says(&early.key, "status") == "active"
     })
     .await;
-    feeder.finish();
+    feeder.shut_down();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    let billing = Billing::open_beside(world.dir.path(), Some(server.address())).unwrap();
+    let billing = Billing::open_with_store(world.dir.path(), Some(server.address())).unwrap();
     let adjust = |amount, reference: &str| {
         tokio::task::block_in_place(|| {
             billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms())
@@ -927,7 +960,10 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     );
     assert!(!adjust(-20, "a").unwrap().is_new, "once");
     assert!(adjust(-21, "a").is_err(), "the reference is taken");
-    assert!(matches!(world.reserve("req_1").await, Reserved::Held(_)));
+    assert!(matches!(
+        world.reserve("req_1").await,
+        ReserveReply::Held(_)
+    ));
     let refused = adjust(-71, "b").unwrap_err().to_string();
     assert!(
         refused.contains("70 are neither spent nor held"),
@@ -939,10 +975,10 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     );
     world.end("req_1").await;
     // Died between the store and the ledger: taken there, to be entered by the same command.
-    let rest = Post {
-        operation: &adjustment(ACCOUNT, "c"),
+    let rest = PostCommand {
+        operation: &adjustment_operation(ACCOUNT, "c"),
         account: ACCOUNT,
-        change: Parts {
+        change: CreditSplit {
             paid: credits(-2),
             trial: Micro::ZERO,
         },
@@ -950,7 +986,7 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
         only_free: true,
         seq: 0,
     };
-    assert_eq!(world.store.post(&rest).await.unwrap(), Posted::Done);
+    assert_eq!(world.store.post(&rest).await.unwrap(), PostReply::Done);
     wait_for("the debit", async || world.debits() == 1).await;
     let verify = || tokio::task::block_in_place(|| billing.verify(now_ms()).unwrap().findings);
     let found = verify();
@@ -966,7 +1002,7 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     .await;
     let found = verify();
     assert!(found.is_empty(), "{found:?}");
-    feeder.finish();
+    feeder.shut_down();
 }
 
 #[tokio::test]
@@ -976,7 +1012,10 @@ async fn a_cluster_is_followed_like_one_server() {
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     world.run("req_1").await;
-    assert!(matches!(world.reserve("req_2").await, Reserved::Held(_)));
+    assert!(matches!(
+        world.reserve("req_2").await,
+        ReserveReply::Held(_)
+    ));
     world
         .accounts
         .create_key(ACCOUNT, "a key", now_ms())
@@ -987,7 +1026,7 @@ async fn a_cluster_is_followed_like_one_server() {
             .grant(ACCOUNT, credits(1), "more", now_ms())
             .unwrap()
     );
-    feed.all().await.unwrap();
+    feed.run_all().await.unwrap();
     assert_eq!(world.debits(), 1);
     assert_eq!(world.drift(&world.store).await, 0);
     assert_eq!(
@@ -997,19 +1036,19 @@ async fn a_cluster_is_followed_like_one_server() {
     drop(feed);
     // Found by another name, as after a restart: all is told again, and changes nothing.
     for number in 0..PARTITIONS {
-        let found = world.ledger().found(number).unwrap().unwrap();
+        let found = world.ledger().partition_location(number).unwrap().unwrap();
         world
             .ledger()
-            .set_found(&[(
+            .set_partition_locations(&[(
                 number,
-                Found {
+                PartitionLocation {
                     server: "another".into(),
                     ..found
                 },
             )])
             .unwrap();
     }
-    world.feed().all().await.unwrap();
+    world.feed().run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0);
     assert_eq!(world.debits(), 1);
 }
@@ -1018,9 +1057,9 @@ async fn a_cluster_is_followed_like_one_server() {
 async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     let mut server = Server::start();
     let world = World::on(&server).await;
-    let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    world.store.want(ACCOUNT).await.unwrap();
+    world.store.request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
         world.store.account(ACCOUNT).await.unwrap().is_some()
     })
@@ -1035,7 +1074,7 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
         // The edge did not get the answer to the last one, and asks again.
         let request = format!("req_{round}_4");
         let ending = world.told();
-        let end = End {
+        let end = SettleCommand {
             request_id: &request,
             account: ACCOUNT,
             cost: world.cost,
@@ -1043,7 +1082,10 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
             key_id: KEY,
             tokens: 0,
         };
-        wait_for("the server", async || world.store.end(&end).await.is_ok()).await;
+        wait_for("the server", async || {
+            world.store.settle(&end).await.is_ok()
+        })
+        .await;
     }
     wait_for("the debits", async || world.debits() == ended).await;
     wait_for("the books to agree", async || {
@@ -1053,8 +1095,8 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     server.kill();
     wait_for("the feeder to notice", async || !feeder.is_healthy()).await;
     let path = world.dir.path();
-    tokio::task::block_in_place(|| feeder.finish());
-    drop(Feed::begin(path, world.store.clone()).unwrap());
+    tokio::task::block_in_place(|| feeder.shut_down());
+    drop(IngestWorker::open(path, world.store.clone()).unwrap());
 }
 
 /// A sidecar as a process.
@@ -1130,13 +1172,16 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
         is(Sidecar::ask(admin, "/readyz", ""), "200")
     })
     .await;
-    world.store.want(ACCOUNT).await.unwrap();
+    world.store.request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
         world.store.account(ACCOUNT).await.unwrap().is_some()
     })
     .await;
     let request = format!("req_{}", "0a".repeat(16));
-    assert!(matches!(world.reserve(&request).await, Reserved::Held(_)));
+    assert!(matches!(
+        world.reserve(&request).await,
+        ReserveReply::Held(_)
+    ));
     let whose = format!("x-gateway-account: {ACCOUNT}\r\n");
     wait_for("the hold", async || {
         Sidecar::ask(pages, "/v1/credits", &whose)
@@ -1151,7 +1196,10 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
         let (path, whose) = (path.clone(), whose.clone());
         move || Sidecar::ask(pages, &path, &whose).unwrap()
     });
-    assert!(matches!(world.end(&request).await, Ended::Done { .. }));
+    assert!(matches!(
+        world.end(&request).await,
+        SettleReply::Done { .. }
+    ));
     let (status, body) = tokio::task::block_in_place(|| asking.join().unwrap());
     assert!(
         status.contains("200")
@@ -1210,11 +1258,13 @@ async fn a_store_that_would_forget_is_refused_by_the_name_of_the_setting() {
     let address = server.address();
     let path = dir.path().to_owned();
     let said = tokio::task::spawn_blocking(move || {
-        let refused = Feeder::start(&path, &address, false)
+        let refused = LedgerIngest::start(&path, &address, false)
             .err()
             .unwrap()
             .to_string();
-        Feeder::start(&path, &address, true).unwrap().finish();
+        LedgerIngest::start(&path, &address, true)
+            .unwrap()
+            .shut_down();
         refused
     });
     let said = said.await.unwrap();

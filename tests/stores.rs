@@ -17,10 +17,10 @@ mod limits;
 #[path = "stores/server.rs"]
 mod server;
 
-use model_gateway::money::{MICRO_MAX, Micro, Parts};
+use model_gateway::money::{CreditSplit, MAX_MICRO, Micro};
 use model_gateway::store::redis::{
-    End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, Seed, Shared, SharedStore,
-    partition,
+    AccountSeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
+    SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
 };
 use server::{Cluster, Server};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -42,8 +42,8 @@ fn micro(amount: i64) -> Micro {
     Micro::new(amount)
 }
 
-fn parts(paid: i64, trial: i64) -> Parts {
-    Parts {
+fn parts(paid: i64, trial: i64) -> CreditSplit {
+    CreditSplit {
         paid: micro(paid),
         trial: micro(trial),
     }
@@ -64,7 +64,7 @@ impl World {
         trial: Option<(i64, i64)>,
     ) -> Self {
         let has = parts(paid, trial.map_or(0, |(left, _)| left));
-        let seed = Seed {
+        let seed = AccountSeed {
             account,
             has,
             credited: micro(paid),
@@ -73,7 +73,7 @@ impl World {
             seq: 0,
             epoch: "",
         };
-        assert!(store.seed(&seed).await.unwrap());
+        assert!(store.seed_account(&seed).await.unwrap());
         Self {
             store: store.clone(),
             account: account.to_owned(),
@@ -86,14 +86,20 @@ impl World {
         format!("req_{}_{}", self.account, self.requests)
     }
 
-    async fn reserve(&self, request: &str, full: i64, floor: i64) -> Reserved {
+    async fn reserve(&self, request: &str, full: i64, floor: i64) -> ReserveReply {
         self.reserve_for(request, full, floor, LEASE).await
     }
 
-    async fn reserve_for(&self, request: &str, full: i64, floor: i64, lease: Duration) -> Reserved {
+    async fn reserve_for(
+        &self,
+        request: &str,
+        full: i64,
+        floor: i64,
+        lease: Duration,
+    ) -> ReserveReply {
         let (full, floor, account) = (micro(full), micro(floor), self.account.as_str());
         self.store
-            .reserve(&Reserve {
+            .reserve(&ReserveCommand {
                 request_id: request,
                 account,
                 full,
@@ -106,8 +112,8 @@ impl World {
             .unwrap()
     }
 
-    async fn end(&self, request: &str, cost: i64) -> Ended {
-        let end = End {
+    async fn end(&self, request: &str, cost: i64) -> SettleReply {
+        let end = SettleCommand {
             request_id: request,
             account: &self.account,
             cost: micro(cost),
@@ -115,23 +121,23 @@ impl World {
             key_id: "",
             tokens: 0,
         };
-        self.store.end(&end).await.unwrap()
+        self.store.settle(&end).await.unwrap()
     }
 
-    async fn taken(&self, request: &str, cost: i64) -> (Parts, Micro) {
+    async fn taken(&self, request: &str, cost: i64) -> (CreditSplit, Micro) {
         match self.end(request, cost).await {
-            Ended::Done {
+            SettleReply::Done {
                 taken, writeoff, ..
             } => (taken, writeoff),
             other => panic!("{other:?}"),
         }
     }
 
-    async fn stands(&self) -> Shared {
+    async fn stands(&self) -> StoreAccount {
         self.store.account(&self.account).await.unwrap().unwrap()
     }
 
-    async fn has(&self) -> (Parts, Parts) {
+    async fn has(&self) -> (CreditSplit, CreditSplit) {
         let stands = self.stands().await;
         (stands.has, stands.held)
     }
@@ -142,16 +148,16 @@ async fn a_hold_is_given_back_but_for_the_cost_and_told_to_the_ledger(store: &Sh
     let request = world.next();
     assert_eq!(
         world.reserve(&request, 600, 600).await,
-        Reserved::Held(parts(600, 0))
+        ReserveReply::Held(parts(600, 0))
     );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(600, 0)));
     assert_eq!(
         world.reserve(&request, 600, 600).await,
-        Reserved::Held(parts(600, 0)),
+        ReserveReply::Held(parts(600, 0)),
         "asked again, held once"
     );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(600, 0)));
-    let Ended::Done {
+    let SettleReply::Done {
         event,
         taken,
         writeoff,
@@ -163,18 +169,18 @@ async fn a_hold_is_given_back_but_for_the_cost_and_told_to_the_ledger(store: &Sh
     assert_eq!(world.has().await, (parts(750, 0), parts(0, 0)));
     assert_eq!(
         world.end(&request, 250).await,
-        Ended::Known {
+        SettleReply::Known {
             event: event.clone()
         },
         "once"
     );
     assert_eq!(
         world.reserve(&request, 600, 600).await,
-        Reserved::Ended,
+        ReserveReply::Ended,
         "never again"
     );
     assert_eq!(world.has().await, (parts(750, 0), parts(0, 0)));
-    let told = Event::Ended {
+    let told = StoreEvent::Ended {
         request_id: request,
         account: world.account.clone(),
         taken,
@@ -201,18 +207,18 @@ async fn what_does_not_fit_is_lowered_to_what_is_there_but_not_below_the_floor(
     let first = world.next();
     assert_eq!(
         world.reserve(&first, 5_000, 1_001).await,
-        Reserved::Insufficient {
+        ReserveReply::Insufficient {
             available: micro(1_000)
         }
     );
     assert_eq!(
         world.reserve(&first, 5_000, 1_000).await,
-        Reserved::Held(parts(1_000, 0))
+        ReserveReply::Held(parts(1_000, 0))
     );
     let second = world.next();
     assert_eq!(
         world.reserve(&second, 1, 0).await,
-        Reserved::Insufficient {
+        ReserveReply::Insufficient {
             available: Micro::ZERO
         }
     );
@@ -250,11 +256,11 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
     let (first, second) = (world.next(), world.next());
     assert_eq!(
         world.reserve(&first, 600, 600).await,
-        Reserved::Held(parts(0, 600))
+        ReserveReply::Held(parts(0, 600))
     );
     assert_eq!(
         world.reserve(&second, 450, 450).await,
-        Reserved::Held(parts(50, 400))
+        ReserveReply::Held(parts(50, 400))
     );
     while now_ms() <= ends {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -262,7 +268,7 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
     let third = world.next();
     assert_eq!(
         world.reserve(&third, 60, 60).await,
-        Reserved::Insufficient {
+        ReserveReply::Insufficient {
             available: micro(50)
         }
     );
@@ -287,7 +293,7 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
         .events(partition(&world.account), "0", 1_000)
         .await
         .unwrap();
-    let lapsed = Event::Lapsed {
+    let lapsed = StoreEvent::Lapsed {
         account: world.account.clone(),
         trial: micro(100),
     };
@@ -298,7 +304,7 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
     let trial_only = World::with(store, "acct_expired", 0, Some((1_000, ends))).await;
     assert_eq!(
         trial_only.reserve("req_x", 60, 60).await,
-        Reserved::TrialExpired
+        ReserveReply::TrialExpired
     );
 }
 
@@ -306,7 +312,7 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
     let mut world = World::with(store, "acct_post", 1_000, None).await;
     let request = world.next();
     world.reserve(&request, 600, 600).await;
-    let post = |operation, paid, only_free| Post {
+    let post = |operation, paid, only_free| PostCommand {
         operation,
         account: "acct_post",
         change: parts(paid, 0),
@@ -314,7 +320,7 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
         only_free,
         seq: 0,
     };
-    let refused = Posted::Insufficient {
+    let refused = PostReply::Insufficient {
         available: micro(400),
     };
     assert_eq!(
@@ -323,31 +329,31 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
     );
     assert_eq!(
         store.post(&post("op 1", -400, true)).await.unwrap(),
-        Posted::Done
+        PostReply::Done
     );
     assert_eq!(
         store.post(&post("op 1", -400, true)).await.unwrap(),
-        Posted::Known {
+        PostReply::Known {
             change: parts(-400, 0)
         }
     );
     assert_eq!(
         store.post(&post("op 2", 50, false)).await.unwrap(),
-        Posted::Done
+        PostReply::Done
     );
     assert_eq!(
         store.post(&post("op 2", 50, false)).await.unwrap(),
-        Posted::Known {
+        PostReply::Known {
             change: parts(50, 0)
         }
     );
     assert_eq!(world.has().await, (parts(650, 0), parts(600, 0)));
     assert_eq!(world.stands().await.credited, micro(1_050));
-    let nobody = Post {
+    let nobody = PostCommand {
         account: "acct_nobody",
         ..post("op 3", 1, false)
     };
-    assert_eq!(store.post(&nobody).await.unwrap(), Posted::Unknown);
+    assert_eq!(store.post(&nobody).await.unwrap(), PostReply::Unknown);
 }
 
 async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) {
@@ -356,10 +362,10 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         account: "acct_stranger".into(),
         requests: 0,
     };
-    assert_eq!(stranger.reserve("req_s", 1, 1).await, Reserved::Unknown);
-    assert_eq!(stranger.end("req_s", 1).await, Ended::Unknown);
+    assert_eq!(stranger.reserve("req_s", 1, 1).await, ReserveReply::Unknown);
+    assert_eq!(stranger.end("req_s", 1).await, SettleReply::Unknown);
     assert_eq!(store.account("acct_stranger").await.unwrap(), None);
-    let seed = |paid, is_active| Seed {
+    let seed = |paid, is_active| AccountSeed {
         account: "acct_stranger",
         has: parts(paid, 0),
         credited: micro(paid),
@@ -368,13 +374,16 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         seq: 0,
         epoch: "",
     };
-    assert!(store.seed(&seed(500, false)).await.unwrap());
+    assert!(store.seed_account(&seed(500, false)).await.unwrap());
     assert!(
-        !store.seed(&seed(900, true)).await.unwrap(),
+        !store.seed_account(&seed(900, true)).await.unwrap(),
         "only where it is not known"
     );
     assert_eq!(stranger.has().await, (parts(500, 0), parts(0, 0)));
-    assert_eq!(stranger.reserve("req_s", 1, 1).await, Reserved::Suspended);
+    assert_eq!(
+        stranger.reserve("req_s", 1, 1).await,
+        ReserveReply::Suspended
+    );
     assert_eq!(
         stranger.taken("req_s", 7).await,
         (parts(7, 0), Micro::ZERO),
@@ -412,7 +421,7 @@ async fn a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(
 }
 
 async fn amounts_are_exact_to_the_bounds(store: &SharedStore) {
-    let mut world = World::with(store, "acct_bounds", MICRO_MAX, None).await;
+    let mut world = World::with(store, "acct_bounds", MAX_MICRO, None).await;
     for cost in [
         1,
         999_999_999_999_999,
@@ -422,7 +431,7 @@ async fn amounts_are_exact_to_the_bounds(store: &SharedStore) {
         let before = world.has().await.0.paid;
         let request = world.next();
         let held = world.reserve(&request, cost, cost).await;
-        assert_eq!(held, Reserved::Held(parts(cost, 0)));
+        assert_eq!(held, ReserveReply::Held(parts(cost, 0)));
         assert_eq!(
             world.taken(&request, cost).await,
             (parts(cost, 0), Micro::ZERO)
@@ -430,7 +439,7 @@ async fn amounts_are_exact_to_the_bounds(store: &SharedStore) {
         assert_eq!(
             world.has().await,
             (
-                Parts {
+                CreditSplit {
                     paid: before.minus(micro(cost)),
                     trial: Micro::ZERO
                 },
@@ -446,14 +455,17 @@ async fn open_requests_are_counted(store: &SharedStore) {
         let request = world.next();
         assert_eq!(
             world.reserve(&request, 1, 1).await,
-            Reserved::Held(parts(1, 0))
+            ReserveReply::Held(parts(1, 0))
         );
     }
-    assert_eq!(world.reserve("req_21", 1, 1).await, Reserved::TooManyOpen);
+    assert_eq!(
+        world.reserve("req_21", 1, 1).await,
+        ReserveReply::TooManyOpen
+    );
     world.taken("req_acct_open_1", 1).await;
     assert_eq!(
         world.reserve("req_21", 1, 1).await,
-        Reserved::Held(parts(1, 0))
+        ReserveReply::Held(parts(1, 0))
     );
 }
 
@@ -462,7 +474,7 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
     let judge = async |full: i64, most_open: u64| {
         let full = micro(full);
         let lease = Duration::ZERO;
-        let asked = Reserve {
+        let asked = ReserveCommand {
             request_id: "",
             account: "acct_judged",
             full,
@@ -474,11 +486,11 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
         store.reserve(&asked).await.unwrap()
     };
     for _ in 0..3 {
-        assert_eq!(judge(1_000, 1).await, Reserved::Held(parts(0, 0)));
+        assert_eq!(judge(1_000, 1).await, ReserveReply::Held(parts(0, 0)));
     }
     assert_eq!(
         judge(1_001, 1).await,
-        Reserved::Insufficient {
+        ReserveReply::Insufficient {
             available: micro(1_000)
         }
     );
@@ -486,12 +498,12 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
     let request = world.next();
     assert_eq!(
         world.reserve(&request, 1_000, 1_000).await,
-        Reserved::Held(parts(1_000, 0))
+        ReserveReply::Held(parts(1_000, 0))
     );
-    assert_eq!(judge(1, 1).await, Reserved::TooManyOpen);
+    assert_eq!(judge(1, 1).await, ReserveReply::TooManyOpen);
     assert_eq!(
         judge(1, 2).await,
-        Reserved::Insufficient {
+        ReserveReply::Insufficient {
             available: micro(0)
         }
     );
@@ -525,7 +537,7 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(
             tries.spawn(async move {
                 let request_id = format!("req_{account}_{number}");
                 let one = micro(1);
-                let asked = Reserve {
+                let asked = ReserveCommand {
                     request_id: &request_id,
                     account: &account,
                     full: one,
@@ -534,7 +546,7 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(
                     most_open: 99,
                     within: None,
                 };
-                matches!(store.reserve(&asked).await.unwrap(), Reserved::Held(_))
+                matches!(store.reserve(&asked).await.unwrap(), ReserveReply::Held(_))
             });
         }
         let admitted = tries
@@ -577,7 +589,7 @@ async fn on_one_server() {
     let world = World::with(&store, "acct_after_flush", 5, None).await;
     assert_eq!(
         world.reserve("req_flush", 5, 5).await,
-        Reserved::Held(parts(5, 0)),
+        ReserveReply::Held(parts(5, 0)),
         "scripts that were forgotten are sent again"
     );
 }

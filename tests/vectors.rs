@@ -13,17 +13,18 @@
 )]
 
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::failure::Failure;
-use model_gateway::protocol::form::Effort;
-use model_gateway::protocol::request::{self, Content, Edits, Sender};
-use model_gateway::protocol::responses::kinds::KINDS;
-use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
-use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, Outcome, ParallelToolCalls, ReasoningReplay, ResponsesModel,
-    Sampling, Target, ThinkingType, ToolCallIds, ToolsWithReasoning,
+use model_gateway::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use model_gateway::protocol::capabilities::{
+    ChatModel, FieldMapping, MessagesModel, ModelCapabilities, ParallelToolCalls, ReasoningReplay,
+    ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
+    TranslationTarget,
 };
-use model_gateway::protocol::same::{self, StreamPass};
-use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
+use model_gateway::protocol::failure::Failure;
+use model_gateway::protocol::ir::Effort;
+use model_gateway::protocol::passthrough::{self, StreamPassthrough};
+use model_gateway::protocol::request::{self, ContentSize, PassthroughContext, RequestEdits};
+use model_gateway::protocol::responses::kinds::KINDS;
+use model_gateway::protocol::translate::{self, StreamTranslation, TranslationRequest};
 use model_gateway::usage::{MeteredUsage, MeteringTerms, Usage, UsageEstimator, UsageVerdict};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -158,20 +159,20 @@ fn folders(root: &Path) -> Vec<PathBuf> {
 fn efforts(names: &[&str]) -> Vec<Effort> {
     names
         .iter()
-        .map(|name| Effort::named(name).unwrap())
+        .map(|name| Effort::parse(name).unwrap())
         .collect()
 }
 
 /// The model classes that the cases name.
-fn accepts(class: &str) -> Accepts {
+fn accepts(class: &str) -> ModelCapabilities {
     let messages = |sampling, thinking: &[ThinkingType], levels: &[&str]| MessagesModel {
         sampling,
         thinking_types: thinking.to_vec(),
         thinks_by_default: false,
         effort_levels: efforts(levels),
-        prefill: sampling != Sampling::Fixed,
+        prefill: sampling != SamplingSupport::Fixed,
         mid_system: false,
-        structured: sampling != Sampling::Free,
+        structured: sampling != SamplingSupport::Free,
         server_tools: Vec::new(),
     };
     let all = ["low", "medium", "high", "xhigh", "max"];
@@ -190,64 +191,66 @@ fn accepts(class: &str) -> Accepts {
         ..ChatModel::default()
     };
     match class {
-        "A-free" => Accepts::Messages(messages(Sampling::Free, &manual, &[])),
-        "A-oneof" | "A-manual" => Accepts::Messages(messages(Sampling::OneOf, &manual, &[])),
-        "A-fixed" => Accepts::Messages(messages(Sampling::Fixed, &adaptive, &all)),
-        "A-adaptive" => Accepts::Messages(MessagesModel {
+        "A-free" => ModelCapabilities::Messages(messages(SamplingSupport::Free, &manual, &[])),
+        "A-oneof" | "A-manual" => {
+            ModelCapabilities::Messages(messages(SamplingSupport::OneOf, &manual, &[]))
+        }
+        "A-fixed" => ModelCapabilities::Messages(messages(SamplingSupport::Fixed, &adaptive, &all)),
+        "A-adaptive" => ModelCapabilities::Messages(MessagesModel {
             mid_system: true,
-            ..messages(Sampling::Fixed, &adaptive, &all)
+            ..messages(SamplingSupport::Fixed, &adaptive, &all)
         }),
-        "A-search" => Accepts::Messages(MessagesModel {
+        "A-search" => ModelCapabilities::Messages(MessagesModel {
             mid_system: true,
             server_tools: vec!["web_search".to_owned()],
-            ..messages(Sampling::Fixed, &adaptive, &all)
+            ..messages(SamplingSupport::Fixed, &adaptive, &all)
         }),
-        "A-always" => Accepts::Messages(MessagesModel {
+        "A-always" => ModelCapabilities::Messages(MessagesModel {
             mid_system: true,
             thinks_by_default: true,
             ..messages(
-                Sampling::Fixed,
+                SamplingSupport::Fixed,
                 &[ThinkingType::Adaptive, ThinkingType::BetweenTools],
                 &all,
             )
         }),
-        "B-plain" => Accepts::Chat(plain),
-        "B-custom" => Accepts::Chat(ChatModel {
+        "B-plain" => ModelCapabilities::Chat(plain),
+        "B-custom" => ModelCapabilities::Chat(ChatModel {
             custom_tools: true,
             ..plain
         }),
-        "B-reason" => Accepts::Chat(reason),
-        "B-think" => Accepts::Chat(ChatModel {
+        "B-reason" => ModelCapabilities::Chat(reason),
+        "B-think" => ModelCapabilities::Chat(ChatModel {
             tools_with_reasoning: ToolsWithReasoning::Any,
             ..reason
         }),
-        "B-responses" => Accepts::Chat(ChatModel {
+        "B-responses" => ModelCapabilities::Chat(ChatModel {
             tools_with_reasoning: ToolsWithReasoning::ResponsesOnly,
             ..reason
         }),
-        "B-third" => Accepts::Chat(ChatModel {
+        "B-third" => ModelCapabilities::Chat(ChatModel {
             reasoning_replay: ReasoningReplay::ReasoningContent,
             ..ChatModel::default()
         }),
-        "B-third-details" => Accepts::Chat(ChatModel {
+        "B-third-details" => ModelCapabilities::Chat(ChatModel {
             reasoning_replay: ReasoningReplay::ReasoningDetails,
             ..ChatModel::default()
         }),
-        "B-R" => Accepts::Responses(ResponsesModel {
+        "B-R" => ModelCapabilities::Responses(ResponsesModel {
             reasoning: true,
             effort_values: efforts(&["none", "low", "medium", "high", "xhigh"]),
             summaries: true,
             verbosity: true,
             ..ResponsesModel::default()
         }),
-        FUNCTIONS_ONLY => Accepts::Responses(ResponsesModel {
+        FUNCTIONS_ONLY => ModelCapabilities::Responses(ResponsesModel {
             reasoning: true,
             effort_values: efforts(&["none", "low", "medium", "high"]),
             summaries: true,
             functions_only: true,
             ..ResponsesModel::default()
         }),
-        "B-R-plain" => Accepts::Responses(ResponsesModel {
+        "B-R-plain" => ModelCapabilities::Responses(ResponsesModel {
             sampling: true,
             ..ResponsesModel::default()
         }),
@@ -256,13 +259,13 @@ fn accepts(class: &str) -> Accepts {
 }
 
 /// Models of vendors with peculiarities of their own.
-fn peculiar(class: &str) -> Accepts {
+fn peculiar(class: &str) -> ModelCapabilities {
     match class {
-        "B-in-turn" => Accepts::Chat(ChatModel {
+        "B-in-turn" => ModelCapabilities::Chat(ChatModel {
             reasoning_replay: ReasoningReplay::ReasoningContentInTurn,
             ..ChatModel::default()
         }),
-        "B-nine" => Accepts::Chat(ChatModel {
+        "B-nine" => ModelCapabilities::Chat(ChatModel {
             tool_call_ids: ToolCallIds::Nine,
             parallel_tool_calls: ParallelToolCalls::WithAutoChoice,
             ..ChatModel::default()
@@ -288,20 +291,20 @@ fn usual_request(surface: Protocol, streams: bool) -> Value {
     request
 }
 
-fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
+fn ask(vector: &Vector, body: &[u8]) -> Result<translate::TranslatedRequest, Failure> {
     let accepts = accepts(&vector.case.model);
     let max_output_tokens = if vector.vendor == Protocol::Messages {
         64_000
     } else {
         128_000
     };
-    let content = request::read(vector.surface, body)
-        .map_or_else(|_| Content::default(), |read| read.features.content);
-    let estimator = UsageEstimator::from_input_tokens(content.tokens());
-    let asked = Asked {
+    let content = request::read_summary(vector.surface, body)
+        .map_or_else(|_| ContentSize::default(), |read| read.features.content);
+    let estimator = UsageEstimator::from_input_tokens(content.estimated_tokens());
+    let asked = TranslationRequest {
         surface: vector.surface,
         body,
-        target: Target {
+        target: TranslationTarget {
             upstream_model: "upstream-model",
             public_model: "public-model",
             max_output_tokens,
@@ -315,7 +318,7 @@ fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
         request_id: "req_0",
         estimator,
     };
-    translate::request(&asked, false)
+    translate::translate_request(&asked, false)
 }
 
 /// Equal as JSON values; `"*"` on the expected side fits anything.
@@ -414,8 +417,8 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
     let mut out = Vec::new();
     let mut failure = None;
     if !vector.is_crossing() {
-        let outline = request::read(vector.surface, request).unwrap();
-        let mut pass = StreamPass::new(
+        let outline = request::read_summary(vector.surface, request).unwrap();
+        let mut pass = StreamPassthrough::new(
             vector.surface,
             "public-model",
             !outline.include_usage,
@@ -423,14 +426,14 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         );
         for piece in vendor.as_bytes().chunks(piece) {
             if let Err(fault) = pass.push(piece, &mut out) {
-                failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+                failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
                 break;
             }
         }
         if failure.is_none()
             && let Err(fault) = pass.finish(&mut out)
         {
-            failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+            failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
         }
         return Told {
             body: String::from_utf8(out).unwrap(),
@@ -446,17 +449,17 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         StreamTranslation::new(vector.vendor, vector.surface, recall, streamed, 1 << 20);
     for piece in vendor.as_bytes().chunks(piece) {
         if let Err(fault) = stream.push(piece, &mut out) {
-            failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+            failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
             break;
         }
     }
     if failure.is_none()
         && let Err(fault) = stream.finish(&mut out)
     {
-        failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+        failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
     }
     assert_eq!(
-        stream.completed(),
+        stream.is_complete(),
         failure.is_none(),
         "{}: completed",
         vector.name()
@@ -475,7 +478,7 @@ fn counted(metered: MeteredUsage) -> Option<Usage> {
 
 fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
     if !vector.is_crossing() {
-        return match same::whole(
+        return match passthrough::rewrite_response(
             vector.surface,
             "public-model",
             vendor.as_bytes().to_vec().into(),
@@ -487,7 +490,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
                 usage: whole.usage.and_then(counted),
             },
             Err(fault) => {
-                let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
+                let failure = fault.to_failure(vector.vendor, "upstream-model", "public-model");
                 Told {
                     body: String::new(),
                     failure: Some(failure),
@@ -499,7 +502,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
     let recall = ask(vector, request)
         .unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message))
         .recall;
-    match translate::whole(
+    match translate::translate_response(
         vector.vendor,
         vector.surface,
         recall,
@@ -512,7 +515,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
             usage: whole.usage.and_then(counted),
         },
         Err(fault) => {
-            let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
+            let failure = fault.to_failure(vector.vendor, "upstream-model", "public-model");
             Told {
                 body: String::new(),
                 failure: Some(failure),
@@ -579,8 +582,8 @@ fn check_request(vector: &Vector) -> Result<(), String> {
 /// A request that keeps its protocol.
 fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
     let body = bytes::Bytes::from(text.to_owned());
-    let outline = request::read(vector.surface, &body).unwrap();
-    let edits = Edits {
+    let outline = request::read_summary(vector.surface, &body).unwrap();
+    let edits = RequestEdits {
         model: "upstream-model",
         output_limit: vector.case.output_limit,
         output_limit_field: match vector.vendor {
@@ -607,7 +610,7 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
     };
     let stripped = match vector.surface {
         Protocol::Responses => {
-            let sender = Sender {
+            let sender = PassthroughContext {
                 account_id: "acct_1",
                 official,
                 sold: Default::default(),
@@ -615,13 +618,15 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
                 model: "public-model",
                 repair,
             };
-            request::for_responses(&body, &outline, &sender).unwrap().0
+            request::clean_responses_request(&body, &outline, &sender)
+                .unwrap()
+                .0
         }
-        surface => request::strip(surface, official, &body, &outline, Some(&repair)),
+        surface => request::clean_request(surface, official, &body, &outline, Some(&repair)),
     };
     let warnings = stripped.warnings.clone();
     (
-        request::rewrite_stripped(&body, &outline, &edits, stripped),
+        request::rewrite_cleaned(&body, &outline, &edits, stripped),
         warnings,
     )
 }
@@ -742,7 +747,7 @@ fn every_vector_holds() {
 
 /// A member is decided by its own row, or by the row above it that speaks for all below: one of a
 /// thing that is left out or refused, or one that has no rows below it.
-fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
+fn decided(fields: &BTreeMap<&str, FieldMapping>, path: &str) -> bool {
     let has_rows_below = |row: &str| {
         fields
             .range(row..)
@@ -753,7 +758,7 @@ fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
     let speaks = |row: &str| {
         fields
             .get(row)
-            .is_some_and(|outcome| *outcome != Outcome::Map || !has_rows_below(row))
+            .is_some_and(|outcome| *outcome != FieldMapping::Map || !has_rows_below(row))
     };
     let ends = path
         .char_indices()
@@ -780,7 +785,7 @@ fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
 #[test]
 fn every_member_of_the_official_request_types_has_one_outcome() {
     for surface in [Protocol::Chat, Protocol::Messages, Protocol::Responses] {
-        let rows = translate::fields(surface);
+        let rows = translate::field_mappings(surface);
         let fields: BTreeMap<_, _> = rows.iter().copied().collect();
         assert_eq!(fields.len(), rows.len(), "{surface}: a path stands twice");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fields");

@@ -4,15 +4,15 @@
 //! The dashboard, the admin interface and the command line all act through [`AuditedAccounts`].
 //! Must not receive a secret: a line contains ids, amounts, references and reasons.
 
-use super::{Account, Accounts, Closed, Status};
+use super::{Account, AccountStatus, Accounts, CloseAccountOutcome};
 use crate::store::StoreError;
-use crate::store::app::audit::{Act, AuditRow};
-use crate::store::ledger::{Change, ChangeKind};
+use crate::store::app::audit::{AuditEntry, AuditRow};
+use crate::store::ledger::{BalanceChange, BalanceChangeKind};
 use serde_json::{Value, json};
 
 /// Who acts, and from which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct By {
+pub struct Actor {
     /// Id of an account, or the user who runs a command.
     pub actor: String,
     pub address: String,
@@ -20,31 +20,31 @@ pub struct By {
 
 /// The result of checking the audit log.
 #[derive(Debug, Default)]
-pub struct AuditVerdict {
+pub struct AuditLogReport {
     pub lines: u64,
     /// The first errors: (line, error).
     pub findings: Vec<(i64, &'static str)>,
 }
 
 /// Maximum number of findings: a log with a gap in the middle could otherwise list every line.
-const FINDINGS_MAX: usize = 100;
+const MAX_FINDINGS: usize = 100;
 
 /// The accounts, with an actor whose actions are logged.
-pub struct Acting<'a> {
+pub struct AuditedAccounts<'a> {
     pub(super) accounts: &'a Accounts,
-    by: &'a By,
+    by: &'a Actor,
     now_ms: i64,
 }
 
 /// The change that an action made, as JSON.
-pub(super) struct Told {
+pub(super) struct AuditChange {
     act: &'static str,
     object: String,
     before: String,
     after: String,
 }
 
-impl Told {
+impl AuditChange {
     pub(super) fn new(act: &'static str, object: &str, after: &Value) -> Self {
         let after = if after.is_null() {
             String::new()
@@ -59,21 +59,21 @@ impl Told {
         }
     }
 
-    fn instead_of(self, before: &Value) -> Self {
+    fn with_before(self, before: &Value) -> Self {
         Self {
             before: before.to_string(),
             ..self
         }
     }
 
-    pub(super) fn by<'a>(&'a self, by: &'a By, at_ms: i64) -> Act<'a> {
+    pub(super) fn to_entry<'a>(&'a self, by: &'a Actor, at_ms: i64) -> AuditEntry<'a> {
         let Self {
             act,
             object,
             before,
             after,
         } = self;
-        Act {
+        AuditEntry {
             at_ms,
             actor: &by.actor,
             address: &by.address,
@@ -87,8 +87,8 @@ impl Told {
 
 impl Accounts {
     /// Returns the accounts with an actor whose actions are logged.
-    pub fn acting<'a>(&'a self, by: &'a By, now_ms: i64) -> Acting<'a> {
-        Acting {
+    pub fn with_actor<'a>(&'a self, by: &'a Actor, now_ms: i64) -> AuditedAccounts<'a> {
+        AuditedAccounts {
             accounts: self,
             by,
             now_ms,
@@ -99,18 +99,18 @@ impl Accounts {
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn audit(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
-        self.db.audit(before, limit)
+    pub fn audit_log(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+        self.db.audit_rows(before, limit)
     }
 
     /// Checks the whole audit log: no line was changed, and none before the last one is missing.
     ///
     /// # Errors
     /// Returns an error if the database fails. Errors in the log itself are findings.
-    pub fn verify_audit(&self) -> Result<AuditVerdict, StoreError> {
-        let mut verdict = AuditVerdict::default();
+    pub fn verify_audit(&self) -> Result<AuditLogReport, StoreError> {
+        let mut verdict = AuditLogReport::default();
         let (mut seq, mut hash) = (0, vec![0; 32]);
-        self.db.each_audit(&mut |line| {
+        self.db.for_each_audit_row(&mut |line| {
             let wrong = [
                 (line.seq != seq + 1, "a line before it is missing"),
                 (line.prev != hash, "it does not follow the line before it"),
@@ -120,7 +120,7 @@ impl Accounts {
                 ),
             ];
             verdict.lines += 1;
-            let room = FINDINGS_MAX.saturating_sub(verdict.findings.len());
+            let room = MAX_FINDINGS.saturating_sub(verdict.findings.len());
             let found = wrong
                 .into_iter()
                 .filter(|(is_wrong, _)| *is_wrong)
@@ -132,9 +132,9 @@ impl Accounts {
     }
 }
 
-impl Acting<'_> {
-    pub(super) fn act<'a>(&'a self, told: &'a Told) -> Act<'a> {
-        told.by(self.by, self.now_ms)
+impl AuditedAccounts<'_> {
+    pub(super) fn audit_entry<'a>(&'a self, told: &'a AuditChange) -> AuditEntry<'a> {
+        told.to_entry(self.by, self.now_ms)
     }
 
     pub(super) fn actor(&self) -> &str {
@@ -149,13 +149,15 @@ impl Acting<'_> {
     ///
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed or logged.
-    pub fn set_status(&self, account: &str, status: Status) -> Result<bool, StoreError> {
-        let Some(told) = self.told_of_status(account, status)? else {
+    pub fn set_status(&self, account: &str, status: AccountStatus) -> Result<bool, StoreError> {
+        let Some(told) = self.status_change(account, status)? else {
             return Ok(false);
         };
-        self.accounts
-            .db
-            .set_active(account, status == Status::Active, Some(&self.act(&told)))
+        self.accounts.db.set_active(
+            account,
+            status == AccountStatus::Active,
+            Some(&self.audit_entry(&told)),
+        )
     }
 
     /// Sets an account's status for an administrator who works remotely and could not undo it:
@@ -164,39 +166,46 @@ impl Acting<'_> {
     ///
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed or logged.
-    pub fn set_status_from_afar(
+    pub fn set_status_remotely(
         &self,
         account: &str,
-        status: Status,
-    ) -> Result<Closed, StoreError> {
-        let Some(told) = self.told_of_status(account, status)? else {
-            return Ok(Closed::NoAccount);
+        status: AccountStatus,
+    ) -> Result<CloseAccountOutcome, StoreError> {
+        let Some(told) = self.status_change(account, status)? else {
+            return Ok(CloseAccountOutcome::NoAccount);
         };
-        if status == Status::Suspended {
-            return self.accounts.db.suspend_account(account, &self.act(&told));
+        if status == AccountStatus::Suspended {
+            return self
+                .accounts
+                .db
+                .suspend_account(account, &self.audit_entry(&told));
         }
         let is_set = self
             .accounts
             .db
-            .set_active(account, true, Some(&self.act(&told)))?;
+            .set_active(account, true, Some(&self.audit_entry(&told)))?;
         Ok(if is_set {
-            Closed::Done
+            CloseAccountOutcome::Done
         } else {
-            Closed::NoAccount
+            CloseAccountOutcome::NoAccount
         })
     }
 
-    fn told_of_status(&self, account: &str, status: Status) -> Result<Option<Told>, StoreError> {
+    fn status_change(
+        &self,
+        account: &str,
+        status: AccountStatus,
+    ) -> Result<Option<AuditChange>, StoreError> {
         let Some(row) = self.accounts.db.account(account)? else {
             return Ok(None);
         };
-        let act = if status == Status::Active {
+        let act = if status == AccountStatus::Active {
             "account.resume"
         } else {
             "account.suspend"
         };
-        let told = Told::new(act, account, &json!({"status": status.name()}));
-        Ok(Some(told.instead_of(
+        let told = AuditChange::new(act, account, &json!({"status": status.name()}));
+        Ok(Some(told.with_before(
             &json!({"status": Account::from(row).status.name()}),
         )))
     }
@@ -211,10 +220,10 @@ impl Acting<'_> {
         } else {
             ("key.disable", "disabled")
         };
-        let told = Told::new(act, key, &json!({"status": status}));
+        let told = AuditChange::new(act, key, &json!({"status": status}));
         self.accounts
             .db
-            .set_key_active(None, key, enabled, Some(&self.act(&told)))
+            .set_key_active(None, key, enabled, Some(&self.audit_entry(&told)))
     }
 
     /// Revokes a key. Returns false if there is no such live key.
@@ -222,10 +231,10 @@ impl Acting<'_> {
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed or logged.
     pub fn revoke_key(&self, key: &str) -> Result<bool, StoreError> {
-        let told = Told::new("key.revoke", key, &json!({"status": "revoked"}));
+        let told = AuditChange::new("key.revoke", key, &json!({"status": "revoked"}));
         self.accounts
             .db
-            .revoke_key(None, key, self.now_ms, Some(&self.act(&told)))
+            .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&told)))
     }
 
     /// Logs an action that changes something outside `app.db` (the ledger), then runs it. If the
@@ -235,22 +244,22 @@ impl Acting<'_> {
     /// # Errors
     /// Returns an error if the action cannot be logged, and then does not run it; or returns the
     /// error of `work`.
-    pub fn order<T>(
+    pub fn record_then_run<T>(
         &self,
         act: &'static str,
         object: &str,
         what: &Value,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let told = Told::new(act, object, what);
-        self.accounts.db.append_audit(&self.act(&told))?;
+        let told = AuditChange::new(act, object, what);
+        self.accounts.db.append_audit(&self.audit_entry(&told))?;
         work().inspect_err(|error| {
-            let told = Told::new(
+            let told = AuditChange::new(
                 "refused",
                 object,
                 &json!({"act": act, "why": error.to_string()}),
             );
-            if let Err(error) = self.accounts.db.append_audit(&self.act(&told)) {
+            if let Err(error) = self.accounts.db.append_audit(&self.audit_entry(&told)) {
                 log::error!("tell that {act} of {object} was refused: {error}");
             }
         })
@@ -261,12 +270,12 @@ impl Acting<'_> {
     /// # Errors
     /// Returns an error if the change cannot be logged, and then does not post it; or returns the
     /// error of `work`.
-    pub fn change<T>(
+    pub fn record_then_post<T>(
         &self,
-        change: &Change<'_>,
+        change: &BalanceChange<'_>,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Change {
+        let BalanceChange {
             kind,
             reference,
             account,
@@ -274,11 +283,11 @@ impl Acting<'_> {
             ..
         } = *change;
         let (act, reason) = match kind {
-            ChangeKind::Grant => ("account.grant", None),
-            ChangeKind::TopUp => ("account.topup", None),
-            ChangeKind::Adjust { reason } => ("account.adjust", Some(reason)),
+            BalanceChangeKind::Grant => ("account.grant", None),
+            BalanceChangeKind::TopUp => ("account.topup", None),
+            BalanceChangeKind::Adjust { reason } => ("account.adjust", Some(reason)),
         };
-        self.order(
+        self.record_then_run(
             act,
             account,
             &json!({"credits": amount, "ref": reference, "reason": reason}),
@@ -291,8 +300,8 @@ impl Acting<'_> {
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn tell(&self, act: &'static str, object: &str, what: &Value) -> Result<(), StoreError> {
-        let told = Told::new(act, object, what);
-        self.accounts.db.append_audit(&self.act(&told))
+    pub fn record(&self, act: &'static str, object: &str, what: &Value) -> Result<(), StoreError> {
+        let told = AuditChange::new(act, object, what);
+        self.accounts.db.append_audit(&self.audit_entry(&told))
     }
 }

@@ -6,10 +6,10 @@
 //! mailbox gets no second trial. Only somebody with `app.db` can test addresses against this hash.
 //! Must not look at money.
 
-use super::audit::Told;
-use super::{Accounts, By, mailbox};
+use super::audit::AuditChange;
+use super::{Accounts, Actor, mailbox};
 use crate::store::StoreError;
-pub use crate::store::app::people::Closed;
+pub use crate::store::app::account_lifecycle::CloseAccountOutcome;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -18,22 +18,27 @@ impl Accounts {
     ///
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed.
-    pub fn delete(&self, by: &By, now_ms: i64) -> Result<Closed, StoreError> {
+    pub fn delete(&self, by: &Actor, now_ms: i64) -> Result<CloseAccountOutcome, StoreError> {
         let account = &by.actor;
         let Some(row) = self.db.account(account)? else {
-            return Ok(Closed::NoAccount);
+            return Ok(CloseAccountOutcome::NoAccount);
         };
-        let told = Told::new("account.delete", account, &json!({"status": "deleted"}));
+        let told = AuditChange::new("account.delete", account, &json!({"status": "deleted"}));
         // Not a valid e-mail, so nobody can ever register it.
         let pseudonym = format!("deleted-{account}");
-        let mailbox = self.past_trial(&row.email)?;
-        self.db
-            .delete_account(account, &pseudonym, &mailbox, now_ms, &told.by(by, now_ms))
+        let mailbox = self.past_trial_hash(&row.email)?;
+        self.db.delete_account(
+            account,
+            &pseudonym,
+            &mailbox,
+            now_ms,
+            &told.to_entry(by, now_ms),
+        )
     }
 
     /// Returns the hash that records that a mailbox had its trial.
-    pub(super) fn past_trial(&self, email: &str) -> Result<[u8; 32], StoreError> {
-        let mailbox = mailbox::of(email).unwrap_or_else(|| email.to_owned());
+    pub(super) fn past_trial_hash(&self, email: &str) -> Result<[u8; 32], StoreError> {
+        let mailbox = mailbox::canonical_address(email).unwrap_or_else(|| email.to_owned());
         // The key has a fixed length and comes first: nobody can extend the hashed text without
         // knowing the key.
         Ok(Sha256::new()

@@ -4,23 +4,23 @@
 //! account uses the code up, so only one of several simultaneous sign-ups with it succeeds. Must
 //! not know HTTP.
 
-use super::audit::Told;
-use super::{AccountError, Accounts, Acting};
+use super::audit::AuditChange;
+use super::{AccountError, Accounts, AuditedAccounts};
 use crate::store::StoreError;
-use crate::store::app::people::InviteRow;
+use crate::store::app::account_lifecycle::InviteRow;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 const PREFIX: &str = "invite-";
 
 /// Maximum number of codes created at once.
-pub const INVITES_AT_ONCE_MAX: u32 = 100;
+pub const MAX_INVITES_PER_BATCH: u32 = 100;
 
 /// Maximum number of open invitations.
-const OPEN_MAX: i64 = 10_000;
+const MAX_OPEN_INVITES: i64 = 10_000;
 
 /// Maximum lifetime of an invitation.
-pub const INVITE_MS_MAX: i64 = 365 * 86_400_000;
+pub const MAX_INVITE_MS: i64 = 365 * 86_400_000;
 
 /// An invitation as an administrator sees it later.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn invites(&self, before: Option<&str>, limit: u32) -> Result<Vec<Invite>, StoreError> {
-        let before = match before.map(start_of_id) {
+        let before = match before.map(hash_prefix_from_id) {
             Some(None) => return Ok(Vec::new()),
             before => before.flatten(),
         };
@@ -85,25 +85,29 @@ impl Accounts {
     }
 }
 
-impl Acting<'_> {
+impl AuditedAccounts<'_> {
     /// Creates `count` invitations with a lifetime of `good_for_ms`. The database has only their
     /// hashes: the returned codes are the only copy.
     ///
     /// # Errors
     /// Returns an error if the count or the lifetime is too large, if there is no randomness, or if
     /// the database fails.
-    pub fn invite(&self, count: u32, good_for_ms: i64) -> Result<Vec<String>, AccountError> {
-        if !(1..=INVITES_AT_ONCE_MAX).contains(&count)
-            || !(1..=INVITE_MS_MAX).contains(&good_for_ms)
+    pub fn create_invites(
+        &self,
+        count: u32,
+        good_for_ms: i64,
+    ) -> Result<Vec<String>, AccountError> {
+        if !(1..=MAX_INVITES_PER_BATCH).contains(&count)
+            || !(1..=MAX_INVITE_MS).contains(&good_for_ms)
         {
             return Err(AccountError::BadInvite);
         }
         let expires_at_ms = self.now_ms().saturating_add(good_for_ms);
         let codes = (0..count)
-            .map(|_| new_code())
+            .map(|_| generate_code())
             .collect::<Result<Vec<_>, _>>()?;
         let row = |code: &String| InviteRow {
-            hash: hash(code),
+            hash: hash_code(code),
             created_at_ms: self.now_ms(),
             expires_at_ms,
             created_by: self.actor().to_owned(),
@@ -111,16 +115,16 @@ impl Acting<'_> {
             withdrawn_at_ms: None,
         };
         let rows: Vec<_> = codes.iter().map(row).collect();
-        let ids: Vec<_> = rows.iter().map(|row| id(&row.hash)).collect();
-        let told = Told::new(
+        let ids: Vec<_> = rows.iter().map(|row| id_from_hash(&row.hash)).collect();
+        let told = AuditChange::new(
             "invite.create",
             "sign-up",
             &json!({"ids": ids, "expires_at_ms": expires_at_ms}),
         );
-        let is_kept = self
-            .accounts
-            .db
-            .insert_invites(&rows, OPEN_MAX, &self.act(&told))?;
+        let is_kept =
+            self.accounts
+                .db
+                .insert_invites(&rows, MAX_OPEN_INVITES, &self.audit_entry(&told))?;
         if is_kept {
             Ok(codes)
         } else {
@@ -132,18 +136,18 @@ impl Acting<'_> {
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn withdraw_invite(&self, code_or_id: &str) -> Result<bool, StoreError> {
-        let Some(start) = start_of(code_or_id) else {
+    pub fn revoke_invite(&self, code_or_id: &str) -> Result<bool, StoreError> {
+        let Some(start) = hash_prefix(code_or_id) else {
             return Ok(false);
         };
-        let told = Told::new(
+        let told = AuditChange::new(
             "invite.withdraw",
-            &id(&start),
+            &id_from_hash(&start),
             &json!({"status": "withdrawn"}),
         );
         self.accounts
             .db
-            .withdraw_invite(&start, self.now_ms(), &self.act(&told))
+            .revoke_invite(&start, self.now_ms(), &self.audit_entry(&told))
     }
 }
 
@@ -158,7 +162,7 @@ impl From<InviteRow> for Invite {
             withdrawn_at_ms,
         } = row;
         Self {
-            id: id(&hash),
+            id: id_from_hash(&hash),
             created_at_ms,
             expires_at_ms,
             created_by,
@@ -168,7 +172,7 @@ impl From<InviteRow> for Invite {
     }
 }
 
-fn new_code() -> Result<String, AccountError> {
+fn generate_code() -> Result<String, AccountError> {
     let mut bits = [0u8; 16];
     getrandom::fill(&mut bits).map_err(AccountError::Random)?;
     Ok(bits.iter().fold(PREFIX.to_owned(), |text, byte| {
@@ -177,7 +181,7 @@ fn new_code() -> Result<String, AccountError> {
 }
 
 /// Ignores blanks around the code, since people copy it out of an e-mail.
-pub(super) fn hash(code: &str) -> [u8; 32] {
+pub(super) fn hash_code(code: &str) -> [u8; 32] {
     Sha256::digest(code.trim().as_bytes()).into()
 }
 
@@ -186,7 +190,7 @@ const ID_PREFIX: &str = "inv_";
 /// Number of bytes of the hash in an id, enough to make ids unique.
 const ID_BYTES: usize = 8;
 
-fn id(hash: &[u8]) -> String {
+fn id_from_hash(hash: &[u8]) -> String {
     hash.iter()
         .take(ID_BYTES)
         .fold(ID_PREFIX.to_owned(), |text, byte| {
@@ -195,15 +199,15 @@ fn id(hash: &[u8]) -> String {
 }
 
 /// Returns the start of the hash of a code or an id; `None` if the text is neither.
-fn start_of(code_or_id: &str) -> Option<[u8; ID_BYTES]> {
+fn hash_prefix(code_or_id: &str) -> Option<[u8; ID_BYTES]> {
     let text = code_or_id.trim();
     if text.starts_with(PREFIX) {
-        return hash(text).first_chunk().copied();
+        return hash_code(text).first_chunk().copied();
     }
-    start_of_id(text)
+    hash_prefix_from_id(text)
 }
 
-fn start_of_id(id: &str) -> Option<[u8; ID_BYTES]> {
+fn hash_prefix_from_id(id: &str) -> Option<[u8; ID_BYTES]> {
     let digits = id
         .strip_prefix(ID_PREFIX)
         .filter(|digits| digits.len() == 2 * ID_BYTES)?;

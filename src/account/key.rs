@@ -18,7 +18,7 @@ const CHECK_DIGITS: usize = 6;
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// A newly generated key.
-pub struct Key {
+pub struct GeneratedKey {
     pub text: String,
     pub hash: [u8; 32],
     /// `gw-sk-Ab12…wxyz`: enough to distinguish one's keys, not enough to guess one.
@@ -29,7 +29,7 @@ pub struct Key {
 ///
 /// # Errors
 /// Returns an error if the system has no randomness.
-pub fn generate() -> Result<Key, getrandom::Error> {
+pub fn generate() -> Result<GeneratedKey, getrandom::Error> {
     let mut bits = [0u8; 32];
     getrandom::fill(&mut bits)?;
     Ok(from_bits(bits))
@@ -38,7 +38,7 @@ pub fn generate() -> Result<Key, getrandom::Error> {
 /// The 32 bytes are one big-endian number, written in base 62 and left-padded with `0`. Every
 /// number has exactly one such text, so all 2^256 keys are equally likely: nothing is rejected and
 /// nothing is reduced.
-fn from_bits(bits: [u8; 32]) -> Key {
+fn from_bits(bits: [u8; 32]) -> GeneratedKey {
     let mut number = bits;
     let mut body = [0u8; BODY_DIGITS];
     for digit in body.iter_mut().rev() {
@@ -49,7 +49,7 @@ fn from_bits(bits: [u8; 32]) -> Key {
     text.push_str(PREFIX);
     text.extend(body.iter().chain(&check).map(|&digit| char::from(digit)));
     let shown = format!("{}…{}", &text[..PREFIX.len() + 4], &text[text.len() - 4..]);
-    Key {
+    GeneratedKey {
         hash: hash(&text),
         shown,
         text,
@@ -80,7 +80,7 @@ fn checksum(body: &[u8]) -> [u8; CHECK_DIGITS] {
 }
 
 /// Returns true if `text` has the format of a gateway key and its checksum is correct.
-pub fn parse(text: &str) -> bool {
+pub fn is_well_formed(text: &str) -> bool {
     let Some(digits) = text.strip_prefix(PREFIX) else {
         return false;
     };
@@ -128,7 +128,7 @@ mod tests {
         let mut seen = HashSet::new();
         for _ in 0..2_000 {
             let key = generate().unwrap();
-            assert!(parse(&key.text));
+            assert!(is_well_formed(&key.text));
             assert!(seen.insert(key.text));
         }
         let key = generate().unwrap().text;
@@ -136,7 +136,7 @@ mod tests {
             let mut bytes = key.clone().into_bytes();
             bytes[index] = if bytes[index] == b'x' { b'y' } else { b'x' };
             assert!(
-                !parse(std::str::from_utf8(&bytes).unwrap()),
+                !is_well_formed(std::str::from_utf8(&bytes).unwrap()),
                 "a change at {index} went unnoticed"
             );
         }
@@ -151,7 +151,7 @@ mod tests {
             &long,
             &format!("{key} "),
         ] {
-            assert!(!parse(bad), "{bad:?} was taken for a key");
+            assert!(!is_well_formed(bad), "{bad:?} was taken for a key");
         }
     }
 }

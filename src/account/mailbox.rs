@@ -6,7 +6,7 @@
 
 /// Returns the mailbox's canonical address if the mailbox can have several addresses; `None` if the
 /// address is the only one.
-pub fn of(email: &str) -> Option<String> {
+pub fn canonical_address(email: &str) -> Option<String> {
     let (local, domain) = email.split_once('@')?;
     if !matches!(domain, "gmail.com" | "googlemail.com") {
         return None;
@@ -17,7 +17,7 @@ pub fn of(email: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::of;
+    use super::canonical_address;
 
     #[test]
     fn dots_and_plus_lead_to_one_mailbox_where_they_are_known_to() {
@@ -28,9 +28,9 @@ mod tests {
             "a.n.n.lee+x.y@googlemail.com",
             "annlee+@gmail.com",
         ] {
-            assert_eq!(of(address), one, "{address}");
+            assert_eq!(canonical_address(address), one, "{address}");
         }
-        assert_eq!(of("ann.lee+x@example.com"), None);
-        assert_eq!(of("ann.lee@gmail.com.example"), None);
+        assert_eq!(canonical_address("ann.lee+x@example.com"), None);
+        assert_eq!(canonical_address("ann.lee@gmail.com.example"), None);
     }
 }

@@ -14,8 +14,8 @@ const LANES: u32 = 1;
 
 /// Minimum and maximum length, in characters. The maximum limits the work that an unknown caller
 /// can cause.
-pub const LEAST_CHARS: usize = 10;
-pub const MOST_CHARS: usize = 256;
+pub const MIN_CHARS: usize = 10;
+pub const MAX_CHARS: usize = 256;
 
 /// Those of the 20 000 most used passwords that are long enough, in lower case: the list of Django
 /// 5.2 (BSD-3-Clause), which is Royce Williams' list of leaked ones. An attacker guesses these
@@ -25,7 +25,7 @@ const COMMON: &str = include_str!("common-passwords.txt");
 /// Returns true if the password is long enough against guessing, short enough to hash for an
 /// unknown caller, and not among the first guesses.
 pub fn is_allowed(password: &str) -> bool {
-    (LEAST_CHARS..=MOST_CHARS).contains(&password.chars().count()) && !is_common(password)
+    (MIN_CHARS..=MAX_CHARS).contains(&password.chars().count()) && !is_common(password)
 }
 
 fn is_common(password: &str) -> bool {
@@ -37,7 +37,7 @@ fn is_common(password: &str) -> bool {
 ///
 /// # Errors
 /// Returns an error if there is no randomness.
-pub fn random() -> Result<String, getrandom::Error> {
+pub fn generate() -> Result<String, getrandom::Error> {
     let mut bits = [0u8; 16];
     getrandom::fill(&mut bits)?;
     Ok(bits
@@ -52,7 +52,7 @@ pub struct HashError(String);
 
 /// The result of checking a password.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum PasswordCheck {
     Wrong,
     Right,
     /// The password is right, but its stored hash has other parameters: store a new hash.
@@ -81,25 +81,25 @@ pub fn hash(password: &str) -> Result<String, HashError> {
 ///
 /// # Errors
 /// Returns an error if there is no memory.
-pub fn check(password: &str, stored: Option<&str>) -> Result<Checked, HashError> {
+pub fn check(password: &str, stored: Option<&str>) -> Result<PasswordCheck, HashError> {
     let hasher = hasher()?;
     let Some(hash) = stored.and_then(|stored| PasswordHash::new(stored).ok()) else {
         let mut out = [0u8; Params::DEFAULT_OUTPUT_LEN];
         hasher
             .hash_password_into(password.as_bytes(), b"nobody's own salt", &mut out)
             .map_err(|error| HashError(error.to_string()))?;
-        return Ok(Checked::Wrong);
+        return Ok(PasswordCheck::Wrong);
     };
     if hasher.verify_password(password.as_bytes(), &hash).is_err() {
-        return Ok(Checked::Wrong);
+        return Ok(PasswordCheck::Wrong);
     }
     let current = Params::try_from(&hash).is_ok_and(|params| {
         params.m_cost() == MEMORY_KIB && params.t_cost() == PASSES && params.p_cost() == LANES
     });
     Ok(if current {
-        Checked::Right
+        PasswordCheck::Right
     } else {
-        Checked::RightButOld
+        PasswordCheck::RightButOld
     })
 }
 
@@ -110,10 +110,9 @@ mod tests {
     #[test]
     fn what_is_guessed_first_is_no_password() {
         assert!(
-            COMMON
-                .lines()
-                .all(|common| common.chars().count() >= LEAST_CHARS
-                    && common == common.to_lowercase())
+            COMMON.lines().all(
+                |common| common.chars().count() >= MIN_CHARS && common == common.to_lowercase()
+            )
         );
         assert_eq!(COMMON.lines().count(), 1_780);
         for common in ["1234567890", "qwertyuiop", "PassWord123", "1q2w3e4r5t"] {
@@ -122,11 +121,11 @@ mod tests {
         for allowed in [
             "qwertyuiop qwertyuiop",
             "a long password",
-            &"x".repeat(MOST_CHARS),
+            &"x".repeat(MAX_CHARS),
         ] {
             assert!(is_allowed(allowed), "{allowed}");
         }
-        for length in [LEAST_CHARS - 1, MOST_CHARS + 1] {
+        for length in [MIN_CHARS - 1, MAX_CHARS + 1] {
             assert!(!is_allowed(&"é".repeat(length)), "{length}");
         }
     }
@@ -140,10 +139,13 @@ mod tests {
         );
         assert_eq!(
             check("correct horse", Some(&stored)).unwrap(),
-            Checked::Right
+            PasswordCheck::Right
         );
-        assert_eq!(check("wrong horse", Some(&stored)).unwrap(), Checked::Wrong);
-        assert_eq!(check("correct horse", None).unwrap(), Checked::Wrong);
+        assert_eq!(
+            check("wrong horse", Some(&stored)).unwrap(),
+            PasswordCheck::Wrong
+        );
+        assert_eq!(check("correct horse", None).unwrap(), PasswordCheck::Wrong);
         let weak = Argon2::new(
             Algorithm::Argon2id,
             Version::V0x13,
@@ -152,7 +154,7 @@ mod tests {
         let weak = weak.hash_password(b"correct horse").unwrap().to_string();
         assert_eq!(
             check("correct horse", Some(&weak)).unwrap(),
-            Checked::RightButOld
+            PasswordCheck::RightButOld
         );
     }
 }

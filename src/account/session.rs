@@ -3,35 +3,35 @@
 //!
 //! Must not know cookies or HTTP: that is `sidecar/session.rs`.
 
-use super::audit::Told;
+use super::audit::AuditChange;
 use super::password;
-use super::{Account, AccountError, Accounts, Acting};
+use super::{Account, AccountError, Accounts, AuditedAccounts};
 use crate::store::StoreError;
-use crate::store::app::session::{Lifetime, SessionRow};
+use crate::store::app::session::{NewSessionRow, SessionLifetime};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 const HOUR_MS: i64 = 3_600_000;
-const LIFETIME: Lifetime = Lifetime {
+const LIFETIME: SessionLifetime = SessionLifetime {
     idle_ms: 12 * HOUR_MS,
     absolute_ms: 7 * 24 * HOUR_MS,
 };
 
 /// Minimum time between two records of a session's use: a page view is not worth a disk write.
-const TOUCH_EVERY_MS: i64 = 60_000;
+const TOUCH_INTERVAL_MS: i64 = 60_000;
 
 /// 256 bits in hex.
 const TOKEN_DIGITS: usize = 64;
 
 /// Maximum number of sessions per account; one more ends the oldest.
-const SESSIONS_MAX: i64 = 50;
+const MAX_SESSIONS: i64 = 50;
 
 /// Time for which an entered password counts as a confirmation; afterwards the holder must enter it
 /// again.
-const CONFIRMED_FOR_MS: i64 = 10 * 60_000;
+const CONFIRMATION_TTL_MS: i64 = 10 * 60_000;
 
 /// Maximum length of a browser's name and of an address, in characters.
-const ORIGIN_CHARS_MAX: usize = 80;
+const MAX_ORIGIN_CHARS: usize = 80;
 
 /// Number of bytes of a session's hash in its id: enough to distinguish an account's sessions, and
 /// no access to any.
@@ -39,14 +39,14 @@ const ID_BYTES: usize = 16;
 
 /// The origin of a session, as its holder sees it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Origin<'a> {
+pub struct SessionOrigin<'a> {
     pub address: &'a str,
     pub browser: &'a str,
 }
 
 /// One of an account holder's own sessions.
 #[derive(Debug, Clone)]
-pub struct OwnSession {
+pub struct SessionSummary {
     pub id: String,
     pub created_at_ms: i64,
     pub used_at_ms: i64,
@@ -69,14 +69,14 @@ pub struct Session {
 
 impl Session {
     /// Returns true if this use must be recorded with [`Accounts::touch_session`].
-    pub fn touch_due(&self, now_ms: i64) -> bool {
-        now_ms.saturating_sub(self.used_at_ms) >= TOUCH_EVERY_MS
+    pub fn is_touch_due(&self, now_ms: i64) -> bool {
+        now_ms.saturating_sub(self.used_at_ms) >= TOUCH_INTERVAL_MS
     }
 
     /// Returns true if the holder entered the password a short time ago, so that no page need ask
     /// for it again.
     pub fn is_confirmed(&self, now_ms: i64) -> bool {
-        now_ms.saturating_sub(self.confirmed_at_ms) < CONFIRMED_FOR_MS
+        now_ms.saturating_sub(self.confirmed_at_ms) < CONFIRMATION_TTL_MS
     }
 }
 
@@ -86,7 +86,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if there is no randomness, or if the database fails.
     pub fn create_session(&self, account: &str, now_ms: i64) -> Result<NewSession, AccountError> {
-        self.create_session_from(account, Origin::default(), now_ms)
+        self.create_session_from(account, SessionOrigin::default(), now_ms)
     }
 
     /// Creates a session with its origin, for a person who has just entered the password.
@@ -96,22 +96,22 @@ impl Accounts {
     pub fn create_session_from(
         &self,
         account: &str,
-        origin: Origin<'_>,
+        origin: SessionOrigin<'_>,
         now_ms: i64,
     ) -> Result<NewSession, AccountError> {
         let mut bits = [0u8; 32];
         getrandom::fill(&mut bits).map_err(AccountError::Random)?;
-        let token = hex(&bits);
-        let cut = |text: &str| text.chars().take(ORIGIN_CHARS_MAX).collect::<String>();
-        let row = SessionRow {
-            hash: &hash(&token),
+        let token = encode_hex(&bits);
+        let cut = |text: &str| text.chars().take(MAX_ORIGIN_CHARS).collect::<String>();
+        let row = NewSessionRow {
+            hash: &hash_token(&token),
             account,
             created_at_ms: now_ms,
             confirmed_at_ms: now_ms,
             address: &cut(origin.address),
             browser: &cut(origin.browser),
         };
-        self.db.insert_session(&row, LIFETIME, SESSIONS_MAX)?;
+        self.db.insert_session(&row, LIFETIME, MAX_SESSIONS)?;
         Ok(NewSession { token })
     }
 
@@ -123,7 +123,7 @@ impl Accounts {
         if token.len() != TOKEN_DIGITS {
             return Ok(None);
         }
-        let Some(found) = self.db.session(&hash(token), now_ms, LIFETIME)? else {
+        let Some(found) = self.db.session(&hash_token(token), now_ms, LIFETIME)? else {
             return Ok(None);
         };
         let account = self.db.account(&found.account)?;
@@ -139,7 +139,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn touch_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.db.touch_session(&hash(token), now_ms)
+        self.db.touch_session(&hash_token(token), now_ms)
     }
 
     /// Ends a session.
@@ -147,17 +147,17 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_session(&self, token: &str) -> Result<(), StoreError> {
-        self.db.end_session(&hash(token))
+        self.db.end_session(&hash_token(token))
     }
 
     /// Returns the valid sessions of an account, last used first.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn sessions(&self, account: &str, now_ms: i64) -> Result<Vec<OwnSession>, StoreError> {
+    pub fn sessions(&self, account: &str, now_ms: i64) -> Result<Vec<SessionSummary>, StoreError> {
         let rows = self.db.sessions(account, now_ms, LIFETIME)?;
-        let own = rows.into_iter().map(|row| OwnSession {
-            id: id(&row.hash),
+        let own = rows.into_iter().map(|row| SessionSummary {
+            id: id_from_hash(&row.hash),
             created_at_ms: row.created_at_ms,
             used_at_ms: row.used_at_ms,
             address: row.address,
@@ -171,10 +171,10 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_own_session(&self, account: &str, id: &str) -> Result<bool, StoreError> {
-        let Some(start) = unhex(id).filter(|start| start.len() == ID_BYTES) else {
+        let Some(start) = decode_hex(id).filter(|start| start.len() == ID_BYTES) else {
             return Ok(false);
         };
-        self.db.end_session_of(account, &start)
+        self.db.end_session_by_prefix(account, &start)
     }
 
     /// Ends the sessions of an account except the one with this token. Returns their number.
@@ -182,7 +182,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_other_sessions(&self, account: &str, token: &str) -> Result<usize, StoreError> {
-        self.db.end_other_sessions(account, &hash(token))
+        self.db.end_other_sessions(account, &hash_token(token))
     }
 
     /// Records that the holder of this session has just entered the password.
@@ -190,7 +190,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn confirm_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.db.confirm_session(&hash(token), now_ms)
+        self.db.confirm_session(&hash_token(token), now_ms)
     }
 
     /// Sets an account's new password and ends all its sessions. Slow: call it on a blocking
@@ -224,7 +224,7 @@ impl Accounts {
     }
 }
 
-impl Acting<'_> {
+impl AuditedAccounts<'_> {
     /// Sets an account's password for an administrator; see [`Accounts::replace_password`]. Returns
     /// false if there is no such account.
     ///
@@ -234,11 +234,11 @@ impl Acting<'_> {
         if !password::is_allowed(new) {
             return Err(AccountError::BadPassword);
         }
-        let told = Told::new("account.set-password", account, &Value::Null);
+        let told = AuditChange::new("account.set-password", account, &Value::Null);
         Ok(self.accounts.db.replace_password(
             account,
             &password::hash(new)?,
-            Some(&self.act(&told)),
+            Some(&self.audit_entry(&told)),
         )?)
     }
 }
@@ -246,21 +246,21 @@ impl Acting<'_> {
 /// Returns the token for a session's forms. It is derived from the session's secret token: it needs
 /// no storage, ends with the session, and reveals nothing about the secret.
 pub fn csrf_token(session_token: &str) -> String {
-    hex(&Sha256::digest(
+    encode_hex(&Sha256::digest(
         format!("form token of {session_token}").as_bytes(),
     ))
 }
 
 /// Returns the id by which a holder identifies a session.
 pub fn session_id(token: &str) -> String {
-    id(&hash(token))
+    id_from_hash(&hash_token(token))
 }
 
-fn id(hash: &[u8; 32]) -> String {
-    hex(hash.get(..ID_BYTES).unwrap_or_default())
+fn id_from_hash(hash: &[u8; 32]) -> String {
+    encode_hex(hash.get(..ID_BYTES).unwrap_or_default())
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text
         .as_bytes()
         .chunks(2)
@@ -273,11 +273,11 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-fn hash(token: &str) -> [u8; 32] {
+fn hash_token(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes
         .iter()

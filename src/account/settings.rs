@@ -5,15 +5,15 @@
 //! which code enforces the limits.
 
 use super::AccountError;
-use crate::billing::bounds::SpendLimit;
-use crate::config::RATE_MAX;
+use crate::billing::limits::SpendLimit;
+use crate::config::MAX_RATE;
 use crate::store::StoreError;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` is the maximum
 /// length of a model's id.
-const MODELS_MAX: usize = 100;
-const MODEL_BYTES_MAX: usize = 128;
+const MAX_MODELS: usize = 100;
+const MAX_MODEL_BYTES: usize = 128;
 
 /// Settings of one key. The default sets nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,20 +53,20 @@ impl RateSettings {
     ///
     /// # Errors
     /// Returns an error if a rate is above the maximum.
-    pub fn check(&self) -> Result<(), AccountError> {
+    pub fn validate(&self) -> Result<(), AccountError> {
         let all = [
             self.requests_per_minute,
             self.tokens_per_minute,
             self.concurrent,
         ];
-        if all.into_iter().flatten().any(|rate| rate > RATE_MAX) {
+        if all.into_iter().flatten().any(|rate| rate > MAX_RATE) {
             Err(AccountError::BadRate)
         } else {
             Ok(())
         }
     }
 
-    pub(super) fn read(text: &str) -> Result<Self, StoreError> {
+    pub(super) fn decode(text: &str) -> Result<Self, StoreError> {
         if text.is_empty() {
             return Ok(Self::default());
         }
@@ -74,7 +74,7 @@ impl RateSettings {
             .map_err(|error| StoreError::Unusable(format!("read an account's rates: {error}")))
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn encode(&self) -> String {
         if self.is_unset() {
             String::new()
         } else {
@@ -98,21 +98,21 @@ impl KeySettings {
     /// # Errors
     /// Returns an error if there are too many models, if a model's id is not valid, or if a rate is
     /// above the maximum.
-    pub fn check(&self) -> Result<(), AccountError> {
+    pub fn validate(&self) -> Result<(), AccountError> {
         let is_id = |id: &String| {
-            !id.is_empty() && id.len() <= MODEL_BYTES_MAX && !id.contains(char::is_whitespace)
+            !id.is_empty() && id.len() <= MAX_MODEL_BYTES && !id.contains(char::is_whitespace)
         };
-        if self.allowed_models.len() > MODELS_MAX || !self.allowed_models.iter().all(is_id) {
+        if self.allowed_models.len() > MAX_MODELS || !self.allowed_models.iter().all(is_id) {
             return Err(AccountError::BadModels);
         }
-        self.rates.check()
+        self.rates.validate()
     }
 
     /// Parses the JSON text.
     ///
     /// # Errors
     /// Returns an error if this version does not know the text.
-    pub fn read(text: &str) -> Result<Self, StoreError> {
+    pub fn decode(text: &str) -> Result<Self, StoreError> {
         if text.is_empty() {
             return Ok(Self::default());
         }
@@ -120,7 +120,7 @@ impl KeySettings {
             .map_err(|error| StoreError::Unusable(format!("read a key's settings: {error}")))
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn encode(&self) -> String {
         if *self == Self::default() {
             String::new()
         } else {

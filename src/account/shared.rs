@@ -3,7 +3,7 @@
 //! A cached key is valid for at most thirty seconds, and only while this edge receives revocations:
 //! without that connection it looks every key up again. Must not know HTTP.
 
-use super::{KeySettings, KeyStatus, Principal, RateSettings, Refusal, key, parse_key};
+use super::{ApiKeyStatus, AuthError, KeySettings, Principal, RateSettings, key, parse_key};
 use crate::store::StoreError;
 use crate::store::redis::SharedStore;
 use crate::telemetry::METRICS;
@@ -14,47 +14,47 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Maximum number of cached keys; above it, the cache is cleared.
-const CACHED_MAX: usize = 100_000;
-const BELIEVED_FOR: Duration = Duration::from_secs(30);
+const MAX_CACHED_KEYS: usize = 100_000;
+const CACHE_TTL: Duration = Duration::from_secs(30);
 /// Longest duration of a look-up.
-const LOOK_UP_WITHIN: Duration = Duration::from_millis(250);
-const RECONNECT_LEAST: Duration = Duration::from_millis(50);
-const RECONNECT_MOST: Duration = Duration::from_secs(2);
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(250);
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of revocations whose delay is measured at the same time; further ones are not
 /// measured.
-const MEASURED_MAX: usize = 8;
+const MAX_MEASUREMENTS: usize = 8;
 
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct SharedKeys {
     store: SharedStore,
-    cache: Arc<Cache>,
+    cache: Arc<KeyCache>,
 }
 
 #[derive(Default)]
-struct Cache {
+struct KeyCache {
     /// By the key's hash, in hex.
     known: Mutex<HashMap<String, (Instant, Principal)>>,
     /// Counter of removals from the cache because of a message.
     generation: AtomicU64,
     /// Whether revocations are received.
     listening: AtomicBool,
-    measured: Measured,
+    measured: RevocationDelayMeter,
 }
 
 /// Permits for measurements.
-struct Measured(Arc<Semaphore>);
+struct RevocationDelayMeter(Arc<Semaphore>);
 
-impl Default for Measured {
+impl Default for RevocationDelayMeter {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MEASURED_MAX)))
+        Self(Arc::new(Semaphore::new(MAX_MEASUREMENTS)))
     }
 }
 
-impl Measured {
+impl RevocationDelayMeter {
     /// Measures how long a revocation took to reach this edge, by the store's clock alone, because
     /// the local clock can be wrong.
-    fn took_effect(&self, store: &SharedStore, revoked_at_ms: Option<i64>) {
+    fn record_delay(&self, store: &SharedStore, revoked_at_ms: Option<i64>) {
         let (Some(revoked_at_ms), Ok(room)) =
             (revoked_at_ms, Arc::clone(&self.0).try_acquire_owned())
         else {
@@ -80,14 +80,14 @@ impl SharedKeys {
     /// # Errors
     /// Returns an error if the thread cannot be started.
     pub fn start(store: SharedStore, watch: SharedStore) -> Result<Self, StoreError> {
-        let cache = Arc::new(Cache::default());
+        let cache = Arc::new(KeyCache::default());
         let failed = |source| StoreError::io("start the key watch", source);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(failed)?;
         let heard = Arc::clone(&cache);
-        let listen = move || runtime.block_on(heard.listen(&watch));
+        let listen = move || runtime.block_on(heard.watch_revocations(&watch));
         std::thread::Builder::new()
             .name("key-watch".into())
             .spawn(listen)
@@ -99,72 +99,72 @@ impl SharedKeys {
     ///
     /// # Errors
     /// Returns why the key is refused.
-    pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
+    pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
         if !parse_key(key) {
-            return Err(Refusal::BadKey);
+            return Err(AuthError::BadKey);
         }
         let hash: String = key::hash(key)
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
         if let Some(principal) = self.cache.find(&hash) {
-            return principal.in_time(now_ms);
+            return principal.check_expiry(now_ms);
         }
         let generation = self.cache.generation.load(Ordering::Acquire);
         let late = || {
-            Refusal::Unavailable(StoreError::Unusable(
+            AuthError::Unavailable(StoreError::Unusable(
                 "look a key up: no answer in time".into(),
             ))
         };
-        let fields = tokio::time::timeout(LOOK_UP_WITHIN, self.store.api_key(&hash))
+        let fields = tokio::time::timeout(LOOKUP_TIMEOUT, self.store.api_key(&hash))
             .await
             .map_err(|_| late())?;
-        let fields = fields.map_err(Refusal::Unavailable)?;
+        let fields = fields.map_err(AuthError::Unavailable)?;
         if fields.is_empty()
             && !self
                 .store
-                .knows_keys()
+                .has_all_keys()
                 .await
-                .map_err(Refusal::Unavailable)?
+                .map_err(AuthError::Unavailable)?
         {
             let lost = "look a key up: the shared store was not told the keys since it lost them";
-            return Err(Refusal::Unavailable(StoreError::Unusable(lost.into())));
+            return Err(AuthError::Unavailable(StoreError::Unusable(lost.into())));
         }
         let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
         if (field("status"), field("account_status")) != ("active", "active")
-            && self.cache.known().remove(&hash).is_some()
+            && self.cache.lock_entries().remove(&hash).is_some()
         {
             // This edge did not receive the revocation.
             self.cache
                 .measured
-                .took_effect(&self.store, field("closed_at").parse().ok());
+                .record_delay(&self.store, field("closed_at").parse().ok());
         }
-        match KeyStatus::of(field("status")) {
-            KeyStatus::Revoked => Err(Refusal::BadKey),
-            KeyStatus::Disabled => Err(Refusal::KeyDisabled),
-            KeyStatus::Active if field("account_status") != "active" => {
-                Err(Refusal::AccountSuspended)
+        match ApiKeyStatus::from_name(field("status")) {
+            ApiKeyStatus::Revoked => Err(AuthError::BadKey),
+            ApiKeyStatus::Disabled => Err(AuthError::KeyDisabled),
+            ApiKeyStatus::Active if field("account_status") != "active" => {
+                Err(AuthError::AccountSuspended)
             }
-            KeyStatus::Active => {
+            ApiKeyStatus::Active => {
                 let principal = Principal {
                     account_id: field("account").into(),
                     key_id: field("key_id").into(),
                     key_shown: field("shown").into(),
-                    settings: KeySettings::read(field("settings"))
-                        .map_err(Refusal::Unavailable)?
+                    settings: KeySettings::decode(field("settings"))
+                        .map_err(AuthError::Unavailable)?
                         .into(),
-                    account_rates: RateSettings::read(field("account_rates"))
-                        .map_err(Refusal::Unavailable)?,
+                    account_rates: RateSettings::decode(field("account_rates"))
+                        .map_err(AuthError::Unavailable)?,
                 };
-                self.cache.keep(hash, principal.clone(), generation);
-                principal.in_time(now_ms)
+                self.cache.insert(hash, principal.clone(), generation);
+                principal.check_expiry(now_ms)
             }
         }
     }
 }
 
-impl Cache {
-    fn known(&self) -> MutexGuard<'_, HashMap<String, (Instant, Principal)>> {
+impl KeyCache {
+    fn lock_entries(&self) -> MutexGuard<'_, HashMap<String, (Instant, Principal)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,60 +172,60 @@ impl Cache {
         if !self.listening.load(Ordering::Acquire) {
             return None;
         }
-        self.known()
+        self.lock_entries()
             .get(hash)
-            .filter(|(since, _)| since.elapsed() < BELIEVED_FOR)
+            .filter(|(since, _)| since.elapsed() < CACHE_TTL)
             .map(|(_, principal)| principal.clone())
     }
 
     /// Inserts a key, unless a key was removed since `generation` was read: the look-up may then be
     /// older than that removal.
-    fn keep(&self, hash: String, principal: Principal, generation: u64) {
-        let mut known = self.known();
+    fn insert(&self, hash: String, principal: Principal, generation: u64) {
+        let mut known = self.lock_entries();
         if self.generation.load(Ordering::Acquire) != generation {
             return;
         }
-        if known.len() >= CACHED_MAX {
+        if known.len() >= MAX_CACHED_KEYS {
             known.clear();
         }
         known.insert(hash, (Instant::now(), principal));
     }
 
     /// Returns true if the key was in the cache.
-    fn forget(&self, hash: &str) -> bool {
-        let mut known = self.known();
+    fn remove(&self, hash: &str) -> bool {
+        let mut known = self.lock_entries();
         self.generation.fetch_add(1, Ordering::AcqRel);
         known.remove(hash).is_some()
     }
 
-    fn forget_all(&self) {
-        let mut known = self.known();
+    fn clear(&self) {
+        let mut known = self.lock_entries();
         self.generation.fetch_add(1, Ordering::AcqRel);
         known.clear();
     }
 
-    async fn listen(&self, store: &SharedStore) {
-        let mut wait = RECONNECT_LEAST;
+    async fn watch_revocations(&self, store: &SharedStore) {
+        let mut wait = MIN_RECONNECT_DELAY;
         loop {
             // The cache may have keys that were revoked while this edge received no messages.
             let ready = || {
-                self.forget_all();
+                self.clear();
                 self.listening.store(true, Ordering::Release);
             };
             let outcome = store.watch_keys(ready, |hash, revoked_at_ms| {
-                if self.forget(hash) {
-                    self.measured.took_effect(store, revoked_at_ms);
+                if self.remove(hash) {
+                    self.measured.record_delay(store, revoked_at_ms);
                 }
             });
             let outcome = outcome.await;
             if self.listening.swap(false, Ordering::AcqRel) {
-                wait = RECONNECT_LEAST;
+                wait = MIN_RECONNECT_DELAY;
             }
             if let Err(error) = outcome {
                 log::warn!("{error}; trying again in {wait:?}");
             }
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RECONNECT_MOST);
+            wait = (wait * 2).min(MAX_RECONNECT_DELAY);
         }
     }
 }
@@ -248,47 +248,49 @@ mod tests {
 
     #[test]
     fn the_cache_holds_so_many_keys_and_then_begins_anew() {
-        let cache = Cache::default();
+        let cache = KeyCache::default();
         cache.listening.store(true, Ordering::Release);
-        for number in 0..CACHED_MAX {
-            cache.keep(number.to_string(), principal(), 0);
+        for number in 0..MAX_CACHED_KEYS {
+            cache.insert(number.to_string(), principal(), 0);
         }
-        assert_eq!(cache.known().len(), CACHED_MAX);
+        assert_eq!(cache.lock_entries().len(), MAX_CACHED_KEYS);
         assert!(cache.find("0").is_some() && cache.find("other").is_none());
-        cache.keep("one more".into(), principal(), 0);
-        assert_eq!(cache.known().len(), 1);
+        cache.insert("one more".into(), principal(), 0);
+        assert_eq!(cache.lock_entries().len(), 1);
         assert!(cache.find("0").is_none() && cache.find("one more").is_some());
-        for number in 0..3 * CACHED_MAX {
-            cache.keep(number.to_string(), principal(), 0);
-            assert!(cache.known().len() <= CACHED_MAX);
+        for number in 0..3 * MAX_CACHED_KEYS {
+            cache.insert(number.to_string(), principal(), 0);
+            assert!(cache.lock_entries().len() <= MAX_CACHED_KEYS);
         }
     }
 
     #[test]
     fn nothing_is_believed_while_revocations_cannot_be_heard() {
-        let cache = Cache::default();
-        cache.keep("a".into(), principal(), 0);
+        let cache = KeyCache::default();
+        cache.insert("a".into(), principal(), 0);
         assert!(cache.find("a").is_none());
         cache.listening.store(true, Ordering::Release);
         assert!(cache.find("a").is_some());
-        assert!(cache.forget("a") && !cache.forget("a"), "once");
-        let long_ago = Instant::now().checked_sub(BELIEVED_FOR).unwrap();
-        cache.known().insert("old".into(), (long_ago, principal()));
+        assert!(cache.remove("a") && !cache.remove("a"), "once");
+        let long_ago = Instant::now().checked_sub(CACHE_TTL).unwrap();
+        cache
+            .lock_entries()
+            .insert("old".into(), (long_ago, principal()));
         assert!(cache.find("old").is_none(), "the backstop");
     }
 
     #[test]
     fn what_was_found_before_a_revocation_was_heard_is_not_kept() {
-        let cache = Cache::default();
+        let cache = KeyCache::default();
         cache.listening.store(true, Ordering::Release);
         let generation = cache.generation.load(Ordering::Acquire);
-        assert!(!cache.forget("a"), "it is being looked up");
-        cache.keep("a".into(), principal(), generation);
+        assert!(!cache.remove("a"), "it is being looked up");
+        cache.insert("a".into(), principal(), generation);
         assert!(cache.find("a").is_none());
-        cache.forget_all();
-        cache.keep("b".into(), principal(), generation + 1);
+        cache.clear();
+        cache.insert("b".into(), principal(), generation + 1);
         assert!(cache.find("b").is_none());
-        cache.keep("b".into(), principal(), generation + 2);
+        cache.insert("b".into(), principal(), generation + 2);
         assert!(cache.find("b").is_some());
     }
 }

@@ -4,16 +4,17 @@
 //! trial, and the ledger's grant has a reference and counts only once; so a process that starts can
 //! complete the missing part. The sidecar and the command line both use it.
 
-use super::audit::Told;
+use super::audit::AuditChange;
 use super::{
-    Account, AccountError, Accounts, By, Role, invite, mailbox, new_id, normal_email, password,
+    Account, AccountError, Accounts, Actor, Role, invite, mailbox, new_id, normalize_email,
+    password,
 };
 use crate::billing::{Billing, Trial};
-use crate::config::{Signup, SignupMode};
+use crate::config::{SignupMode, SignupSettings};
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::app::AccountRow;
-use crate::store::app::people::{Opened, Terms};
+use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use serde_json::json;
 
 /// The data of a new account.
@@ -28,17 +29,17 @@ pub struct NewAccount<'a> {
 
 /// The conditions for opening an account, apart from its own data.
 #[derive(Clone, Copy, Default)]
-struct Conditions<'a> {
-    terms: Terms<'a>,
+struct SignUpConditions<'a> {
+    terms: SignUpTerms<'a>,
     /// Administrator who opens the account.
-    by: Option<&'a By>,
+    by: Option<&'a Actor>,
     /// Whether the holder signs up by themselves, so that no operator vouches for them.
     is_stranger: bool,
 }
 
 /// An account that was opened, and its trial.
 #[derive(Debug)]
-pub struct SignedUp {
+pub struct SignUpResult {
     pub account: Account,
     pub trial: Option<Trial>,
 }
@@ -59,17 +60,17 @@ impl Accounts {
         now_ms: i64,
     ) -> Result<Account, AccountError> {
         Ok(self
-            .create_account_under(new, Conditions::default(), now_ms)?
+            .create_account_with_conditions(new, SignUpConditions::default(), now_ms)?
             .account)
     }
 
-    fn create_account_under(
+    fn create_account_with_conditions(
         &self,
         new: &NewAccount<'_>,
-        conditions: Conditions<'_>,
+        conditions: SignUpConditions<'_>,
         now_ms: i64,
-    ) -> Result<SignedUp, AccountError> {
-        let email = normal_email(new.email)?;
+    ) -> Result<SignUpResult, AccountError> {
+        let email = normalize_email(new.email)?;
         let password = match new.password {
             Some(text) if !password::is_allowed(text) => return Err(AccountError::BadPassword),
             Some(text) => Some(password::hash(text)?),
@@ -88,19 +89,19 @@ impl Accounts {
         let told = conditions.by.map(|by| {
             let what =
                 json!({"role": row.role.name(), "trial": new.trial.map(|trial| trial.credits)});
-            (by, Told::new("account.create", &row.id, &what))
+            (by, AuditChange::new("account.create", &row.id, &what))
         });
-        let terms = Terms {
-            told: told.as_ref().map(|(by, told)| told.by(by, now_ms)),
+        let terms = SignUpTerms {
+            told: told.as_ref().map(|(by, told)| told.to_entry(by, now_ms)),
             ..conditions.terms
         };
-        let mailbox = mailbox::of(&row.email);
+        let mailbox = mailbox::canonical_address(&row.email);
         // A trial that an operator gives does not depend on an earlier one.
         let had = conditions
             .is_stranger
-            .then(|| self.past_trial(&row.email))
+            .then(|| self.past_trial_hash(&row.email))
             .transpose()?;
-        let terms = Terms {
+        let terms = SignUpTerms {
             past_trial: had.as_ref(),
             ..terms
         };
@@ -108,17 +109,17 @@ impl Accounts {
             .db
             .insert_account(&row, password.as_deref(), mailbox.as_deref(), &terms)?
         {
-            Opened::Done => Ok(SignedUp {
+            OpenAccountOutcome::Done => Ok(SignUpResult {
                 account: row.into(),
                 trial: new.trial,
             }),
-            Opened::WithoutTrial => Ok(SignedUp {
+            OpenAccountOutcome::WithoutTrial => Ok(SignUpResult {
                 account: row.into(),
                 trial: None,
             }),
-            Opened::EmailTaken => Err(AccountError::EmailTaken),
-            Opened::NoInvite => Err(AccountError::NoInvite),
-            Opened::BudgetSpent => Err(AccountError::TrialsSpent),
+            OpenAccountOutcome::EmailTaken => Err(AccountError::EmailTaken),
+            OpenAccountOutcome::NoInvite => Err(AccountError::NoInvite),
+            OpenAccountOutcome::BudgetSpent => Err(AccountError::TrialsSpent),
         }
     }
 
@@ -137,7 +138,7 @@ impl Accounts {
 }
 
 /// Returns the trial of a sign-up at `now_ms`; `None` if the settings have none.
-fn trial(signup: &Signup, now_ms: i64) -> Option<Trial> {
+fn trial_offer(signup: &SignupSettings, now_ms: i64) -> Option<Trial> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     some.then(|| Trial {
         credits: signup.trial_credits,
@@ -152,36 +153,36 @@ fn trial(signup: &Signup, now_ms: i64) -> Option<Trial> {
 pub fn sign_up(
     accounts: &Accounts,
     billing: &Billing,
-    signup: &Signup,
-    stranger: &Stranger<'_>,
+    signup: &SignupSettings,
+    stranger: &SignUpForm<'_>,
     now_ms: i64,
-) -> Result<SignedUp, AccountError> {
+) -> Result<SignUpResult, AccountError> {
     let invite = match signup.mode {
         SignupMode::Closed => return Err(AccountError::SignUpClosed),
         SignupMode::Open => None,
-        SignupMode::Invite => Some(invite::hash(stranger.invite)),
+        SignupMode::Invite => Some(invite::hash_code(stranger.invite)),
     };
     let budget = signup.trial_budget_per_day;
-    let terms = Terms {
+    let terms = SignUpTerms {
         invite: invite.as_ref(),
         one_per_mailbox: signup.one_account_per_mailbox,
         budget: budget
             .is_positive()
             .then(|| (budget, now_ms - now_ms.rem_euclid(DAY_MS))),
-        ..Terms::default()
+        ..SignUpTerms::default()
     };
     let (email, password) = (stranger.email, Some(stranger.password));
     let new = NewAccount {
         email,
         password,
         role: Role::Member,
-        trial: trial(signup, now_ms),
+        trial: trial_offer(signup, now_ms),
     };
-    open_under(
+    open_account_with_conditions(
         accounts,
         billing,
         &new,
-        Conditions {
+        SignUpConditions {
             terms,
             by: None,
             is_stranger: true,
@@ -192,7 +193,7 @@ pub fn sign_up(
 
 /// The form that a new user fills in.
 #[derive(Clone, Copy)]
-pub struct Stranger<'a> {
+pub struct SignUpForm<'a> {
     pub email: &'a str,
     pub password: &'a str,
     /// Invitation code; used only if sign-up is by invitation.
@@ -202,9 +203,9 @@ pub struct Stranger<'a> {
 impl NewAccount<'_> {
     /// Returns the account with the trial from the settings.
     #[must_use]
-    pub fn with_trial(self, signup: &Signup, now_ms: i64) -> Self {
+    pub fn with_trial(self, signup: &SignupSettings, now_ms: i64) -> Self {
         Self {
-            trial: trial(signup, now_ms),
+            trial: trial_offer(signup, now_ms),
             ..self
         }
     }
@@ -215,51 +216,54 @@ impl NewAccount<'_> {
 /// # Errors
 /// Returns the errors of [`Accounts::create_account`]. If only the ledger failed, the account
 /// exists and [`complete_sign_ups`] will complete it.
-pub fn sign_up_with(
+pub fn open_account(
     accounts: &Accounts,
     billing: &Billing,
     new: &NewAccount<'_>,
     now_ms: i64,
 ) -> Result<Account, AccountError> {
-    Ok(open_under(accounts, billing, new, Conditions::default(), now_ms)?.account)
+    Ok(
+        open_account_with_conditions(accounts, billing, new, SignUpConditions::default(), now_ms)?
+            .account,
+    )
 }
 
 /// Opens an account in both files for an administrator, with a line in the audit log.
 ///
 /// # Errors
 /// Returns the errors of [`open_account`].
-pub fn open_by(
+pub fn open_account_as(
     accounts: &Accounts,
     billing: &Billing,
     new: &NewAccount<'_>,
-    by: &By,
+    by: &Actor,
     now_ms: i64,
 ) -> Result<Account, AccountError> {
-    Ok(open_under(
+    Ok(open_account_with_conditions(
         accounts,
         billing,
         new,
-        Conditions {
+        SignUpConditions {
             by: Some(by),
-            ..Conditions::default()
+            ..SignUpConditions::default()
         },
         now_ms,
     )?
     .account)
 }
 
-fn open_under(
+fn open_account_with_conditions(
     accounts: &Accounts,
     billing: &Billing,
     new: &NewAccount<'_>,
-    conditions: Conditions<'_>,
+    conditions: SignUpConditions<'_>,
     now_ms: i64,
-) -> Result<SignedUp, AccountError> {
-    let opened = accounts.create_account_under(new, conditions, now_ms)?;
+) -> Result<SignUpResult, AccountError> {
+    let opened = accounts.create_account_with_conditions(new, conditions, now_ms)?;
     let account = &opened.account.id;
-    failpoint::pass(Point::AccountKept);
+    failpoint::hit(Point::AccountKept);
     billing.open_account(account, opened.trial, now_ms)?;
-    failpoint::pass(Point::AccountGranted);
+    failpoint::hit(Point::AccountGranted);
     accounts.db.mark_granted(account, now_ms)?;
     Ok(opened)
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::billing::{Billing, Trial};
-use crate::config::{Signup, SignupMode};
+use crate::config::{SignupMode, SignupSettings};
 use crate::money::Micro;
-use crate::store::app::people::{Opened, Terms};
+use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
@@ -26,8 +26,8 @@ fn new(email: &str) -> NewAccount<'_> {
     }
 }
 
-fn stranger(email: &str) -> Stranger<'_> {
-    Stranger {
+fn stranger(email: &str) -> SignUpForm<'_> {
+    SignUpForm {
         email,
         password: "a long password",
         invite: "",
@@ -45,7 +45,7 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
         .unwrap();
     // Each look-up waits as long as another process's write can go unnoticed.
     let authenticate = || {
-        std::thread::sleep(crate::store::LOOK);
+        std::thread::sleep(crate::store::ROW_CACHE_CHECK_INTERVAL);
         gateway.authenticate(&key.key, NOW)
     };
     assert_eq!(key.name, "laptop");
@@ -54,11 +54,11 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     assert_eq!(&*principal.key_id, key.key_id);
 
     command_line
-        .set_status(&account.id, Status::Suspended)
+        .set_status(&account.id, AccountStatus::Suspended)
         .unwrap();
-    assert!(matches!(authenticate(), Err(Refusal::AccountSuspended)));
+    assert!(matches!(authenticate(), Err(AuthError::AccountSuspended)));
     command_line
-        .set_status(&account.id, Status::Active)
+        .set_status(&account.id, AccountStatus::Active)
         .unwrap();
     assert!(authenticate().is_ok());
 
@@ -70,14 +70,14 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
         "a stranger's key was revoked"
     );
     assert!(command_line.revoke_key(None, &key.key_id, NOW).unwrap());
-    assert!(matches!(authenticate(), Err(Refusal::BadKey)));
+    assert!(matches!(authenticate(), Err(AuthError::BadKey)));
     assert!(
         !command_line.revoke_key(None, &key.key_id, NOW).unwrap(),
         "revoked twice"
     );
     assert_eq!(
         gateway.keys(&account.id).unwrap()[0].status,
-        KeyStatus::Revoked
+        ApiKeyStatus::Revoked
     );
 }
 
@@ -89,9 +89,13 @@ fn a_revocation_by_this_process_counts_at_the_next_request() {
     let is_good = || gateway.authenticate(&key.key, NOW).is_ok();
     for _ in 0..50 {
         assert!(is_good());
-        gateway.set_status(&account.id, Status::Suspended).unwrap();
+        gateway
+            .set_status(&account.id, AccountStatus::Suspended)
+            .unwrap();
         assert!(!is_good());
-        gateway.set_status(&account.id, Status::Active).unwrap();
+        gateway
+            .set_status(&account.id, AccountStatus::Active)
+            .unwrap();
     }
     assert!(is_good() && gateway.revoke_key(None, &key.key_id, NOW).unwrap() && !is_good());
 }
@@ -199,7 +203,7 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
         0
     );
 
-    let mut signup = Signup {
+    let mut signup = SignupSettings {
         mode: SignupMode::Open,
         trial_credits: Micro::new(300),
         trial_ms: HOUR,
@@ -311,7 +315,7 @@ fn an_account_has_at_most_a_hundred_live_keys() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
     let first = accounts.create_key(&account.id, "k", NOW).unwrap();
-    for _ in 1..LIVE_KEYS_MAX {
+    for _ in 1..MAX_LIVE_KEYS {
         accounts.create_key(&account.id, "k", NOW).unwrap();
     }
     assert!(matches!(
@@ -356,7 +360,7 @@ fn a_session_ends_when_idle_when_old_or_when_ended() {
             accounts
                 .find_session(&used, now)
                 .unwrap()
-                .is_some_and(|session| session.touch_due(now))
+                .is_some_and(|session| session.is_touch_due(now))
         );
         accounts.touch_session(&used, now).unwrap();
     }
@@ -390,7 +394,7 @@ fn a_key_is_refused_from_the_moment_it_expires_and_enabled_again_by_a_later_one(
     assert!(accounts.authenticate(&key.key, NOW + HOUR - 1).is_ok());
     assert!(matches!(
         accounts.authenticate(&key.key, NOW + HOUR),
-        Err(Refusal::KeyExpired)
+        Err(AuthError::KeyExpired)
     ));
     accounts
         .change_key(None, &key.key_id, |set| {
@@ -444,7 +448,7 @@ fn what_is_set_for_a_key_is_found_with_it_and_a_change_leaves_the_rest() {
         assert!(matches!(changed, Err(AccountError::BadModels)));
     }
     let changed = accounts.change_key(None, &key.key_id, |set| {
-        set.rates.concurrent = Some(RATE_MAX + 1)
+        set.rates.concurrent = Some(MAX_RATE + 1)
     });
     assert!(matches!(changed, Err(AccountError::BadRate)));
     let changed = accounts.change_key(Some(&other.id), &key.key_id, |set| set.spend_limit = None);
@@ -484,7 +488,7 @@ fn a_rotated_key_has_a_successor_of_the_same_settings_and_works_on_for_the_overl
     assert!(accounts.authenticate(&old.key, NOW + HOUR - 1).is_ok());
     assert!(matches!(
         accounts.authenticate(&old.key, NOW + HOUR),
-        Err(Refusal::KeyExpired)
+        Err(AuthError::KeyExpired)
     ));
     assert_eq!(
         *accounts
@@ -505,7 +509,7 @@ fn a_rotated_key_has_a_successor_of_the_same_settings_and_works_on_for_the_overl
         matches!(late, Err(AccountError::NoKey)),
         "an expired key came to life again"
     );
-    for index in 3..LIVE_KEYS_MAX {
+    for index in 3..MAX_LIVE_KEYS {
         accounts
             .create_key(&account.id, &format!("k{index}"), NOW)
             .unwrap();
@@ -542,7 +546,7 @@ fn a_setting_that_cannot_be_read_is_not_passed_over() {
         assert!(
             matches!(
                 accounts.authenticate(&key.key, NOW),
-                Err(Refusal::Unavailable(_))
+                Err(AuthError::Unavailable(_))
             ),
             "{text}"
         );
@@ -567,7 +571,7 @@ fn an_account_has_rates_of_its_own() {
     assert_eq!(accounts.account_rates(&account.id).unwrap(), rates);
     assert!(!accounts.set_account_rates("acct_0", &rates).unwrap());
     let beyond = RateSettings {
-        concurrent: Some(RATE_MAX + 1),
+        concurrent: Some(MAX_RATE + 1),
         ..rates
     };
     assert!(matches!(
@@ -577,7 +581,7 @@ fn an_account_has_rates_of_its_own() {
 }
 
 /// Inserts an account as a sign-up does, without hashing a password.
-fn open(accounts: &Accounts, email: &str, terms: &Terms<'_>) -> Opened {
+fn open(accounts: &Accounts, email: &str, terms: &SignUpTerms<'_>) -> OpenAccountOutcome {
     let row = AccountRow {
         id: new_id("acct_", NOW).unwrap(),
         email: email.to_owned(),
@@ -590,7 +594,12 @@ fn open(accounts: &Accounts, email: &str, terms: &Terms<'_>) -> Opened {
     };
     accounts
         .db
-        .insert_account(&row, None, mailbox::of(email).as_deref(), terms)
+        .insert_account(
+            &row,
+            None,
+            mailbox::canonical_address(email).as_deref(),
+            terms,
+        )
         .unwrap()
 }
 
@@ -600,9 +609,9 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
         let (folder, accounts) = world();
         // Another process writes to the same file.
         let other = Accounts::open(folder.path()).unwrap();
-        let terms = Terms {
+        let terms = SignUpTerms {
             budget: Some((Micro::new(300 * 7 + 299), NOW - HOUR)),
-            ..Terms::default()
+            ..SignUpTerms::default()
         };
         let outcomes: Vec<_> = std::thread::scope(|scope| {
             let tries: Vec<_> = (0..64)
@@ -616,24 +625,23 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
         assert_eq!(
             outcomes
                 .iter()
-                .filter(|outcome| **outcome == Opened::Done)
+                .filter(|outcome| **outcome == OpenAccountOutcome::Done)
                 .count(),
             7,
             "round {round}"
         );
-        assert!(
-            outcomes
-                .iter()
-                .all(|outcome| matches!(outcome, Opened::Done | Opened::BudgetSpent))
-        );
+        assert!(outcomes.iter().all(|outcome| matches!(
+            outcome,
+            OpenAccountOutcome::Done | OpenAccountOutcome::BudgetSpent
+        )));
         assert_eq!(accounts.list().unwrap().len(), 7);
-        let tomorrow = Terms {
+        let tomorrow = SignUpTerms {
             budget: Some((Micro::new(300), NOW + 1)),
-            ..Terms::default()
+            ..SignUpTerms::default()
         };
         assert_eq!(
             open(&accounts, "b@example.com", &tomorrow),
-            Opened::Done,
+            OpenAccountOutcome::Done,
             "the next day has a budget of its own"
         );
     }
@@ -642,15 +650,19 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
 #[test]
 fn of_many_who_have_one_invitation_one_gets_in() {
     let (_folder, accounts) = world();
-    let by = By {
+    let by = Actor {
         actor: "uid 0".into(),
         address: "command line".into(),
     };
-    let code = accounts.acting(&by, NOW).invite(1, HOUR).unwrap().remove(0);
-    let hash = invite::hash(&code);
-    let terms = Terms {
+    let code = accounts
+        .with_actor(&by, NOW)
+        .create_invites(1, HOUR)
+        .unwrap()
+        .remove(0);
+    let hash = invite::hash_code(&code);
+    let terms = SignUpTerms {
         invite: Some(&hash),
-        ..Terms::default()
+        ..SignUpTerms::default()
     };
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let accounts = &accounts;
@@ -664,29 +676,29 @@ fn of_many_who_have_one_invitation_one_gets_in() {
     assert_eq!(
         outcomes
             .iter()
-            .filter(|outcome| **outcome == Opened::Done)
+            .filter(|outcome| **outcome == OpenAccountOutcome::Done)
             .count(),
         1
     );
     assert_eq!(
         outcomes
             .iter()
-            .filter(|outcome| **outcome == Opened::NoInvite)
+            .filter(|outcome| **outcome == OpenAccountOutcome::NoInvite)
             .count(),
         63
     );
     let late = accounts
-        .acting(&by, NOW - HOUR)
-        .invite(1, HOUR)
+        .with_actor(&by, NOW - HOUR)
+        .create_invites(1, HOUR)
         .unwrap()
         .remove(0);
-    let late = Terms {
-        invite: Some(&invite::hash(&late)),
-        ..Terms::default()
+    let late = SignUpTerms {
+        invite: Some(&invite::hash_code(&late)),
+        ..SignUpTerms::default()
     };
     assert_eq!(
         open(&accounts, "b@example.com", &late),
-        Opened::NoInvite,
+        OpenAccountOutcome::NoInvite,
         "over at the very moment"
     );
 }
@@ -695,32 +707,36 @@ fn of_many_who_have_one_invitation_one_gets_in() {
 fn one_mailbox_is_one_account_where_that_is_wanted() {
     let (_folder, accounts) = world();
     assert_eq!(
-        open(&accounts, "ann.lee@gmail.com", &Terms::default()),
-        Opened::Done
+        open(&accounts, "ann.lee@gmail.com", &SignUpTerms::default()),
+        OpenAccountOutcome::Done
     );
-    let terms = Terms {
+    let terms = SignUpTerms {
         one_per_mailbox: true,
-        ..Terms::default()
+        ..SignUpTerms::default()
     };
     for same in [
         "annlee@gmail.com",
         "annlee+x@gmail.com",
         "a.n.n.l.e.e@googlemail.com",
     ] {
-        assert_eq!(open(&accounts, same, &terms), Opened::EmailTaken, "{same}");
+        assert_eq!(
+            open(&accounts, same, &terms),
+            OpenAccountOutcome::EmailTaken,
+            "{same}"
+        );
     }
     assert_eq!(
         open(&accounts, "annlee+x@example.com", &terms),
-        Opened::Done
+        OpenAccountOutcome::Done
     );
     assert_eq!(
         open(&accounts, "annlee+y@example.com", &terms),
-        Opened::Done,
+        OpenAccountOutcome::Done,
         "not known to be one mailbox"
     );
     assert_eq!(
-        open(&accounts, "annlee@gmail.com", &Terms::default()),
-        Opened::Done,
+        open(&accounts, "annlee@gmail.com", &SignUpTerms::default()),
+        OpenAccountOutcome::Done,
         "not wanted"
     );
 }
@@ -752,28 +768,28 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
     drop(old);
     let accounts = Accounts::open(folder.path()).unwrap();
     assert_eq!(accounts.list().unwrap().len(), 3);
-    let terms = Terms {
+    let terms = SignUpTerms {
         one_per_mailbox: true,
-        ..Terms::default()
+        ..SignUpTerms::default()
     };
     for (email, outcome) in [
-        ("annlee@gmail.com", Opened::EmailTaken),
-        ("b.o.b@gmail.com", Opened::EmailTaken),
-        ("ab@example.com", Opened::Done),
+        ("annlee@gmail.com", OpenAccountOutcome::EmailTaken),
+        ("b.o.b@gmail.com", OpenAccountOutcome::EmailTaken),
+        ("ab@example.com", OpenAccountOutcome::Done),
     ] {
         assert_eq!(open(&accounts, email, &terms), outcome, "{email}");
     }
 }
 
-fn holder_of(account: &Account) -> By {
-    By {
+fn holder_of(account: &Account) -> Actor {
+    Actor {
         actor: account.id.clone(),
         address: "192.0.2.1".into(),
     }
 }
 
-fn giving_trials() -> Signup {
-    Signup {
+fn giving_trials() -> SignupSettings {
+    SignupSettings {
         mode: SignupMode::Open,
         trial_credits: Micro::new(300),
         trial_ms: HOUR,
@@ -798,11 +814,11 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     assert!(first.trial.is_some());
     assert_eq!(
         accounts.delete(&holder_of(&first.account), NOW).unwrap(),
-        Closed::Done
+        CloseAccountOutcome::Done
     );
     assert_eq!(
         accounts.delete(&holder_of(&first.account), NOW).unwrap(),
-        Closed::NoAccount,
+        CloseAccountOutcome::NoAccount,
         "twice"
     );
     // Also on another day, with another spelling, and after another deletion. The daily budget does
@@ -832,7 +848,7 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         );
         assert_eq!(
             accounts.delete(&holder_of(&again.account), now_ms).unwrap(),
-            Closed::Done
+            CloseAccountOutcome::Done
         );
     }
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW).unwrap(), 0);
@@ -848,15 +864,15 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     .unwrap();
     assert!(other.trial.is_some());
     let given = new("annlee@gmail.com").with_trial(&signup, tomorrow);
-    let given = sign_up_with(&accounts, &billing, &given, tomorrow).unwrap();
+    let given = open_account(&accounts, &billing, &given, tomorrow).unwrap();
     assert_eq!(
         billing.balance(&given.id, tomorrow).unwrap().balance,
         Micro::new(300)
     );
     // An account that never had a trial does not use up its mailbox's trial.
-    let none = sign_up_with(&accounts, &billing, &new("carol@example.com"), tomorrow).unwrap();
+    let none = open_account(&accounts, &billing, &new("carol@example.com"), tomorrow).unwrap();
     accounts.delete(&holder_of(&none), tomorrow).unwrap();
-    let signup = Signup {
+    let signup = SignupSettings {
         trial_budget_per_day: Micro::ZERO,
         ..signup
     };
@@ -913,11 +929,13 @@ fn the_last_administrator_cannot_leave() {
             NOW,
         )
         .unwrap();
-    accounts.set_status(&second.id, Status::Suspended).unwrap();
+    accounts
+        .set_status(&second.id, AccountStatus::Suspended)
+        .unwrap();
     let outcome = accounts.delete(&holder_of(&first), NOW).unwrap();
     assert_eq!(
         outcome,
-        Closed::LastAdministrator,
+        CloseAccountOutcome::LastAdministrator,
         "one who is suspended cannot act, nor can a viewer"
     );
     assert_eq!(
@@ -927,12 +945,14 @@ fn the_last_administrator_cannot_leave() {
     );
     assert!(
         accounts
-            .audit(None, 10)
+            .audit_log(None, 10)
             .unwrap()
             .iter()
             .all(|line| line.act != "account.delete")
     );
-    accounts.set_status(&second.id, Status::Active).unwrap();
+    accounts
+        .set_status(&second.id, AccountStatus::Active)
+        .unwrap();
     // If the last two leave at the same time, one stays.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let accounts = &accounts;
@@ -941,7 +961,8 @@ fn the_last_administrator_cannot_leave() {
         tries.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(
-        outcomes.contains(&Closed::Done) && outcomes.contains(&Closed::LastAdministrator),
+        outcomes.contains(&CloseAccountOutcome::Done)
+            && outcomes.contains(&CloseAccountOutcome::LastAdministrator),
         "{outcomes:?}"
     );
     assert_eq!(
@@ -973,14 +994,17 @@ fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
     );
     let suspend = |who: &Account| {
         accounts
-            .acting(&holder_of(&by_key), NOW)
-            .set_status_from_afar(&who.id, Status::Suspended)
+            .with_actor(&holder_of(&by_key), NOW)
+            .set_status_remotely(&who.id, AccountStatus::Suspended)
     };
     assert_eq!(
         accounts.delete(&holder_of(&first), NOW).unwrap(),
-        Closed::LastAdministrator
+        CloseAccountOutcome::LastAdministrator
     );
-    assert_eq!(suspend(&first).unwrap(), Closed::LastAdministrator);
+    assert_eq!(
+        suspend(&first).unwrap(),
+        CloseAccountOutcome::LastAdministrator
+    );
     assert_eq!(
         accounts.find("a@example.com").unwrap(),
         Some(first.clone()),
@@ -988,45 +1012,54 @@ fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
     );
     assert!(
         accounts
-            .audit(None, 10)
+            .audit_log(None, 10)
             .unwrap()
             .iter()
             .all(|line| line.act != "account.suspend")
     );
     let second = admin("b@example.com", Some("another long password"));
-    assert_eq!(suspend(&first).unwrap(), Closed::Done);
-    assert_eq!(suspend(&second).unwrap(), Closed::LastAdministrator);
+    assert_eq!(suspend(&first).unwrap(), CloseAccountOutcome::Done);
+    assert_eq!(
+        suspend(&second).unwrap(),
+        CloseAccountOutcome::LastAdministrator
+    );
     // An administrator who has only a key can be suspended, but not as the last one.
-    assert_eq!(suspend(&by_key).unwrap(), Closed::Done);
+    assert_eq!(suspend(&by_key).unwrap(), CloseAccountOutcome::Done);
     // A person on the machine itself can undo the change, so they may make it.
     assert!(
         accounts
-            .acting(&holder_of(&by_key), NOW)
-            .set_status(&second.id, Status::Suspended)
+            .with_actor(&holder_of(&by_key), NOW)
+            .set_status(&second.id, AccountStatus::Suspended)
             .unwrap()
     );
-    assert_eq!(suspend(&by_key).unwrap(), Closed::LastAdministrator);
+    assert_eq!(
+        suspend(&by_key).unwrap(),
+        CloseAccountOutcome::LastAdministrator
+    );
     let resumed = accounts
-        .acting(&holder_of(&by_key), NOW)
-        .set_status_from_afar(&first.id, Status::Active);
-    assert_eq!(resumed.unwrap(), Closed::Done);
+        .with_actor(&holder_of(&by_key), NOW)
+        .set_status_remotely(&first.id, AccountStatus::Active);
+    assert_eq!(resumed.unwrap(), CloseAccountOutcome::Done);
 }
 
 #[test]
 fn an_invitation_that_is_withdrawn_opens_nothing() {
     let (_folder, accounts) = world();
-    let by = By {
+    let by = Actor {
         actor: "uid 0".into(),
         address: "command line".into(),
     };
-    let acting = accounts.acting(&by, NOW);
-    let codes = acting.invite(2, HOUR).unwrap();
-    let good = invite::hash(&codes[0]);
-    let used = Terms {
+    let acting = accounts.with_actor(&by, NOW);
+    let codes = acting.create_invites(2, HOUR).unwrap();
+    let good = invite::hash_code(&codes[0]);
+    let used = SignUpTerms {
         invite: Some(&good),
-        ..Terms::default()
+        ..SignUpTerms::default()
     };
-    assert_eq!(open(&accounts, "a@example.com", &used), Opened::Done);
+    assert_eq!(
+        open(&accounts, "a@example.com", &used),
+        OpenAccountOutcome::Done
+    );
     let states = || {
         let mut all = accounts.invites(None, 100).unwrap();
         all.sort_by_key(|invite| invite.used_by.is_none());
@@ -1047,29 +1080,29 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
         "inv_00000000000000zz",
         "inv_+000000000000000",
     ] {
-        assert!(!acting.withdraw_invite(no_such).unwrap(), "{no_such}");
+        assert!(!acting.revoke_invite(no_such).unwrap(), "{no_such}");
     }
     assert!(
         !accounts
-            .acting(&by, NOW + HOUR)
-            .withdraw_invite(other)
+            .with_actor(&by, NOW + HOUR)
+            .revoke_invite(other)
             .unwrap(),
         "it has expired by then"
     );
-    assert!(acting.withdraw_invite(other).unwrap());
-    assert!(!acting.withdraw_invite(other).unwrap(), "twice");
+    assert!(acting.revoke_invite(other).unwrap());
+    assert!(!acting.revoke_invite(other).unwrap(), "twice");
     assert_eq!(states()[1].0, InviteState::Withdrawn);
-    let hash = invite::hash(&codes[1]);
-    let withdrawn = Terms {
+    let hash = invite::hash_code(&codes[1]);
+    let withdrawn = SignUpTerms {
         invite: Some(&hash),
-        ..Terms::default()
+        ..SignUpTerms::default()
     };
     assert_eq!(
         open(&accounts, "b@example.com", &withdrawn),
-        Opened::NoInvite
+        OpenAccountOutcome::NoInvite
     );
     let told: Vec<_> = accounts
-        .audit(None, 10)
+        .audit_log(None, 10)
         .unwrap()
         .into_iter()
         .map(|line| (line.act, line.object))
@@ -1077,11 +1110,11 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
     assert_eq!(told[0], ("invite.withdraw".to_owned(), other.clone()));
     assert_eq!(told.len(), 2, "and the making: {told:?}");
     // The code works in place of the id, and the log does not contain it.
-    let code = acting.invite(1, HOUR).unwrap().remove(0);
-    assert!(acting.withdraw_invite(&format!(" {code}\n")).unwrap());
+    let code = acting.create_invites(1, HOUR).unwrap().remove(0);
+    assert!(acting.revoke_invite(&format!(" {code}\n")).unwrap());
     assert!(
         accounts
-            .audit(None, 1)
+            .audit_log(None, 1)
             .unwrap()
             .iter()
             .all(|line| line.object.starts_with("inv_"))
@@ -1091,10 +1124,10 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
 #[test]
 fn a_thousand_scripted_sign_ups_get_no_more_than_the_budget() {
     let (_folder, accounts) = world();
-    let terms = Terms {
+    let terms = SignUpTerms {
         budget: Some((Micro::new(300 * 10), NOW - HOUR)),
         one_per_mailbox: true,
-        ..Terms::default()
+        ..SignUpTerms::default()
     };
     let spelled = |index: usize| match index % 4 {
         0 => format!("script{index}@example.com"),
@@ -1108,11 +1141,14 @@ fn a_thousand_scripted_sign_ups_get_no_more_than_the_budget() {
     assert_eq!(
         outcomes
             .iter()
-            .filter(|outcome| **outcome == Opened::Done)
+            .filter(|outcome| **outcome == OpenAccountOutcome::Done)
             .count(),
         10
     );
-    assert!(outcomes.contains(&Opened::EmailTaken) && outcomes.contains(&Opened::BudgetSpent));
+    assert!(
+        outcomes.contains(&OpenAccountOutcome::EmailTaken)
+            && outcomes.contains(&OpenAccountOutcome::BudgetSpent)
+    );
     let accounts = accounts.list().unwrap();
     assert_eq!(accounts.len(), 10, "nobody else got in");
     let gmail: Vec<_> = accounts

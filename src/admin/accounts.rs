@@ -2,10 +2,10 @@
 //!
 //! Must not post to the ledger.
 
-use super::App;
+use super::AdminState;
 use super::document;
-use super::problem::Problem;
-use crate::account::{Account, By, Closed, Status};
+use super::error::AdminError;
+use crate::account::{Account, AccountStatus, Actor, CloseAccountOutcome};
 use crate::clock::now_ms;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -15,76 +15,81 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Maximum number of rows per page.
-const PAGE_MAX: u32 = 100;
+const MAX_ROWS_PER_PAGE: u32 = 100;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AccountPage {
+pub struct AccountListQuery {
     cursor: Option<String>,
     limit: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct EntryPage {
+pub struct EntryListQuery {
     before: Option<i64>,
     limit: Option<u32>,
 }
 
-type Asked<T> = Result<Query<T>, QueryRejection>;
-type Named = Result<Path<String>, PathRejection>;
+type QueryResult<T> = Result<Query<T>, QueryRejection>;
+type PathResult = Result<Path<String>, PathRejection>;
 
-impl App {
+impl AdminState {
     /// Finds an account by its id or its e-mail.
-    pub(super) fn find(&self, name: &str) -> Result<Account, Problem> {
+    pub(super) fn find_account(&self, name: &str) -> Result<Account, AdminError> {
         let found = self.accounts.find(name)?;
-        found.ok_or_else(|| Problem::NotFound(format!("no account has the id or e-mail {name:?}")))
+        found.ok_or_else(|| {
+            AdminError::NotFound(format!("no account has the id or e-mail {name:?}"))
+        })
     }
 }
 
-fn rows(limit: Option<u32>) -> Result<u32, Problem> {
-    let limit = limit.unwrap_or(PAGE_MAX);
-    let is_right = (1..=PAGE_MAX).contains(&limit);
+fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
+    let limit = limit.unwrap_or(MAX_ROWS_PER_PAGE);
+    let is_right = (1..=MAX_ROWS_PER_PAGE).contains(&limit);
     is_right
         .then_some(limit)
-        .ok_or_else(|| Problem::Invalid(format!("limit: must be 1 to {PAGE_MAX}")))
+        .ok_or_else(|| AdminError::Invalid(format!("limit: must be 1 to {MAX_ROWS_PER_PAGE}")))
 }
 
 /// The cursor of the next page, which begins after the last row. `None` if this page is not full.
-fn next<T>(rows: &[T], limit: u32, cursor: impl Fn(&T) -> Value) -> Option<Value> {
+fn next_cursor<T>(rows: &[T], limit: u32, cursor: impl Fn(&T) -> Value) -> Option<Value> {
     rows.last()
         .filter(|_| rows.len() as u64 >= u64::from(limit))
         .map(cursor)
 }
 
 pub async fn list(
-    State(app): State<Arc<App>>,
-    page: Asked<AccountPage>,
-) -> Result<Json<Value>, Problem> {
-    let Query(AccountPage { cursor, limit }) = page?;
-    let limit = rows(limit)?;
+    State(app): State<Arc<AdminState>>,
+    page: QueryResult<AccountListQuery>,
+) -> Result<Json<Value>, AdminError> {
+    let Query(AccountListQuery { cursor, limit }) = page?;
+    let limit = parse_limit(limit)?;
     let accounts = app.accounts.page(cursor.as_deref(), limit)?;
-    let next = next(&accounts, limit, |account| json!(account.id));
+    let next = next_cursor(&accounts, limit, |account| json!(account.id));
     let accounts: Vec<_> = accounts.iter().map(document::account).collect();
     Ok(Json(json!({"accounts": accounts, "next": next})))
 }
 
-pub async fn show(State(app): State<Arc<App>>, name: Named) -> Result<Json<Value>, Problem> {
-    let account = app.find(&name?)?;
+pub async fn show(
+    State(app): State<Arc<AdminState>>,
+    name: PathResult,
+) -> Result<Json<Value>, AdminError> {
+    let account = app.find_account(&name?)?;
     let balance = app.billing.balance(&account.id, now_ms())?;
-    Ok(Json(document::account_with(&account, &balance)))
+    Ok(Json(document::account_with_balance(&account, &balance)))
 }
 
 pub async fn entries(
-    State(app): State<Arc<App>>,
-    name: Named,
-    page: Asked<EntryPage>,
-) -> Result<Json<Value>, Problem> {
-    let Query(EntryPage { before, limit }) = page?;
-    let limit = rows(limit)?;
-    let account = app.find(&name?)?;
+    State(app): State<Arc<AdminState>>,
+    name: PathResult,
+    page: QueryResult<EntryListQuery>,
+) -> Result<Json<Value>, AdminError> {
+    let Query(EntryListQuery { before, limit }) = page?;
+    let limit = parse_limit(limit)?;
+    let account = app.find_account(&name?)?;
     let entries = app.billing.entries(&account.id, before, limit)?;
-    let next = next(&entries, limit, |entry| json!(entry.seq));
+    let next = next_cursor(&entries, limit, |entry| json!(entry.seq));
     let shown = entries
         .iter()
         .map(document::entry)
@@ -93,51 +98,51 @@ pub async fn entries(
 }
 
 pub async fn suspend(
-    app: State<Arc<App>>,
-    by: Extension<By>,
-    name: Named,
-) -> Result<Json<Value>, Problem> {
-    set_status(app, by, name, Status::Suspended).await
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    name: PathResult,
+) -> Result<Json<Value>, AdminError> {
+    set_status(app, by, name, AccountStatus::Suspended).await
 }
 
 pub async fn resume(
-    app: State<Arc<App>>,
-    by: Extension<By>,
-    name: Named,
-) -> Result<Json<Value>, Problem> {
-    set_status(app, by, name, Status::Active).await
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    name: PathResult,
+) -> Result<Json<Value>, AdminError> {
+    set_status(app, by, name, AccountStatus::Active).await
 }
 
 async fn set_status(
-    State(app): State<Arc<App>>,
-    Extension(by): Extension<By>,
-    name: Named,
-    status: Status,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: PathResult,
+    status: AccountStatus,
+) -> Result<Json<Value>, AdminError> {
     let Path(name) = name?;
     let actor = by.actor.clone();
     let account = app
-        .write(move |app| {
-            let account = app.find(&name)?;
+        .run_write(move |app| {
+            let account = app.find_account(&name)?;
             if by.actor == account.id {
-                return Err(Problem::Refused(
+                return Err(AdminError::Refused(
                     "suspend or resume an account: not one's own".to_owned(),
                 ));
             }
             match app
                 .accounts
-                .acting(&by, now_ms())
-                .set_status_from_afar(&account.id, status)?
+                .with_actor(&by, now_ms())
+                .set_status_remotely(&account.id, status)?
             {
-                Closed::Done => Ok(account),
-                Closed::NoAccount => Err(Problem::NotFound(format!(
+                CloseAccountOutcome::Done => Ok(account),
+                CloseAccountOutcome::NoAccount => Err(AdminError::NotFound(format!(
                     "account {} is deleted",
                     account.id
                 ))),
-                Closed::LastAdministrator => {
+                CloseAccountOutcome::LastAdministrator => {
                     let what =
                         "suspend an account: not that of the last administrator who can sign in";
-                    Err(Problem::Refused(what.to_owned()))
+                    Err(AdminError::Refused(what.to_owned()))
                 }
             }
         })
@@ -151,39 +156,41 @@ async fn set_status(
 }
 
 pub async fn disable_key(
-    app: State<Arc<App>>,
-    by: Extension<By>,
-    id: Named,
-) -> Result<Json<Value>, Problem> {
-    set_key(app, by, id, false).await
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    id: PathResult,
+) -> Result<Json<Value>, AdminError> {
+    set_key_enabled(app, by, id, false).await
 }
 
 pub async fn enable_key(
-    app: State<Arc<App>>,
-    by: Extension<By>,
-    id: Named,
-) -> Result<Json<Value>, Problem> {
-    set_key(app, by, id, true).await
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    id: PathResult,
+) -> Result<Json<Value>, AdminError> {
+    set_key_enabled(app, by, id, true).await
 }
 
-async fn set_key(
-    State(app): State<Arc<App>>,
-    Extension(by): Extension<By>,
-    id: Named,
+async fn set_key_enabled(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    id: PathResult,
     enabled: bool,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, AdminError> {
     let Path(id) = id?;
     let (key, actor) = (id.clone(), by.actor.clone());
     if !app
-        .write(move |app| {
+        .run_write(move |app| {
             Ok(app
                 .accounts
-                .acting(&by, now_ms())
+                .with_actor(&by, now_ms())
                 .set_key_enabled(&key, enabled)?)
         })
         .await?
     {
-        return Err(Problem::NotFound(format!("no live key has the id {id:?}")));
+        return Err(AdminError::NotFound(format!(
+            "no live key has the id {id:?}"
+        )));
     }
     let value = document::key_status(&id, enabled);
     log::info!(

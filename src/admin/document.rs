@@ -2,12 +2,12 @@
 //!
 //! Must not look anything up.
 
-use crate::account::{Account, KeyStatus, Role, Status};
+use crate::account::{Account, AccountStatus, ApiKeyStatus, Role};
 use crate::billing::Balance;
 use crate::clock::rfc3339;
 use crate::money::Micro;
 use crate::store::StoreError;
-use crate::store::ledger::{Detail, Entry, Posted, PostedDetail};
+use crate::store::ledger::{EndingDetail, LedgerEntry, PostingDetail, PostingResult};
 use serde_json::{Value, json};
 
 pub fn account(account: &Account) -> Value {
@@ -22,7 +22,7 @@ pub fn account(account: &Account) -> Value {
 }
 
 /// An account with its balance.
-pub fn account_with(of: &Account, balance: &Balance) -> Value {
+pub fn account_with_balance(of: &Account, balance: &Balance) -> Value {
     let mut value = account(of);
     value["balance"] = json!(balance.balance);
     value["held"] = json!(balance.held);
@@ -36,22 +36,22 @@ pub fn account_with(of: &Account, balance: &Balance) -> Value {
 }
 
 /// An account after a change of its status.
-pub fn status(account: &Account, status: Status) -> Value {
+pub fn status(account: &Account, status: AccountStatus) -> Value {
     json!({"account_id": account.id, "email": account.email, "status": status.name()})
 }
 
 /// A key after it was disabled or enabled.
 pub fn key_status(id: &str, enabled: bool) -> Value {
     let status = if enabled {
-        KeyStatus::Active
+        ApiKeyStatus::Active
     } else {
-        KeyStatus::Disabled
+        ApiKeyStatus::Disabled
     };
     json!({"key_id": id, "status": status.name()})
 }
 
 /// The result of a posting over HTTP.
-pub fn posted(kind: &str, reference: &str, posted: &Posted) -> Value {
+pub fn posting(kind: &str, reference: &str, posted: &PostingResult) -> Value {
     json!({
         "account": posted.account, "kind": kind, "ref": reference, "credits": posted.change, "balance": posted.balance,
         "new": posted.is_new,
@@ -62,7 +62,7 @@ pub fn posted(kind: &str, reference: &str, posted: &Posted) -> Value {
 ///
 /// # Errors
 /// Returns an error if the entry's detail cannot be parsed.
-pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
+pub fn entry(entry: &LedgerEntry) -> Result<Value, StoreError> {
     let mut row = json!({
         "seq": entry.seq, "at": rfc3339(entry.at_ms), "kind": entry.kind, "ref": entry.reference, "change": entry.change(),
         "balance_after": entry.bal_paid.plus(entry.bal_trial), "prev": hex(&entry.prev), "hash": hex(&entry.hash),
@@ -70,7 +70,7 @@ pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
     let unread =
         |error| StoreError::Unusable(format!("read the detail of entry {}: {error}", entry.seq));
     if entry.is_ending() {
-        let detail: Detail = serde_json::from_str(&entry.detail).map_err(unread)?;
+        let detail: EndingDetail = serde_json::from_str(&entry.detail).map_err(unread)?;
         row["request_id"] = json!(entry.reference);
         row["model"] = json!(detail.model);
         row["outcome"] = json!(detail.outcome);
@@ -79,12 +79,12 @@ pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
         row["writeoff"] = json!(entry.writeoff);
         return Ok(row);
     }
-    let PostedDetail {
+    let PostingDetail {
         request_id,
         reason,
         actor,
         ..
-    } = PostedDetail::read(&entry.detail).map_err(unread)?;
+    } = PostingDetail::decode(&entry.detail).map_err(unread)?;
     for (name, value) in [
         ("request_id", request_id),
         ("reason", reason),

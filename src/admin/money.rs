@@ -3,14 +3,16 @@
 //!
 //! Reports malformed input by member, and leaves it to the ledger what is allowed.
 
-use super::App;
+use super::AdminState;
 use super::document;
-use super::problem::Problem;
-use crate::account::By;
-use crate::billing::correct::{REASON_CHARS_MAX, REFERENCE_CHARS_MAX, is_reason, is_reference};
+use super::error::AdminError;
+use crate::account::Actor;
+use crate::billing::corrections::{
+    MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
+};
 use crate::clock::now_ms;
-use crate::money::{MICRO_MAX, Micro};
-use crate::store::ledger::{Change, ChangeKind, Posted, Refund};
+use crate::money::{MAX_MICRO, Micro};
+use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -20,14 +22,14 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-type Body = Result<Bytes, BytesRejection>;
-type Named = Result<Path<String>, PathRejection>;
-type Outcome = Result<(StatusCode, Json<Value>), Problem>;
+type BodyResult = Result<Bytes, BytesRejection>;
+type PathParam = Result<Path<String>, PathRejection>;
+type JsonResult = Result<(StatusCode, Json<Value>), AdminError>;
 
 /// The body of a grant, a top-up or a refund.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Amount {
+struct AmountBody {
     #[serde(default, deserialize_with = "given")]
     credits: Option<Value>,
     #[serde(default, rename = "ref", deserialize_with = "given")]
@@ -36,7 +38,7 @@ struct Amount {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Adjustment {
+struct AdjustmentBody {
     #[serde(default, deserialize_with = "given")]
     credits: Option<Value>,
     #[serde(default, rename = "ref", deserialize_with = "given")]
@@ -51,73 +53,86 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D:
     Value::deserialize(deserializer).map(Some)
 }
 
-pub async fn grant(app: State<Arc<App>>, by: Extension<By>, name: Named, body: Body) -> Outcome {
-    give(app, by, name, body, ChangeKind::Grant).await
+pub async fn grant(
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    name: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    post_credits(app, by, name, body, BalanceChangeKind::Grant).await
 }
 
-pub async fn top_up(app: State<Arc<App>>, by: Extension<By>, name: Named, body: Body) -> Outcome {
-    give(app, by, name, body, ChangeKind::TopUp).await
+pub async fn top_up(
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    name: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    post_credits(app, by, name, body, BalanceChangeKind::TopUp).await
 }
 
-async fn give(
-    State(app): State<Arc<App>>,
-    Extension(by): Extension<By>,
-    name: Named,
-    body: Body,
-    kind: ChangeKind<'static>,
-) -> Outcome {
-    let Amount { credits, reference } = read(&body?)?;
-    let amount = positive(credits)?.ok_or_else(|| missing("credits"))?;
-    let order = Order {
+async fn post_credits(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: PathParam,
+    body: BodyResult,
+    kind: BalanceChangeKind<'static>,
+) -> JsonResult {
+    let AmountBody { credits, reference } = parse_body(&body?)?;
+    let amount = parse_positive_amount(credits)?.ok_or_else(|| missing_member("credits"))?;
+    let order = PostingRequest {
         name: name?.0,
         amount,
-        reference: reference_of(reference)?,
+        reference: parse_reference(reference)?,
         by,
     };
-    app.write(move |app| order.post(app, kind)).await
+    app.run_write(move |app| order.post(app, kind)).await
 }
 
 pub async fn adjust(
-    State(app): State<Arc<App>>,
-    Extension(by): Extension<By>,
-    name: Named,
-    body: Body,
-) -> Outcome {
-    let Adjustment {
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    let AdjustmentBody {
         credits,
         reference,
         reason,
-    } = read(&body?)?;
-    let amount = amount_of(credits)?.ok_or_else(|| missing("credits"))?;
+    } = parse_body(&body?)?;
+    let amount = parse_amount(credits)?.ok_or_else(|| missing_member("credits"))?;
     if amount == Micro::ZERO {
-        return Err(Problem::Invalid("credits: must not be 0".into()));
+        return Err(AdminError::Invalid("credits: must not be 0".into()));
     }
-    let reason = text("reason", reason)?;
-    if !is_reason(&reason) {
-        return Err(Problem::Invalid(format!(
-            "reason: must be a text of 1 to {REASON_CHARS_MAX} characters"
+    let reason = parse_text("reason", reason)?;
+    if !is_valid_reason(&reason) {
+        return Err(AdminError::Invalid(format!(
+            "reason: must be a text of 1 to {MAX_REASON_CHARS} characters"
         )));
     }
-    let order = Order {
+    let order = PostingRequest {
         name: name?.0,
         amount,
-        reference: reference_of(reference)?,
+        reference: parse_reference(reference)?,
         by,
     };
-    app.write(move |app| order.post(app, ChangeKind::Adjust { reason: &reason }))
+    app.run_write(move |app| order.post(app, BalanceChangeKind::Adjust { reason: &reason }))
         .await
 }
 
 pub async fn refund(
-    State(app): State<Arc<App>>,
-    Extension(by): Extension<By>,
-    request_id: Named,
-    body: Body,
-) -> Outcome {
-    let Amount { credits, reference } = read(&body?)?;
-    let (amount, reference, Path(request_id)) =
-        (positive(credits)?, reference_of(reference)?, request_id?);
-    app.write(move |app| {
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    request_id: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    let AmountBody { credits, reference } = parse_body(&body?)?;
+    let (amount, reference, Path(request_id)) = (
+        parse_positive_amount(credits)?,
+        parse_reference(reference)?,
+        request_id?,
+    );
+    app.run_write(move |app| {
         let (reference, request_id) = (reference.as_str(), request_id.as_str());
         let (actor, at_ms) = (by.actor.as_str(), now_ms());
         let refund = Refund {
@@ -128,34 +143,34 @@ pub async fn refund(
             at_ms,
         };
         let what = json!({"credits": amount, "ref": reference});
-        let acting = app.accounts.acting(&by, at_ms);
-        let posted = acting.order("request.refund", request_id, &what, || {
-            app.billing.give_back(&refund)
+        let acting = app.accounts.with_actor(&by, at_ms);
+        let posted = acting.record_then_run("request.refund", request_id, &what, || {
+            app.billing.post_refund(&refund)
         })?;
-        Ok(told("refund", reference, actor, &posted))
+        Ok(posting_response("refund", reference, actor, &posted))
     })
     .await
 }
 
 /// A posting: its account, its content and its actor.
-struct Order {
+struct PostingRequest {
     name: String,
     amount: Micro,
     reference: String,
-    by: By,
+    by: Actor,
 }
 
-impl Order {
-    fn post(&self, app: &App, kind: ChangeKind<'_>) -> Outcome {
+impl PostingRequest {
+    fn post(&self, app: &AdminState, kind: BalanceChangeKind<'_>) -> JsonResult {
         let Self {
             name,
             amount,
             reference,
             by,
         } = self;
-        let account = app.find(name)?.id;
+        let account = app.find_account(name)?.id;
         let (amount, actor, at_ms) = (*amount, by.actor.as_str(), now_ms());
-        let change = Change {
+        let change = BalanceChange {
             kind,
             reference,
             account: &account,
@@ -163,14 +178,19 @@ impl Order {
             actor: Some(actor),
             at_ms,
         };
-        let acting = app.accounts.acting(by, at_ms);
-        let posted = acting.change(&change, || app.billing.change(&change))?;
-        Ok(told(kind.name(), reference, actor, &posted))
+        let acting = app.accounts.with_actor(by, at_ms);
+        let posted = acting.record_then_post(&change, || app.billing.post_change(&change))?;
+        Ok(posting_response(kind.name(), reference, actor, &posted))
     }
 }
 
-fn told(kind: &str, reference: &str, actor: &str, posted: &Posted) -> (StatusCode, Json<Value>) {
-    let Posted {
+fn posting_response(
+    kind: &str,
+    reference: &str,
+    actor: &str,
+    posted: &PostingResult,
+) -> (StatusCode, Json<Value>) {
+    let PostingResult {
         account,
         is_new,
         change,
@@ -186,55 +206,55 @@ fn told(kind: &str, reference: &str, actor: &str, posted: &Posted) -> (StatusCod
     } else {
         StatusCode::OK
     };
-    (status, Json(document::posted(kind, reference, posted)))
+    (status, Json(document::posting(kind, reference, posted)))
 }
 
 /// Parses the body of a posting: an object with only the expected members, each at most once.
-fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Problem> {
+fn parse_body<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, AdminError> {
     // Otherwise serde would accept an array and take its items as the members in order.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Problem::Invalid("the body must be a JSON object".into()));
+        return Err(AdminError::Invalid("the body must be a JSON object".into()));
     }
-    serde_json::from_slice(body).map_err(|error| Problem::Invalid(format!("the body: {error}")))
+    serde_json::from_slice(body).map_err(|error| AdminError::Invalid(format!("the body: {error}")))
 }
 
-fn missing(name: &str) -> Problem {
-    Problem::Invalid(format!("{name}: is missing"))
+fn missing_member(name: &str) -> AdminError {
+    AdminError::Invalid(format!("{name}: is missing"))
 }
 
-fn text(name: &str, value: Option<Value>) -> Result<String, Problem> {
+fn parse_text(name: &str, value: Option<Value>) -> Result<String, AdminError> {
     match value {
         Some(Value::String(text)) => Ok(text),
-        Some(_) => Err(Problem::Invalid(format!("{name}: must be a text"))),
-        None => Err(missing(name)),
+        Some(_) => Err(AdminError::Invalid(format!("{name}: must be a text"))),
+        None => Err(missing_member(name)),
     }
 }
 
-fn reference_of(value: Option<Value>) -> Result<String, Problem> {
-    let reference = text("ref", value)?;
-    if !is_reference(&reference) {
+fn parse_reference(value: Option<Value>) -> Result<String, AdminError> {
+    let reference = parse_text("ref", value)?;
+    if !is_valid_reference(&reference) {
         let why = format!(
-            "ref: must be a text of 1 to {REFERENCE_CHARS_MAX} characters without control characters"
+            "ref: must be a text of 1 to {MAX_REFERENCE_CHARS} characters without control characters"
         );
-        return Err(Problem::Invalid(why));
+        return Err(AdminError::Invalid(why));
     }
     Ok(reference)
 }
 
-fn amount_of(value: Option<Value>) -> Result<Option<Micro>, Problem> {
+fn parse_amount(value: Option<Value>) -> Result<Option<Micro>, AdminError> {
     let Some(value) = value else { return Ok(None) };
     let amount = value.as_str().and_then(|text| text.parse().ok());
     amount.map(Some).ok_or_else(|| {
-        let largest = Micro::new(MICRO_MAX);
+        let largest = Micro::new(MAX_MICRO);
         let what = "must be a text with a decimal number of credits, such as \"12.5\", with at most 6 decimals";
-        Problem::Invalid(format!("credits: {what}, up to {largest}"))
+        AdminError::Invalid(format!("credits: {what}, up to {largest}"))
     })
 }
 
-fn positive(value: Option<Value>) -> Result<Option<Micro>, Problem> {
-    match amount_of(value)? {
+fn parse_positive_amount(value: Option<Value>) -> Result<Option<Micro>, AdminError> {
+    match parse_amount(value)? {
         Some(amount) if !amount.is_positive() => {
-            Err(Problem::Invalid("credits: must be above 0".into()))
+            Err(AdminError::Invalid("credits: must be above 0".into()))
         }
         amount => Ok(amount),
     }

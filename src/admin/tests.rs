@@ -1,7 +1,7 @@
 //! Tests the admin API over real connections: authorization, and every status that it returns.
 
 use super::*;
-use crate::account::{NewAccount, Role, sign_up_with};
+use crate::account::{NewAccount, Role, open_account};
 use crate::clock::now_ms;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ async fn world() -> World {
             role,
             trial: None,
         };
-        let account = sign_up_with(&accounts, &billing, &new, now_ms()).unwrap();
+        let account = open_account(&accounts, &billing, &new, now_ms()).unwrap();
         accounts.create_key(&account.id, "test", now_ms()).unwrap()
     };
     let (admin, own) = (
@@ -182,7 +182,7 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
         role: Role::Viewer,
         trial: None,
     };
-    let viewer = sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    let viewer = open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
     let viewer = world
         .accounts
         .create_key(&viewer.id, "test", now_ms())
@@ -202,12 +202,12 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     assert!(world.accounts.set_key_enabled(&id, true).unwrap());
     world
         .accounts
-        .set_status(&root.id, crate::account::Status::Suspended)
+        .set_status(&root.id, crate::account::AccountStatus::Suspended)
         .unwrap();
     world.fails("GET", "/accounts", "", 403, "forbidden").await;
     world
         .accounts
-        .set_status(&root.id, crate::account::Status::Active)
+        .set_status(&root.id, crate::account::AccountStatus::Active)
         .unwrap();
     assert_eq!(world.ask("GET", "/accounts", "").await.status, 200);
     assert!(world.accounts.revoke_key(None, &id, now_ms()).unwrap());
@@ -294,7 +294,7 @@ async fn what_is_malformed_is_named_and_posts_nothing() {
         .fails(
             "POST",
             grants,
-            &format!("{{{}", " ".repeat(BODY_BYTES_MAX)),
+            &format!("{{{}", " ".repeat(MAX_BODY_BYTES)),
             413,
             "too_large",
         )
@@ -461,7 +461,7 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
             role: Role::Member,
             trial: None,
         };
-        sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+        open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
         let body = json!({"credits": "1", "ref": format!("r{index}")});
         assert_eq!(
             world
@@ -529,7 +529,7 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
             role: Role::Admin,
             trial: None,
         };
-        sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+        open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
     };
     admin("first@example.com");
     let message = world
@@ -546,13 +546,13 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
         "{message}"
     );
     let is_active = |email| {
-        world.accounts.find(email).unwrap().unwrap().status == crate::account::Status::Active
+        world.accounts.find(email).unwrap().unwrap().status == crate::account::AccountStatus::Active
     };
     assert!(is_active("root@example.com") && is_active("first@example.com"));
     assert!(
         world
             .accounts
-            .audit(None, 10)
+            .audit_log(None, 10)
             .unwrap()
             .iter()
             .all(|line| line.act != "account.suspend")

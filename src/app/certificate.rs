@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 /// A certificate chain and its key, as last loaded successfully from their files.
 #[derive(Debug)]
-pub struct Certificate(ArcSwap<CertifiedKey>);
+pub struct ReloadableCertificate(ArcSwap<CertifiedKey>);
 
-impl Certificate {
+impl ReloadableCertificate {
     /// # Errors
     /// Returns an error if a file cannot be read, or if certificate and key do not match.
-    pub fn read(files: &(PathBuf, PathBuf)) -> anyhow::Result<Arc<Self>> {
-        Ok(Arc::new(Self(ArcSwap::from_pointee(Self::certified(
+    pub fn from_files(files: &(PathBuf, PathBuf)) -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self(ArcSwap::from_pointee(Self::load_files(
             files,
         )?))))
     }
@@ -27,7 +27,7 @@ impl Certificate {
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or if certificate and key do not match.
-    pub fn certified((cert, key): &(PathBuf, PathBuf)) -> anyhow::Result<CertifiedKey> {
+    pub fn load_files((cert, key): &(PathBuf, PathBuf)) -> anyhow::Result<CertifiedKey> {
         pingora::tls::install_default_crypto_provider();
         let provider = CryptoProvider::get_default().context("no cryptography")?;
         let path = |path: &Path| {
@@ -50,12 +50,12 @@ impl Certificate {
     }
 
     /// Replaces the certificate for all future handshakes.
-    pub fn show(&self, certified: CertifiedKey) {
+    pub fn replace(&self, certified: CertifiedKey) {
         self.0.store(Arc::new(certified));
     }
 }
 
-impl ResolvesServerCert for Certificate {
+impl ResolvesServerCert for ReloadableCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.load_full())
     }

@@ -3,8 +3,8 @@
 //! Each reason has a code for programs and a sentence for people. Must not decide what to refuse:
 //! it queries the components that refuse work.
 
-use super::Life;
-use crate::edge::pressure::Shortage;
+use super::ServerHandle;
+use crate::edge::resource_guard::Shortage;
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,30 +14,30 @@ use std::sync::atomic::Ordering;
 
 /// A reason to send new work elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reason {
+pub struct UnreadyReason {
     pub code: &'static str,
     pub message: String,
 }
 
-fn reason(code: &'static str, message: impl Into<String>) -> Reason {
-    Reason {
+fn reason(code: &'static str, message: impl Into<String>) -> UnreadyReason {
+    UnreadyReason {
         code,
         message: message.into(),
     }
 }
 
 #[derive(Serialize)]
-struct Body {
+struct ReadinessBody {
     ready: bool,
-    reasons: Vec<Reason>,
+    reasons: Vec<UnreadyReason>,
 }
 
 /// Responds 200 or 503, as JSON if the client accepts it, else as text.
-pub fn handler(life: Life) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
-    move |headers| ready(answer(life.reasons(), &headers))
+pub fn handler(life: ServerHandle) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
+    move |headers| ready(build_response(life.unready_reasons(), &headers))
 }
 
-fn answer(reasons: Vec<Reason>, headers: &HeaderMap) -> Response {
+fn build_response(reasons: Vec<UnreadyReason>, headers: &HeaderMap) -> Response {
     let status = if reasons.is_empty() {
         StatusCode::OK
     } else {
@@ -50,7 +50,7 @@ fn answer(reasons: Vec<Reason>, headers: &HeaderMap) -> Response {
     if accept.contains("application/json") {
         return (
             status,
-            Json(Body {
+            Json(ReadinessBody {
                 ready: reasons.is_empty(),
                 reasons,
             }),
@@ -66,9 +66,9 @@ fn answer(reasons: Vec<Reason>, headers: &HeaderMap) -> Response {
     (status, text).into_response()
 }
 
-impl Life {
+impl ServerHandle {
     /// The reasons not to send new work to this process; empty if it is ready.
-    fn reasons(&self) -> Vec<Reason> {
+    fn unready_reasons(&self) -> Vec<UnreadyReason> {
         if !self.ready.load(Ordering::Acquire) {
             return vec![reason("starting", "it does not listen yet")];
         }
@@ -82,7 +82,7 @@ impl Life {
                 "it is about to end, and still serves what comes",
             ));
         }
-        if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.trouble()) {
+        if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.outage_reason()) {
             reasons.push(reason("store", trouble));
         }
         if !self.billing.is_healthy() {
@@ -91,7 +91,7 @@ impl Life {
                 "what has ended does not reach the ledger, or the journal has no room",
             ));
         }
-        match self.pressure.not_ready() {
+        match self.pressure.recent_shortage() {
             Some(Shortage::Memory) => {
                 reasons.push(reason(
                     "memory",
@@ -118,7 +118,7 @@ mod tests {
     async fn the_reasons_are_text_or_json() {
         let body = |reasons, accept: Option<&'static str>| async move {
             let accept = accept.map(|accept| (header::ACCEPT, accept.parse().unwrap()));
-            let answer = answer(reasons, &accept.into_iter().collect());
+            let answer = build_response(reasons, &accept.into_iter().collect());
             let status = answer.status().as_u16();
             let bytes = axum::body::to_bytes(answer.into_body(), 1_024)
                 .await

@@ -6,8 +6,8 @@
 //! cannot change are reported by their key and keep their values. Must not cut anything: a request
 //! keeps the settings under which it was admitted.
 
-use super::certificate::Certificate;
-use crate::config::{self, Limits, Settings, Source, Stamp};
+use super::certificate::ReloadableCertificate;
+use crate::config::{self, FileStamp, Limits, Settings, SourceFile};
 use crate::store::StoreError;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
@@ -18,34 +18,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval at which the files are checked.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that the files must be unchanged before a reload, so that a half-written file is not read.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Updates billing: stores the prices of models before they are used, and billing's limits.
-type TellBilling = Box<dyn Fn(&Settings) -> Result<(), StoreError> + Send + Sync>;
+type BillingUpdate = Box<dyn Fn(&Settings) -> Result<(), StoreError> + Send + Sync>;
 
-pub struct Reload {
+pub struct ConfigReloader {
     config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
-    certificate: Option<Arc<Certificate>>,
+    certificate: Option<Arc<ReloadableCertificate>>,
     /// Access log, in a process that serves requests.
     access: Option<AccessLog>,
-    tell_billing: TellBilling,
+    tell_billing: BillingUpdate,
     /// Limits at start; some of them cannot change later.
     started: Limits,
     /// Files of the last load, successful or not. The lock is held during a load, so that a later
     /// load always wins.
-    sources: Mutex<Vec<Source>>,
+    sources: Mutex<Vec<SourceFile>>,
 }
 
-impl Reload {
+impl ConfigReloader {
     pub fn new(
         config_file: &Path,
         settings: &Arc<ArcSwap<Settings>>,
-        certificate: Option<Arc<Certificate>>,
+        certificate: Option<Arc<ReloadableCertificate>>,
         access: Option<AccessLog>,
-        tell_billing: TellBilling,
+        tell_billing: BillingUpdate,
     ) -> Arc<Self> {
         let now = settings.load();
         Arc::new(Self {
@@ -60,8 +60,8 @@ impl Reload {
     }
 
     /// Reloads models, prices, vendors, limits and the certificate from their files.
-    pub fn now(&self) {
-        self.read(&mut self.sources());
+    pub fn reload(&self) {
+        self.reload_sources(&mut self.sources());
     }
 
     /// Starts a thread that reloads the settings after a change of the files, until shutdown.
@@ -75,8 +75,8 @@ impl Reload {
         let look = move || {
             let mut changing = None;
             while !is_over() {
-                std::thread::sleep(LOOK);
-                self.look(&mut changing);
+                std::thread::sleep(POLL_INTERVAL);
+                self.poll_files(&mut changing);
             }
         };
         std::thread::Builder::new()
@@ -87,37 +87,40 @@ impl Reload {
 
     /// Checks the files once. `changing`: the stamps at the last check, and the time since which
     /// they are unchanged, if they differ from the loaded files.
-    fn look(&self, changing: &mut Option<(Vec<Stamp>, Instant)>) {
+    fn poll_files(&self, changing: &mut Option<(Vec<FileStamp>, Instant)>) {
         let mut sources = self.sources();
         let now: Vec<_> = sources
             .iter()
-            .map(|source| source.again().stamp())
+            .map(|source| source.restat().stamp())
             .collect();
-        let is_read = sources.iter().map(Source::stamp).eq(now.iter().copied());
+        let is_read = sources
+            .iter()
+            .map(SourceFile::stamp)
+            .eq(now.iter().copied());
         if is_read || !self.settings.load().watch {
             *changing = None;
             return;
         }
         match changing {
             Some((before, since)) if *before == now => {
-                if since.elapsed() >= QUIET {
+                if since.elapsed() >= QUIET_INTERVAL {
                     *changing = None;
-                    self.read(&mut sources);
+                    self.reload_sources(&mut sources);
                 }
             }
             _ => *changing = Some((now, Instant::now())),
         }
     }
 
-    fn sources(&self) -> MutexGuard<'_, Vec<Source>> {
+    fn sources(&self) -> MutexGuard<'_, Vec<SourceFile>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, sources: &mut Vec<Source>) {
+    fn reload_sources(&self, sources: &mut Vec<SourceFile>) {
         let outcome = match config::load(&self.config_file) {
             Ok(new) => {
                 sources.clone_from(&new.sources);
-                self.take(new)
+                self.apply(new)
             }
             Err(faults) => {
                 sources.clone_from(&faults.sources);
@@ -138,16 +141,16 @@ impl Reload {
         METRICS.config_reloads.with_label_values(&[result]).inc();
     }
 
-    fn take(&self, mut new: Settings) -> anyhow::Result<()> {
+    fn apply(&self, mut new: Settings) -> anyhow::Result<()> {
         let certificate = self.certificate.as_ref().zip(new.tls.as_ref());
         let read = certificate
-            .map(|(_, files)| Certificate::certified(files))
+            .map(|(_, files)| ReloadableCertificate::load_files(files))
             .transpose()?;
         let shown = certificate
             .map(|(certificate, (path, _))| (Arc::clone(certificate), path.clone()))
             .zip(read);
         let old = self.settings.load_full();
-        let waiting = keep_fixed(&old, &self.started, &mut new);
+        let waiting = retain_fixed_settings(&old, &self.started, &mut new);
         let access = self.access.as_ref().filter(|_| {
             (&old.access_log, old.limits.access_log_lines)
                 != (&new.access_log, new.limits.access_log_lines)
@@ -161,13 +164,13 @@ impl Reload {
         let opened = opened.transpose()?;
         (self.tell_billing)(&new)?;
         if let Some(((certificate, path), read)) = shown {
-            certificate.show(read);
+            certificate.replace(read);
             log::info!("took the TLS certificate {} anew", path.display());
         }
         if let Some((access, opened)) = opened {
-            access.turn_to(opened);
+            access.replace_writer(opened);
         }
-        tell_waiting(&waiting);
+        report_pending_keys(&waiting);
         self.settings.store(Arc::new(new));
         Ok(())
     }
@@ -176,21 +179,25 @@ impl Reload {
 /// Restores in `new` the settings that this process keeps until it exits: its listeners, the
 /// location of its data, and whatever was dimensioned at start. Returns the keys whose change has
 /// no effect.
-fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'static str> {
+fn retain_fixed_settings(
+    old: &Settings,
+    started: &Limits,
+    new: &mut Settings,
+) -> Vec<&'static str> {
     let mut waiting = Vec::new();
-    keep("listen.edge", &old.edge, &mut new.edge, &mut waiting);
-    keep(
+    retain_setting("listen.edge", &old.edge, &mut new.edge, &mut waiting);
+    retain_setting(
         "listen.sidecar",
         &old.sidecar,
         &mut new.sidecar,
         &mut waiting,
     );
-    keep("listen.admin", &old.admin, &mut new.admin, &mut waiting);
+    retain_setting("listen.admin", &old.admin, &mut new.admin, &mut waiting);
     if old.tls.is_some() != new.tls.is_some() {
-        keep("listen.tls", &old.tls, &mut new.tls, &mut waiting);
+        retain_setting("listen.tls", &old.tls, &mut new.tls, &mut waiting);
     }
-    keep("data_dir", &old.data_dir, &mut new.data_dir, &mut waiting);
-    keep(
+    retain_setting("data_dir", &old.data_dir, &mut new.data_dir, &mut waiting);
+    retain_setting(
         "telemetry.traces",
         &old.traces,
         &mut new.traces,
@@ -200,21 +207,21 @@ fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'sta
         new.store = old.store.clone();
         waiting.push("store");
     }
-    keep(
+    retain_setting(
         "store.allow_volatile",
         &old.allow_volatile,
         &mut new.allow_volatile,
         &mut waiting,
     );
-    waiting.extend(keep_limits(started, &mut new.limits));
+    waiting.extend(retain_fixed_limits(started, &mut new.limits));
     let limits = &mut new.limits;
-    keep(
+    retain_setting(
         "limits.cpu_threads",
         &started.cpu_threads,
         &mut limits.cpu_threads,
         &mut waiting,
     );
-    keep(
+    retain_setting(
         "limits.keepalive_requests",
         &started.keepalive_requests,
         &mut limits.keepalive_requests,
@@ -240,7 +247,7 @@ fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'sta
 }
 
 /// Reports the keys that the running process cannot change, in the log and as a metric.
-pub fn tell_waiting(keys: &[&'static str]) {
+pub fn report_pending_keys(keys: &[&'static str]) {
     for key in keys {
         log::warn!("{key} was changed: that is taken at the next start or upgrade");
     }
@@ -251,23 +258,23 @@ pub fn tell_waiting(keys: &[&'static str]) {
 
 /// Restores the limits with which the ledger was opened. Returns the keys whose change has no
 /// effect.
-pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
+pub fn retain_fixed_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
     let mut waiting = Vec::new();
     let key = "limits.journal_segment_bytes";
-    keep(
+    retain_setting(
         key,
         &started.journal_segment_bytes,
         &mut limits.journal_segment_bytes,
         &mut waiting,
     );
     let key = "limits.journal_reserve_bytes";
-    keep(
+    retain_setting(
         key,
         &started.journal_reserve_bytes,
         &mut limits.journal_reserve_bytes,
         &mut waiting,
     );
-    keep(
+    retain_setting(
         "limits.journal_pending",
         &started.journal_pending,
         &mut limits.journal_pending,
@@ -276,7 +283,7 @@ pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
     // The queue for the ledger was dimensioned for this number of requests; a lower limit is
     // possible.
     if limits.open_requests > started.open_requests {
-        keep(
+        retain_setting(
             "limits.open_requests",
             &started.open_requests,
             &mut limits.open_requests,
@@ -286,7 +293,7 @@ pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
     waiting
 }
 
-fn keep<T: Clone + PartialEq>(
+fn retain_setting<T: Clone + PartialEq>(
     key: &'static str,
     kept: &T,
     new: &mut T,

@@ -4,7 +4,7 @@
 //! so does an alert. Runs at start and after each reload. Must not remove a series: requests for
 //! the models of an earlier config may still run.
 
-use crate::catalog::Vendor;
+use crate::catalog::CatalogVendor;
 use crate::config::Settings;
 use crate::edge;
 use crate::protocol::Protocol;
@@ -66,7 +66,7 @@ pub fn create(settings: &Settings) {
     METRICS.gen_ai.add_models(providers);
 }
 
-fn provider(vendor: &Vendor) -> &str {
+fn provider(vendor: &CatalogVendor) -> &str {
     gen_ai::provider(
         &vendor.name,
         vendor
@@ -134,7 +134,7 @@ fn create_model(model: &str) {
     }
 }
 
-fn create_vendor(vendor: &Vendor) {
+fn create_vendor(vendor: &CatalogVendor) {
     let name = vendor.name.as_str();
     for (class, _) in Usage::default().tokens() {
         METRICS.vendor_cut_tokens.with_label_values(&[name, class]);

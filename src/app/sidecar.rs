@@ -3,12 +3,12 @@
 //!
 //! Must not admit requests: the shared store does that.
 
-use super::reload::Reload;
-use super::signals::{Early, End};
-use super::{admin_interface, bind, observe_admin};
+use super::reload::ConfigReloader;
+use super::signals::{StartupSignals, TerminationSignals};
+use super::{admin_router, bind, observe_admin};
 use crate::account::{self, Accounts};
 use crate::billing::Billing;
-use crate::billing::feeder::Feeder;
+use crate::billing::ledger_ingest::LedgerIngest;
 use crate::clock;
 use crate::config::Settings;
 use crate::sidecar::{self, Sidecar};
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Time that open pages have to end at shutdown.
-const END_WITHIN: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves until SIGTERM or SIGINT; reloads the config file on SIGHUP or after a change.
 ///
@@ -34,13 +34,13 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address
         .context("store.kind: embedded has no sidecar of its own: use `model-gateway run`")?;
-    let early = Early::listen()?;
+    let early = StartupSignals::listen()?;
     crate::edge::descriptors::raise_limit();
     let accounts = Accounts::open(&settings.data_dir)?;
-    let billing = Billing::open_beside(&settings.data_dir, Some(address.clone()))?;
+    let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()))?;
     let now_ms = clock::now_ms();
-    billing.keep_prices(settings.catalog.models(), now_ms)?;
-    let feeder = Arc::new(Feeder::start(
+    billing.store_prices(settings.catalog.models(), now_ms)?;
+    let feeder = Arc::new(LedgerIngest::start(
         &settings.data_dir,
         &address,
         settings.allow_volatile,
@@ -56,22 +56,22 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
     let till = state.billing.clone();
     let keep_prices =
-        Box::new(move |new: &Settings| till.keep_prices(new.catalog.models(), clock::now_ms()));
-    let reload = Reload::new(config_file, &state.settings, None, None, keep_prices);
+        Box::new(move |new: &Settings| till.store_prices(new.catalog.models(), clock::now_ms()));
+    let reload = ConfigReloader::new(config_file, &state.settings, None, None, keep_prices);
     Arc::clone(&reload)
         .watch(|| false)
         .context("watch the config file")?;
     let served = runtime.block_on(serve(&reload, early, state, Arc::clone(&feeder)));
     runtime.shutdown_timeout(Duration::from_secs(1));
-    feeder.finish();
+    feeder.shut_down();
     served
 }
 
 async fn serve(
-    reload: &Reload,
-    early: Early,
+    reload: &ConfigReloader,
+    early: StartupSignals,
     state: Sidecar,
-    feeder: Arc<Feeder>,
+    feeder: Arc<LedgerIngest>,
 ) -> anyhow::Result<()> {
     let settings = state.settings.load_full();
     let pages = bind("listen.sidecar", settings.sidecar)?;
@@ -82,8 +82,8 @@ async fn serve(
         async move { drop(closing.wait_for(|closed| *closed).await) }
     };
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
-    let interface = admin_interface(&settings, &state.accounts, &state.billing);
-    let interface = own_state(feeder)
+    let interface = admin_router(&settings, &state.accounts, &state.billing);
+    let interface = status_router(feeder)
         .merge(interface)
         .layer(from_fn(observe_admin))
         .into_make_service_with_connect_info::<std::net::SocketAddr>();
@@ -102,32 +102,35 @@ async fn serve(
     tokio::pin!(ended);
     tokio::select! {
         outcome = &mut ended => return outcome,
-        outcome = told_to_end(reload, early) => outcome?,
+        outcome = wait_for_termination(reload, early) => outcome?,
     }
     log::info!("ending");
     close.send_replace(true);
-    tokio::time::timeout(END_WITHIN, ended)
+    tokio::time::timeout(SHUTDOWN_TIMEOUT, ended)
         .await
         .unwrap_or(Ok(()))
 }
 
 /// Returns on SIGTERM or SIGINT; reloads on SIGHUP.
-async fn told_to_end(reload: &Reload, mut early: Early) -> anyhow::Result<()> {
-    let mut end = End::listen().context("listen to signals")?;
+async fn wait_for_termination(
+    reload: &ConfigReloader,
+    mut early: StartupSignals,
+) -> anyhow::Result<()> {
+    let mut end = TerminationSignals::listen().context("listen to signals")?;
     loop {
         tokio::select! {
-            () = end.told() => return Ok(()),
-            _ = early.hup.recv() => reload.now(),
+            () = end.recv() => return Ok(()),
+            _ = early.hup.recv() => reload.reload(),
         }
     }
 }
 
 /// Builds the router for `/metrics`, `/healthz` and `/readyz`, which need no key.
-fn own_state(feeder: Arc<Feeder>) -> axum::Router {
+fn status_router(feeder: Arc<LedgerIngest>) -> axum::Router {
     let metrics = || async {
         (
             [("content-type", "text/plain; version=0.0.4")],
-            METRICS.text(),
+            METRICS.render(),
         )
     };
     let ready = move || {
@@ -136,7 +139,7 @@ fn own_state(feeder: Arc<Feeder>) -> axum::Router {
         } else {
             (
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("not ready: {}\n", feeder.trouble()),
+                format!("not ready: {}\n", feeder.last_error()),
             )
         })
     };

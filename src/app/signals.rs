@@ -5,7 +5,7 @@
 //! would kill it, even while it waits for its predecessor or replays a journal. Until then, SIGTERM
 //! and SIGINT end the process at once, as by default. Must not decide when a drain is over.
 
-use super::{DRAIN_LOOK, Life};
+use super::{DRAIN_POLL_INTERVAL, ServerHandle};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Time that a successor has from receiving the right to serve to requesting the sockets.
-const SUCCESSOR_READY: Duration = Duration::from_secs(60);
+const SUCCESSOR_READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// That time if this process is also being stopped: without these sockets a live successor could
 /// not serve.
-const SUCCESSOR_READY_AT_END: Duration = Duration::from_secs(5);
+const SUCCESSOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that the transfer of the sockets may take.
-const SOCKETS_HANDED: Duration = Duration::from_secs(5);
+const SOCKET_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Signals that arrive before the process serves: none is lost, and none is handled twice.
-pub struct Early {
+pub struct StartupSignals {
     quit: Signal,
     pub hup: Signal,
 }
 
-impl Early {
+impl StartupSignals {
     /// # Errors
     /// Returns an error if the signal handlers cannot be installed.
     pub fn listen() -> anyhow::Result<Self> {
@@ -48,12 +48,12 @@ impl Early {
 }
 
 /// The signals that end a process: SIGTERM and SIGINT.
-pub struct End {
+pub struct TerminationSignals {
     term: Signal,
     int: Signal,
 }
 
-impl End {
+impl TerminationSignals {
     /// # Errors
     /// Returns an error if the signal handlers cannot be installed.
     pub fn listen() -> std::io::Result<Self> {
@@ -64,7 +64,7 @@ impl End {
     }
 
     /// Returns on SIGTERM or SIGINT.
-    pub async fn told(&mut self) {
+    pub async fn recv(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
@@ -73,13 +73,13 @@ impl End {
 }
 
 /// Signal handler of a serving process, for Pingora.
-pub struct Orders {
-    life: Life,
-    early: Mutex<Option<Early>>,
+pub struct SignalHandler {
+    life: ServerHandle,
+    early: Mutex<Option<StartupSignals>>,
 }
 
-impl Orders {
-    pub fn new(life: Life, early: Early) -> Self {
+impl SignalHandler {
+    pub fn new(life: ServerHandle, early: StartupSignals) -> Self {
         Self {
             life,
             early: Mutex::new(Some(early)),
@@ -88,32 +88,33 @@ impl Orders {
 }
 
 #[async_trait]
-impl ShutdownSignalWatch for Orders {
+impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
         let early = self
             .early
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let end = End::listen().inspect_err(|error| log::error!("listen to a signal: {error}"));
-        let (Some(Early { mut quit, mut hup }), Ok(mut end)) = (early, end) else {
+        let end = TerminationSignals::listen()
+            .inspect_err(|error| log::error!("listen to a signal: {error}"));
+        let (Some(StartupSignals { mut quit, mut hup }), Ok(mut end)) = (early, end) else {
             return ShutdownSignal::FastShutdown;
         };
         let life = &self.life;
         loop {
             tokio::select! {
-                () = end.told() => break,
+                () = end.recv() => break,
                 _ = quit.recv() => {
                     let hand_over = life.hand_over();
                     tokio::pin!(hand_over);
                     let (handed_over, is_told) = tokio::select! {
                         handed_over = &mut hand_over => (handed_over, false),
-                        () = end.told() => {
-                            (tokio::time::timeout(SUCCESSOR_READY_AT_END, hand_over).await.unwrap_or(false), true)
+                        () = end.recv() => {
+                            (tokio::time::timeout(SUCCESSOR_SHUTDOWN_TIMEOUT, hand_over).await.unwrap_or(false), true)
                         }
                     };
                     if handed_over {
-                        life.drain_when_told(end, is_told);
+                        life.drain_on_signal(end, is_told);
                         return ShutdownSignal::GracefulUpgrade;
                     }
                     if is_told {
@@ -121,7 +122,7 @@ impl ShutdownSignalWatch for Orders {
                     }
                 }
                 _ = hup.recv() => {
-                    life.reload.now();
+                    life.reload.reload();
                     life.access.reopen();
                 }
             }
@@ -133,17 +134,17 @@ impl ShutdownSignalWatch for Orders {
     }
 }
 
-impl Life {
+impl ServerHandle {
     /// Reports the process as not ready while it still serves everything, until a load balancer has
     /// noticed. A second signal ends the wait.
-    async fn lame_duck(&self, end: &mut End) {
+    async fn lame_duck(&self, end: &mut TerminationSignals) {
         let seconds = self.settings.load().limits.lame_duck_seconds;
         if seconds == 0 {
             return;
         }
         log::info!("told to end: unready from now on, and still serving for {seconds} s");
         self.shutdown.begin_lame_duck();
-        let _ = tokio::time::timeout(Duration::from_secs(seconds), end.told()).await;
+        let _ = tokio::time::timeout(Duration::from_secs(seconds), end.recv()).await;
     }
 
     /// Gives up the right to admit requests, so that a successor can start. Returns true once the
@@ -159,25 +160,26 @@ impl Life {
         }
         log::info!("handing over to a successor");
         let began = Instant::now();
-        while began.elapsed() < SUCCESSOR_READY {
+        while began.elapsed() < SUCCESSOR_READY_TIMEOUT {
             if socket.exists() {
                 return true;
             }
-            tokio::time::sleep(DRAIN_LOOK).await;
+            tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
         log::error!("the successor did not ask for the listening sockets; this process goes on");
         false
     }
 
     /// Handles signals after a handover, when Pingora no longer does.
-    fn drain_when_told(&self, mut end: End, is_told: bool) {
+    fn drain_on_signal(&self, mut end: TerminationSignals, is_told: bool) {
         let (draining, life) = (Arc::clone(&self.draining), self.clone());
         tokio::spawn(async move {
             if is_told {
                 // It may exit once nothing runs, but not before the successor has the sockets.
-                let _ = tokio::time::timeout(SOCKETS_HANDED, life.succeeded()).await;
+                let _ =
+                    tokio::time::timeout(SOCKET_HANDOVER_TIMEOUT, life.wait_for_succession()).await;
             } else {
-                end.told().await;
+                end.recv().await;
             }
             log::info!("told to end: what still runs has the drain's time");
             draining.store(true, Ordering::Release);

@@ -6,7 +6,9 @@
 use super::{Billing, Receipt, pricing};
 use crate::money::Micro;
 use crate::store::StoreError;
-pub use crate::store::ledger::{Conversation, Filter, HOUR_MS, Outcome, Place, Spent, Sum};
+pub use crate::store::ledger::{
+    ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, RequestOutcome, SpendTotals,
+};
 
 impl Billing {
     /// Lists the ended requests that match `filter`, latest first. `before` is the cursor of the
@@ -17,14 +19,14 @@ impl Billing {
     pub fn activity(
         &self,
         account: &str,
-        filter: &Filter,
-        before: Option<Place>,
+        filter: &ActivityFilter,
+        before: Option<ActivityCursor>,
         limit: u32,
     ) -> Result<Vec<Receipt>, StoreError> {
         let entries = self.0.ledger.endings(account, filter, before, limit)?;
         entries
             .into_iter()
-            .map(|entry| self.explain(entry))
+            .map(|entry| self.receipt_from_entry(entry))
             .collect()
     }
 
@@ -33,11 +35,11 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn implausible(&self, limit: u32) -> Result<Vec<(String, Receipt)>, StoreError> {
-        let entries = self.0.ledger.implausible(limit)?;
+    pub fn implausible_receipts(&self, limit: u32) -> Result<Vec<(String, Receipt)>, StoreError> {
+        let entries = self.0.ledger.implausible_entries(limit)?;
         entries
             .into_iter()
-            .map(|entry| Ok((entry.account.clone(), self.explain(entry)?)))
+            .map(|entry| Ok((entry.account.clone(), self.receipt_from_entry(entry)?)))
             .collect()
     }
 
@@ -45,16 +47,20 @@ impl Billing {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn last_ending(&self, account: &str) -> Result<i64, StoreError> {
-        self.0.ledger.last_ending(account)
+    pub fn last_ending_seq(&self, account: &str) -> Result<i64, StoreError> {
+        self.0.ledger.last_ending_seq(account)
     }
 
     /// Returns the debits since the hour `from_hour`, by hour and model, ordered by hour.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn spent(&self, account: &str, from_hour: i64) -> Result<Vec<Spent>, StoreError> {
-        self.0.ledger.spent(account, from_hour)
+    pub fn hourly_spend(
+        &self,
+        account: &str,
+        from_hour: i64,
+    ) -> Result<Vec<HourlySpend>, StoreError> {
+        self.0.ledger.hourly_spend(account, from_hour)
     }
 
     /// Lists conversations, most recently used first. `before` is the time of the last use and the
@@ -94,8 +100,8 @@ impl Billing {
 
 impl Receipt {
     /// The receipt's position in chronological order, for paging.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn cursor(&self) -> ActivityCursor {
+        ActivityCursor {
             at_ms: self.at_ms,
             seq: self.seq,
         }
@@ -103,7 +109,7 @@ impl Receipt {
 
     /// Credits that the cached input saved compared with the uncached price; zero if the cache is
     /// no cheaper.
-    pub fn saved(&self) -> Micro {
+    pub fn cache_savings(&self) -> Micro {
         let usage = self.detail.usage.without_passes();
         let input = usage.input.saturating_add(usage.cache_read);
         let uncached = crate::usage::Usage {

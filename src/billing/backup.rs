@@ -48,7 +48,7 @@ impl Billing {
                 "back up idempotency.db",
             )?;
         }
-        let files = journal::copy(from, partial)?;
+        let files = journal::copy_journals(from, partial)?;
         // Before the ledger, so that the copied ledger is never older than its anchor.
         ledger::anchor::copy(from, partial)?;
         sqlite::copy(

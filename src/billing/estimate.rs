@@ -5,14 +5,14 @@
 //!
 //! Read next: `protocol/request/content.rs`, `usage/estimator.rs`.
 
-use crate::catalog::Model;
+use crate::catalog::CatalogModel;
 use crate::protocol::Protocol;
-use crate::protocol::request::Content;
+use crate::protocol::request::ContentSize;
 use crate::usage::{TokenRate, Usage, UsageEstimator};
 
 /// The smallest number of input tokens that any vendor caches. Source: the vendors' guides on
 /// prompt caching, read 2026-11.
-const CACHED_TOKENS_MIN: u64 = 1_024;
+const MIN_CACHED_TOKENS: u64 = 1_024;
 
 /// One turn of a conversation, with the usage that its vendor reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +38,11 @@ enum VendorCache {
 }
 
 impl VendorCache {
-    fn new(content: &Content, is_seen: bool, before: Option<&ReportedTurn>) -> Self {
+    fn new(content: &ContentSize, is_seen: bool, before: Option<&ReportedTurn>) -> Self {
         let Some(before) = before.filter(|_| !is_seen) else {
             return if is_seen { Self::Seen } else { Self::Unknown };
         };
-        let repeats = before.fills_cache() && content.tokens() >= before.estimate;
+        let repeats = before.fills_cache() && content.estimated_tokens() >= before.estimate;
         if before.cache == Self::Unknown && repeats {
             Self::Absent
         } else {
@@ -55,20 +55,25 @@ impl ReportedTurn {
     /// Creates a turn with `content`, whose response had `generated_bytes`; `before` is the
     /// previous turn.
     pub fn new(
-        content: &Content,
+        content: &ContentSize,
         usage: &Usage,
         generated_bytes: u64,
         before: Option<&Self>,
     ) -> Self {
-        let output = TokenRate::measured(shown(usage), generated_bytes).unwrap_or_default();
+        let output =
+            TokenRate::from_measurement(visible_output(usage), generated_bytes).unwrap_or_default();
         let mut turn = Self {
-            estimate: content.tokens(),
+            estimate: content.estimated_tokens(),
             usage: *usage,
             output,
             cache: VendorCache::Unknown,
             caches_output: before.is_some_and(|before| usage.cache_read > before.tokens()),
         };
-        turn.cache = VendorCache::new(content, usage.cache_read > 0 || turn.written() > 0, before);
+        turn.cache = VendorCache::new(
+            content,
+            usage.cache_read > 0 || turn.cache_written_tokens() > 0,
+            before,
+        );
         turn.caches_output |= before.is_some_and(|before| before.caches_output);
         turn
     }
@@ -85,7 +90,7 @@ impl ReportedTurn {
             .saturating_sub(self.usage.audio_input)
     }
 
-    fn written(&self) -> u64 {
+    fn cache_written_tokens(&self) -> u64 {
         self.usage
             .cache_write_5m
             .saturating_add(self.usage.cache_write_1h)
@@ -93,13 +98,13 @@ impl ReportedTurn {
 
     /// Whether it is long enough for any vendor's cache.
     fn fills_cache(&self) -> bool {
-        self.tokens() >= CACHED_TOKENS_MIN
+        self.tokens() >= MIN_CACHED_TOKENS
     }
 
     /// Whether to assume that the vendor's cache holds this turn although no report has shown a
     /// cache yet. A vendor that caches automatically has it by now. Vendors of the messages
     /// protocol cache only on request, and report it in the first turn.
-    fn assumes_cache(&self, model: &Model) -> bool {
+    fn assumes_cache(&self, model: &CatalogModel) -> bool {
         let is_cheaper = model.price.cache_read < model.price.input;
         let is_unasked = model.protocol() != Protocol::Messages;
         self.cache == VendorCache::Unknown && is_cheaper && is_unasked && self.fills_cache()
@@ -108,27 +113,27 @@ impl ReportedTurn {
     /// Tokens that the next turn finds in the cache. If the vendor reports what it writes: that and
     /// what it read; otherwise everything. A turn that came too late for the cache has still filled
     /// it for the next one.
-    fn cacheable(&self, model: &Model) -> u64 {
-        match self.written() {
+    fn cacheable(&self, model: &CatalogModel) -> u64 {
+        match self.cache_written_tokens() {
             _ if self.cache != VendorCache::Seen && !self.assumes_cache(model) => 0,
-            0 if self.caches_output => self.tokens().saturating_add(shown(&self.usage)),
+            0 if self.caches_output => self.tokens().saturating_add(visible_output(&self.usage)),
             0 => self.tokens(),
             written => self.usage.cache_read.saturating_add(written),
         }
     }
 
     /// Estimates the input of a later turn by class.
-    fn next(&self, content: &Content, model: &Model) -> Usage {
+    fn next(&self, content: &ContentSize, model: &CatalogModel) -> Usage {
         let tokens = self
-            .next_tokens(content.tokens())
-            .max(content.tokens_min())
+            .next_tokens(content.estimated_tokens())
+            .max(content.min_tokens())
             .min(model.context_tokens);
         let cache_read = self.cacheable(model).min(tokens);
         let fresh = tokens.saturating_sub(cache_read);
         // The new input is written to the cache in the same proportion as in the last turn.
-        let of_written = self.usage.input.saturating_add(self.written());
-        let cache_write_5m = share(fresh, self.usage.cache_write_5m, of_written);
-        let cache_write_1h = share(fresh, self.usage.cache_write_1h, of_written);
+        let of_written = self.usage.input.saturating_add(self.cache_written_tokens());
+        let cache_write_5m = proportion(fresh, self.usage.cache_write_5m, of_written);
+        let cache_write_1h = proportion(fresh, self.usage.cache_write_1h, of_written);
         let input = fresh
             .saturating_sub(cache_write_5m)
             .saturating_sub(cache_write_1h);
@@ -144,7 +149,7 @@ impl ReportedTurn {
     /// Estimates the next turn at the last turn's tokens per byte, but counts the added content at
     /// no more than the rule for new content.
     fn next_tokens(&self, estimate: u64) -> u64 {
-        let by_rate = share(self.tokens(), estimate, self.estimate);
+        let by_rate = proportion(self.tokens(), estimate, self.estimate);
         match estimate.checked_sub(self.estimate) {
             Some(added) => by_rate.min(self.tokens().saturating_add(added)),
             None => by_rate,
@@ -153,7 +158,7 @@ impl ReportedTurn {
 }
 
 /// Output tokens that the client received.
-fn shown(usage: &Usage) -> u64 {
+fn visible_output(usage: &Usage) -> u64 {
     usage.output.saturating_sub(usage.reasoning)
 }
 
@@ -169,9 +174,13 @@ pub struct InputEstimate {
 impl InputEstimate {
     /// Estimates from the last `reported` turn of the conversation, or else by kind of content;
     /// never above the model's context.
-    pub fn new(content: &Content, model: &Model, reported: Option<&ReportedTurn>) -> Self {
+    pub fn new(
+        content: &ContentSize,
+        model: &CatalogModel,
+        reported: Option<&ReportedTurn>,
+    ) -> Self {
         let by_content = Usage {
-            input: content.tokens().min(model.context_tokens),
+            input: content.estimated_tokens().min(model.context_tokens),
             ..Usage::default()
         };
         let input = reported.map_or(by_content, |turn| turn.next(content, model));
@@ -180,7 +189,7 @@ impl InputEstimate {
         let is_assumed = reported.is_some_and(|turn| turn.assumes_cache(model));
         let cached = if is_assumed { 0 } else { input.cache_read };
         let fresh = input.input_total().saturating_sub(cached);
-        let is_mostly_fresh = fresh >= CACHED_TOKENS_MIN && fresh > cached;
+        let is_mostly_fresh = fresh >= MIN_CACHED_TOKENS && fresh > cached;
         let is_doubtful = is_mostly_fresh && model.price.input > model.price.cache_read;
         let input = Usage {
             audio_input: content.audio_tokens().min(room),
@@ -195,7 +204,7 @@ impl InputEstimate {
 }
 
 /// `whole` × `part` ÷ `all`, rounded down; 0 if `all` is 0.
-fn share(whole: u64, part: u64, all: u64) -> u64 {
+fn proportion(whole: u64, part: u64, all: u64) -> u64 {
     let share = u128::from(whole)
         .saturating_mul(part.into())
         .checked_div(all.into())
@@ -207,28 +216,28 @@ fn share(whole: u64, part: u64, all: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::billing::pricing;
-    use crate::catalog::Price;
+    use crate::catalog::PriceList;
     use crate::money::Micro;
     use crate::protocol::request;
     use proptest::prelude::*;
 
-    fn model() -> Model {
+    fn model() -> CatalogModel {
         model_of(Protocol::Messages)
     }
 
-    fn model_of(protocol: Protocol) -> Model {
+    fn model_of(protocol: Protocol) -> CatalogModel {
         let prices = [5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new);
-        Model::in_test(protocol, Price::new(prices))
+        CatalogModel::in_test(protocol, PriceList::new(prices))
     }
 
-    /// A text that the rule estimates at `tokens` tokens.
-    fn text(tokens: usize) -> Content {
+    /// A text that the rule estimates at `estimated_tokens` tokens.
+    fn text(tokens: usize) -> ContentSize {
         let around = r#"{"model":"m","messages":[{"role":"user","content":""}]}"#.len();
         let body = format!(
             r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}]}}"#,
             "x".repeat(tokens * 10 / 3 - around)
         );
-        request::read(Protocol::Messages, body.as_bytes())
+        request::read_summary(Protocol::Messages, body.as_bytes())
             .unwrap()
             .features
             .content
@@ -259,7 +268,7 @@ mod tests {
         after_of(&model(), turns, now)
     }
 
-    fn after_of(model: &Model, turns: &[(usize, [u64; 4])], now: usize) -> InputEstimate {
+    fn after_of(model: &CatalogModel, turns: &[(usize, [u64; 4])], now: usize) -> InputEstimate {
         let mut last: Option<ReportedTurn> = None;
         for (tokens, reported) in turns {
             last = Some(ReportedTurn::new(
@@ -286,8 +295,8 @@ mod tests {
         );
         assert!(after(&[], 1_024).is_doubtful);
         assert!(!after(&[], 1_023).is_doubtful, "too small for any cache");
-        let flat = Model {
-            price: Price::new([5, 5, 5, 5, 5].map(Micro::new)).into(),
+        let flat = CatalogModel {
+            price: PriceList::new([5, 5, 5, 5, 5].map(Micro::new)).into(),
             ..model()
         };
         assert!(
@@ -405,7 +414,7 @@ mod tests {
     fn a_vendor_that_caches_unasked_is_assumed_to_have_the_first_turn_in_its_cache() {
         let chat = model_of(Protocol::Chat);
         let first = (6_000, [5_000, 0, 0, 0]);
-        let of = |model: &Model, turns: &[_], now| {
+        let of = |model: &CatalogModel, turns: &[_], now| {
             let estimate = after_of(model, turns, now);
             (classes(estimate.estimator.input()), estimate.is_doubtful)
         };
@@ -428,8 +437,8 @@ mod tests {
             ([6_000, 0, 0, 0], true),
             "it caches what it is asked to, and says so"
         );
-        let flat = Model {
-            price: Price::new([5, 5, 5, 5, 5].map(Micro::new)).into(),
+        let flat = CatalogModel {
+            price: PriceList::new([5, 5, 5, 5, 5].map(Micro::new)).into(),
             ..model_of(Protocol::Chat)
         };
         assert_eq!(of(&flat, &[first], 7_200), ([6_000, 0, 0, 0], false));
@@ -467,7 +476,7 @@ mod tests {
         // A vendor counted 6 kB as 3 tokens: the next estimate still has at least one token per 16
         // bytes.
         let turns = [(1_800, [3, 0, 0, 0])];
-        let fewest = text(32_400).tokens_min();
+        let fewest = text(32_400).min_tokens();
         assert_eq!((fewest, assumed(&turns, 32_400)), (6_750, [6_750, 0, 0, 0]));
         assert_eq!(assumed(&[(1_800, [0, 3, 0, 0])], 32_400), [6_747, 3, 0, 0]);
         // A template of 8 000 tokens around one word counts once.
@@ -493,7 +502,7 @@ mod tests {
         for (added, output) in turns {
             content += *added;
             let tokens = content as u64 * percent / 100;
-            let hit = if kept < CACHED_TOKENS_MIN {
+            let hit = if kept < MIN_CACHED_TOKENS {
                 0
             } else {
                 kept.min(tokens)

@@ -3,9 +3,9 @@
 //!
 //! Must not reserve anything.
 
-use super::holds::{Asker, Refused, Standing};
+use super::holds::{CreditSnapshot, Payer, ReserveError};
 use super::pricing::Quote;
-use super::{Arriving, Billing, UNBILLED};
+use super::{Billing, PendingRequests, UNBILLED};
 use crate::money::Micro;
 use std::sync::atomic::Ordering;
 
@@ -15,18 +15,18 @@ impl Billing {
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
-    pub fn check(
+    pub fn authorize(
         &self,
-        asker: &Asker<'_>,
-        arriving: Arriving,
+        asker: &Payer<'_>,
+        arriving: PendingRequests,
         least: &(dyn Fn() -> Micro + Sync),
         now_ms: i64,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ReserveError> {
         let Some(serving) = self.0.serving.as_ref().filter(|_| !UNBILLED) else {
             return Ok(());
         };
         let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-        let decide = |standing: &Standing| check_funds(standing, most_open, least, now_ms);
+        let decide = |standing: &CreditSnapshot| check_funds(standing, most_open, least, now_ms);
         serving
             .holds
             .check(&self.0.ledger, asker, arriving, now_ms, decide)
@@ -34,20 +34,20 @@ impl Billing {
 }
 
 /// Returns the amount to hold for a request, and the output limit that it covers.
-pub(super) fn decide(
-    standing: &Standing,
+pub(super) fn size_hold(
+    standing: &CreditSnapshot,
     quote: &Quote,
     exact: bool,
     most_open: u64,
     now_ms: i64,
-) -> Result<(Micro, u64), Refused> {
+) -> Result<(Micro, u64), ReserveError> {
     if standing.open_requests >= most_open {
-        return Err(Refused::TooManyOpen { limit: most_open });
+        return Err(ReserveError::TooManyOpen { limit: most_open });
     }
     let available = standing.available.total();
     let fit = |most| {
         quote
-            .fit(most)
+            .max_affordable_output(most)
             .filter(|limit| !exact || *limit == quote.output_limit)
     };
     // If both the account and the key fall short, report the account: without credits, a higher
@@ -57,11 +57,11 @@ pub(super) fn decide(
             None => Ok((quote.cost(limit), limit)),
             Some(free) => fit(free.or_zero().min(available))
                 .map(|limit| (quote.cost(limit), limit))
-                .ok_or(Refused::KeySpendLimit {
+                .ok_or(ReserveError::KeySpendLimit {
                     free: free.or_zero(),
                 }),
         },
-        None => Err(insufficient(
+        None => Err(insufficient_error(
             standing,
             quote.cost(quote.output_floor.min(quote.output_limit)),
             now_ms,
@@ -69,40 +69,40 @@ pub(super) fn decide(
     }
 }
 
-fn insufficient(standing: &Standing, needed: Micro, now_ms: i64) -> Refused {
+fn insufficient_error(standing: &CreditSnapshot, needed: Micro, now_ms: i64) -> ReserveError {
     if standing.trial_ends_at_ms.is_some_and(|ends| now_ms >= ends) && !standing.ever_credited {
-        return Refused::TrialExpired;
+        return ReserveError::TrialExpired;
     }
-    Refused::Insufficient {
+    ReserveError::Insufficient {
         available: standing.available.total(),
         needed,
     }
 }
 
 /// From this credit on, skip computing the cost of the cheapest request.
-const PLENTY: Micro = Micro::new(1_000_000);
+const AMPLE_CREDIT: Micro = Micro::new(1_000_000);
 
 /// Checks that the account may open one more request and can pay for the cheapest one.
 fn check_funds(
-    standing: &Standing,
+    standing: &CreditSnapshot,
     most_open: u64,
     least: &(dyn Fn() -> Micro + Sync),
     now_ms: i64,
-) -> Result<(), Refused> {
+) -> Result<(), ReserveError> {
     if standing.open_requests >= most_open {
-        return Err(Refused::TooManyOpen { limit: most_open });
+        return Err(ReserveError::TooManyOpen { limit: most_open });
     }
     let (available, free) = (
         standing.available.total(),
         standing.key_free.map(Micro::or_zero),
     );
-    if free.unwrap_or(available).min(available) >= PLENTY {
+    if free.unwrap_or(available).min(available) >= AMPLE_CREDIT {
         return Ok(());
     }
     let least = least();
     match free {
-        _ if available < least => Err(insufficient(standing, least, now_ms)),
-        Some(free) if free < least => Err(Refused::KeySpendLimit { free }),
+        _ if available < least => Err(insufficient_error(standing, least, now_ms)),
+        Some(free) if free < least => Err(ReserveError::KeySpendLimit { free }),
         _ => Ok(()),
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! Must not decide amounts. Read `billing/pricing.rs` for those.
 
-use super::bounds::Bounds;
-use super::holds::{Asker, Resolved};
-use super::journal::{Record, Segment};
+use super::holds::{HoldResolution, Payer};
+use super::journal::{JournalRecord, Segment};
+use super::ledger_writer::Settlement;
+use super::limits::RequestLimits;
 use super::pricing::{self, ServiceTerms};
-use super::rates::Meters;
-use super::settler::Settlement;
+use super::rates::RateLimitStatuses;
 use super::shared::SharedBilling;
-use super::{Billing, Till};
-use crate::catalog::Model;
+use super::{Billing, BillingBackend};
+use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::failpoint::{self, Point};
-use crate::money::{Micro, Parts};
+use crate::money::{CreditSplit, Micro};
 use crate::protocol::Protocol;
-use crate::store::ledger::{Detail, Ending, Outcome};
+use crate::store::ledger::{Ending, EndingDetail, RequestOutcome};
 use crate::telemetry::METRICS;
 use crate::usage::{ServerTool, Usage, UsageVerdict};
 use std::sync::Arc;
@@ -24,21 +24,21 @@ use std::time::{Duration, Instant};
 
 /// A request for a hold: the payer, the model and the limits, fixed at admission.
 #[derive(Debug, Clone)]
-pub struct Opening {
+pub struct HoldRequest {
     pub request_id: String,
     pub account: Arc<str>,
     pub key_id: Arc<str>,
     pub key_shown: Arc<str>,
-    pub model: Arc<Model>,
+    pub model: Arc<CatalogModel>,
     pub surface: Protocol,
-    pub bounds: Bounds,
+    pub bounds: RequestLimits,
     /// The conversation that the request belongs to, if the gateway can tell.
     pub conversation: Option<String>,
 }
 
-impl Opening {
-    pub(super) fn asker(&self) -> Asker<'_> {
-        Asker {
+impl HoldRequest {
+    pub(super) fn payer(&self) -> Payer<'_> {
+        Payer {
             account: &self.account,
             key: &self.key_id,
             bounds: &self.bounds,
@@ -49,8 +49,8 @@ impl Opening {
 /// Credits reserved for one request. End it with [`Hold::settle`] or [`Hold::release`]. A hold that
 /// is dropped without either (its task was cancelled or panicked) is released as interrupted.
 pub struct Hold {
-    opening: Opening,
-    parts: Parts,
+    opening: HoldRequest,
+    parts: CreditSplit,
     /// The service terms requested from the vendor, which determine the billed factors.
     service: ServiceTerms,
     /// When the hold was opened, by the monotonic clock; `None` if it was never opened.
@@ -59,8 +59,8 @@ pub struct Hold {
     first_token_ms: Option<u64>,
     opened_in: Option<Arc<Segment>>,
     ended: bool,
-    till: Till,
-    meters: Meters,
+    till: BillingBackend,
+    meters: RateLimitStatuses,
     /// Whether the vendor reported more of something than the request can use.
     implausible: bool,
 }
@@ -71,13 +71,14 @@ impl Hold {
     /// # Errors
     /// Returns an error if the journal cannot be written; the credits are released then.
     pub(super) fn open(
-        till: Till,
-        opening: Opening,
+        till: BillingBackend,
+        opening: HoldRequest,
         service: ServiceTerms,
-        parts: Parts,
+        parts: CreditSplit,
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
-        let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
+        let (opened_at, first_token_ms, opened_in, meters) =
+            (None, None, None, RateLimitStatuses::default());
         let mut hold = Self {
             opening,
             parts,
@@ -91,36 +92,37 @@ impl Hold {
             implausible: false,
         };
         METRICS.open_holds.inc();
-        let Some((journal, open)) = hold.till.counted() else {
+        let Some((journal, open)) = hold.till.journal_and_open_count() else {
             return Ok(hold);
         };
         open.fetch_add(1, Ordering::Relaxed);
-        failpoint::pass(Point::AfterReserve);
-        let unfinished = hold.ending(
-            Parts::default(),
+        failpoint::hit(Point::AfterReserve);
+        let unfinished = hold.build_ending(
+            CreditSplit::default(),
             Micro::ZERO,
             Usage::default(),
-            Outcome::Interrupted,
+            RequestOutcome::Interrupted,
             false,
             now_ms,
         );
         // On failure the hold is dropped, which releases the credits.
         let opened_in = journal
-            .write(&Record::Open(unfinished))
+            .write(&JournalRecord::Open(unfinished))
             .inspect_err(|_| METRICS.ledger_error("journal_write"))?;
         hold.opened_in = Some(opened_in);
         hold.opened_at = Some(Instant::now());
-        failpoint::pass(Point::AfterJournalOpen);
+        failpoint::hit(Point::AfterJournalOpen);
         Ok(hold)
     }
 
     /// An empty hold that needs no ending, for builds that do not bill (benchmarks).
-    pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
+    pub(super) fn new_unbilled(till: BillingBackend, opening: HoldRequest) -> Self {
         let service = ServiceTerms::default();
-        let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
+        let (opened_at, first_token_ms, opened_in, meters) =
+            (None, None, None, RateLimitStatuses::default());
         Self {
             opening,
-            parts: Parts::default(),
+            parts: CreditSplit::default(),
             service,
             opened_at,
             first_token_ms,
@@ -133,32 +135,32 @@ impl Hold {
     }
 
     /// Sets the credits that were reserved after the hold was journalled.
-    pub(super) fn of(mut self, parts: Parts) -> Self {
+    pub(super) fn with_credit(mut self, parts: CreditSplit) -> Self {
         self.parts = parts;
         self
     }
 
     /// Sets the rate limit status at admission.
-    pub(super) fn metered(mut self, meters: Meters) -> Self {
+    pub(super) fn with_rate_limits(mut self, meters: RateLimitStatuses) -> Self {
         self.meters = meters;
         self
     }
 
     /// Rate limit status at admission.
-    pub fn meters(&self) -> Meters {
+    pub fn rate_limits(&self) -> RateLimitStatuses {
         self.meters
     }
 
     /// Discards a hold for which nothing was reserved: there is nothing to end and nothing to
     /// enter.
-    pub(super) fn forget(mut self) {
+    pub(super) fn discard(mut self) {
         self.ended = true;
         METRICS.open_holds.dec();
-        if let Till::Shared(shared) = &self.till {
-            shared.closed();
+        if let BillingBackend::Shared(shared) = &self.till {
+            shared.count_closed();
             // Otherwise the process that replays this journal would report an interrupted request.
-            let forgotten = Record::Forgotten(self.opening.request_id.clone());
-            if let Err(error) = shared.counted().0.write(&forgotten) {
+            let forgotten = JournalRecord::Forgotten(self.opening.request_id.clone());
+            if let Err(error) = shared.journal_and_open_count().0.write(&forgotten) {
                 log::debug!("journal that a request was refused: {error}");
             }
         }
@@ -171,43 +173,44 @@ impl Hold {
 
     /// The part of `usage` that the hold pays for, at the billed tier: all of it, or as much as
     /// fits.
-    pub fn bears(&self, usage: Usage) -> Usage {
-        pricing::within(
-            self.as_served(usage),
+    pub fn clamp_usage(&self, usage: Usage) -> Usage {
+        pricing::clamp_usage_to_cost(
+            self.with_billed_tier(usage),
             &self.opening.model.price,
             self.amount(),
         )
     }
 
     /// Sets the tier, region and speed that are billed, whichever the vendor reported.
-    pub(super) fn as_served(&self, usage: Usage) -> Usage {
-        self.service.billed(usage, &self.opening.model.price)
+    pub(super) fn with_billed_tier(&self, usage: Usage) -> Usage {
+        self.service
+            .with_billed_terms(usage, &self.opening.model.price)
     }
 
     /// Records that another model answers instead of the requested one: its usage is billed at its
     /// own price.
-    pub fn change_model(&mut self, model: &Arc<Model>, service: ServiceTerms) {
+    pub fn change_model(&mut self, model: &Arc<CatalogModel>, service: ServiceTerms) {
         self.opening.model = Arc::clone(model);
         self.service = service;
     }
 
-    pub fn opening(&self) -> &Opening {
+    pub fn request(&self) -> &HoldRequest {
         &self.opening
     }
 
     /// Records the response's first token. The first call returns the time since admission; later
     /// calls return `None`.
-    pub fn note_token(&mut self) -> Option<Duration> {
+    pub fn record_first_token(&mut self) -> Option<Duration> {
         if self.first_token_ms.is_some() {
             return None;
         }
-        self.first_token_ms = self.since_opened();
+        self.first_token_ms = self.elapsed_ms();
         self.opened_at.map(|opened| opened.elapsed())
     }
 
     /// Records on the receipt and in the metrics which of the vendor's counters exceed what the
     /// request can use. Returns whether the usage is an estimate.
-    pub fn note_verdict(&mut self, verdict: UsageVerdict) -> bool {
+    pub fn record_verdict(&mut self, verdict: UsageVerdict) -> bool {
         if let UsageVerdict::Implausible(excess) = verdict {
             self.implausible = true;
             let vendor = self.opening.model.vendor.name.as_str();
@@ -221,7 +224,7 @@ impl Hold {
         verdict == UsageVerdict::Estimated
     }
 
-    fn since_opened(&self) -> Option<u64> {
+    fn elapsed_ms(&self) -> Option<u64> {
         self.opened_at
             .map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
@@ -235,19 +238,19 @@ impl Hold {
     pub fn settle(
         mut self,
         usage: Usage,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         estimated: bool,
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
         let price = Arc::clone(&self.opening.model.price);
         let usage = match outcome {
             // Usage that is free is billed as zero, so that the receipt adds up.
-            Outcome::RefusedFree => Usage::default(),
+            RequestOutcome::RefusedFree => Usage::default(),
             // An estimate never exceeds the hold.
-            _ if estimated => self.bears(usage),
-            _ => self.as_served(usage),
+            _ if estimated => self.clamp_usage(usage),
+            _ => self.with_billed_tier(usage),
         };
-        self.end(
+        self.finish(
             usage,
             pricing::cost(&usage, &price),
             outcome,
@@ -257,8 +260,8 @@ impl Hold {
     }
 
     /// Ends a request that costs nothing; `outcome` says why.
-    pub fn release(mut self, outcome: Outcome, now_ms: i64) {
-        if let Err(error) = self.end(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
+    pub fn release(mut self, outcome: RequestOutcome, now_ms: i64) {
+        if let Err(error) = self.finish(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
             log::error!("journal a release: {error}; the request is entered as interrupted");
         }
     }
@@ -272,11 +275,11 @@ impl Hold {
     /// Ends the hold, on every path: releases the credits except `cost`, journals the ending and
     /// queues it for the ledger. A hold that was never journalled as open (because the journal
     /// failed) leaves no trace.
-    fn end(
+    fn finish(
         &mut self,
         usage: Usage,
         cost: Micro,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         estimated: bool,
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
@@ -286,51 +289,53 @@ impl Hold {
         self.ended = true;
         METRICS.open_holds.dec();
         match self.till.clone() {
-            Till::Here(billing) => {
-                self.end_here(&billing, (usage, cost, outcome, estimated), now_ms)
+            BillingBackend::Here(billing) => {
+                self.finish_locally(&billing, (usage, cost, outcome, estimated), now_ms)
             }
-            Till::Shared(shared) => {
-                self.end_shared(&shared, (usage, cost, outcome, estimated), now_ms)
+            BillingBackend::Shared(shared) => {
+                self.finish_in_store(&shared, (usage, cost, outcome, estimated), now_ms)
             }
         }
     }
 
-    fn end_here(
+    fn finish_locally(
         &mut self,
         billing: &Billing,
-        (usage, cost, outcome, estimated): (Usage, Micro, Outcome, bool),
+        (usage, cost, outcome, estimated): (Usage, Micro, RequestOutcome, bool),
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
         let Some(serving) = &billing.0.serving else {
             return Ok(Micro::ZERO);
         };
-        let asker = self.opening.asker();
+        let asker = self.opening.payer();
         let tokens = usage.tokens_total();
         let resolved =
             serving
                 .holds
                 .resolve(&billing.0.ledger, &asker, self.parts, cost, tokens, now_ms);
-        let Resolved {
+        let HoldResolution {
             taken,
             writeoff,
             freed,
         } = resolved;
         serving.open.fetch_sub(1, Ordering::Relaxed);
         let Some(opened_in) = self.opened_in.take() else {
-            billing.give_claim_back(&self.opening.account, freed);
+            billing.release_claim(&self.opening.account, freed);
             return Ok(Micro::ZERO);
         };
-        let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
-        failpoint::pass(Point::BeforeJournalEnd);
+        let record = JournalRecord::End(
+            self.build_ending(taken, writeoff, usage, outcome, estimated, now_ms),
+        );
+        failpoint::hit(Point::BeforeJournalEnd);
         let written = serving.journal.write(&record);
-        failpoint::pass(Point::AfterJournalEnd);
-        let Record::End(ending) = record else {
+        failpoint::hit(Point::AfterJournalEnd);
+        let JournalRecord::End(ending) = record else {
             return written.map(|_| Micro::ZERO);
         };
         match written {
             Ok(ended_in) => {
-                count(&ending, taken);
-                serving.settler.give(Settlement {
+                record_metrics(&ending, taken);
+                serving.settler.enqueue(Settlement {
                     ending,
                     freed,
                     journalled_in: [opened_in, ended_in],
@@ -339,14 +344,15 @@ impl Hold {
             }
             Err(error) => {
                 METRICS.ledger_error("journal_write");
-                let freed =
-                    serving
-                        .holds
-                        .unsettle(&billing.0.ledger, &self.opening.asker(), &resolved);
+                let freed = serving.holds.undo_settlement(
+                    &billing.0.ledger,
+                    &self.opening.payer(),
+                    &resolved,
+                );
                 // The ledger receives the ending without the journal. A replay of the journal finds
                 // the same: an opening without an end.
-                let (nothing, interrupted) = (Parts::default(), Outcome::Interrupted);
-                let ending = self.ending(
+                let (nothing, interrupted) = (CreditSplit::default(), RequestOutcome::Interrupted);
+                let ending = self.build_ending(
                     nothing,
                     Micro::ZERO,
                     Usage::default(),
@@ -354,7 +360,7 @@ impl Hold {
                     false,
                     now_ms,
                 );
-                serving.settler.give(Settlement {
+                serving.settler.enqueue(Settlement {
                     ending,
                     freed,
                     journalled_in: [Arc::clone(&opened_in), opened_in],
@@ -366,39 +372,39 @@ impl Hold {
 
     /// The shared store decides how much of the cost the account pays; this process knows only the
     /// hold.
-    fn end_shared(
+    fn finish_in_store(
         &mut self,
         shared: &SharedBilling,
-        (usage, cost, outcome, estimated): (Usage, Micro, Outcome, bool),
+        (usage, cost, outcome, estimated): (Usage, Micro, RequestOutcome, bool),
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
-        let taken = self.parts.take(cost);
+        let taken = self.parts.draw(cost);
         let writeoff = cost.minus(taken.total());
-        let ending = self.ending(taken, writeoff, usage, outcome, estimated, now_ms);
+        let ending = self.build_ending(taken, writeoff, usage, outcome, estimated, now_ms);
         let Some(opened_in) = self.opened_in.take() else {
-            shared.closed();
-            shared.end_unjournalled(ending, &self.opening.model.price);
+            shared.count_closed();
+            shared.send_unjournalled(ending, &self.opening.model.price);
             return Ok(Micro::ZERO);
         };
-        failpoint::pass(Point::BeforeJournalEnd);
-        let written = shared.end(ending, &self.opening.model.price, opened_in);
-        failpoint::pass(Point::AfterJournalEnd);
-        shared.closed();
+        failpoint::hit(Point::BeforeJournalEnd);
+        let written = shared.journal_ending(ending, &self.opening.model.price, opened_in);
+        failpoint::hit(Point::AfterJournalEnd);
+        shared.count_closed();
         let ending = written.inspect_err(|_| METRICS.ledger_error("journal_write"))?;
-        count(&ending, taken);
+        record_metrics(&ending, taken);
         Ok(taken.total())
     }
 
-    fn ending(
+    fn build_ending(
         &self,
-        taken: Parts,
+        taken: CreditSplit,
         writeoff: Micro,
         usage: Usage,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         estimated: bool,
         at_ms: i64,
     ) -> Ending {
-        let Opening {
+        let HoldRequest {
             request_id,
             account,
             key_id,
@@ -415,7 +421,7 @@ impl Hold {
             paid: taken.paid,
             trial: taken.trial,
             writeoff,
-            detail: Detail {
+            detail: EndingDetail {
                 key_id: key_id.to_string(),
                 key_shown: key_shown.to_string(),
                 model: model.id.clone(),
@@ -427,7 +433,7 @@ impl Hold {
                 estimated,
                 implausible: self.implausible && usage != Usage::default(),
                 conversation: conversation.clone(),
-                took_ms: self.since_opened(),
+                took_ms: self.elapsed_ms(),
                 first_token_ms: self.first_token_ms,
             },
         }
@@ -445,10 +451,10 @@ impl Drop for Hold {
                 self.opening.request_id
             );
         }
-        if let Err(error) = self.end(
+        if let Err(error) = self.finish(
             Usage::default(),
             Micro::ZERO,
-            Outcome::Interrupted,
+            RequestOutcome::Interrupted,
             false,
             clock::now_ms(),
         ) {
@@ -459,7 +465,7 @@ impl Drop for Hold {
     }
 }
 
-fn count(ending: &Ending, taken: Parts) {
+fn record_metrics(ending: &Ending, taken: CreditSplit) {
     let (model, detail) = (ending.detail.model.as_str(), &ending.detail);
     let add = |family: &prometheus::IntCounterVec, labels: &[&str], count: u64| {
         if count > 0 {

@@ -9,10 +9,10 @@
 //! are in the same snapshot and count as held. The same rule counts what a key has spent and holds.
 //! The same lock protects the rate counters of the key and the account. Must not know prices.
 
-use super::bounds::Bounds;
-use super::rates::{Gauge, Meters, Wait, Whose};
+use super::limits::RequestLimits;
+use super::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
 use super::{Balance, TrialState};
-use crate::money::{Micro, Parts};
+use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use crate::store::ledger::{self, Claim, Ledger};
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const SHARDS: usize = 64;
 
 /// The holds of all accounts that this process has served.
-pub struct Holds {
+pub struct HoldRegistry {
     boot: String,
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
@@ -31,59 +31,59 @@ pub struct Holds {
 /// One shard: some of the accounts, and their keys.
 #[derive(Default)]
 struct Shard {
-    accounts: HashMap<Arc<str>, Open>,
-    keys: HashMap<Arc<str>, OpenOfKey>,
+    accounts: HashMap<Arc<str>, AccountHolds>,
+    keys: HashMap<Arc<str>, KeyHolds>,
 }
 
 /// The account and key that make a request, with its limits.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker<'a> {
+pub struct Payer<'a> {
     pub account: &'a Arc<str>,
     pub key: &'a Arc<str>,
-    pub bounds: &'a Bounds,
+    pub bounds: &'a RequestLimits,
 }
 
 /// One account's holds, and the credits settled since this process began.
 #[derive(Debug, Clone, Copy, Default)]
-struct Open {
+struct AccountHolds {
     requests: u64,
-    held: Parts,
-    settled: Parts,
+    held: CreditSplit,
+    settled: CreditSplit,
     /// Whether it changed since the mirror was last written.
     unmirrored: bool,
-    gauge: Gauge,
+    gauge: RateCounter,
 }
 
 /// One key's holds, counted even without a limit: a limit may be set at any time.
 #[derive(Debug, Clone, Copy, Default)]
-struct OpenOfKey {
+struct KeyHolds {
     requests: u64,
     held: Micro,
     settled: Micro,
-    gauge: Gauge,
+    gauge: RateCounter,
 }
 
 /// Requests of an account, and of its key, that have arrived and hold nothing yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Arriving {
+pub struct PendingRequests {
     pub of_account: u64,
     pub of_key: u64,
 }
 
 /// Result of resolving a hold.
 #[derive(Debug, Clone, Copy)]
-pub struct Resolved {
+pub struct HoldResolution {
     /// Credits that the account pays.
-    pub taken: Parts,
+    pub taken: CreditSplit,
     /// Cost that the account cannot pay.
     pub writeoff: Micro,
     /// Claim to release once the ledger has the ending, if this process has handed over by then.
-    pub freed: Parts,
+    pub freed: CreditSplit,
 }
 
 /// Why no credits were reserved.
 #[derive(Debug)]
-pub enum Refused {
+pub enum ReserveError {
     Insufficient {
         available: Micro,
         needed: Micro,
@@ -97,7 +97,7 @@ pub enum Refused {
         limit: u64,
     },
     /// A limit on requests, tokens or concurrency is reached.
-    Limited(Wait),
+    Limited(RateLimitWait),
     /// The process has reached its maximum of open requests.
     Busy,
     /// The ledger cannot be read or written, or lags too far behind.
@@ -106,11 +106,11 @@ pub enum Refused {
 
 /// An account's credits at one moment.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing {
+pub struct CreditSnapshot {
     pub open_requests: u64,
-    pub held: Parts,
+    pub held: CreditSplit,
     /// Credits free to hold; the trial part is zero once the trial is over.
-    pub available: Parts,
+    pub available: CreditSplit,
     pub balance: Micro,
     pub trial_ends_at_ms: Option<i64>,
     pub trial_left: Micro,
@@ -120,24 +120,24 @@ pub struct Standing {
     pub key_free: Option<Micro>,
 }
 
-impl Standing {
-    pub fn of(
-        row: ledger::Account,
-        held: Parts,
-        settled: Parts,
+impl CreditSnapshot {
+    pub fn from_row(
+        row: ledger::LedgerAccount,
+        held: CreditSplit,
+        settled: CreditSplit,
         open_requests: u64,
         now_ms: i64,
     ) -> Self {
-        let applied = Parts {
+        let applied = CreditSplit {
             paid: row.applied_paid,
             trial: row.applied_trial,
         };
-        let posted = Parts {
+        let posted = CreditSplit {
             paid: row.paid,
             trial: row.trial,
         }
         .minus(settled.minus(applied));
-        let held = held.plus(Parts {
+        let held = held.plus(CreditSplit {
             paid: row.claimed_paid,
             trial: row.claimed_trial,
         });
@@ -150,7 +150,7 @@ impl Standing {
             posted.trial.min(held.trial)
         }
         .or_zero();
-        let free = Parts {
+        let free = CreditSplit {
             paid: posted.paid,
             trial: trial_left,
         }
@@ -168,7 +168,7 @@ impl Standing {
     }
 
     /// The balance that the account holder sees.
-    pub fn shown(&self, now_ms: i64) -> Balance {
+    pub fn balance_at(&self, now_ms: i64) -> Balance {
         Balance {
             balance: self.balance,
             held: self.held.total(),
@@ -182,7 +182,7 @@ impl Standing {
     }
 }
 
-impl Holds {
+impl HoldRegistry {
     pub fn new(boot: &str) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self {
@@ -192,7 +192,7 @@ impl Holds {
         }
     }
 
-    fn shard(&self, account: &str) -> MutexGuard<'_, Shard> {
+    fn lock_shard(&self, account: &str) -> MutexGuard<'_, Shard> {
         let index =
             usize::try_from(self.hasher.hash_one(account) % SHARDS as u64).unwrap_or_default();
         self.shards[index]
@@ -210,21 +210,31 @@ impl Holds {
     pub fn reserve(
         &self,
         ledger: &Ledger,
-        asker: &Asker<'_>,
+        asker: &Payer<'_>,
         now_ms: i64,
-        decide: impl FnOnce(&Standing) -> Result<(Micro, u64), Refused>,
-    ) -> Result<Option<(Parts, u64, Meters)>, Refused> {
-        let mut shard = self.shard(asker.account);
-        if ledger.is_guest() {
+        decide: impl FnOnce(&CreditSnapshot) -> Result<(Micro, u64), ReserveError>,
+    ) -> Result<Option<(CreditSplit, u64, RateLimitStatuses)>, ReserveError> {
+        let mut shard = self.lock_shard(asker.account);
+        if ledger.has_handed_over() {
             return Ok(None);
         }
-        let standing = shard.check(ledger, asker, &self.boot, Arriving::default(), now_ms)?;
+        let standing = shard.check(
+            ledger,
+            asker,
+            &self.boot,
+            PendingRequests::default(),
+            now_ms,
+        )?;
         let (amount, output_limit) = decide(&standing)?;
-        let parts = standing.available.take(amount);
-        let (open, of_key) = shard.of(asker);
+        let parts = standing.available.draw(amount);
+        let (open, of_key) = shard.entries(asker);
         open.add(parts);
         of_key.add(parts);
-        Ok(Some((parts, output_limit, shard.take(asker, now_ms))))
+        Ok(Some((
+            parts,
+            output_limit,
+            shard.count_request(asker, now_ms),
+        )))
     }
 
     /// Checks the payer's limits, and with `decide` the account's credits, before the gateway reads
@@ -237,13 +247,13 @@ impl Holds {
     pub fn check(
         &self,
         ledger: &Ledger,
-        asker: &Asker<'_>,
-        arriving: Arriving,
+        asker: &Payer<'_>,
+        arriving: PendingRequests,
         now_ms: i64,
-        decide: impl FnOnce(&Standing) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
-        let mut shard = self.shard(asker.account);
-        if ledger.is_guest() {
+        decide: impl FnOnce(&CreditSnapshot) -> Result<(), ReserveError>,
+    ) -> Result<(), ReserveError> {
+        let mut shard = self.lock_shard(asker.account);
+        if ledger.has_handed_over() {
             return Ok(());
         }
         decide(&shard.check(ledger, asker, &self.boot, arriving, now_ms)?)
@@ -254,12 +264,16 @@ impl Holds {
     ///
     /// # Errors
     /// Returns an error if a limit is reached.
-    pub fn meter(&self, asker: &Asker<'_>, now_ms: i64) -> Result<Meters, Refused> {
-        let mut shard = self.shard(asker.account);
+    pub fn count_request(
+        &self,
+        asker: &Payer<'_>,
+        now_ms: i64,
+    ) -> Result<RateLimitStatuses, ReserveError> {
+        let mut shard = self.lock_shard(asker.account);
         shard
-            .judge(asker, Arriving::default(), now_ms)
-            .map_err(Refused::Limited)?;
-        Ok(shard.take(asker, now_ms))
+            .check_rates(asker, PendingRequests::default(), now_ms)
+            .map_err(ReserveError::Limited)?;
+        Ok(shard.count_request(asker, now_ms))
     }
 
     /// Returns the credits left under the key's own limit; `None` if it has no limit. Exact in the
@@ -269,28 +283,28 @@ impl Holds {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn key_free(
+    pub fn key_credit_left(
         &self,
         ledger: &Ledger,
-        asker: &Asker<'_>,
+        asker: &Payer<'_>,
         now_ms: i64,
     ) -> Result<Option<Micro>, StoreError> {
-        let shard = self.shard(asker.account);
+        let shard = self.lock_shard(asker.account);
         let of_key = shard.keys.get(asker.key).copied().unwrap_or_default();
-        of_key.free(ledger, asker, &self.boot, now_ms)
+        of_key.credit_left(ledger, asker, &self.boot, now_ms)
     }
 
     /// Counts the claimed credits of a request of this process, which has handed over.
-    pub fn add(&self, asker: &Asker<'_>, parts: Parts) {
-        let mut shard = self.shard(asker.account);
-        let (open, of_key) = shard.of(asker);
+    pub fn add_claimed(&self, asker: &Payer<'_>, parts: CreditSplit) {
+        let mut shard = self.lock_shard(asker.account);
+        let (open, of_key) = shard.entries(asker);
         open.add(parts);
         of_key.add(parts);
     }
 
     /// Number of requests that the account has open in this process.
     pub fn open_requests(&self, account: &str) -> u64 {
-        self.shard(account)
+        self.lock_shard(account)
             .accounts
             .get(account)
             .map_or(0, |open| open.requests)
@@ -302,28 +316,32 @@ impl Holds {
     pub fn resolve(
         &self,
         ledger: &Ledger,
-        asker: &Asker<'_>,
-        held: Parts,
+        asker: &Payer<'_>,
+        held: CreditSplit,
         cost: Micro,
         tokens: u64,
         now_ms: i64,
-    ) -> Resolved {
-        let Asker {
+    ) -> HoldResolution {
+        let Payer {
             account, bounds, ..
         } = *asker;
-        let mut shard = self.shard(account);
-        let (open, of_key) = shard.of(asker);
-        open.gauge.correct(&bounds.account, bounds.tokens, tokens);
-        of_key.gauge.correct(&bounds.key, bounds.tokens, tokens);
-        let is_guest = ledger.is_guest();
-        let mut taken = held.take(cost);
+        let mut shard = self.lock_shard(account);
+        let (open, of_key) = shard.entries(asker);
+        open.gauge
+            .correct_tokens(&bounds.account, bounds.tokens, tokens);
+        of_key
+            .gauge
+            .correct_tokens(&bounds.key, bounds.tokens, tokens);
+        let is_guest = ledger.has_handed_over();
+        let mut taken = held.draw(cost);
         if taken.total() < cost && !is_guest {
             // Only this case needs the balance. If it cannot be read, take nothing more, so that it
             // never falls below zero.
             let row = ledger.account(account, &self.boot).ok().flatten();
             if let Some(row) = row {
-                let standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
-                taken = taken.plus(standing.available.take(cost.minus(taken.total())));
+                let standing =
+                    CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms);
+                taken = taken.plus(standing.available.draw(cost.minus(taken.total())));
             }
         }
         open.held = open.held.minus(held);
@@ -335,7 +353,7 @@ impl Holds {
         of_key.held = of_key.held.minus(held.total());
         of_key.settled = of_key.settled.plus(taken.total());
         of_key.requests = of_key.requests.saturating_sub(1);
-        Resolved {
+        HoldResolution {
             taken,
             writeoff: cost.minus(taken.total()),
             freed: if is_guest { held } else { taken },
@@ -344,8 +362,13 @@ impl Holds {
 
     /// Undoes what [`HoldRegistry::resolve`] settled, if it could not be journalled. Returns the
     /// claim to release, if this process has handed over.
-    pub fn unsettle(&self, ledger: &Ledger, asker: &Asker<'_>, resolved: &Resolved) -> Parts {
-        let mut shard = self.shard(asker.account);
+    pub fn undo_settlement(
+        &self,
+        ledger: &Ledger,
+        asker: &Payer<'_>,
+        resolved: &HoldResolution,
+    ) -> CreditSplit {
+        let mut shard = self.lock_shard(asker.account);
         if let Some(of_key) = shard.keys.get_mut(asker.key) {
             of_key.settled = of_key.settled.minus(resolved.taken.total());
         }
@@ -353,38 +376,40 @@ impl Holds {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
             // Under the lock, so a later hand-over sees none of it.
-            if ledger.is_guest() {
+            if ledger.has_handed_over() {
                 return resolved.freed;
             }
         }
-        Parts::ZERO
+        CreditSplit::ZERO
     }
 
     /// Returns the account's credits; `None` if it is not open.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn standing(
+    pub fn snapshot(
         &self,
         ledger: &Ledger,
         account: &str,
         now_ms: i64,
-    ) -> Result<Option<Standing>, StoreError> {
-        let shard = self.shard(account);
+    ) -> Result<Option<CreditSnapshot>, StoreError> {
+        let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
         let row = ledger.account(account, &self.boot)?;
-        Ok(row.map(|row| Standing::of(row, open.held, open.settled, open.requests, now_ms)))
+        Ok(row.map(|row| {
+            CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms)
+        }))
     }
 
     /// Whether the account has no open request, here or in a process that handed over, and nothing
     /// settled that the ledger lacks. Only then may a lapse be posted.
-    pub fn is_quiet(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
-        let shard = self.shard(account);
+    pub fn is_idle(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
+        let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
         let Some(row) = ledger.account(account, &self.boot)? else {
             return Ok(true);
         };
-        let applied = Parts {
+        let applied = CreditSplit {
             paid: row.applied_paid,
             trial: row.applied_trial,
         };
@@ -393,19 +418,19 @@ impl Holds {
 
     /// Runs `work` with this process's claim on the account, while nothing can be held or settled
     /// for it. Returns `None` if this process no longer admits requests.
-    pub fn frozen<T>(
+    pub fn with_frozen_account<T>(
         &self,
         ledger: &Ledger,
         account: &str,
         work: impl FnOnce(Claim) -> T,
     ) -> Option<T> {
-        let shard = self.shard(account);
-        let is_guest = ledger.is_guest();
+        let shard = self.lock_shard(account);
+        let is_guest = ledger.has_handed_over();
         (!is_guest)
             .then(|| work(self.claim(&shard.accounts.get(account).copied().unwrap_or_default())))
     }
 
-    fn claim(&self, open: &Open) -> Claim {
+    fn claim(&self, open: &AccountHolds) -> Claim {
         Claim {
             boot: self.boot.clone(),
             held: open.held,
@@ -424,7 +449,9 @@ impl Holds {
             .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
             .collect();
         let all = shards.iter().flat_map(|shard| shard.accounts.iter());
-        let all = all.filter(|(_, open)| open.held != Parts::ZERO || open.settled != Parts::ZERO);
+        let all = all.filter(|(_, open)| {
+            open.held != CreditSplit::ZERO || open.settled != CreditSplit::ZERO
+        });
         let held: Vec<_> = all
             .map(|(account, open)| (account.to_string(), self.claim(open)))
             .collect();
@@ -433,7 +460,7 @@ impl Holds {
 
     /// Returns the accounts whose holds changed since the last call, with this process's claims on
     /// them.
-    pub fn changed(&self) -> Vec<(String, Claim)> {
+    pub fn take_changed(&self) -> Vec<(String, Claim)> {
         let mut changed = Vec::new();
         for shard in &self.shards {
             for (account, open) in shard
@@ -453,7 +480,7 @@ impl Holds {
     /// Marks `accounts` as changed again, because their claims could not be written.
     pub fn mark_changed(&self, accounts: &[(String, Claim)]) {
         for (account, _) in accounts {
-            if let Some(open) = self.shard(account).accounts.get_mut(account.as_str()) {
+            if let Some(open) = self.lock_shard(account).accounts.get_mut(account.as_str()) {
                 open.unmirrored = true;
             }
         }
@@ -461,7 +488,7 @@ impl Holds {
 }
 
 impl Shard {
-    fn of(&mut self, asker: &Asker<'_>) -> (&mut Open, &mut OpenOfKey) {
+    fn entries(&mut self, asker: &Payer<'_>) -> (&mut AccountHolds, &mut KeyHolds) {
         let open = self.accounts.entry(Arc::clone(asker.account)).or_default();
         (open, self.keys.entry(Arc::clone(asker.key)).or_default())
     }
@@ -471,88 +498,97 @@ impl Shard {
     fn check(
         &mut self,
         ledger: &Ledger,
-        asker: &Asker<'_>,
+        asker: &Payer<'_>,
         boot: &str,
-        arriving: Arriving,
+        arriving: PendingRequests,
         now_ms: i64,
-    ) -> Result<Standing, Refused> {
-        let row = ledger.account_lately(asker.account, boot);
-        let row = row.map_err(|error| Refused::Unavailable(error.to_string()))?;
+    ) -> Result<CreditSnapshot, ReserveError> {
+        let row = ledger.cached_account(asker.account, boot);
+        let row = row.map_err(|error| ReserveError::Unavailable(error.to_string()))?;
         let row = row.ok_or_else(|| {
-            Refused::Unavailable(format!("account {} is not in the ledger", asker.account))
+            ReserveError::Unavailable(format!("account {} is not in the ledger", asker.account))
         })?;
-        self.judge(asker, arriving, now_ms)
-            .map_err(Refused::Limited)?;
-        let (open, of_key) = self.of(asker);
+        self.check_rates(asker, arriving, now_ms)
+            .map_err(ReserveError::Limited)?;
+        let (open, of_key) = self.entries(asker);
         let open_requests = open.requests.saturating_add(arriving.of_account);
-        let mut standing = Standing::of(row, open.held, open.settled, open_requests, now_ms);
-        standing.key_free = of_key.free(ledger, asker, boot, now_ms)?;
+        let mut standing =
+            CreditSnapshot::from_row(row, open.held, open.settled, open_requests, now_ms);
+        standing.key_free = of_key.credit_left(ledger, asker, boot, now_ms)?;
         Ok(standing)
     }
 
     /// Checks whether the payer's rate limits allow one more request. Counts nothing.
-    fn judge(&mut self, asker: &Asker<'_>, arriving: Arriving, now_ms: i64) -> Result<(), Wait> {
+    fn check_rates(
+        &mut self,
+        asker: &Payer<'_>,
+        arriving: PendingRequests,
+        now_ms: i64,
+    ) -> Result<(), RateLimitWait> {
         let bounds = asker.bounds;
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
             return Ok(());
         }
-        let (open, of_key) = self.of(asker);
+        let (open, of_key) = self.entries(asker);
         let outcome = of_key
             .gauge
-            .judge(
+            .check(
                 &bounds.key,
-                Whose::Key,
+                LimitScope::Key,
                 of_key.requests.saturating_add(arriving.of_key),
                 bounds.tokens,
                 now_ms,
             )
             .and_then(|()| {
                 let open_requests = open.requests.saturating_add(arriving.of_account);
-                open.gauge.judge(
+                open.gauge.check(
                     &bounds.account,
-                    Whose::Account,
+                    LimitScope::Account,
                     open_requests,
                     bounds.tokens,
                     now_ms,
                 )
             });
         outcome.map_err(|wait| {
-            let meters = open.gauge.meters(&bounds.account, now_ms);
-            Wait {
-                meters: of_key.gauge.meters(&bounds.key, now_ms).with(meters),
+            let meters = open.gauge.statuses(&bounds.account, now_ms);
+            RateLimitWait {
+                meters: of_key.gauge.statuses(&bounds.key, now_ms).tighter(meters),
                 ..wait
             }
         })
     }
 
     /// Counts an admitted request. Returns the rate limit status.
-    fn take(&mut self, asker: &Asker<'_>, now_ms: i64) -> Meters {
+    fn count_request(&mut self, asker: &Payer<'_>, now_ms: i64) -> RateLimitStatuses {
         let bounds = asker.bounds;
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
-            return Meters::default();
+            return RateLimitStatuses::default();
         }
-        let (open, of_key) = self.of(asker);
-        of_key.gauge.take(&bounds.key, bounds.tokens, now_ms);
-        open.gauge.take(&bounds.account, bounds.tokens, now_ms);
+        let (open, of_key) = self.entries(asker);
         of_key
             .gauge
-            .meters(&bounds.key, now_ms)
-            .with(open.gauge.meters(&bounds.account, now_ms))
+            .count_request(&bounds.key, bounds.tokens, now_ms);
+        open.gauge
+            .count_request(&bounds.account, bounds.tokens, now_ms);
+        of_key
+            .gauge
+            .statuses(&bounds.key, now_ms)
+            .tighter(open.gauge.statuses(&bounds.account, now_ms))
     }
 }
 
-impl OpenOfKey {
-    fn add(&mut self, parts: Parts) {
+impl KeyHolds {
+    fn add(&mut self, parts: CreditSplit) {
         self.held = self.held.plus(parts.total());
         self.requests = self.requests.saturating_add(1);
     }
 
     /// Credits settled here that the ledger does not have yet count as spent now, whichever day
     /// they are entered on.
-    fn free(
+    fn credit_left(
         &self,
         ledger: &Ledger,
-        asker: &Asker<'_>,
+        asker: &Payer<'_>,
         boot: &str,
         now_ms: i64,
     ) -> Result<Option<Micro>, StoreError> {
@@ -565,8 +601,8 @@ impl OpenOfKey {
     }
 }
 
-impl Open {
-    fn add(&mut self, parts: Parts) {
+impl AccountHolds {
+    fn add(&mut self, parts: CreditSplit) {
         self.held = self.held.plus(parts);
         self.requests = self.requests.saturating_add(1);
         self.unmirrored = true;

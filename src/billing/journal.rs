@@ -26,9 +26,9 @@ use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
-use line::{encode, number, unnumbered};
-pub use read::{Kept, damaged, kept};
-use read::{log_files, read_endings};
+use line::{encode, encode_unnumbered, set_number};
+pub use read::{JournalledRequest, find_damaged, read_requests};
+use read::{journal_files, read_endings};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -40,19 +40,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const LOCK: &str = "lock";
-const RESERVE: &str = "reserve";
+const LOCK_FILE: &str = "lock";
+const RESERVE_FILE: &str = "reserve";
 /// Name of the lock file in a directory that was set aside.
-const OLD_LOCK: &str = "lock.replayed";
+const RETIRED_LOCK_FILE: &str = "lock.replayed";
 /// Content of the lock file if every file in the directory has at least one line.
-const NUMBERED: &[u8] = b"numbered\n";
+const NUMBERED_MARK: &[u8] = b"numbered\n";
 /// Bytes that must be free for new requests after the disk was full.
-const ROOM: u64 = 65_536;
+const MIN_FREE_BYTES: u64 = 65_536;
 
 /// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Record {
+pub enum JournalRecord {
     /// A hold was reserved. If no other record follows, the request ended like this.
     Open(Ending),
     /// The request ended.
@@ -68,7 +68,7 @@ pub enum Record {
 
 /// A running process's journal.
 pub struct Journal {
-    place: Place,
+    place: InstanceDir,
     segment_bytes: u64,
     reserve_bytes: u64,
     /// Whether an `end` record is synced to disk before [`Journal::write`] returns.
@@ -79,19 +79,19 @@ pub struct Journal {
 }
 
 /// A process's own journal directory, whose lock shows that the process lives.
-pub struct Place {
+pub struct InstanceDir {
     dir: PathBuf,
     pub boot: String,
     /// Held while the process lives: shows other processes that this directory is in use.
     _lock: File,
 }
 
-impl Place {
+impl InstanceDir {
     /// Creates and locks a directory for this process.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be created or locked.
-    pub fn begin(data_dir: &Path) -> Result<Self, StoreError> {
+    pub fn create(data_dir: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("take a place among the journals", source);
         let boot = uuid::Uuid::now_v7().simple().to_string();
         let journals = data_dir.join("journal");
@@ -111,8 +111,8 @@ impl Place {
 
     /// Creates the first file. On a full disk it is empty, and the lock file does not state that
     /// every file has a line.
-    fn begin_files(&self) -> io::Result<Segment> {
-        match Segment::numbered(&self.dir, 1, 0) {
+    fn create_first_segment(&self) -> io::Result<Segment> {
+        match Segment::create_numbered(&self.dir, 1, 0) {
             Err(error) if is_full(&error) => {
                 let active = Segment::create(self.dir.join(file_name(1)))?;
                 active.next.store(0, Ordering::Relaxed);
@@ -120,8 +120,10 @@ impl Place {
             }
             Err(error) => Err(error),
             Ok(active) => {
-                let mut lock = OpenOptions::new().write(true).open(self.dir.join(LOCK))?;
-                match lock.write_all(NUMBERED) {
+                let mut lock = OpenOptions::new()
+                    .write(true)
+                    .open(self.dir.join(LOCK_FILE))?;
+                match lock.write_all(NUMBERED_MARK) {
                     Err(error) if !is_full(&error) => Err(error),
                     _ => Ok(active),
                 }
@@ -130,7 +132,7 @@ impl Place {
     }
 
     /// Removes the directory.
-    pub fn leave(self) {
+    pub fn remove(self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -161,13 +163,13 @@ pub struct Segment {
 
 impl Segment {
     /// Keeps the file for a replay at the next start.
-    pub fn keep(&self) {
+    pub fn keep_for_replay(&self) {
         self.kept.store(true, Ordering::Release);
     }
 }
 
 /// The journal of a dead process.
-pub struct Left {
+pub struct OrphanedJournal {
     pub dir: PathBuf,
     pub boot: String,
     lock: File,
@@ -179,16 +181,16 @@ impl Journal {
     ///
     /// # Errors
     /// Returns an error if the directory or a file cannot be created.
-    pub fn begin(
+    pub fn create(
         data_dir: &Path,
         segment_bytes: u64,
         reserve_bytes: u64,
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("begin the journal", source);
-        let place = Place::begin(data_dir)?;
-        let active = place.begin_files().map_err(failed)?;
-        let reserve = Segment::create(place.dir.join(RESERVE)).map_err(failed)?;
-        let set_aside = reserve.set_aside(reserve_bytes).inspect_err(|error| {
+        let place = InstanceDir::create(data_dir)?;
+        let active = place.create_first_segment().map_err(failed)?;
+        let reserve = Segment::create(place.dir.join(RESERVE_FILE)).map_err(failed)?;
+        let set_aside = reserve.preallocate(reserve_bytes).inspect_err(|error| {
             METRICS.ledger_error("journal_reserve");
             log::error!("set the journal's reserve of {reserve_bytes} bytes aside: {error}; no request is admitted");
         });
@@ -210,11 +212,11 @@ impl Journal {
 
     /// If `is_synced`, syncs each `end` record to disk before [`Journal::write`] returns.
     #[must_use]
-    pub fn synced(self, is_synced: bool) -> Self {
+    pub fn with_sync(self, is_synced: bool) -> Self {
         Self { is_synced, ..self }
     }
 
-    pub fn boot(&self) -> &str {
+    pub fn instance_id(&self) -> &str {
         &self.place.boot
     }
 
@@ -223,10 +225,10 @@ impl Journal {
     ///
     /// # Errors
     /// Returns an error if the record is not completely in the file.
-    pub fn write(&self, record: &Record) -> io::Result<Arc<Segment>> {
+    pub fn write(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
         let segment = self.append(record)?;
         // Sync without the lock, so that requests that end at the same time share a sync.
-        if self.is_synced && matches!(record, Record::End(_)) {
+        if self.is_synced && matches!(record, JournalRecord::End(_)) {
             self.sync(&segment);
         }
         Ok(segment)
@@ -235,7 +237,7 @@ impl Journal {
     /// Syncs the file. If that fails, nothing more is admitted. The record still survives the
     /// process, so it counts.
     fn sync(&self, segment: &Segment) {
-        failpoint::pass(Point::BeforeJournalSync);
+        failpoint::hit(Point::BeforeJournalSync);
         if let Err(error) = segment.sync() {
             METRICS.ledger_error("journal_sync");
             if !self.short.swap(true, Ordering::AcqRel) {
@@ -244,14 +246,14 @@ impl Journal {
         }
     }
 
-    fn append(&self, record: &Record) -> io::Result<Arc<Segment>> {
-        let mut line = unnumbered(record)?;
-        let mut files = self.files();
+    fn append(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
+        let mut line = encode_unnumbered(record)?;
+        let mut files = self.lock_files();
         files.roll(&self.place.dir, self.segment_bytes);
-        if matches!(record, Record::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
-            number(&mut line, files.active.next.load(Ordering::Relaxed));
+        if matches!(record, JournalRecord::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
+            set_number(&mut line, files.active.next.load(Ordering::Relaxed));
             let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
-            failpoint::die();
+            failpoint::kill_self();
         }
         let Err(error) = files.active.append(&mut line) else {
             return Ok(Arc::clone(&files.active));
@@ -262,7 +264,7 @@ impl Journal {
             );
         }
         match record {
-            Record::End(_) => files
+            JournalRecord::End(_) => files
                 .reserve
                 .append(&mut line)
                 .map(|()| Arc::clone(&files.reserve)),
@@ -270,30 +272,30 @@ impl Journal {
         }
     }
 
-    fn files(&self) -> MutexGuard<'_, Files> {
+    fn lock_files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a write failed or the reserve is not complete; no request may begin then.
-    pub fn is_short(&self) -> bool {
+    pub fn is_degraded(&self) -> bool {
         self.short.load(Ordering::Acquire)
     }
 
     /// Restores the reserve after a failed write, once the ledger covers its records and the disk
     /// has room.
-    pub fn recover(&self) {
-        if !self.is_short() {
+    pub fn restore_reserve(&self) {
+        if !self.is_degraded() {
             return;
         }
-        let files = self.files();
+        let files = self.lock_files();
         if !files.reserve.is_covered() {
             return;
         }
         let recovered = files
             .reserve
-            .empty()
-            .and_then(|()| files.reserve.set_aside(self.reserve_bytes));
-        match recovered.and_then(|()| files.active.set_aside(ROOM)) {
+            .truncate()
+            .and_then(|()| files.reserve.preallocate(self.reserve_bytes));
+        match recovered.and_then(|()| files.active.preallocate(MIN_FREE_BYTES)) {
             Ok(()) => {
                 self.short.store(false, Ordering::Release);
                 log::info!("the journal has room again, and its reserve is whole");
@@ -303,33 +305,33 @@ impl Journal {
     }
 
     /// Removes full files that the ledger covers completely.
-    pub fn reap(&self) {
+    pub fn remove_covered(&self) {
         // Remove the files without the lock, for which requests wait.
         let covered: Vec<_> = self
-            .files()
+            .lock_files()
             .sealed
             .extract_if(.., |segment| segment.is_covered())
             .collect();
         for segment in covered {
-            failpoint::pass(Point::BeforeReap);
+            failpoint::hit(Point::BeforeReap);
             if std::fs::remove_file(&segment.path).is_err() {
-                self.files().sealed.push(segment);
+                self.lock_files().sealed.push(segment);
             }
         }
     }
 
     /// Removes the journal of a process that ends with everything covered.
     pub fn close(&self) {
-        let files = self.files();
+        let files = self.lock_files();
         if files
             .sealed
             .iter()
             .chain([&files.active, &files.reserve])
             .all(Segment::is_covered)
         {
-            failpoint::pass(Point::BeforeReap);
-            let _ =
-                miss_none(&self.place.dir).and_then(|()| std::fs::remove_dir_all(&self.place.dir));
+            failpoint::hit(Point::BeforeReap);
+            let _ = clear_numbered_mark(&self.place.dir)
+                .and_then(|()| std::fs::remove_dir_all(&self.place.dir));
         }
     }
 }
@@ -342,12 +344,12 @@ impl Files {
             return;
         }
         let number = self.number.saturating_add(1);
-        match Segment::numbered(dir, number, self.active.next.load(Ordering::Relaxed)) {
+        match Segment::create_numbered(dir, number, self.active.next.load(Ordering::Relaxed)) {
             Ok(next) => {
                 self.number = number;
                 // If this fails, only the detection of missing files suffers.
-                let _ =
-                    unnumbered(&Record::Sealed).and_then(|mut line| self.active.append(&mut line));
+                let _ = encode_unnumbered(&JournalRecord::Sealed)
+                    .and_then(|mut line| self.active.append(&mut line));
                 self.sealed
                     .push(std::mem::replace(&mut self.active, Arc::new(next)));
             }
@@ -358,8 +360,8 @@ impl Files {
 
 /// Clears the mark that every file has a line. Called before a directory is removed: an interrupted
 /// removal must not look like missing files.
-fn miss_none(dir: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).open(dir.join(LOCK)) {
+fn clear_numbered_mark(dir: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).open(dir.join(LOCK_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         lock => lock?.set_len(0),
     }
@@ -371,17 +373,17 @@ fn open_lock(dir: &Path) -> io::Result<File> {
         .truncate(false)
         .write(true)
         .mode(0o600)
-        .open(dir.join(LOCK))
+        .open(dir.join(LOCK_FILE))
 }
 
 impl Segment {
     /// Creates file number `file` of a journal. Its first line is written before it gets its name,
     /// so it is never found empty.
-    fn numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
+    fn create_numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
         let unnamed = dir.join(format!("{file:06}.new"));
         let segment = Self::create(unnamed.clone()).and_then(|segment| {
             segment.append_numbered(
-                encode(&Record::Begun { file, lines_before }, 0)?.as_slice(),
+                encode(&JournalRecord::Begun { file, lines_before }, 0)?.as_slice(),
                 1,
             )?;
             let path = dir.join(file_name(file));
@@ -411,7 +413,7 @@ impl Segment {
     /// Appends the complete `line` under the next number, or nothing. One caller at a time.
     fn append(&self, line: &mut [u8]) -> io::Result<()> {
         let next = self.next.load(Ordering::Relaxed);
-        number(line, next);
+        set_number(line, next);
         self.append_numbered(line, next.saturating_add(1))
     }
 
@@ -450,7 +452,7 @@ impl Segment {
 
     /// Preallocates `bytes` after the end of the file, so that they can be appended even on a full
     /// disk.
-    fn set_aside(&self, bytes: u64) -> io::Result<()> {
+    fn preallocate(&self, bytes: u64) -> io::Result<()> {
         let end = self.bytes.load(Ordering::Relaxed);
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, bytes) {
             Err(Errno::OPNOTSUPP) => {
@@ -464,7 +466,7 @@ impl Segment {
     }
 
     /// Empties the file.
-    fn empty(&self) -> io::Result<()> {
+    fn truncate(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.bytes.store(0, Ordering::Relaxed);
         self.next.store(1, Ordering::Relaxed);
@@ -492,8 +494,8 @@ fn is_full(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read.
-pub fn boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
-    Ok(folders(data_dir)?
+pub fn instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
+    Ok(instance_dirs(data_dir)?
         .into_iter()
         .map(|(boot, _)| boot)
         .collect())
@@ -504,10 +506,10 @@ pub fn boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
 /// # Errors
 /// Returns an error if a directory or lock cannot be read; the caller must not presume any process
 /// dead then.
-pub fn live_boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
+pub fn live_instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut live = Vec::new();
-    for (boot, dir) in folders(data_dir)? {
-        if matches!(try_claim(&dir)?, Claimed::Living) {
+    for (boot, dir) in instance_dirs(data_dir)? {
+        if matches!(try_claim(&dir)?, LockState::Living) {
             live.push(boot);
         }
     }
@@ -518,17 +520,17 @@ pub fn live_boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
 ///
 /// # Errors
 /// Returns an error if a directory cannot be read or locked.
-pub fn left_behind(data_dir: &Path) -> Result<Vec<Left>, StoreError> {
+pub fn claim_orphaned(data_dir: &Path) -> Result<Vec<OrphanedJournal>, StoreError> {
     let mut left = Vec::new();
-    for (boot, dir) in folders(data_dir)? {
+    for (boot, dir) in instance_dirs(data_dir)? {
         // A command that checks for living processes holds each lock briefly, so one failed attempt
         // does not prove that the process lives.
         for _ in 0..3 {
             match try_claim(&dir)? {
-                Claimed::Living => std::thread::sleep(Duration::from_millis(3)),
-                Claimed::Gone => break,
-                Claimed::Left(lock) => {
-                    left.push(Left { dir, boot, lock });
+                LockState::Living => std::thread::sleep(Duration::from_millis(3)),
+                LockState::Gone => break,
+                LockState::Left(lock) => {
+                    left.push(OrphanedJournal { dir, boot, lock });
                     break;
                 }
             }
@@ -537,7 +539,7 @@ pub fn left_behind(data_dir: &Path) -> Result<Vec<Left>, StoreError> {
     Ok(left)
 }
 
-fn folders(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
+fn instance_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
     let failed = |source| StoreError::io("look for journals", source);
     let entries = match std::fs::read_dir(data_dir.join("journal")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -547,7 +549,7 @@ fn folders(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let is_named = !entry.file_name().as_encoded_bytes().starts_with(b".");
-        if is_named && entry.path().join(LOCK).exists() {
+        if is_named && entry.path().join(LOCK_FILE).exists() {
             folders.extend(
                 entry
                     .file_name()
@@ -562,7 +564,7 @@ fn folders(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
 }
 
 /// State of a directory's lock.
-enum Claimed {
+enum LockState {
     /// A process holds the lock, or another process is checking it right now.
     Living,
     /// The owner is dead; this handle holds the lock exclusively.
@@ -571,21 +573,21 @@ enum Claimed {
     Gone,
 }
 
-fn try_claim(dir: &Path) -> Result<Claimed, StoreError> {
+fn try_claim(dir: &Path) -> Result<LockState, StoreError> {
     let failed = |source| StoreError::io("look at a journal's lock", source);
     // Never create the file here: a directory that is being removed must stay empty.
-    let file = match OpenOptions::new().write(true).open(dir.join(LOCK)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claimed::Gone),
+    let file = match OpenOptions::new().write(true).open(dir.join(LOCK_FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LockState::Gone),
         file => file.map_err(failed)?,
     };
     match file.try_lock() {
-        Ok(()) => Ok(Claimed::Left(file)),
-        Err(TryLockError::WouldBlock) => Ok(Claimed::Living),
+        Ok(()) => Ok(LockState::Left(file)),
+        Err(TryLockError::WouldBlock) => Ok(LockState::Living),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 
-impl Left {
+impl OrphanedJournal {
     /// Returns the ending of every request in the journal, and the number of damaged or missing
     /// lines and files. A torn last line does not count: the client of that request never got the
     /// end of its response.
@@ -597,8 +599,8 @@ impl Left {
     }
 
     /// Removes an unused reserve, because the replay may have to write to a full disk.
-    pub fn give_up_reserve(&self) {
-        let reserve = self.dir.join(RESERVE);
+    pub fn remove_reserve(&self) {
+        let reserve = self.dir.join(RESERVE_FILE);
         if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() == 0)
             && let Err(error) = std::fs::remove_file(&reserve)
         {
@@ -618,10 +620,11 @@ impl Left {
         let failed = |source| StoreError::io("remove a replayed journal", source);
         if damaged > 0 {
             let aside = self.dir.with_extension("damaged");
-            std::fs::rename(self.dir.join(LOCK), self.dir.join(OLD_LOCK)).map_err(failed)?;
+            std::fs::rename(self.dir.join(LOCK_FILE), self.dir.join(RETIRED_LOCK_FILE))
+                .map_err(failed)?;
             return std::fs::rename(&self.dir, aside).map_err(failed);
         }
-        miss_none(&self.dir)
+        clear_numbered_mark(&self.dir)
             .and_then(|()| std::fs::remove_dir_all(&self.dir))
             .map_err(failed)?;
         drop(self.lock);
@@ -633,18 +636,18 @@ impl Left {
 ///
 /// # Errors
 /// Returns an error if a running process owns the directory or it cannot be locked.
-pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
+pub fn claim_journal(dir: &Path) -> Result<OrphanedJournal, StoreError> {
     let unusable = |what: &str| Err(StoreError::Unusable(format!("{} is {what}", dir.display())));
     let lock = match try_claim(dir)? {
-        Claimed::Left(lock) => lock,
-        Claimed::Living => return unusable("in use by a running gateway"),
-        Claimed::Gone => return unusable("not a journal folder"),
+        LockState::Left(lock) => lock,
+        LockState::Living => return unusable("in use by a running gateway"),
+        LockState::Gone => return unusable("not a journal folder"),
     };
     let boot = dir
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
-    Ok(Left {
+    Ok(OrphanedJournal {
         dir: dir.to_owned(),
         boot,
         lock,
@@ -656,15 +659,15 @@ pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written.
-pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
+pub fn copy_journals(from: &Path, to: &Path) -> Result<usize, StoreError> {
     let failed = |source| StoreError::io("copy the journal", source);
     let mut copied = 0;
-    for (boot, dir) in folders(from)? {
+    for (boot, dir) in instance_dirs(from)? {
         let target = to.join("journal").join(boot);
         sqlite::create_dir(&target)?;
         open_lock(&target).map_err(failed)?;
         // Copy in write order: a record's file is then never older than those of earlier records.
-        for file in log_files(&dir).map_err(failed)? {
+        for file in journal_files(&dir).map_err(failed)? {
             let bytes = match std::fs::read(&file) {
                 Ok(bytes) => bytes,
                 // The file was removed after the directory was listed: the ledger, which is copied

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 /// Maximum difference in ms between two calls that does not count as a jump: a slewed clock.
-const SLEW_MAX_MS: i64 = 2_000;
+const MAX_SLEW_MS: i64 = 2_000;
 
 /// The wall clock as far as it is accepted.
 pub struct LapseClock {
@@ -32,16 +32,16 @@ impl LapseClock {
     }
 
     /// Whether to accept `now_ms`. Call it about every second.
-    pub fn believes(&mut self, now_ms: i64, now: Instant) -> bool {
+    pub fn accepts(&mut self, now_ms: i64, now: Instant) -> bool {
         let offset = now_ms.saturating_sub(millis(now.duration_since(self.base)));
         let ahead = offset.saturating_sub(self.believed_ms);
-        if ahead.abs() <= SLEW_MAX_MS {
+        if ahead.abs() <= MAX_SLEW_MS {
             self.believed_ms = offset;
             self.doubted = None;
             return true;
         }
         let since = match self.doubted {
-            Some((doubted, since)) if offset.abs_diff(doubted) <= SLEW_MAX_MS.unsigned_abs() => {
+            Some((doubted, since)) if offset.abs_diff(doubted) <= MAX_SLEW_MS.unsigned_abs() => {
                 since
             }
             _ => now,
@@ -74,25 +74,25 @@ mod tests {
         let at = |seconds: u64| base + Duration::from_secs(seconds);
         let wall = |seconds: i64| NOW + seconds * 1_000;
         let mut clock = LapseClock::new(Some(NOW), NOW, base);
-        assert!(clock.believes(wall(1), at(1)));
+        assert!(clock.accepts(wall(1), at(1)));
         // Eight days ahead for three seconds.
         for second in 2..5 {
-            assert!(!clock.believes(wall(i64::try_from(second).unwrap()) + 8 * DAY, at(second)));
+            assert!(!clock.accepts(wall(i64::try_from(second).unwrap()) + 8 * DAY, at(second)));
         }
-        assert!(clock.believes(wall(5), at(5)), "back again");
+        assert!(clock.accepts(wall(5), at(5)), "back again");
         // A minute ahead permanently: accepted after a minute.
         for second in 6..=66 {
             assert!(
-                !clock.believes(wall(i64::try_from(second).unwrap()) + 60_000, at(second)),
+                !clock.accepts(wall(i64::try_from(second).unwrap()) + 60_000, at(second)),
                 "{second}"
             );
         }
-        assert!(clock.believes(wall(67) + 60_000, at(67)));
-        assert!(clock.believes(wall(68) + 60_000, at(68)));
+        assert!(clock.accepts(wall(67) + 60_000, at(67)));
+        assert!(clock.accepts(wall(68) + 60_000, at(68)));
         // Another jump starts the wait again.
-        assert!(!clock.believes(wall(69) + 120_000, at(69)));
+        assert!(!clock.accepts(wall(69) + 120_000, at(69)));
         assert!(
-            !clock.believes(wall(129) + 180_000, at(129)),
+            !clock.accepts(wall(129) + 180_000, at(129)),
             "two jumps are not one that lasts"
         );
     }
@@ -105,22 +105,22 @@ mod tests {
         for second in 1..100_u64 {
             let slewed = i64::try_from(second).unwrap() * 1_500;
             assert!(
-                clock.believes(NOW + slewed, at(second)),
+                clock.accepts(NOW + slewed, at(second)),
                 "half a second a second"
             );
         }
-        assert!(clock.believes(NOW - DAY, at(100)), "behind");
-        assert!(clock.believes(NOW + 150_000, at(101)), "as before");
+        assert!(clock.accepts(NOW - DAY, at(100)), "behind");
+        assert!(clock.accepts(NOW + 150_000, at(101)), "as before");
     }
 
     #[test]
     fn a_start_with_a_clock_ahead_of_the_last_use_waits_as_long() {
         let base = Instant::now();
         let mut clock = LapseClock::new(Some(NOW), NOW + 10_000, base);
-        assert!(!clock.believes(NOW + 10_000, base));
-        assert!(!clock.believes(NOW + 20_000, base + Duration::from_secs(10)));
-        assert!(clock.believes(NOW + 20_100, base + Duration::from_millis(10_100)));
+        assert!(!clock.accepts(NOW + 10_000, base));
+        assert!(!clock.accepts(NOW + 20_000, base + Duration::from_secs(10)));
+        assert!(clock.accepts(NOW + 20_100, base + Duration::from_millis(10_100)));
         let mut clock = LapseClock::new(Some(NOW), NOW, base);
-        assert!(clock.believes(NOW, base), "used a moment ago");
+        assert!(clock.accepts(NOW, base), "used a moment ago");
     }
 }

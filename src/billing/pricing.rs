@@ -5,13 +5,13 @@
 //! request, and the service tier multiplies the cost of its tokens. Must not know accounts or
 //! stores.
 
-use crate::catalog::{Factors, Price, Span, factor_of};
+use crate::catalog::{PriceBand, PriceList, TierFactors, factor_for};
 use crate::money::{self, Factor, Micro, Term};
-use crate::usage::{Pass, ServerTool, ServiceTier, Usage, UsageBounds};
+use crate::usage::{CompactionPass, ServerTool, ServiceTier, Usage, UsageBounds};
 
 /// One class of usage, as a receipt lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
+pub struct CostLine {
     pub class: &'static str,
     pub unit: Unit,
     pub count: u64,
@@ -38,7 +38,7 @@ impl Unit {
     }
 }
 
-impl Line {
+impl CostLine {
     /// The exact amount that this line adds to the sum, as a decimal number of credits.
     pub fn credits(&self) -> String {
         money::exact_line(self.count, self.price, self.term().factor)
@@ -54,20 +54,20 @@ impl Line {
 }
 
 /// Number of token classes and server tools.
-const LINES: usize = 7 + ServerTool::ALL.len();
+const LINE_COUNT: usize = 7 + ServerTool::ALL.len();
 
 /// Lists all billable lines in the order of a receipt: first the response itself, then each
 /// compaction pass, priced by the size of its own input.
-pub fn lines(usage: &Usage, price: &Price) -> Vec<Line> {
-    each_line(usage, price).collect()
+pub fn cost_lines(usage: &Usage, price: &PriceList) -> Vec<CostLine> {
+    iter_cost_lines(usage, price).collect()
 }
 
-fn each_line(usage: &Usage, price: &Price) -> impl Iterator<Item = Line> {
+fn iter_cost_lines(usage: &Usage, price: &PriceList) -> impl Iterator<Item = CostLine> {
     let passes = usage.compactions;
     let (service_tier, inference_geo, speed) =
         (usage.service_tier, usage.inference_geo, usage.speed);
-    let of_pass = move |(index, pass): (usize, Pass)| {
-        let lines = own_lines(
+    let of_pass = move |(index, pass): (usize, CompactionPass)| {
+        let lines = answer_lines(
             &Usage {
                 service_tier,
                 inference_geo,
@@ -76,19 +76,19 @@ fn each_line(usage: &Usage, price: &Price) -> impl Iterator<Item = Line> {
             },
             price,
         );
-        lines.map(|line| Line {
+        lines.map(|line| CostLine {
             pass: Some(index),
             ..line
         })
     };
-    own_lines(&usage.without_passes(), price)
+    answer_lines(&usage.without_passes(), price)
         .into_iter()
         .chain((1..).zip(passes).flat_map(of_pass))
 }
 
 /// Audio without its own price is charged as text.
-fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
-    let rates = price.span_of(usage.input_total()).rates;
+fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
+    let rates = price.band_for(usage.input_total()).rates;
     let features = &price.features;
     let factor = price.factor(usage);
     let prices = [
@@ -101,7 +101,7 @@ fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
         features.audio_output.unwrap_or(rates.output),
     ];
     let tokens = usage.tokens().into_iter().zip(prices);
-    let tokens = tokens.map(|((class, count), price)| Line {
+    let tokens = tokens.map(|((class, count), price)| CostLine {
         class,
         unit: Unit::Tokens,
         count,
@@ -109,15 +109,15 @@ fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
         factor,
         pass: None,
     });
-    let uses = ServerTool::ALL.into_iter().map(|tool| Line {
+    let uses = ServerTool::ALL.into_iter().map(|tool| CostLine {
         class: tool.key(),
         unit: Unit::Uses,
         count: usage.uses(tool),
-        price: features.of_tool(tool).unwrap_or_default(),
+        price: features.tool_price(tool).unwrap_or_default(),
         factor: Factor::ONE,
         pass: None,
     });
-    let nothing = Line {
+    let nothing = CostLine {
         class: "",
         unit: Unit::Uses,
         count: 0,
@@ -125,7 +125,7 @@ fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
         factor: Factor::ONE,
         pass: None,
     };
-    let mut lines = [nothing; LINES];
+    let mut lines = [nothing; LINE_COUNT];
     for (place, line) in lines.iter_mut().zip(tokens.chain(uses)) {
         *place = line;
     }
@@ -133,12 +133,12 @@ fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
 }
 
 /// The cost of `usage`, rounded once, up to the next µc.
-pub fn cost(usage: &Usage, price: &Price) -> Micro {
-    money::bounded(wide_cost(usage, price))
+pub fn cost(usage: &Usage, price: &PriceList) -> Micro {
+    money::clamp_amount(wide_cost(usage, price))
 }
 
 /// The minimum cost of a request: one input token and one output token at the standard tier.
-pub fn least_cost(price: &Price) -> Micro {
+pub fn min_cost(price: &PriceList) -> Micro {
     cost(
         &Usage {
             input: 1,
@@ -150,17 +150,17 @@ pub fn least_cost(price: &Price) -> Micro {
 }
 
 /// The cost of `usage` before rounding, as a decimal number of credits.
-pub fn exact_cost(usage: &Usage, price: &Price) -> String {
-    money::exact_sum(each_line(usage, price).map(|line| line.term()))
+pub fn exact_cost(usage: &Usage, price: &PriceList) -> String {
+    money::exact_sum(iter_cost_lines(usage, price).map(|line| line.term()))
 }
 
-fn wide_cost(usage: &Usage, price: &Price) -> i128 {
-    money::wide_cost(each_line(usage, price).map(|line| line.term()))
+fn wide_cost(usage: &Usage, price: &PriceList) -> i128 {
+    money::wide_cost(iter_cost_lines(usage, price).map(|line| line.term()))
 }
 
 /// The service tiers in which the vendor may serve a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TierAsked {
+pub enum TierRequest {
     /// The vendor chooses: the request says so, or names no tier.
     #[default]
     Auto,
@@ -169,25 +169,29 @@ pub enum TierAsked {
     Named(ServiceTier),
 }
 
-impl TierAsked {
+impl TierRequest {
     /// The largest factor that can be billed.
-    pub fn dearest(self, factors: &Factors) -> Factor {
+    pub fn max_factor(self, factors: &TierFactors) -> Factor {
         match self {
             Self::Auto => factors.values().copied().fold(Factor::ONE, Factor::max),
             Self::Usual => Factor::ONE,
-            Self::Named(tier) => factor_of(factors, Some(tier)),
+            Self::Named(tier) => factor_for(factors, Some(tier)),
         }
     }
 
     /// The tier to bill if the vendor reports `told`: that tier, or the requested one if the vendor
     /// reports none or a more expensive one. `None` is the standard tier.
-    pub fn billed(self, told: Option<ServiceTier>, factors: &Factors) -> Option<ServiceTier> {
+    pub fn billed_tier(
+        self,
+        told: Option<ServiceTier>,
+        factors: &TierFactors,
+    ) -> Option<ServiceTier> {
         let asked = match self {
             Self::Named(tier) => Some(tier),
             Self::Auto | Self::Usual => None,
         };
         let told = told
-            .filter(|told| factor_of(factors, Some(*told)) <= self.dearest(factors))
+            .filter(|told| factor_for(factors, Some(*told)) <= self.max_factor(factors))
             .or(asked);
         told.filter(|told| factors.contains_key(told))
     }
@@ -197,38 +201,40 @@ impl TierAsked {
 /// the vendor chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTerms {
-    pub tier: TierAsked,
-    pub geo: TierAsked,
-    pub speed: TierAsked,
+    pub tier: TierRequest,
+    pub geo: TierRequest,
+    pub speed: TierRequest,
 }
 
 impl ServiceTerms {
     /// The base prices only.
     pub const USUAL: Self = Self {
-        tier: TierAsked::Usual,
-        geo: TierAsked::Usual,
-        speed: TierAsked::Usual,
+        tier: TierRequest::Usual,
+        geo: TierRequest::Usual,
+        speed: TierRequest::Usual,
     };
 
     /// The largest factor that can be billed.
-    pub fn dearest(&self, price: &Price) -> Factor {
+    pub fn max_factor(&self, price: &PriceList) -> Factor {
         let asked = [self.tier, self.geo, self.speed];
         let dearest = asked
             .into_iter()
             .zip(price.features.factors())
-            .map(|(asked, (_, all))| asked.dearest(all));
+            .map(|(asked, (_, all))| asked.max_factor(all));
         dearest.fold(Factor::ONE, Factor::times)
     }
 
     /// Sets the billed tier, region and speed in `usage`.
-    pub fn billed(&self, usage: Usage, price: &Price) -> Usage {
+    pub fn with_billed_terms(&self, usage: Usage, price: &PriceList) -> Usage {
         let features = &price.features;
         Usage {
-            service_tier: self.tier.billed(usage.service_tier, &features.service_tier),
+            service_tier: self
+                .tier
+                .billed_tier(usage.service_tier, &features.service_tier),
             inference_geo: self
                 .geo
-                .billed(usage.inference_geo, &features.inference_geo),
-            speed: self.speed.billed(usage.speed, &features.speed),
+                .billed_tier(usage.inference_geo, &features.inference_geo),
+            speed: self.speed.billed_tier(usage.speed, &features.speed),
             ..usage
         }
     }
@@ -248,7 +254,7 @@ pub struct ToolHold {
 pub struct Quote {
     /// Worst case for each price tier that the input may fall into, at its largest size and highest
     /// price. Never empty.
-    pub reaches: Vec<Reach>,
+    pub reaches: Vec<WorstCase>,
     /// Number of responses requested at once.
     pub choices: u64,
     /// Server tools that the vendor may use.
@@ -271,7 +277,7 @@ pub struct Quote {
 
 /// The worst case within one price tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reach {
+pub struct WorstCase {
     /// Upper bound of the input in tokens, and the highest price at which it can be charged.
     pub input_tokens: u64,
     pub input_price: Micro,
@@ -280,7 +286,7 @@ pub struct Reach {
 
 impl Quote {
     /// A quote for tokens only, with one input price and one output price.
-    pub fn flat(reach: Reach, choices: u64, output_limit: u64, output_floor: u64) -> Self {
+    pub fn flat(reach: WorstCase, choices: u64, output_limit: u64, output_floor: u64) -> Self {
         Self {
             reaches: vec![reach],
             choices,
@@ -308,7 +314,7 @@ impl Quote {
 
     /// Lowers the output limit to at most `limit`, which the model can write.
     #[must_use]
-    pub fn within(mut self, limit: u64) -> Self {
+    pub fn with_output_limit(mut self, limit: u64) -> Self {
         self.output_limit = self.output_limit.min(limit);
         self.own_limit = self.own_limit.min(limit);
         self.output_floor = self.output_floor.min(self.output_limit);
@@ -317,7 +323,7 @@ impl Quote {
 
     /// Adds the quote of another model that may answer instead, so that the hold covers both.
     #[must_use]
-    pub fn or(mut self, other: Self) -> Self {
+    pub fn with_alternative(mut self, other: Self) -> Self {
         self.output_limit = self.output_limit.max(other.output_limit);
         self.output_floor = self.output_floor.max(other.output_floor);
         self.others.push(other);
@@ -325,7 +331,7 @@ impl Quote {
     }
 
     pub fn cost(&self, output_limit: u64) -> Micro {
-        money::bounded(self.wide_cost(output_limit))
+        money::clamp_amount(self.wide_cost(output_limit))
     }
 
     fn wide_cost(&self, output_limit: u64) -> i128 {
@@ -342,7 +348,7 @@ impl Quote {
             .tools
             .iter()
             .map(|hold| Term::new(hold.uses, hold.price, Factor::THOUSAND));
-        let cost = |reach: &Reach| {
+        let cost = |reach: &WorstCase| {
             let input = Term::new(reach.input_tokens, reach.input_price, self.factor);
             let output = Term {
                 count: output,
@@ -356,18 +362,18 @@ impl Quote {
 
     /// The largest output limit, up to the requested one, whose cost fits into `available`; `None`
     /// if not even the floor fits.
-    pub fn fit(&self, available: Micro) -> Option<u64> {
+    pub fn max_affordable_output(&self, available: Micro) -> Option<u64> {
         let fits = |limit| self.wide_cost(limit) <= i128::from(available.get());
         if fits(self.output_limit) {
             return Some(self.output_limit);
         }
-        largest(self.output_floor.max(1), self.output_limit, fits)
+        largest_fitting(self.output_floor.max(1), self.output_limit, fits)
     }
 }
 
 /// The largest number from `least` to `most` that fits. The fitting numbers must be contiguous from
 /// `least`.
-fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+fn largest_fitting(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     if least > most || !fits(least) {
         return None;
     }
@@ -388,7 +394,7 @@ fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
 
 /// Classes in the order in which they are kept: first the counts that the vendor surely reported,
 /// then the input, and last the output.
-const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; LINES] = [
+const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.cache_read,
     |usage| &mut usage.cache_write_5m,
     |usage| &mut usage.cache_write_1h,
@@ -406,7 +412,7 @@ const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; LINES] = [
 /// Lowers `usage` until it costs at most `most`: in each class, keeps as much as fits with the
 /// classes before. An estimate is billed like any usage, so its receipt must add up to the amount
 /// debited.
-pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
+pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, most: Micro) -> Usage {
     let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(most.get());
     if fits(&usage) {
         return usage;
@@ -424,7 +430,7 @@ pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
         speed,
         ..Usage::default()
     };
-    for of in KEPT_FIRST {
+    for of in CLASS_PRIORITY {
         let with = |count| {
             let mut usage = kept;
             *of(&mut usage) = count;
@@ -434,11 +440,11 @@ pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
         // Within one price span, a higher count never costs less; from one span to the next it may.
         // So try each span, the highest first. For classes other than input the spans make no
         // difference.
-        let fitting = |span: Span| {
-            let (least, most) = span.beside(beside)?;
-            largest(least, most.min(given), |count| fits(&with(count)))
+        let fitting = |span: PriceBand| {
+            let (least, most) = span.range_beyond(beside)?;
+            largest_fitting(least, most.min(given), |count| fits(&with(count)))
         };
-        kept = with(price.spans().rev().find_map(fitting).unwrap_or(0));
+        kept = with(price.bands().rev().find_map(fitting).unwrap_or(0));
     }
     Usage {
         reasoning: usage.reasoning.min(kept.output),
@@ -449,11 +455,11 @@ pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Features, Rates, Tier};
+    use crate::catalog::{FeaturePrices, InputTier, TokenPrices};
     use std::collections::BTreeMap;
 
     fn quote(output_limit: u64) -> Quote {
-        let reach = Reach {
+        let reach = WorstCase {
             input_tokens: 1_000,
             input_price: Micro::new(500_000_000),
             output_price: Micro::new(2_500_000_000),
@@ -465,9 +471,9 @@ mod tests {
         Micro::new(whole * 1_000_000)
     }
 
-    fn rates(prices: [i64; 5]) -> Rates {
+    fn rates(prices: [i64; 5]) -> TokenPrices {
         let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(credits);
-        Rates {
+        TokenPrices {
             input,
             cache_read,
             cache_write_5m,
@@ -477,17 +483,17 @@ mod tests {
     }
 
     fn tier(name: &str) -> ServiceTier {
-        ServiceTier::said(name)
+        ServiceTier::from_wire(name)
     }
 
     /// Prices that double above 1 000 input tokens.
-    fn list() -> Price {
-        let tiers = vec![Tier {
+    fn list() -> PriceList {
+        let tiers = vec![InputTier {
             above_input_tokens: 1_000,
             rates: rates([200, 20, 250, 400, 1_000]),
         }];
-        let factor = |decimal: &str| Factor::of(decimal.parse().unwrap()).unwrap();
-        let features = Features {
+        let factor = |decimal: &str| Factor::from_decimal(decimal.parse().unwrap()).unwrap();
+        let features = FeaturePrices {
             audio_input: Some(credits(3_000)),
             audio_output: Some(credits(6_000)),
             web_search: Some(credits(1_000)),
@@ -497,17 +503,22 @@ mod tests {
                 (tier("flex"), factor("0.5")),
             ]),
             inference_geo: BTreeMap::from([(tier("us"), factor("1.1"))]),
-            ..Features::default()
+            ..FeaturePrices::default()
         };
-        Price::list(rates([100, 10, 125, 200, 500]), tiers, features)
+        PriceList::from_tiers(rates([100, 10, 125, 200, 500]), tiers, features)
     }
 
     #[test]
     fn a_limit_is_lowered_to_exactly_what_the_balance_pays() {
         let quote = quote(64_000);
         assert_eq!(quote.cost(64_000), Micro::new(160_500_000));
-        assert_eq!(quote.fit(Micro::new(160_500_000)), Some(64_000));
-        let lowered = quote.fit(Micro::new(100_000_000)).unwrap();
+        assert_eq!(
+            quote.max_affordable_output(Micro::new(160_500_000)),
+            Some(64_000)
+        );
+        let lowered = quote
+            .max_affordable_output(Micro::new(100_000_000))
+            .unwrap();
         assert!(quote.cost(lowered) <= Micro::new(100_000_000));
         assert!(
             quote.cost(lowered + 1) > Micro::new(100_000_000),
@@ -519,15 +530,18 @@ mod tests {
     fn below_the_floor_nothing_fits() {
         let quote = quote(64_000);
         let floor = quote.cost(256);
-        assert_eq!(quote.fit(floor), Some(256));
-        assert_eq!(quote.fit(floor.minus(Micro::new(1))), None);
-        assert_eq!(quote.fit(Micro::ZERO), None);
+        assert_eq!(quote.max_affordable_output(floor), Some(256));
+        assert_eq!(
+            quote.max_affordable_output(floor.minus(Micro::new(1))),
+            None
+        );
+        assert_eq!(quote.max_affordable_output(Micro::ZERO), None);
         assert_eq!(
             Quote {
                 output_floor: 0,
                 ..quote.clone()
             }
-            .fit(quote.cost(0)),
+            .max_affordable_output(quote.cost(0)),
             None,
             "a limit of 0 says nothing"
         );
@@ -535,14 +549,14 @@ mod tests {
 
     #[test]
     fn with_other_models_a_quote_is_the_dearest_one_s_each_at_its_own_limit() {
-        let reach = |price| Reach {
+        let reach = |price| WorstCase {
             input_tokens: 0,
             input_price: Micro::ZERO,
             output_price: credits(price),
         };
         let cheap = Quote::flat(reach(100), 1, 8_000, 256);
         let dear = Quote::flat(reach(500), 1, 1_000, 300);
-        let both = cheap.clone().or(dear.clone());
+        let both = cheap.clone().with_alternative(dear.clone());
         assert_eq!((both.output_limit, both.output_floor), (8_000, 300));
         assert_eq!(both.cost(1_000), dear.cost(1_000), "the dearer one");
         assert_eq!(
@@ -551,20 +565,20 @@ mod tests {
             "which never gets more than its own limit"
         );
         assert_eq!(
-            dear.clone().or(cheap.clone()).cost(8_000),
+            dear.clone().with_alternative(cheap.clone()).cost(8_000),
             both.cost(8_000),
             "whichever was asked for"
         );
-        let fitted = both.fit(dear.cost(600)).unwrap();
+        let fitted = both.max_affordable_output(dear.cost(600)).unwrap();
         assert_eq!(fitted, 600);
         assert!(both.cost(fitted + 1) > dear.cost(600));
         assert_eq!(
-            both.fit(dear.cost(299)),
+            both.max_affordable_output(dear.cost(299)),
             None,
             "no model runs below its floor"
         );
         assert_eq!(
-            cheap.fit(dear.cost(299)),
+            cheap.max_affordable_output(dear.cost(299)),
             Some(1_495),
             "which the cheap one alone would"
         );
@@ -572,17 +586,20 @@ mod tests {
 
     #[test]
     fn a_free_model_fits_into_nothing() {
-        let reach = Reach {
+        let reach = WorstCase {
             input_tokens: 1_000,
             input_price: Micro::ZERO,
             output_price: Micro::ZERO,
         };
-        assert_eq!(Quote::flat(reach, 1, 10, 256).fit(Micro::ZERO), Some(10));
+        assert_eq!(
+            Quote::flat(reach, 1, 10, 256).max_affordable_output(Micro::ZERO),
+            Some(10)
+        );
     }
 
     #[test]
     fn a_quote_is_the_dearest_of_its_reaches_and_all_must_fit() {
-        let reach = |input_tokens, input_price, output_price| Reach {
+        let reach = |input_tokens, input_price, output_price| WorstCase {
             input_tokens,
             input_price: credits(input_price),
             output_price: credits(output_price),
@@ -595,9 +612,9 @@ mod tests {
         };
         assert_eq!(quote.cost(10), Micro::new(401_000));
         assert_eq!(quote.cost(1_000), Micro::new(700_000));
-        assert_eq!(quote.fit(Micro::new(450_000)), Some(500));
-        assert_eq!(quote.fit(Micro::new(450_499)), Some(500));
-        assert_eq!(quote.fit(Micro::new(399_999)), None);
+        assert_eq!(quote.max_affordable_output(Micro::new(450_000)), Some(500));
+        assert_eq!(quote.max_affordable_output(Micro::new(450_499)), Some(500));
+        assert_eq!(quote.max_affordable_output(Micro::new(399_999)), None);
         let held = ToolHold {
             tool: ServerTool::WebSearch,
             uses: 3,
@@ -608,7 +625,7 @@ mod tests {
             ..quote.clone()
         };
         assert_eq!(searches.cost(10), Micro::new(3_401_000));
-        let half = Factor::of("0.5".parse().unwrap()).unwrap();
+        let half = Factor::from_decimal("0.5".parse().unwrap()).unwrap();
         let flex = Quote {
             factor: half,
             ..searches
@@ -665,7 +682,7 @@ mod tests {
                 ..below
             },
         ] {
-            let lines = lines(&class, &list());
+            let lines = cost_lines(&class, &list());
             let output = lines.iter().find(|line| line.class == "output").unwrap();
             assert_eq!(output.price, credits(1_000), "{class:?}");
         }
@@ -689,8 +706,8 @@ mod tests {
             web_searches: 5,
             ..Usage::default()
         };
-        let told = |usage: &Usage, price: &Price| {
-            let lines = lines(usage, price)
+        let told = |usage: &Usage, price: &PriceList| {
+            let lines = cost_lines(usage, price)
                 .into_iter()
                 .filter(|line| line.count > 0);
             lines
@@ -719,7 +736,7 @@ mod tests {
             ..usage
         };
         assert_eq!(cost(&unlisted, &list()), cost(&usage, &list()));
-        let flat = Price::new([100, 10, 125, 200, 500].map(credits));
+        let flat = PriceList::new([100, 10, 125, 200, 500].map(credits));
         let plain = [
             "input tokens 0.001",
             "audio_input tokens 0.002",
@@ -739,38 +756,43 @@ mod tests {
         let (price, priority, flex) = (list(), tier("priority"), tier("flex"));
         let (usual, other) = (tier("default"), tier("scale"));
         for (asked, told, billed) in [
-            (TierAsked::Auto, None, None),
-            (TierAsked::Auto, Some(usual), None),
-            (TierAsked::Auto, Some(priority), Some(priority)),
-            (TierAsked::Auto, Some(flex), Some(flex)),
-            (TierAsked::Auto, Some(other), None),
-            (TierAsked::Usual, None, None),
-            (TierAsked::Usual, Some(priority), None),
-            (TierAsked::Usual, Some(flex), Some(flex)),
-            (TierAsked::Named(priority), None, Some(priority)),
-            (TierAsked::Named(priority), Some(usual), None),
-            (TierAsked::Named(priority), Some(priority), Some(priority)),
-            (TierAsked::Named(flex), None, Some(flex)),
-            (TierAsked::Named(flex), Some(usual), Some(flex)),
-            (TierAsked::Named(flex), Some(priority), Some(flex)),
+            (TierRequest::Auto, None, None),
+            (TierRequest::Auto, Some(usual), None),
+            (TierRequest::Auto, Some(priority), Some(priority)),
+            (TierRequest::Auto, Some(flex), Some(flex)),
+            (TierRequest::Auto, Some(other), None),
+            (TierRequest::Usual, None, None),
+            (TierRequest::Usual, Some(priority), None),
+            (TierRequest::Usual, Some(flex), Some(flex)),
+            (TierRequest::Named(priority), None, Some(priority)),
+            (TierRequest::Named(priority), Some(usual), None),
+            (TierRequest::Named(priority), Some(priority), Some(priority)),
+            (TierRequest::Named(flex), None, Some(flex)),
+            (TierRequest::Named(flex), Some(usual), Some(flex)),
+            (TierRequest::Named(flex), Some(priority), Some(flex)),
         ] {
             let factors = &price.features.service_tier;
             assert_eq!(
-                asked.billed(told, factors),
+                asked.billed_tier(told, factors),
                 billed,
                 "{told:?} for {asked:?}"
             );
             assert!(
-                factor_of(factors, billed) <= asked.dearest(factors),
+                factor_for(factors, billed) <= asked.max_factor(factors),
                 "the hold bears what is billed"
             );
         }
-        let text = |asked: TierAsked| asked.dearest(&price.features.service_tier).to_string();
-        let dearest = [TierAsked::Auto, TierAsked::Usual, TierAsked::Named(flex)].map(text);
+        let text = |asked: TierRequest| asked.max_factor(&price.features.service_tier).to_string();
+        let dearest = [
+            TierRequest::Auto,
+            TierRequest::Usual,
+            TierRequest::Named(flex),
+        ]
+        .map(text);
         assert_eq!(dearest, ["1.75", "1", "0.5"]);
-        let none = Factors::new();
-        assert_eq!(TierAsked::Auto.dearest(&none), Factor::ONE);
-        assert_eq!(TierAsked::Auto.billed(Some(priority), &none), None);
+        let none = TierFactors::new();
+        assert_eq!(TierRequest::Auto.max_factor(&none), Factor::ONE);
+        assert_eq!(TierRequest::Auto.billed_tier(Some(priority), &none), None);
     }
 
     #[test]
@@ -780,39 +802,42 @@ mod tests {
                 for least in 0..4 {
                     let expected = (least <= bound.min(most)).then_some(bound.min(most));
                     assert_eq!(
-                        largest(least, most, |number| number <= bound),
+                        largest_fitting(least, most, |number| number <= bound),
                         expected,
                         "{least}..={most} to {bound}"
                     );
                 }
             }
         }
-        assert_eq!(largest(0, u64::MAX, |_| true), Some(u64::MAX));
+        assert_eq!(largest_fitting(0, u64::MAX, |_| true), Some(u64::MAX));
         assert_eq!(
-            largest(3, u64::MAX, |number| number < u64::MAX),
+            largest_fitting(3, u64::MAX, |number| number < u64::MAX),
             Some(u64::MAX - 1)
         );
     }
 
     #[test]
     fn an_estimate_is_lowered_until_the_hold_bears_it() {
-        let price = Price::new([100, 10, 125, 200, 500].map(credits));
+        let price = PriceList::new([100, 10, 125, 200, 500].map(credits));
         let usage = Usage {
             input: 5_000,
             output: 2_000,
             reasoning: 1_500,
             ..Usage::default()
         };
-        assert_eq!(within(usage, &price, credits(2)), usage);
-        let lowered = within(usage, &price, credits(1));
+        assert_eq!(clamp_usage_to_cost(usage, &price, credits(2)), usage);
+        let lowered = clamp_usage_to_cost(usage, &price, credits(1));
         assert_eq!(
             (lowered.input, lowered.output, cost(&lowered, &price)),
             (5_000, 1_000, credits(1))
         );
         assert_eq!(lowered.reasoning, 1_000);
-        let lowered = within(usage, &price, Micro::new(100_000));
+        let lowered = clamp_usage_to_cost(usage, &price, Micro::new(100_000));
         assert_eq!((lowered.input, lowered.output), (1_000, 0));
-        assert_eq!(within(usage, &price, Micro::ZERO), Usage::default());
+        assert_eq!(
+            clamp_usage_to_cost(usage, &price, Micro::ZERO),
+            Usage::default()
+        );
     }
 
     #[test]
@@ -825,16 +850,16 @@ mod tests {
         };
         // Half of 1 500 × 200 + 1 000 × 1 000.
         assert_eq!(cost(&usage, &list()), Micro::new(650_000));
-        let lowered = within(usage, &list(), Micro::new(649_999));
+        let lowered = clamp_usage_to_cost(usage, &list(), Micro::new(649_999));
         assert_eq!(
             (lowered.input, lowered.output, lowered.service_tier),
             (1_500, 999, usage.service_tier)
         );
         // 1 000 tokens cost half of 1 000 × 100; one more token raises the price of all of them.
-        let lowered = within(usage, &list(), Micro::new(100_000));
+        let lowered = clamp_usage_to_cost(usage, &list(), Micro::new(100_000));
         assert_eq!((lowered.input, lowered.output), (1_000, 200));
         assert_eq!(cost(&lowered, &list()), Micro::new(100_000));
-        let lowered = within(usage, &list(), Micro::new(100_100));
+        let lowered = clamp_usage_to_cost(usage, &list(), Micro::new(100_100));
         assert_eq!((lowered.input, lowered.output), (1_001, 0));
         // The distance to the next threshold does not limit classes other than input.
         let near = Usage {
@@ -845,7 +870,7 @@ mod tests {
             ..Usage::default()
         };
         assert_eq!(
-            within(near, &list(), Micro::new(5_635_899)),
+            clamp_usage_to_cost(near, &list(), Micro::new(5_635_899)),
             Usage {
                 output: 999,
                 ..near
@@ -872,7 +897,7 @@ mod tests {
             (10_009, (1_000, 0, 0, 1, 8)),
             (5, (1, 0, 0, 0, 0)),
         ] {
-            let kept_now = within(cached, &list(), Micro::new(most));
+            let kept_now = clamp_usage_to_cost(cached, &list(), Micro::new(most));
             let Usage {
                 cache_read,
                 input,
@@ -892,11 +917,11 @@ mod tests {
 
     #[test]
     fn where_more_input_is_cheaper_the_larger_size_is_kept() {
-        let tiers = vec![Tier {
+        let tiers = vec![InputTier {
             above_input_tokens: 1_000,
             rates: rates([10; 5]),
         }];
-        let price = Price::list(rates([100; 5]), tiers, Features::default());
+        let price = PriceList::from_tiers(rates([100; 5]), tiers, FeaturePrices::default());
         let (count, most) = (1_500, Micro::new(14_000));
         for usage in [
             Usage {
@@ -920,7 +945,7 @@ mod tests {
                 ..Usage::default()
             },
         ] {
-            let kept = within(usage, &price, most);
+            let kept = clamp_usage_to_cost(usage, &price, most);
             assert_eq!(
                 (kept.input_total(), cost(&kept, &price)),
                 (1_400, most),

@@ -10,13 +10,13 @@ const MINUTE_MS: u64 = 60_000;
 
 /// Limits per minute and on concurrency; 0 means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rates {
+pub struct RateQuota {
     pub requests_per_minute: u64,
     pub tokens_per_minute: u64,
     pub concurrent: u64,
 }
 
-impl Rates {
+impl RateQuota {
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
@@ -24,7 +24,7 @@ impl Rates {
 
 /// The kind of limit that a request exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limited {
+pub enum RateLimitKind {
     Requests,
     Tokens,
     Concurrent,
@@ -32,24 +32,24 @@ pub enum Limited {
 
 /// Owner of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum LimitScope {
     Key,
     Account,
 }
 
 /// Why a request must wait, and its minimum wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wait {
-    pub limited: Limited,
-    pub whose: Whose,
+pub struct RateLimitWait {
+    pub limited: RateLimitKind,
+    pub whose: LimitScope,
     pub most: u64,
     pub ms: u64,
-    pub meters: Meters,
+    pub meters: RateLimitStatuses,
 }
 
 /// State of one limit, as reported to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meter {
+pub struct RateLimitStatus {
     pub limit: u64,
     pub remaining: u64,
     /// Milliseconds until the limit is unused, if no more requests arrive.
@@ -58,14 +58,14 @@ pub struct Meter {
 
 /// The tighter of the key's and the account's status for each limit; `None` without a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Meters {
-    pub requests: Option<Meter>,
-    pub tokens: Option<Meter>,
+pub struct RateLimitStatuses {
+    pub requests: Option<RateLimitStatus>,
+    pub tokens: Option<RateLimitStatus>,
 }
 
-impl Meters {
-    pub fn with(self, other: Self) -> Self {
-        let tighter = |one: Option<Meter>, other: Option<Meter>| {
+impl RateLimitStatuses {
+    pub fn tighter(self, other: Self) -> Self {
+        let tighter = |one: Option<RateLimitStatus>, other: Option<RateLimitStatus>| {
             [one, other]
                 .into_iter()
                 .flatten()
@@ -80,15 +80,15 @@ impl Meters {
 
 /// Recent use under one limit.
 #[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
+struct LeakyBucket {
     used: u64,
     at_ms: i64,
 }
 
-impl Bucket {
+impl LeakyBucket {
     /// The level after draining until now. If the clock was set back, nothing drains, and counting
     /// continues from there.
-    fn look(&mut self, limit: u64, now_ms: i64) -> u64 {
+    fn level(&mut self, limit: u64, now_ms: i64) -> u64 {
         let elapsed = u64::try_from(now_ms.saturating_sub(self.at_ms)).unwrap_or_default();
         self.used = self.used.saturating_sub(limit.saturating_mul(elapsed));
         self.at_ms = now_ms;
@@ -98,7 +98,7 @@ impl Bucket {
     /// Milliseconds until `count` more units fit; 0 if they fit now.
     fn wait_ms(&mut self, limit: u64, count: u64, now_ms: i64) -> u64 {
         let asked = self
-            .look(limit, now_ms)
+            .level(limit, now_ms)
             .saturating_add(count.saturating_mul(MINUTE_MS));
         asked
             .saturating_sub(limit.saturating_mul(MINUTE_MS))
@@ -113,10 +113,10 @@ impl Bucket {
         self.used = self.used.saturating_sub(count.saturating_mul(MINUTE_MS));
     }
 
-    fn meter(&mut self, limit: u64, now_ms: i64) -> Option<Meter> {
-        let used = (limit > 0).then(|| self.look(limit, now_ms))?;
+    fn status(&mut self, limit: u64, now_ms: i64) -> Option<RateLimitStatus> {
+        let used = (limit > 0).then(|| self.level(limit, now_ms))?;
         let remaining = limit.saturating_sub(used.div_ceil(MINUTE_MS));
-        Some(Meter {
+        Some(RateLimitStatus {
             limit,
             remaining,
             reset_ms: used.div_ceil(limit),
@@ -126,45 +126,45 @@ impl Bucket {
 
 /// Recent use by one key or one account.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Gauge {
-    requests: Bucket,
-    tokens: Bucket,
+pub struct RateCounter {
+    requests: LeakyBucket,
+    tokens: LeakyBucket,
 }
 
-impl Gauge {
+impl RateCounter {
     /// Checks whether one more request of `tokens` tokens may run next to `open` others. Counts
     /// nothing.
     ///
     /// # Errors
     /// Returns the limit that the request exceeds; of several, the one with the longest wait.
-    pub fn judge(
+    pub fn check(
         &mut self,
-        rates: &Rates,
-        whose: Whose,
+        rates: &RateQuota,
+        whose: LimitScope,
         open: u64,
         tokens: u64,
         now_ms: i64,
-    ) -> Result<(), Wait> {
-        let Rates {
+    ) -> Result<(), RateLimitWait> {
+        let RateQuota {
             requests_per_minute,
             tokens_per_minute,
             concurrent,
         } = *rates;
         let mut waits = Vec::new();
         if concurrent > 0 && open >= concurrent {
-            waits.push((Limited::Concurrent, concurrent, 1));
+            waits.push((RateLimitKind::Concurrent, concurrent, 1));
         }
         if requests_per_minute > 0 {
             waits.push((
-                Limited::Requests,
+                RateLimitKind::Requests,
                 requests_per_minute,
                 self.requests.wait_ms(requests_per_minute, 1, now_ms),
             ));
         }
         if tokens_per_minute > 0 {
-            let reserved = reserved(tokens_per_minute, tokens);
+            let reserved = counted_tokens(tokens_per_minute, tokens);
             waits.push((
-                Limited::Tokens,
+                RateLimitKind::Tokens,
                 tokens_per_minute,
                 self.tokens.wait_ms(tokens_per_minute, reserved, now_ms),
             ));
@@ -174,42 +174,43 @@ impl Gauge {
             .filter(|(_, _, ms)| *ms > 0)
             .max_by_key(|(_, _, ms)| *ms);
         longest.map_or(Ok(()), |(limited, most, ms)| {
-            Err(Wait {
+            Err(RateLimitWait {
                 limited,
                 whose,
                 most,
                 ms,
-                meters: self.meters(rates, now_ms),
+                meters: self.statuses(rates, now_ms),
             })
         })
     }
 
     /// Counts an admitted request.
-    pub fn take(&mut self, rates: &Rates, tokens: u64, now_ms: i64) {
+    pub fn count_request(&mut self, rates: &RateQuota, tokens: u64, now_ms: i64) {
         if rates.requests_per_minute > 0 {
-            self.requests.look(rates.requests_per_minute, now_ms);
+            self.requests.level(rates.requests_per_minute, now_ms);
             self.requests.add(1);
         }
         if rates.tokens_per_minute > 0 {
-            self.tokens.look(rates.tokens_per_minute, now_ms);
-            self.tokens.add(reserved(rates.tokens_per_minute, tokens));
+            self.tokens.level(rates.tokens_per_minute, now_ms);
+            self.tokens
+                .add(counted_tokens(rates.tokens_per_minute, tokens));
         }
     }
 
     /// Replaces the estimated tokens of a request with those it used.
-    pub fn correct(&mut self, rates: &Rates, tokens: u64, used: u64) {
+    pub fn correct_tokens(&mut self, rates: &RateQuota, tokens: u64, used: u64) {
         if rates.tokens_per_minute > 0 {
             // Add before subtracting, so that tokens above the estimate count in full.
             self.tokens.add(used);
             self.tokens
-                .subtract(reserved(rates.tokens_per_minute, tokens));
+                .subtract(counted_tokens(rates.tokens_per_minute, tokens));
         }
     }
 
-    pub fn meters(&mut self, rates: &Rates, now_ms: i64) -> Meters {
-        Meters {
-            requests: self.requests.meter(rates.requests_per_minute, now_ms),
-            tokens: self.tokens.meter(rates.tokens_per_minute, now_ms),
+    pub fn statuses(&mut self, rates: &RateQuota, now_ms: i64) -> RateLimitStatuses {
+        RateLimitStatuses {
+            requests: self.requests.status(rates.requests_per_minute, now_ms),
+            tokens: self.tokens.status(rates.tokens_per_minute, now_ms),
         }
     }
 }
@@ -228,13 +229,13 @@ pub enum FreeUse {
 /// Recent free uses by one key or one account. Refused requests count separately; otherwise free
 /// uses would block billed requests.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct FreeGauge {
-    used: Bucket,
-    refused: Bucket,
+pub struct FreeUseCounter {
+    used: LeakyBucket,
+    refused: LeakyBucket,
 }
 
-impl FreeGauge {
-    fn bucket(&mut self, what: FreeUse) -> &mut Bucket {
+impl FreeUseCounter {
+    fn bucket(&mut self, what: FreeUse) -> &mut LeakyBucket {
         match what {
             FreeUse::Count | FreeUse::Question => &mut self.used,
             FreeUse::Refused => &mut self.refused,
@@ -248,7 +249,7 @@ impl FreeGauge {
 
     pub fn add(&mut self, what: FreeUse, count: u64, limit: u64, now_ms: i64) {
         let bucket = self.bucket(what);
-        bucket.look(limit, now_ms);
+        bucket.level(limit, now_ms);
         bucket.add(count);
     }
 
@@ -264,7 +265,7 @@ impl FreeGauge {
 
 /// Tokens to count for a request before its usage is known. A request for more than a minute's
 /// limit counts as one full minute; otherwise it could never run.
-pub fn reserved(tokens_per_minute: u64, tokens: u64) -> u64 {
+pub fn counted_tokens(tokens_per_minute: u64, tokens: u64) -> u64 {
     tokens.min(tokens_per_minute)
 }
 
@@ -274,8 +275,8 @@ mod tests {
 
     const NOW: i64 = 1_800_000_000_000;
 
-    fn rates(requests_per_minute: u64, tokens_per_minute: u64, concurrent: u64) -> Rates {
-        Rates {
+    fn rates(requests_per_minute: u64, tokens_per_minute: u64, concurrent: u64) -> RateQuota {
+        RateQuota {
             requests_per_minute,
             tokens_per_minute,
             concurrent,
@@ -283,36 +284,36 @@ mod tests {
     }
 
     fn ask(
-        gauge: &mut Gauge,
-        rates: &Rates,
+        gauge: &mut RateCounter,
+        rates: &RateQuota,
         tokens: u64,
         now_ms: i64,
-    ) -> Result<(), (Limited, u64)> {
+    ) -> Result<(), (RateLimitKind, u64)> {
         gauge
-            .judge(rates, Whose::Key, 0, tokens, now_ms)
+            .check(rates, LimitScope::Key, 0, tokens, now_ms)
             .map_err(|wait| (wait.limited, wait.ms))?;
-        gauge.take(rates, tokens, now_ms);
+        gauge.count_request(rates, tokens, now_ms);
         Ok(())
     }
 
     #[test]
     fn ten_a_minute_are_ten_at_once_and_then_one_every_six_seconds() {
-        let (mut gauge, ten) = (Gauge::default(), rates(10, 0, 0));
+        let (mut gauge, ten) = (RateCounter::default(), rates(10, 0, 0));
         for _ in 0..10 {
             assert_eq!(ask(&mut gauge, &ten, 0, NOW), Ok(()));
         }
         assert_eq!(
             ask(&mut gauge, &ten, 0, NOW),
-            Err((Limited::Requests, 6_000))
+            Err((RateLimitKind::Requests, 6_000))
         );
         assert_eq!(
             ask(&mut gauge, &ten, 0, NOW + 5_999),
-            Err((Limited::Requests, 1))
+            Err((RateLimitKind::Requests, 1))
         );
         assert_eq!(ask(&mut gauge, &ten, 0, NOW + 6_000), Ok(()));
         assert_eq!(
             ask(&mut gauge, &ten, 0, NOW + 6_000),
-            Err((Limited::Requests, 6_000))
+            Err((RateLimitKind::Requests, 6_000))
         );
         let idle = NOW + 3_600_000;
         assert_eq!(
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_a_minute_admits_is_exact_for_a_limit_that_divides_nothing() {
-        let (mut gauge, seven) = (Gauge::default(), rates(7, 0, 0));
+        let (mut gauge, seven) = (RateCounter::default(), rates(7, 0, 0));
         let admitted = (0..600_000)
             .step_by(10)
             .filter(|ms| ask(&mut gauge, &seven, 0, NOW + ms).is_ok())
@@ -340,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_counted_apart_from_what_is_free() {
-        let mut gauge = FreeGauge::default();
+        let mut gauge = FreeUseCounter::default();
         gauge.add(FreeUse::Count, 10, 20, NOW);
         gauge.add(FreeUse::Question, 1, 20, NOW);
         assert_eq!(gauge.wait_ms(FreeUse::Count, 9, 20, NOW), 0);
@@ -356,94 +357,105 @@ mod tests {
 
     #[test]
     fn tokens_are_counted_as_estimated_and_then_as_used() {
-        let (mut gauge, thousand) = (Gauge::default(), rates(0, 1_000, 0));
+        let (mut gauge, thousand) = (RateCounter::default(), rates(0, 1_000, 0));
         assert_eq!(ask(&mut gauge, &thousand, 900, NOW), Ok(()));
         assert_eq!(
             ask(&mut gauge, &thousand, 200, NOW),
-            Err((Limited::Tokens, 6_000))
+            Err((RateLimitKind::Tokens, 6_000))
         );
-        gauge.correct(&thousand, 900, 100);
+        gauge.correct_tokens(&thousand, 900, 100);
         assert_eq!(
-            gauge.meters(&thousand, NOW).tokens,
-            Some(Meter {
+            gauge.statuses(&thousand, NOW).tokens,
+            Some(RateLimitStatus {
                 limit: 1_000,
                 remaining: 900,
                 reset_ms: 6_000
             })
         );
         assert_eq!(ask(&mut gauge, &thousand, 900, NOW), Ok(()));
-        gauge.correct(&thousand, 900, 1_900);
+        gauge.correct_tokens(&thousand, 900, 1_900);
         assert_eq!(
             ask(&mut gauge, &thousand, 1, NOW),
-            Err((Limited::Tokens, 60_060)),
+            Err((RateLimitKind::Tokens, 60_060)),
             "more than estimated is waited for"
         );
     }
 
     #[test]
     fn a_request_for_more_than_a_minutes_tokens_waits_for_a_whole_minute() {
-        let (mut gauge, thousand) = (Gauge::default(), rates(0, 1_000, 0));
+        let (mut gauge, thousand) = (RateCounter::default(), rates(0, 1_000, 0));
         assert_eq!(ask(&mut gauge, &thousand, 1_000_000, NOW), Ok(()));
         assert_eq!(
             ask(&mut gauge, &thousand, 1_000_000, NOW),
-            Err((Limited::Tokens, 60_000))
+            Err((RateLimitKind::Tokens, 60_000))
         );
         assert_eq!(ask(&mut gauge, &thousand, 1_000_000, NOW + 60_000), Ok(()));
     }
 
     #[test]
     fn a_clock_that_is_set_back_neither_empties_a_bucket_nor_closes_it_for_long() {
-        let (mut gauge, one) = (Gauge::default(), rates(1, 0, 0));
+        let (mut gauge, one) = (RateCounter::default(), rates(1, 0, 0));
         assert_eq!(ask(&mut gauge, &one, 0, NOW), Ok(()));
         let back = NOW - 3_600_000;
         assert_eq!(
             ask(&mut gauge, &one, 0, back),
-            Err((Limited::Requests, 60_000))
+            Err((RateLimitKind::Requests, 60_000))
         );
         assert_eq!(ask(&mut gauge, &one, 0, back + 60_000), Ok(()));
     }
 
     #[test]
     fn the_limit_that_must_be_waited_for_longest_is_told_and_the_tighter_of_two_is_shown() {
-        let (mut gauge, both) = (Gauge::default(), rates(60, 10, 5));
+        let (mut gauge, both) = (RateCounter::default(), rates(60, 10, 5));
         for _ in 0..60 {
-            gauge.take(&both, 0, NOW);
+            gauge.count_request(&both, 0, NOW);
         }
-        gauge.take(&both, 10, NOW);
-        let wait = gauge.judge(&both, Whose::Account, 5, 10, NOW).unwrap_err();
+        gauge.count_request(&both, 10, NOW);
+        let wait = gauge
+            .check(&both, LimitScope::Account, 5, 10, NOW)
+            .unwrap_err();
         assert_eq!(
             (wait.limited, wait.whose, wait.most, wait.ms),
-            (Limited::Tokens, Whose::Account, 10, 60_000)
+            (RateLimitKind::Tokens, LimitScope::Account, 10, 60_000)
         );
         let meter = |limit, remaining| {
-            Some(Meter {
+            Some(RateLimitStatus {
                 limit,
                 remaining,
                 reset_ms: 0,
             })
         };
-        let key = Meters {
+        let key = RateLimitStatuses {
             requests: meter(10, 4),
             tokens: None,
         };
-        let account = Meters {
+        let account = RateLimitStatuses {
             requests: meter(100, 3),
             tokens: meter(7, 7),
         };
         assert_eq!(
-            key.with(account),
-            Meters {
+            key.tighter(account),
+            RateLimitStatuses {
                 requests: meter(100, 3),
                 tokens: meter(7, 7)
             }
         );
         let wait = gauge
-            .judge(&rates(0, 0, 5), Whose::Key, 5, 0, NOW)
+            .check(&rates(0, 0, 5), LimitScope::Key, 5, 0, NOW)
             .unwrap_err();
-        assert_eq!((wait.limited, wait.ms), (Limited::Concurrent, 1));
-        assert_eq!(gauge.judge(&rates(0, 0, 5), Whose::Key, 4, 0, NOW), Ok(()));
+        assert_eq!((wait.limited, wait.ms), (RateLimitKind::Concurrent, 1));
         assert_eq!(
-            gauge.judge(&Rates::default(), Whose::Key, u64::MAX, u64::MAX, NOW),
+            gauge.check(&rates(0, 0, 5), LimitScope::Key, 4, 0, NOW),
+            Ok(())
+        );
+        assert_eq!(
+            gauge.check(
+                &RateQuota::default(),
+                LimitScope::Key,
+                u64::MAX,
+                u64::MAX,
+                NOW
+            ),
             Ok(())
         );
     }

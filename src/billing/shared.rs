@@ -7,20 +7,20 @@
 //! have it. Without the store the edge admits nothing new and finishes its running requests. Must
 //! not know HTTP.
 
-use super::courier::{Courier, Parcel};
-use super::holds::{Asker, Refused, Standing};
-use super::journal::{Journal, Record, Segment};
-use super::owner::{self, Owner};
+use super::holds::{CreditSnapshot, Payer, ReserveError};
+use super::instance_lock::{self, InstanceLock};
+use super::journal::{Journal, JournalRecord, Segment};
+use super::outbox::{OutboxEntry, OutboxRelay};
 use super::pricing::Quote;
-use super::rates::{Limited, Wait};
-use super::{Balance, Hold, Opening, Till};
-use crate::catalog::{Model, Price};
+use super::rates::{RateLimitKind, RateLimitWait};
+use super::{Balance, BillingBackend, Hold, HoldRequest};
+use crate::catalog::{CatalogModel, PriceList};
 use crate::config::Limits;
 use crate::failpoint::{self, Point};
-use crate::money::{Micro, Parts};
+use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
-use crate::store::ledger::{Account, Ending, Outcome};
-use crate::store::redis::{Reserve, Reserved, Shared, SharedStore};
+use crate::store::ledger::{Ending, LedgerAccount, RequestOutcome};
+use crate::store::redis::{ReserveCommand, ReserveReply, SharedStore, StoreAccount};
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
 use std::io;
@@ -31,23 +31,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long an admission may wait for the store, including connecting and seeding.
-const ADMIT_WITHIN: Duration = Duration::from_millis(250);
+const ADMISSION_TIMEOUT: Duration = Duration::from_millis(250);
 /// How often to check whether an account unknown to the store has been seeded.
-const SEED_LOOK: Duration = Duration::from_millis(10);
+const SEED_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum number of retries when the store reports too many concurrent requests while endings are
 /// still on their way to it.
-const ENDED_LOOKS: u32 = 5;
+const MAX_ENDED_CHECKS: u32 = 5;
 /// Time added to a request's maximum duration for its lease.
-const LEASE_SPARE: Duration = Duration::from_secs(60);
+const LEASE_MARGIN: Duration = Duration::from_secs(60);
 
 /// Billing against a shared store; cheap to clone.
 #[derive(Clone)]
-pub struct SharedBilling(Arc<Inner>);
+pub struct SharedBilling(Arc<SharedBillingInner>);
 
-struct Inner {
+struct SharedBillingInner {
     store: SharedStore,
     journal: Arc<Journal>,
-    courier: Courier,
+    courier: OutboxRelay,
     data_dir: PathBuf,
     open: AtomicI64,
     most_open: i64,
@@ -56,7 +56,7 @@ struct Inner {
     /// Maximum duration of a request, in seconds.
     total_seconds: AtomicU64,
     /// Lock on the data directory; `None` after the hand-over.
-    owner: Mutex<Option<Owner>>,
+    owner: Mutex<Option<InstanceLock>>,
     handed_over: AtomicBool,
 }
 
@@ -70,11 +70,17 @@ impl SharedBilling {
     pub fn serve(
         data_dir: &Path,
         stores: (SharedStore, SharedStore),
-        models: &[Arc<Model>],
+        models: &[Arc<CatalogModel>],
         limits: &Limits,
     ) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
-        Self::serve_with(data_dir, stores, models, limits, owner::begin(data_dir)?)
+        Self::serve_with(
+            data_dir,
+            stores,
+            models,
+            limits,
+            instance_lock::acquire(data_dir)?,
+        )
     }
 
     /// Like [`SharedBilling::serve`], for the successor of an edge that serves from this directory:
@@ -83,36 +89,42 @@ impl SharedBilling {
     /// # Errors
     /// Returns the errors of [`SharedBilling::serve`], and an error if the predecessor does not
     /// hand over.
-    pub fn succeed(
+    pub fn serve_as_successor(
         data_dir: &Path,
         stores: (SharedStore, SharedStore),
-        models: &[Arc<Model>],
+        models: &[Arc<CatalogModel>],
         limits: &Limits,
     ) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
-        Self::serve_with(data_dir, stores, models, limits, owner::succeed(data_dir)?)
+        Self::serve_with(
+            data_dir,
+            stores,
+            models,
+            limits,
+            instance_lock::acquire_as_successor(data_dir)?,
+        )
     }
 
     fn serve_with(
         data_dir: &Path,
         stores: (SharedStore, SharedStore),
-        models: &[Arc<Model>],
+        models: &[Arc<CatalogModel>],
         limits: &Limits,
-        owner: Owner,
+        owner: InstanceLock,
     ) -> Result<Self, StoreError> {
         let (store, courier_store) = stores;
-        let journal = Journal::begin(
+        let journal = Journal::create(
             data_dir,
             limits.journal_segment_bytes,
             limits.journal_reserve_bytes,
         )?;
-        let journal = Arc::new(journal.synced(limits.journal_sync));
+        let journal = Arc::new(journal.with_sync(limits.journal_sync));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         let most_pending = count(limits.journal_pending);
         let capacity = count(limits.open_requests).saturating_add(most_pending);
         let (here, bounds) = (Arc::clone(&journal), (capacity, most_pending));
-        let courier = Courier::start(courier_store, here, data_dir, models, bounds)?;
-        Ok(Self(Arc::new(Inner {
+        let courier = OutboxRelay::start(courier_store, here, data_dir, models, bounds)?;
+        Ok(Self(Arc::new(SharedBillingInner {
             store,
             journal,
             courier,
@@ -128,7 +140,7 @@ impl SharedBilling {
     }
 
     /// See [`super::Billing::apply_limits`].
-    pub(super) fn take_limits(&self, limits: &Limits) {
+    pub(super) fn apply_limits(&self, limits: &Limits) {
         self.0
             .most_open_per_account
             .store(limits.open_requests_per_account, Ordering::Relaxed);
@@ -140,27 +152,29 @@ impl SharedBilling {
     /// See [`BillingBackend::reserve`].
     pub(super) async fn reserve(
         &self,
-        opening: Opening,
+        opening: HoldRequest,
         quote: &Quote,
         exact: bool,
         now_ms: i64,
-    ) -> Result<(Hold, u64), Refused> {
+    ) -> Result<(Hold, u64), ReserveError> {
         let inner = &self.0;
-        if inner.journal.is_short() {
-            return Err(Refused::Unavailable("the journal has no room".into()));
+        if inner.journal.is_degraded() {
+            return Err(ReserveError::Unavailable("the journal has no room".into()));
         }
         // Check this before journalling: without a request to the store, there is nothing to
         // release later.
-        if inner.store.is_away() {
-            return Err(Refused::Unavailable(
+        if inner.store.is_unavailable() {
+            return Err(ReserveError::Unavailable(
                 "the shared store does not answer".into(),
             ));
         }
         if inner.courier.pending() >= inner.most_pending {
-            return Err(Refused::Unavailable("the shared store lags behind".into()));
+            return Err(ReserveError::Unavailable(
+                "the shared store lags behind".into(),
+            ));
         }
         if inner.open.load(Ordering::Relaxed) >= inner.most_open {
-            return Err(Refused::Busy);
+            return Err(ReserveError::Busy);
         }
         let full = quote.cost(quote.output_limit);
         let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
@@ -169,55 +183,66 @@ impl SharedBilling {
         } else {
             quote.cost(quote.output_floor.min(quote.output_limit))
         };
-        let asked = Reserve {
+        let asked = ReserveCommand {
             request_id: &opening.request_id,
             account: &opening.account,
             full,
             floor,
             lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed))
-                .saturating_add(LEASE_SPARE),
+                .saturating_add(LEASE_MARGIN),
             most_open,
             within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
         // Journal before the store reserves anything. So this edge knows of every hold in the
         // store, even if it is killed meanwhile.
         let hold = Hold::open(
-            Till::Shared(self.clone()),
+            BillingBackend::Shared(self.clone()),
             opening.clone(),
             quote.service,
-            Parts::ZERO,
+            CreditSplit::ZERO,
             now_ms,
         )
-        .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
-        let fitted = |parts: Parts| quote.fit(parts.total()).unwrap_or(quote.output_floor);
-        let refusal = match self.held(&asked).await {
-            Ok(Reserved::Held(parts)) => return Ok((hold.of(parts), fitted(parts))),
-            Ok(Reserved::HeldWithin(parts, meters)) => {
-                return Ok((hold.of(parts).metered(meters), fitted(parts)));
+        .map_err(|error| ReserveError::Unavailable(format!("write the journal: {error}")))?;
+        let fitted = |parts: CreditSplit| {
+            quote
+                .max_affordable_output(parts.total())
+                .unwrap_or(quote.output_floor)
+        };
+        let refusal = match self.reserve_in_store(&asked).await {
+            Ok(ReserveReply::Held(parts)) => return Ok((hold.with_credit(parts), fitted(parts))),
+            Ok(ReserveReply::HeldWithin(parts, meters)) => {
+                return Ok((
+                    hold.with_credit(parts).with_rate_limits(meters),
+                    fitted(parts),
+                ));
             }
-            Ok(other) => refused(other, floor, most_open),
+            Ok(other) => reserve_error(other, floor, most_open),
             // The store may have reserved the credits anyway. An ending without cost releases them
             // as soon as the store is reachable.
             Err(why) => {
-                hold.release(Outcome::Interrupted, now_ms);
-                return Err(Refused::Unavailable(why));
+                hold.release(RequestOutcome::Interrupted, now_ms);
+                return Err(ReserveError::Unavailable(why));
             }
         };
-        hold.forget();
+        hold.discard();
         Err(refusal)
     }
 
     /// See [`super::Billing::authorize`]. Other edges and the store do not know the account's
     /// requests that arrive here.
-    pub(super) async fn check(&self, asker: &Asker<'_>, least: Micro) -> Result<(), Refused> {
+    pub(super) async fn authorize(
+        &self,
+        asker: &Payer<'_>,
+        least: Micro,
+    ) -> Result<(), ReserveError> {
         let inner = &self.0;
-        if inner.store.is_away() {
-            return Err(Refused::Unavailable(
+        if inner.store.is_unavailable() {
+            return Err(ReserveError::Unavailable(
                 "the shared store does not answer".into(),
             ));
         }
         let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
-        let asked = Reserve {
+        let asked = ReserveCommand {
             request_id: "",
             account: asker.account,
             full: least,
@@ -226,53 +251,57 @@ impl SharedBilling {
             most_open,
             within: (!asker.bounds.is_unbounded()).then_some((&**asker.key, asker.bounds)),
         };
-        match self.held(&asked).await.map_err(Refused::Unavailable)? {
-            Reserved::Held(_) | Reserved::HeldWithin(..) => Ok(()),
-            other => Err(refused(other, least, most_open)),
+        match self
+            .reserve_in_store(&asked)
+            .await
+            .map_err(ReserveError::Unavailable)?
+        {
+            ReserveReply::Held(_) | ReserveReply::HeldWithin(..) => Ok(()),
+            other => Err(reserve_error(other, least, most_open)),
         }
     }
 
     /// Retries until the store knows the account, within the admission timeout. Also retries if the
     /// concurrency limit may be reached only because the ending of the client's last request is
     /// still on its way to the store.
-    async fn held(&self, asked: &Reserve<'_>) -> Result<Reserved, String> {
+    async fn reserve_in_store(&self, asked: &ReserveCommand<'_>) -> Result<ReserveReply, String> {
         let store = &self.0.store;
-        let until = Instant::now() + ADMIT_WITHIN;
+        let until = Instant::now() + ADMISSION_TIMEOUT;
         let (mut wanted, mut looks) = (false, 0);
         loop {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
             let answer =
                 answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
-            failpoint::pass(Point::HeldThere);
-            match answer.map_err(counted)? {
-                Reserved::Unknown => {}
-                Reserved::Limited(Wait {
-                    limited: Limited::Concurrent,
+            failpoint::hit(Point::HeldThere);
+            match answer.map_err(count_store_error)? {
+                ReserveReply::Unknown => {}
+                ReserveReply::Limited(RateLimitWait {
+                    limited: RateLimitKind::Concurrent,
                     ..
-                }) if looks < ENDED_LOOKS && self.0.courier.is_telling() => {
+                }) if looks < MAX_ENDED_CHECKS && self.0.courier.has_unreported() => {
                     looks += 1;
-                    tokio::time::sleep(SEED_LOOK).await;
+                    tokio::time::sleep(SEED_POLL_INTERVAL).await;
                     continue;
                 }
                 known => return Ok(known),
             }
             if !std::mem::replace(&mut wanted, true) {
-                let asked = tokio::time::timeout_at(until, store.want(asked.account)).await;
+                let asked = tokio::time::timeout_at(until, store.request_seed(asked.account)).await;
                 asked
                     .map_err(|_| "the shared store does not answer in time")?
-                    .map_err(counted)?;
+                    .map_err(count_store_error)?;
             }
-            if Instant::now() + SEED_LOOK >= until {
-                return Ok(Reserved::Unknown);
+            if Instant::now() + SEED_POLL_INTERVAL >= until {
+                return Ok(ReserveReply::Unknown);
             }
-            tokio::time::sleep(SEED_LOOK).await;
+            tokio::time::sleep(SEED_POLL_INTERVAL).await;
         }
     }
 
     /// See [`BillingBackend::balance`].
     pub(super) async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let store = &self.0.store;
-        let until = Instant::now() + ADMIT_WITHIN;
+        let until = Instant::now() + ADMISSION_TIMEOUT;
         let late = |_| {
             StoreError::Unusable("read a balance: the shared store does not answer in time".into())
         };
@@ -282,14 +311,14 @@ impl SharedBilling {
                 .await
                 .map_err(late)??
             {
-                return Ok(stands(&shared, now_ms));
+                return Ok(balance_of(&shared, now_ms));
             }
             if !std::mem::replace(&mut wanted, true) {
-                tokio::time::timeout_at(until, store.want(account))
+                tokio::time::timeout_at(until, store.request_seed(account))
                     .await
                     .map_err(late)??;
             }
-            tokio::time::timeout_at(until, tokio::time::sleep(SEED_LOOK))
+            tokio::time::timeout_at(until, tokio::time::sleep(SEED_POLL_INTERVAL))
                 .await
                 .map_err(late)?;
         }
@@ -297,20 +326,20 @@ impl SharedBilling {
 
     /// Journals an ending and queues it for the store. Returns the ending once it survives the
     /// process.
-    pub(super) fn end(
+    pub(super) fn journal_ending(
         &self,
         ending: Ending,
-        price: &Price,
+        price: &PriceList,
         opened_in: Arc<Segment>,
     ) -> io::Result<Ending> {
-        let record = Record::End(ending);
+        let record = JournalRecord::End(ending);
         let written = self.0.journal.write(&record);
-        let Record::End(ending) = record else {
+        let JournalRecord::End(ending) = record else {
             return Err(io::Error::other("an end without an ending"));
         };
         match written {
             Ok(ended_in) => {
-                self.0.courier.send(Parcel::new(
+                self.0.courier.enqueue(OutboxEntry::new(
                     ending.clone(),
                     Some(price),
                     vec![opened_in, ended_in],
@@ -318,36 +347,36 @@ impl SharedBilling {
                 Ok(ending)
             }
             Err(error) => {
-                opened_in.keep();
+                opened_in.keep_for_replay();
                 // A client that does not get the last byte pays nothing.
                 let nothing = Ending {
                     paid: crate::money::Micro::ZERO,
                     trial: crate::money::Micro::ZERO,
                     writeoff: crate::money::Micro::ZERO,
-                    detail: crate::store::ledger::Detail {
-                        outcome: Outcome::Interrupted,
+                    detail: crate::store::ledger::EndingDetail {
+                        outcome: RequestOutcome::Interrupted,
                         ..ending.detail
                     },
                     ..ending
                 };
-                self.end_unjournalled(nothing, price);
+                self.send_unjournalled(nothing, price);
                 Err(error)
             }
         }
     }
 
     /// Releases a hold that is in no journal.
-    pub(super) fn end_unjournalled(&self, ending: Ending, price: &Price) {
+    pub(super) fn send_unjournalled(&self, ending: Ending, price: &PriceList) {
         self.0
             .courier
-            .send(Parcel::new(ending, Some(price), Vec::new()));
+            .enqueue(OutboxEntry::new(ending, Some(price), Vec::new()));
     }
 
-    pub(super) fn closed(&self) {
+    pub(super) fn count_closed(&self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn counted(&self) -> (&Journal, &AtomicI64) {
+    pub(super) fn journal_and_open_count(&self) -> (&Journal, &AtomicI64) {
         (&self.0.journal, &self.0.open)
     }
 
@@ -357,13 +386,13 @@ impl SharedBilling {
     }
 
     /// Opens another connection to the same store, for another runtime or timeout.
-    pub fn store(&self, patience: Duration) -> SharedStore {
-        self.0.store.another(patience)
+    pub fn new_connection(&self, patience: Duration) -> SharedStore {
+        self.0.store.new_connection(patience)
     }
 
     /// Dead processes whose journals this one has read so far.
-    pub fn taken_over(&self) -> Vec<String> {
-        self.0.courier.taken_over()
+    pub fn adopted_instance_ids(&self) -> Vec<String> {
+        self.0.courier.adopted_instance_ids()
     }
 
     /// Whether a request of an adopted instance was debited; `None` if the journals no longer
@@ -378,7 +407,7 @@ impl SharedBilling {
         if self.has_handed_over() {
             return Ok(());
         }
-        owner::expect_successor(&self.0.data_dir)?;
+        instance_lock::check_successor(&self.0.data_dir)?;
         self.0.handed_over.store(true, Ordering::Release);
         drop(
             self.0
@@ -394,49 +423,51 @@ impl SharedBilling {
         self.0.handed_over.load(Ordering::Acquire)
     }
 
-    pub(super) fn boot(&self) -> &str {
-        self.0.journal.boot()
+    pub(super) fn instance_id(&self) -> &str {
+        self.0.journal.instance_id()
     }
 
-    pub(super) fn observe(&self, now_ms: i64) {
-        self.0.courier.observe(now_ms);
+    pub(super) fn update_gauges(&self, now_ms: i64) {
+        self.0.courier.update_gauges(now_ms);
     }
 
     pub(super) fn is_healthy(&self) -> bool {
-        !self.0.courier.is_failing() && !self.0.journal.is_short()
+        !self.0.courier.is_failing() && !self.0.journal.is_degraded()
     }
 
-    pub(super) fn finish(&self) {
-        self.0.courier.finish();
+    pub(super) fn shut_down(&self) {
+        self.0.courier.shut_down();
         self.0.journal.close();
     }
 }
 
 /// Converts a refusal of the store.
-fn refused(said: Reserved, needed: Micro, most_open: u64) -> Refused {
+fn reserve_error(said: ReserveReply, needed: Micro, most_open: u64) -> ReserveError {
     match said {
-        Reserved::Insufficient { available } => Refused::Insufficient { available, needed },
-        Reserved::TrialExpired => Refused::TrialExpired,
-        Reserved::KeySpendLimit { free } => Refused::KeySpendLimit { free },
-        Reserved::Limited(wait) => Refused::Limited(wait),
-        Reserved::TooManyOpen => Refused::TooManyOpen { limit: most_open },
-        other => Refused::Unavailable(format!("the shared store says {other:?}")),
+        ReserveReply::Insufficient { available } => {
+            ReserveError::Insufficient { available, needed }
+        }
+        ReserveReply::TrialExpired => ReserveError::TrialExpired,
+        ReserveReply::KeySpendLimit { free } => ReserveError::KeySpendLimit { free },
+        ReserveReply::Limited(wait) => ReserveError::Limited(wait),
+        ReserveReply::TooManyOpen => ReserveError::TooManyOpen { limit: most_open },
+        other => ReserveError::Unavailable(format!("the shared store says {other:?}")),
     }
 }
 
-fn counted(error: StoreError) -> String {
+fn count_store_error(error: StoreError) -> String {
     METRICS.ledger_error(error.reason());
     error.to_string()
 }
 
-fn stands(shared: &Shared, now_ms: i64) -> Balance {
-    let has = shared.has.covered();
-    let row = Account {
+fn balance_of(shared: &StoreAccount, now_ms: i64) -> Balance {
+    let has = shared.has.rebalance();
+    let row = LedgerAccount {
         paid: has.paid,
         trial: has.trial,
         trial_ends_at_ms: shared.trial_ends_at_ms,
         credited: shared.credited,
-        ..Account::default()
+        ..LedgerAccount::default()
     };
-    Standing::of(row, shared.held, Parts::ZERO, 0, now_ms).shown(now_ms)
+    CreditSnapshot::from_row(row, shared.held, CreditSplit::ZERO, 0, now_ms).balance_at(now_ms)
 }

@@ -9,8 +9,8 @@ mod corrections;
 mod limits;
 mod several;
 
-use super::journal::Record;
-use super::pricing::Reach;
+use super::journal::JournalRecord;
+use super::pricing::WorstCase;
 use super::*;
 use crate::clock;
 use crate::protocol::Protocol;
@@ -22,19 +22,19 @@ use std::time::{Duration, Instant};
 const ACCOUNT: &str = "acct_test";
 const NOW: i64 = 1_800_000_000_000;
 
-fn model() -> Arc<Model> {
-    let price = Price::new([100, 10, 125, 200, 500].map(|whole| Micro::new(whole * 1_000_000)));
-    Arc::new(Model {
+fn model() -> Arc<CatalogModel> {
+    let price = PriceList::new([100, 10, 125, 200, 500].map(|whole| Micro::new(whole * 1_000_000)));
+    Arc::new(CatalogModel {
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
-        ..Model::in_test(Protocol::Chat, price)
+        ..CatalogModel::in_test(Protocol::Chat, price)
     })
 }
 
 /// 1 000 output tokens and 5 000 input tokens: exactly one credit.
 fn one_credit() -> (Quote, Usage) {
     let price = &model().price;
-    let reach = Reach {
+    let reach = WorstCase {
         input_tokens: 5_000,
         input_price: price.input,
         output_price: price.output,
@@ -52,7 +52,7 @@ fn one_credit() -> (Quote, Usage) {
 
 fn serving(dir: &Path) -> Billing {
     let billing = Billing::serve(dir, &Limits::default()).unwrap();
-    billing.keep_prices(&[model()], NOW).unwrap();
+    billing.store_prices(&[model()], NOW).unwrap();
     billing
 }
 
@@ -65,8 +65,8 @@ fn account_with(billing: &Billing, credits: i64) {
     );
 }
 
-fn opening(request: &str) -> Opening {
-    Opening {
+fn opening(request: &str) -> HoldRequest {
+    HoldRequest {
         request_id: request.into(),
         account: ACCOUNT.into(),
         key_id: "key_1".into(),
@@ -127,7 +127,8 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     assert_eq!(balance(&billing), "10 held 1 available 9");
     let half = Usage { output: 0, ..usage };
     assert_eq!(
-        hold.settle(half, Outcome::Completed, false, NOW).unwrap(),
+        hold.settle(half, RequestOutcome::Completed, false, NOW)
+            .unwrap(),
         Micro::new(500_000)
     );
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
@@ -145,9 +146,9 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     );
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
     assert_sound(&billing, 1);
-    billing.finish();
+    billing.shut_down();
     assert!(
-        journal::live_boots(dir.path()).unwrap().is_empty(),
+        journal::live_instance_ids(dir.path()).unwrap().is_empty(),
         "a journal that is covered is removed"
     );
 }
@@ -207,10 +208,11 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
                     let request = format!("req_{thread}_{turn}");
                     match billing.reserve(opening(&request), quote, true, NOW) {
                         Ok((hold, _)) => {
-                            hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+                            hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                                .unwrap();
                             spent.fetch_add(1, Ordering::Relaxed);
                         }
-                        Err(Refused::Insufficient { available, .. }) => {
+                        Err(ReserveError::Insufficient { available, .. }) => {
                             // Other requests may hold the last credits for a moment; stop when
                             // nothing is left for any of them.
                             if available == Micro::ZERO {
@@ -243,7 +245,7 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
         ..usage
     };
     let taken = hold
-        .settle(five_credits, Outcome::Completed, false, NOW)
+        .settle(five_credits, RequestOutcome::Completed, false, NOW)
         .unwrap();
     assert_eq!(
         taken,
@@ -262,15 +264,15 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
 }
 
 /// Writes the journal that a dying process would leave, and returns its directory.
-fn die_with(dir: &Path, records: &[Record]) -> std::path::PathBuf {
-    let journal = Journal::begin(dir, 1 << 20, 1 << 16).unwrap();
+fn die_with(dir: &Path, records: &[JournalRecord]) -> std::path::PathBuf {
+    let journal = Journal::create(dir, 1 << 20, 1 << 16).unwrap();
     for record in records {
         journal.write(record).unwrap();
     }
-    dir.join("journal").join(journal.boot())
+    dir.join("journal").join(journal.instance_id())
 }
 
-fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
+fn ending(request: &str, outcome: RequestOutcome, credits: i64) -> Ending {
     let usage = Usage {
         input: u64::try_from(credits).unwrap() * 10_000,
         ..Usage::default()
@@ -278,7 +280,7 @@ fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
     let plain = Ending::in_test(request, ACCOUNT, NOW, outcome);
     Ending {
         paid: Micro::new(credits * 1_000_000),
-        detail: Detail {
+        detail: EndingDetail {
             usage,
             price_version: model().price.version.clone(),
             ..plain.detail
@@ -291,13 +293,14 @@ fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
 fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() {
     let dir = tempfile::tempdir().unwrap();
     account_with(&serving(dir.path()), 10);
-    let interrupted = |request| Record::Open(ending(request, Outcome::Interrupted, 0));
+    let interrupted =
+        |request| JournalRecord::Open(ending(request, RequestOutcome::Interrupted, 0));
     let folder = die_with(
         dir.path(),
         &[
             interrupted("req_done"),
             interrupted("req_cut"),
-            Record::End(ending("req_done", Outcome::Completed, 3)),
+            JournalRecord::End(ending("req_done", RequestOutcome::Completed, 3)),
             interrupted("req_torn"),
         ],
     );
@@ -317,20 +320,24 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
             .detail
             .outcome
     };
-    assert_eq!(outcome("req_done"), Outcome::Completed);
-    assert_eq!(outcome("req_cut"), Outcome::Interrupted);
+    assert_eq!(outcome("req_done"), RequestOutcome::Completed);
+    assert_eq!(outcome("req_cut"), RequestOutcome::Interrupted);
     assert_eq!(
         outcome("req_torn"),
-        Outcome::Interrupted,
+        RequestOutcome::Interrupted,
         "half a record is none"
     );
     assert_sound(&billing, 1);
 
     die_with(
         dir.path(),
-        &[Record::End(ending("req_done", Outcome::Completed, 3))],
+        &[JournalRecord::End(ending(
+            "req_done",
+            RequestOutcome::Completed,
+            3,
+        ))],
     );
-    billing.finish();
+    billing.shut_down();
     drop(billing);
     assert_eq!(
         balance(&serving(dir.path())),
@@ -343,11 +350,11 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
 fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
     let dir = tempfile::tempdir().unwrap();
     account_with(&serving(dir.path()), 10);
-    let journal = Journal::begin(dir.path(), 1 << 20, 1 << 16).unwrap();
+    let journal = Journal::create(dir.path(), 1 << 20, 1 << 16).unwrap();
     let log = dir
         .path()
         .join("journal")
-        .join(journal.boot())
+        .join(journal.instance_id())
         .join("000001.log");
     let torn = |text: &[u8]| {
         use std::io::Write;
@@ -360,7 +367,11 @@ fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
     };
     torn(b"\n1234abcd {\"end\":{\"ref\":\"req_to");
     journal
-        .write(&Record::End(ending("req_after", Outcome::Completed, 3)))
+        .write(&JournalRecord::End(ending(
+            "req_after",
+            RequestOutcome::Completed,
+            3,
+        )))
         .unwrap();
     drop(journal);
     let billing = serving(dir.path());
@@ -377,15 +388,19 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
         .unwrap();
-    let boot = journal::live_boots(dir.path()).unwrap().pop().unwrap();
+    let boot = journal::live_instance_ids(dir.path())
+        .unwrap()
+        .pop()
+        .unwrap();
     let other = Billing::open(dir.path()).unwrap();
     assert!(
         other
-            .replay(&dir.path().join("journal").join(boot))
+            .replay_journal(&dir.path().join("journal").join(boot))
             .is_err(),
         "it would void a request that runs"
     );
-    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .unwrap();
     wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);
     assert_eq!(balance(&billing), "9 held 0 available 9");
 }
@@ -394,7 +409,7 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
 fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     account_with(&serving(dir.path()), 10);
-    let done = |request| Record::End(ending(request, Outcome::Completed, 1));
+    let done = |request| JournalRecord::End(ending(request, RequestOutcome::Completed, 1));
     let folder = die_with(dir.path(), &[done("req_1"), done("req_2"), done("req_3")]);
     let log = folder.join("000001.log");
     let text = std::fs::read_to_string(&log)
@@ -466,7 +481,7 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
         !at(ends_at_ms).trial.unwrap().active,
         "it ends on the millisecond"
     );
-    hold.settle(usage, Outcome::Completed, false, ends_at_ms)
+    hold.settle(usage, RequestOutcome::Completed, false, ends_at_ms)
         .unwrap();
     assert_eq!(
         at(ends_at_ms).balance,
@@ -497,7 +512,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
             .err()
             .unwrap()
     };
-    assert!(matches!(refused("req_a"), Refused::TrialExpired));
+    assert!(matches!(refused("req_a"), ReserveError::TrialExpired));
     wait_for("the lapse", || {
         billing
             .0
@@ -514,8 +529,12 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
     let (hold, _) = billing
         .reserve(opening("req_b"), &quote, false, NOW)
         .unwrap();
-    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
-    assert!(matches!(refused("req_c"), Refused::Insufficient { .. }));
+    hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .unwrap();
+    assert!(matches!(
+        refused("req_c"),
+        ReserveError::Insufficient { .. }
+    ));
     wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);
     assert_sound(&billing, 1);
 }

@@ -5,20 +5,21 @@
 //! * an account is the sum of its entries, and each entry records the balance after it: `balance`,
 //!   `running balance`;
 //! * a completed request has exactly one debit, in the journal and in the ledger, and no void as
-//!   well: `one ending per request`, `once per reference`, `journal`;
+//!   well: `one ending per request`, `once per reference`, `check_journal`;
 //! * no balance is below zero: `never below zero`;
-//! * balances cover the holds of running processes, and no hold outlives its process: `holds`;
+//! * balances cover the holds of running processes, and no hold outlives its process:
+//!   `check_holds`;
 //! * a debit equals the cost of its usage at the price of its admission: `cost`, `price version`,
 //!   `detail`;
 //! * the entries form an unbroken chain and are unchanged: `hash chain`;
-//! * credit comes from a source and goes to a destination: `direction`, `trial balance`,
+//! * credit comes from a source and goes to a destination: `check_direction`, `trial balance`,
 //!   `credited`, `a void costs nothing`;
-//! * the refunds of a debit never exceed it: `refund`; an adjustment has a reason: `detail`; a
-//!   trial lapses only after its end: `lapse`;
-//! * the journal has nothing old that the ledger lacks: `journal`; no journal line is damaged:
-//!   `damaged journal`;
+//! * the refunds of a debit never exceed it: `check_refund`; an adjustment has a reason: `detail`;
+//!   a trial lapses only after its end: `lapse`;
+//! * the journal has nothing old that the ledger lacks: `check_journal`; no journal line is
+//!   damaged: `damaged journal`;
 //! * the ledger exists and is the one written last: `anchor` (`store/ledger/anchor.rs`);
-//! * the ledger's accounts are in `app.db`: `accounts`;
+//! * the ledger's accounts are in `app.db`: `check_accounts`;
 //! * a trial ends when its grant and its sign-up say: `trial end`; every account with a grant
 //!   exists: `balance`;
 //! * the schema objects that protect entries from changes are in place: `schema`;
@@ -30,15 +31,15 @@
 //!
 //! Must not write.
 
-use super::journal::{self, Kept};
+use super::journal::{self, JournalledRequest};
 use super::pricing;
-use crate::catalog::Price;
+use crate::catalog::PriceList;
 use crate::clock::rfc3339;
 use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::app;
-use crate::store::holds::HeldMirror;
-use crate::store::ledger::{self, Detail, Entry, Ledger, PostedDetail};
+use crate::store::holds::HoldsMirror;
+use crate::store::ledger::{self, EndingDetail, Ledger, LedgerEntry, PostingDetail};
 use crate::store::missing;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -47,7 +48,7 @@ use std::time::Duration;
 
 /// Result of an audit.
 #[derive(Debug, Default, Serialize)]
-pub struct Verdict {
+pub struct LedgerAuditReport {
     pub findings: Vec<Finding>,
     pub debits: u64,
     pub refunds: u64,
@@ -67,34 +68,34 @@ pub struct Finding {
 }
 
 /// Maximum number of findings: a broken chain would list every entry.
-const FINDINGS_MAX: usize = 1_000;
+const MAX_FINDINGS: usize = 1_000;
 
 /// Maximum number of aggregates to check per table.
-pub(super) const SUMS_MAX: u32 = 1_000;
+pub(super) const MAX_AGGREGATES_CHECKED: u32 = 1_000;
 
 /// Age above which an ending that has not reached the ledger is stuck; normally it takes
 /// milliseconds.
-const JOURNAL_AGE_MS: i64 = 60_000;
+const MAX_JOURNAL_AGE_MS: i64 = 60_000;
 
 /// The mirror lags by about 20 ms, so an apparent violation is rechecked before it is reported.
-const LOOKS: u32 = 4;
-const LOOK_AGAIN: Duration = Duration::from_millis(60);
+const MAX_RECHECKS: u32 = 4;
+const RECHECK_INTERVAL: Duration = Duration::from_millis(60);
 
 /// Returns the report if there are accounts but no ledger; `None` if there is a ledger, or if it
 /// never had an entry.
 ///
 /// # Errors
 /// Returns an error if the accounts cannot be read.
-pub fn verify_missing(data_dir: &Path) -> Result<Option<Verdict>, StoreError> {
+pub fn verify_missing_ledger(data_dir: &Path) -> Result<Option<LedgerAuditReport>, StoreError> {
     Ok(missing::ledger(data_dir)?.map(|message| {
         let finding = Finding {
             rule: "anchor",
             seq: 0,
             message,
         };
-        Verdict {
+        LedgerAuditReport {
             findings: vec![finding],
-            ..Verdict::default()
+            ..LedgerAuditReport::default()
         }
     }))
 }
@@ -123,14 +124,18 @@ pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
         .collect())
 }
 
-pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, StoreError> {
+pub fn verify(
+    ledger: &Ledger,
+    data_dir: &Path,
+    now_ms: i64,
+) -> Result<LedgerAuditReport, StoreError> {
     // Read the journal before the ledger: the ledger must then have all its endings, except the
     // most recent ones.
-    let kept = journal::kept(data_dir)?;
+    let kept = journal::read_requests(data_dir)?;
     let granted = app::granted_accounts(data_dir)?;
-    let mut audit = Audit {
+    let mut audit = LedgerAudit {
         ledger,
-        verdict: Verdict::default(),
+        verdict: LedgerAuditReport::default(),
         prev: (0, vec![0; 32]),
         sums: HashMap::new(),
         lapsed_at: HashMap::new(),
@@ -145,30 +150,34 @@ pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, 
             .map(|kept| (kept.ending.request_id.clone(), None))
             .collect(),
     };
-    let accounts = ledger.walk(&mut |entry| audit.entry(&entry))?;
-    audit.refunds();
-    audit.sign_ups(&accounts, granted.as_ref());
-    audit.accounts(&accounts);
-    audit.files(data_dir)?;
-    audit.journal(&kept, !journal::live_boots(data_dir)?.is_empty(), now_ms);
-    audit.holds(data_dir)?;
-    audit.kept_sums()?;
+    let accounts = ledger.for_each_entry(&mut |entry| audit.check_entry(&entry))?;
+    audit.check_refund_totals();
+    audit.check_sign_ups(&accounts, granted.as_ref());
+    audit.check_accounts(&accounts);
+    audit.check_files(data_dir)?;
+    audit.check_journal(
+        &kept,
+        !journal::live_instance_ids(data_dir)?.is_empty(),
+        now_ms,
+    );
+    audit.check_holds(data_dir)?;
+    audit.check_aggregates()?;
     Ok(audit.verdict)
 }
 
 /// Totals of one account's entries, in integers that cannot overflow.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sums {
+struct AccountTotals {
     paid: i128,
     trial: i128,
     credited: i128,
 }
 
-struct Audit<'a> {
+struct LedgerAudit<'a> {
     ledger: &'a Ledger,
-    verdict: Verdict,
+    verdict: LedgerAuditReport,
     prev: (i64, Vec<u8>),
-    sums: HashMap<String, Sums>,
+    sums: HashMap<String, AccountTotals>,
     lapsed_at: HashMap<String, (i64, i64)>,
     /// End of each trial according to its grant, in ms since 1970.
     trial_ends: HashMap<String, i64>,
@@ -177,36 +186,36 @@ struct Audit<'a> {
     refunds: Vec<(i64, String, String, Micro)>,
     ended: HashSet<String>,
     posted: HashSet<(String, String)>,
-    prices: HashMap<String, Option<Price>>,
+    prices: HashMap<String, Option<PriceList>>,
     /// Requests in the journal, each with its account, kind and cost in the ledger.
     journalled: HashMap<String, Option<(String, String, Micro)>>,
 }
 
-impl Audit<'_> {
-    fn find(&mut self, rule: &'static str, seq: i64, message: String) {
-        if self.verdict.findings.len() < FINDINGS_MAX {
+impl LedgerAudit<'_> {
+    fn add_finding(&mut self, rule: &'static str, seq: i64, message: String) {
+        if self.verdict.findings.len() < MAX_FINDINGS {
             self.verdict.findings.push(Finding { rule, seq, message });
         }
     }
 
-    fn entry(&mut self, entry: &Entry) {
+    fn check_entry(&mut self, entry: &LedgerEntry) {
         self.verdict.entries += 1;
-        self.chain(entry);
-        self.direction(entry);
+        self.check_chain(entry);
+        self.check_direction(entry);
         let sums = self.sums.entry(entry.account.clone()).or_default();
         sums.paid += i128::from(entry.d_paid.get());
         sums.trial += i128::from(entry.d_trial.get());
         sums.credited += i128::from(entry.credited().get());
-        let Sums { paid, trial, .. } = *sums;
+        let AccountTotals { paid, trial, .. } = *sums;
         if (paid, trial) != (entry.bal_paid.get().into(), entry.bal_trial.get().into()) {
-            self.find(
+            self.add_finding(
                 "running balance",
                 entry.seq,
                 format!("says {} and {}", entry.bal_paid, entry.bal_trial),
             );
         }
         if paid < 0 || trial < 0 {
-            self.find(
+            self.add_finding(
                 "never below zero",
                 entry.seq,
                 format!("leaves {paid} µc paid and {trial} µc trial"),
@@ -216,28 +225,28 @@ impl Audit<'_> {
             .posted
             .insert((entry.kind.clone(), entry.reference.clone()))
         {
-            self.find(
+            self.add_finding(
                 "once per reference",
                 entry.seq,
                 format!("{} {} again", entry.kind, entry.reference),
             );
         }
         match entry.kind.as_str() {
-            "debit" | "void" => self.request(entry),
-            "refund" => self.refund(entry),
+            "debit" | "void" => self.check_request(entry),
+            "refund" => self.check_refund(entry),
             "adjust" => {
                 self.verdict.adjustments += 1;
-                if PostedDetail::read(&entry.detail)
+                if PostingDetail::decode(&entry.detail)
                     .ok()
                     .and_then(|detail| detail.reason)
                     .is_none()
                 {
-                    self.find("detail", entry.seq, "an adjustment gives no reason".into());
+                    self.add_finding("detail", entry.seq, "an adjustment gives no reason".into());
                 }
             }
-            "trial" => self.trial(entry),
-            "grant" | "topup" if PostedDetail::read(&entry.detail).is_err() => {
-                self.find("detail", entry.seq, "cannot be read".into());
+            "trial" => self.check_trial(entry),
+            "grant" | "topup" if PostingDetail::decode(&entry.detail).is_err() => {
+                self.add_finding("detail", entry.seq, "cannot be read".into());
             }
             "lapse" => drop(
                 self.lapsed_at
@@ -247,16 +256,16 @@ impl Audit<'_> {
         }
     }
 
-    fn chain(&mut self, entry: &Entry) {
+    fn check_chain(&mut self, entry: &LedgerEntry) {
         if entry.seq != self.prev.0 + 1 || entry.prev != self.prev.1 {
-            self.find(
+            self.add_finding(
                 "hash chain",
                 entry.seq,
                 "does not follow the entry before it".into(),
             );
         }
         if ledger::entry_hash(entry) != entry.hash {
-            self.find(
+            self.add_finding(
                 "hash chain",
                 entry.seq,
                 "was changed after it was written".into(),
@@ -267,7 +276,7 @@ impl Audit<'_> {
 
     /// Checks the sign of an entry. Each kind has its counter-account (promotion, sales, revenue,
     /// …) and moves credit from it or to it.
-    fn direction(&mut self, entry: &Entry) {
+    fn check_direction(&mut self, entry: &LedgerEntry) {
         let zero = Micro::ZERO;
         let (paid, trial) = (entry.d_paid, entry.d_trial);
         let is_right = match entry.kind.as_str() {
@@ -280,14 +289,14 @@ impl Audit<'_> {
             _ => false,
         };
         if !is_right {
-            self.find(
+            self.add_finding(
                 "direction",
                 entry.seq,
                 format!("a {} of {paid} paid and {trial} trial", entry.kind),
             );
         }
         if entry.writeoff != zero && entry.kind != "debit" && entry.kind != "void" {
-            self.find(
+            self.add_finding(
                 "direction",
                 entry.seq,
                 format!("a {} with a write-off", entry.kind),
@@ -295,9 +304,9 @@ impl Audit<'_> {
         }
     }
 
-    fn request(&mut self, entry: &Entry) {
+    fn check_request(&mut self, entry: &LedgerEntry) {
         if !self.ended.insert(entry.reference.clone()) {
-            self.find(
+            self.add_finding(
                 "one ending per request",
                 entry.seq,
                 format!("{} ended before", entry.reference),
@@ -310,7 +319,7 @@ impl Audit<'_> {
         }
         if entry.kind == "void" {
             if charged != Micro::ZERO || entry.writeoff != Micro::ZERO {
-                self.find(
+                self.add_finding(
                     "a void costs nothing",
                     entry.seq,
                     format!("takes {charged}"),
@@ -321,19 +330,19 @@ impl Audit<'_> {
         self.verdict.debits += 1;
         self.debits
             .insert(entry.reference.clone(), (entry.account.clone(), charged));
-        let Ok(detail) = serde_json::from_str::<Detail>(&entry.detail) else {
-            return self.find("detail", entry.seq, "cannot be read".into());
+        let Ok(detail) = serde_json::from_str::<EndingDetail>(&entry.detail) else {
+            return self.add_finding("detail", entry.seq, "cannot be read".into());
         };
-        let Some(price) = self.price(&detail.price_version) else {
+        let Some(price) = self.find_price(&detail.price_version) else {
             let message = format!(
                 "{} is missing, or is not the prices it is the hash of",
                 detail.price_version
             );
-            return self.find("price version", entry.seq, message);
+            return self.add_finding("price version", entry.seq, message);
         };
         let cost = pricing::cost(&detail.usage, &price);
         if billed != cost {
-            self.find(
+            self.add_finding(
                 "cost",
                 entry.seq,
                 format!(
@@ -344,20 +353,20 @@ impl Audit<'_> {
         }
     }
 
-    fn price(&mut self, version: &str) -> Option<Price> {
+    fn find_price(&mut self, version: &str) -> Option<PriceList> {
         if !self.prices.contains_key(version) {
             let price = self.ledger.price(version).ok().flatten();
             self.prices.insert(
                 version.to_owned(),
-                price.filter(|price| price.is_version(version)),
+                price.filter(|price| price.matches_version(version)),
             );
         }
         self.prices.get(version).cloned().flatten()
     }
 
-    fn refund(&mut self, entry: &Entry) {
+    fn check_refund(&mut self, entry: &LedgerEntry) {
         self.verdict.refunds += 1;
-        match PostedDetail::read(&entry.detail)
+        match PostingDetail::decode(&entry.detail)
             .ok()
             .and_then(|detail| detail.request_id)
         {
@@ -365,26 +374,26 @@ impl Audit<'_> {
                 self.refunds
                     .push((entry.seq, entry.account.clone(), request_id, entry.change()));
             }
-            None => self.find("detail", entry.seq, "a refund does not say of what".into()),
+            None => self.add_finding("detail", entry.seq, "a refund does not say of what".into()),
         }
     }
 
-    fn trial(&mut self, entry: &Entry) {
-        match PostedDetail::read(&entry.detail) {
+    fn check_trial(&mut self, entry: &LedgerEntry) {
+        match PostingDetail::decode(&entry.detail) {
             Ok(detail) => self.trial_ends.extend(
                 detail
                     .trial_ends_at_ms
                     .map(|ends| (entry.account.clone(), ends)),
             ),
-            Err(_) => self.find("detail", entry.seq, "cannot be read".into()),
+            Err(_) => self.add_finding("detail", entry.seq, "cannot be read".into()),
         }
     }
 
     /// Checks the accounts against their sign-ups and the grants of their trials. `granted` has the
     /// sign-ups, if there is an `app.db`.
-    fn sign_ups(
+    fn check_sign_ups(
         &mut self,
-        accounts: &[ledger::AccountRow],
+        accounts: &[ledger::LedgerAccountRow],
         granted: Option<&HashMap<String, Option<i64>>>,
     ) {
         for row in accounts {
@@ -397,7 +406,7 @@ impl Audit<'_> {
             if let Some(ends) = differs {
                 let time = |ends: Option<i64>| ends.map_or_else(|| "never".into(), rfc3339);
                 let (says, was) = (time(row.trial_ends_at_ms), time(ends));
-                self.find(
+                self.add_finding(
                     "trial end",
                     0,
                     format!(
@@ -415,7 +424,7 @@ impl Audit<'_> {
             .collect();
         lost.sort();
         for (id, _) in lost {
-            self.find(
+            self.add_finding(
                 "balance",
                 0,
                 format!("account {id} is in app.db and has no balance in the ledger"),
@@ -424,33 +433,36 @@ impl Audit<'_> {
     }
 
     /// Checks the ledger's anchor and schema, damaged journals, and the records of processes.
-    fn files(&mut self, data_dir: &Path) -> Result<(), StoreError> {
+    fn check_files(&mut self, data_dir: &Path) -> Result<(), StoreError> {
         if let Some(fault) = self.ledger.anchor_fault(data_dir)? {
-            self.find("anchor", 0, fault.to_string());
+            self.add_finding("anchor", 0, fault.to_string());
         }
         for fault in self.ledger.schema_faults()? {
-            self.find("schema", 0, fault);
+            self.add_finding("schema", 0, fault);
         }
-        for damaged in journal::damaged(data_dir)? {
-            self.find("damaged journal", 0, damaged.to_string());
+        for damaged in journal::find_damaged(data_dir)? {
+            self.add_finding("damaged journal", 0, damaged.to_string());
         }
         let strange = || {
             Ok(self
                 .ledger
-                .strange_boots(&journal::boots(data_dir)?)?
+                .unknown_instance_records(&journal::instance_ids(data_dir)?)?
                 .first()
                 .cloned())
         };
         // A process that shuts down removes its journal slightly before its rows.
-        if at_every_look(strange)?.is_some() {
-            for row in self.ledger.strange_boots(&journal::boots(data_dir)?)? {
-                self.find("claims", 0, row);
+        if recheck(strange)?.is_some() {
+            for row in self
+                .ledger
+                .unknown_instance_records(&journal::instance_ids(data_dir)?)?
+            {
+                self.add_finding("claims", 0, row);
             }
         }
         Ok(())
     }
 
-    fn refunds(&mut self) {
+    fn check_refund_totals(&mut self) {
         for (seq, account, request, amount) in std::mem::take(&mut self.refunds) {
             match self.debits.get_mut(&request) {
                 Some((of, left)) if *of == account && *left >= amount => *left = left.minus(amount),
@@ -458,14 +470,14 @@ impl Audit<'_> {
                     let message = format!(
                         "{amount} to {account} for {request}, of whose debit {of} is due {left}"
                     );
-                    self.find("refund", seq, message);
+                    self.add_finding("refund", seq, message);
                 }
-                None => self.find("refund", seq, format!("{request} has no debit")),
+                None => self.add_finding("refund", seq, format!("{request} has no debit")),
             }
         }
     }
 
-    fn accounts(&mut self, accounts: &[ledger::AccountRow]) {
+    fn check_accounts(&mut self, accounts: &[ledger::LedgerAccountRow]) {
         self.verdict.accounts = accounts.len() as u64;
         let (mut kept, mut entered) = (0_i128, 0_i128);
         for row in accounts {
@@ -478,10 +490,10 @@ impl Audit<'_> {
                     "account {} has {paid} + {trial} µc; its entries sum to {sums:?}",
                     row.id
                 );
-                self.find("balance", 0, message);
+                self.add_finding("balance", 0, message);
             }
             if paid < 0 || trial < 0 {
-                self.find(
+                self.add_finding(
                     "never below zero",
                     0,
                     format!("account {} has {paid} + {trial} µc", row.id),
@@ -492,12 +504,12 @@ impl Audit<'_> {
                     "account {} was given {} µc, its row says {}",
                     row.id, sums.credited, row.credited
                 );
-                self.find("credited", 0, message);
+                self.add_finding("credited", 0, message);
             }
             if let Some((seq, at)) = self.lapsed_at.remove(&row.id)
                 && row.trial_ends_at_ms.is_none_or(|ends| at < ends)
             {
-                self.find(
+                self.add_finding(
                     "lapse",
                     seq,
                     format!("the trial of account {} was not over", row.id),
@@ -507,7 +519,7 @@ impl Audit<'_> {
         let strangers: Vec<_> = self.sums.drain().collect();
         for (account, sums) in strangers {
             entered += sums.paid + sums.trial;
-            self.find(
+            self.add_finding(
                 "balance",
                 0,
                 format!("account {account} has entries and no balance"),
@@ -516,13 +528,13 @@ impl Audit<'_> {
         if kept != entered {
             let message =
                 format!("the accounts have {kept} µc, all that came and went leaves {entered}");
-            self.find("trial balance", 0, message);
+            self.add_finding("trial balance", 0, message);
         }
     }
 
     /// Checks that the ledger has every request that ended in a journal, with the same amounts.
-    fn journal(&mut self, kept: &[Kept], somebody_serves: bool, now_ms: i64) {
-        for Kept {
+    fn check_journal(&mut self, kept: &[JournalledRequest], somebody_serves: bool, now_ms: i64) {
+        for JournalledRequest {
             boot,
             is_living,
             ended,
@@ -530,7 +542,7 @@ impl Audit<'_> {
         } in kept
         {
             let known = self.journalled.get(&ending.request_id).cloned().flatten();
-            let old = now_ms.saturating_sub(ending.at_ms) > JOURNAL_AGE_MS;
+            let old = now_ms.saturating_sub(ending.at_ms) > MAX_JOURNAL_AGE_MS;
             let request = &ending.request_id;
             let message = match known {
                 Some((account, kind, billed)) if *ended => {
@@ -553,14 +565,14 @@ impl Audit<'_> {
                 }
                 _ => continue,
             };
-            self.find("journal", 0, message);
+            self.add_finding("journal", 0, message);
         }
     }
 
     /// Checks the stored aggregates, which spare readers a walk over the entries.
-    fn kept_sums(&mut self) -> Result<(), StoreError> {
-        for wrong in self.ledger.wrong_sums(SUMS_MAX)? {
-            self.find(
+    fn check_aggregates(&mut self) -> Result<(), StoreError> {
+        for wrong in self.ledger.find_wrong_aggregates(MAX_AGGREGATES_CHECKED)? {
+            self.add_finding(
                 "sums",
                 0,
                 format!(
@@ -574,24 +586,24 @@ impl Audit<'_> {
 
     /// Checks that balances cover the holds of living processes, and that dead processes hold
     /// nothing while others live.
-    fn holds(&mut self, data_dir: &Path) -> Result<(), StoreError> {
-        if let Some(damage) = HeldMirror::damage(data_dir)? {
-            self.find(
+    fn check_holds(&mut self, data_dir: &Path) -> Result<(), StoreError> {
+        if let Some(damage) = HoldsMirror::find_damage(data_dir)? {
+            self.add_finding(
                 "holds",
                 0,
                 format!("holds.db is damaged ({damage}): the next start makes it anew"),
             );
             return Ok(());
         }
-        let mirror = HeldMirror::open(data_dir)?;
-        let live = journal::live_boots(data_dir)?;
+        let mirror = HoldsMirror::open(data_dir)?;
+        let live = journal::live_instance_ids(data_dir)?;
         let mut accounts = HashSet::new();
-        for (account, claim) in mirror.all()? {
+        for (account, claim) in mirror.all_claims()? {
             if live.contains(&claim.boot) {
                 accounts.insert(account);
             } else if !live.is_empty() {
                 let held = claim.held.total();
-                self.find(
+                self.add_finding(
                     "holds",
                     0,
                     format!(
@@ -602,8 +614,8 @@ impl Audit<'_> {
             }
         }
         for account in accounts {
-            if let Some(message) = at_every_look(|| self.uncovered(&mirror, &live, &account))? {
-                self.find("holds", 0, message);
+            if let Some(message) = recheck(|| self.find_uncovered(&mirror, &live, &account))? {
+                self.add_finding("holds", 0, message);
             }
         }
         Ok(())
@@ -611,15 +623,15 @@ impl Audit<'_> {
 
     /// Describes why the account's holds cannot be right, if so. Reads the mirror before the
     /// ledger: amounts held in the older mirror are still held or applied by now.
-    fn uncovered(
+    fn find_uncovered(
         &self,
-        mirror: &HeldMirror,
+        mirror: &HoldsMirror,
         live: &[String],
         account: &str,
     ) -> Result<Option<String>, StoreError> {
         let (mut claimed, mut posted) = (0_i128, None);
         for claim in mirror
-            .of(account)?
+            .claims_of(account)?
             .iter()
             .filter(|claim| live.contains(&claim.boot))
         {
@@ -655,15 +667,15 @@ impl Audit<'_> {
 
 /// Returns a violation only if it is present at every check: data that is merely late is right at
 /// one of them.
-fn at_every_look(
+fn recheck(
     look: impl Fn() -> Result<Option<String>, StoreError>,
 ) -> Result<Option<String>, StoreError> {
     let mut breach = look()?;
-    for _ in 1..LOOKS {
+    for _ in 1..MAX_RECHECKS {
         if breach.is_none() {
             break;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(RECHECK_INTERVAL);
         breach = look()?;
     }
     Ok(breach)

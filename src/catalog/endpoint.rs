@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// One address of a vendor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct VendorEndpoint {
     pub tls: bool,
     pub host: String,
     pub port: u16,
@@ -25,17 +25,17 @@ pub struct Endpoint {
     pub query: Vec<(String, Secret)>,
     /// Header fields added to every request; names in lower case.
     pub headers: Vec<(String, Secret)>,
-    pub auth: Auth,
+    pub auth: EndpointAuth,
     pub http_version: HttpVersion,
     pub weight: u32,
     /// Maximum number of concurrent requests; `None`: no limit.
     pub max_concurrent: Option<u32>,
-    pub health_check: Option<HealthCheck>,
+    pub health_check: Option<ActiveHealthCheck>,
 }
 
 /// How the gateway sends the vendor's key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Auth {
+pub enum EndpointAuth {
     /// `authorization: Bearer KEY`
     Bearer,
     /// A header field with this lower-case name, whose value is the key alone.
@@ -44,7 +44,7 @@ pub enum Auth {
     None,
 }
 
-impl Auth {
+impl EndpointAuth {
     /// How the SDKs of this protocol send the key.
     pub fn default_for(protocol: Protocol) -> Self {
         match protocol {
@@ -79,7 +79,7 @@ const CHAT: &str = "/chat/completions";
 const MESSAGES: &str = "/messages";
 const RESPONSES: &str = "/responses";
 
-impl Endpoint {
+impl VendorEndpoint {
     /// The endpoint's name in metrics and logs.
     pub fn label(&self) -> String {
         format!(
@@ -93,7 +93,7 @@ impl Endpoint {
     /// `None` if this endpoint overrides its path in a way that does not determine the path of this
     /// call.
     pub fn target(&self, usual: &str) -> Option<String> {
-        let mut target = self.path_of(usual)?;
+        let mut target = self.resolve_path(usual)?;
         for (index, (name, value)) in self.query.iter().enumerate() {
             target.push(if index == 0 { '?' } else { '&' });
             push_escaped(&mut target, name);
@@ -105,10 +105,10 @@ impl Endpoint {
 
     /// True if the paths of calls other than generation are known.
     pub fn has_other_paths(&self) -> bool {
-        self.path_of("/v1/models").is_some()
+        self.resolve_path("/v1/models").is_some()
     }
 
-    fn path_of(&self, usual: &str) -> Option<String> {
+    fn resolve_path(&self, usual: &str) -> Option<String> {
         let below = usual.strip_prefix("/v1").unwrap_or(usual);
         let Some(path) = &self.path else {
             let version = if self.adds_v1 { "/v1" } else { "" };
@@ -128,8 +128,8 @@ impl Endpoint {
 
     /// The URL of a call, for display. It hides the values of query parameters, which may be
     /// secrets, except `api-version`.
-    pub fn shown_url(&self, usual: &str) -> Option<String> {
-        let path = self.path_of(usual)?;
+    pub fn display_url(&self, usual: &str) -> Option<String> {
+        let path = self.resolve_path(usual)?;
         let scheme = if self.tls { "https" } else { "http" };
         let shown = |(name, value): &(String, Secret)| match name.as_str() {
             "api-version" => format!("{name}={}", value.reveal()),
@@ -158,7 +158,7 @@ fn push_escaped(target: &mut String, text: &str) {
 
 /// How the gateway probes an endpoint, independently of clients' requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct HealthCheck {
+pub struct ActiveHealthCheck {
     /// The whole path: the endpoint's prefix is not prepended.
     pub path: String,
     pub interval: Duration,
@@ -179,13 +179,13 @@ mod tests {
         "/v1/messages/count_tokens",
     ];
 
-    fn targets(endpoint: &Endpoint) -> [Option<String>; 4] {
+    fn targets(endpoint: &VendorEndpoint) -> [Option<String>; 4] {
         USUAL.map(|usual| endpoint.target(usual))
     }
 
     #[test]
     fn without_a_path_of_its_own_the_usual_one_follows_the_base_address() {
-        let mut endpoint = Endpoint::in_test("vendor.example");
+        let mut endpoint = VendorEndpoint::in_test("vendor.example");
         assert_eq!(
             targets(&endpoint),
             USUAL.map(|usual| Some(usual.to_owned()))
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn a_path_that_is_written_gives_the_others_where_it_ends_as_usual() {
-        let with = |path: &str| Endpoint {
+        let with = |path: &str| VendorEndpoint {
             path: Some(path.into()),
-            ..Endpoint::in_test("vendor.example")
+            ..VendorEndpoint::in_test("vendor.example")
         };
         let gemini = with("/v1beta/openai/chat/completions");
         assert_eq!(
@@ -235,16 +235,16 @@ mod tests {
         let query = query
             .map(|(name, value)| (name.to_owned(), Secret::new(value.into())))
             .to_vec();
-        let endpoint = Endpoint {
+        let endpoint = VendorEndpoint {
             query,
-            ..Endpoint::in_test("vendor.example")
+            ..VendorEndpoint::in_test("vendor.example")
         };
         let target = endpoint.target(USUAL[0]).unwrap();
         assert_eq!(
             target,
             "/v1/chat/completions?api-version=2024-10-21&code=a%20b%26c%3Dd%2F%C3%A9"
         );
-        let shown = endpoint.shown_url(USUAL[0]).unwrap();
+        let shown = endpoint.display_url(USUAL[0]).unwrap();
         assert_eq!(
             shown,
             "https://vendor.example/v1/chat/completions?api-version=2024-10-21&code=********"

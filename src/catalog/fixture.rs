@@ -1,13 +1,15 @@
 //! The model, vendor and endpoint that tests start from. They hold only required values; each test
 //! sets the values that it depends on.
 
-use super::{Auth, Endpoint, HttpVersion, Model, Price, Secret, Vendor};
+use super::{
+    CatalogModel, CatalogVendor, EndpointAuth, HttpVersion, PriceList, Secret, VendorEndpoint,
+};
 use crate::protocol::Protocol;
-use crate::protocol::rules::Accepts;
-use crate::protocol::rules::known::KnownCapabilities;
+use crate::protocol::capabilities::ModelCapabilities;
+use crate::protocol::capabilities::repair_rules::KnownCapabilities;
 use std::sync::Arc;
 
-impl Endpoint {
+impl VendorEndpoint {
     pub(crate) fn in_test(host: &str) -> Self {
         Self {
             tls: true,
@@ -19,7 +21,7 @@ impl Endpoint {
             path: None,
             query: Vec::new(),
             headers: Vec::new(),
-            auth: Auth::Bearer,
+            auth: EndpointAuth::Bearer,
             http_version: HttpVersion::Auto,
             weight: 1,
             max_concurrent: None,
@@ -28,8 +30,8 @@ impl Endpoint {
     }
 }
 
-impl Vendor {
-    pub(crate) fn in_test(protocol: Protocol, endpoints: Vec<Endpoint>) -> Self {
+impl CatalogVendor {
+    pub(crate) fn in_test(protocol: Protocol, endpoints: Vec<VendorEndpoint>) -> Self {
         Self {
             name: "beta".into(),
             protocol,
@@ -42,19 +44,19 @@ impl Vendor {
     }
 }
 
-impl Model {
-    pub(crate) fn in_test(protocol: Protocol, price: Price) -> Self {
+impl CatalogModel {
+    pub(crate) fn in_test(protocol: Protocol, price: PriceList) -> Self {
         Self {
             id: "beta-5.2".into(),
             aliases: Vec::new(),
-            vendor: Arc::new(Vendor::in_test(protocol, Vec::new())),
+            vendor: Arc::new(CatalogVendor::in_test(protocol, Vec::new())),
             upstream_model: "b".into(),
             context_tokens: 100_000,
             max_output_tokens: 8_000,
             accepts: match protocol {
-                Protocol::Messages => Accepts::Messages(Default::default()),
-                Protocol::Chat => Accepts::Chat(Default::default()),
-                Protocol::Responses => Accepts::Responses(Default::default()),
+                Protocol::Messages => ModelCapabilities::Messages(Default::default()),
+                Protocol::Chat => ModelCapabilities::Chat(Default::default()),
+                Protocol::Responses => ModelCapabilities::Responses(Default::default()),
             },
             repairs: KnownCapabilities::NONE,
             price: Arc::new(price),

@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// Prices in µc per 1 000 000 tokens of each class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rates {
+pub struct TokenPrices {
     pub input: Micro,
     pub cache_read: Micro,
     pub cache_write_5m: Micro,
@@ -23,16 +23,16 @@ pub struct Rates {
 /// Prices for requests whose input, of all classes together, exceeds `above_input_tokens`. They
 /// apply to the whole request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tier {
+pub struct InputTier {
     pub above_input_tokens: u64,
     #[serde(flatten)]
-    pub rates: Rates,
+    pub rates: TokenPrices,
 }
 
 /// Prices other than those per token class. A member that is left out has no price.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Features {
+pub struct FeaturePrices {
     /// µc per 1 000 000 tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audio_input: Option<Micro>,
@@ -56,21 +56,21 @@ pub struct Features {
     pub mcp: Option<Micro>,
     /// Factor on the token prices, by the service tier that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub service_tier: Factors,
+    pub service_tier: TierFactors,
     /// Factor on the token prices, by the region that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub inference_geo: Factors,
+    pub inference_geo: TierFactors,
     /// Factor on the token prices, by the speed at which the vendor served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub speed: Factors,
+    pub speed: TierFactors,
 }
 
 /// Factors on token prices, by the vendor's name of the tier, region or speed.
-pub type Factors = BTreeMap<ServiceTier, Factor>;
+pub type TierFactors = BTreeMap<ServiceTier, Factor>;
 
-impl Features {
+impl FeaturePrices {
     /// Price in µc per 1 000 uses; 0 is a valid price.
-    pub fn of_tool(&self, tool: ServerTool) -> Option<Micro> {
+    pub fn tool_price(&self, tool: ServerTool) -> Option<Micro> {
         match tool {
             ServerTool::WebSearch => self.web_search,
             ServerTool::WebFetch => self.web_fetch,
@@ -81,7 +81,7 @@ impl Features {
     }
 
     /// The factors on token prices, each with its key.
-    pub fn factors(&self) -> [(&'static str, &Factors); 3] {
+    pub fn factors(&self) -> [(&'static str, &TierFactors); 3] {
         [
             ("service_tier", &self.service_tier),
             ("inference_geo", &self.inference_geo),
@@ -92,7 +92,7 @@ impl Features {
 
 /// A price list. Without tiers and features it serialises to the same form as before those existed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Price {
+pub struct PriceList {
     pub version: String,
     pub input: Micro,
     pub cache_read: Micro,
@@ -101,25 +101,25 @@ pub struct Price {
     pub output: Micro,
     /// Strictly ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tiers: Vec<Tier>,
+    pub tiers: Vec<InputTier>,
     #[serde(flatten)]
-    pub features: Features,
+    pub features: FeaturePrices,
 }
 
 /// The prices for every input from `least` to `most` tokens, both inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct PriceBand {
     pub least: u64,
     pub most: u64,
     /// Threshold of the tier; `None` for the base prices.
     pub above_input_tokens: Option<u64>,
-    pub rates: Rates,
+    pub rates: TokenPrices,
 }
 
-impl Span {
+impl PriceBand {
     /// Fewest and most tokens that an input within this band has beyond `tokens`; `None` if every
     /// input in the band has fewer.
-    pub fn beside(&self, tokens: u64) -> Option<(u64, u64)> {
+    pub fn range_beyond(&self, tokens: u64) -> Option<(u64, u64)> {
         let most = if self.most == u64::MAX {
             u64::MAX
         } else {
@@ -129,30 +129,30 @@ impl Span {
     }
 }
 
-impl Price {
+impl PriceList {
     /// Creates a flat list from its prices, in the order input, cache read, 5-minute and 1-hour
     /// cache write, output.
     pub fn new([input, cache_read, cache_write_5m, cache_write_1h, output]: [Micro; 5]) -> Self {
-        let base = Rates {
+        let base = TokenPrices {
             input,
             cache_read,
             cache_write_5m,
             cache_write_1h,
             output,
         };
-        Self::list(base, Vec::new(), Features::default())
+        Self::from_tiers(base, Vec::new(), FeaturePrices::default())
     }
 
     /// Creates a list with tiers; `tiers` must be strictly ascending.
-    pub fn list(base: Rates, tiers: Vec<Tier>, features: Features) -> Self {
-        let Rates {
+    pub fn from_tiers(base: TokenPrices, tiers: Vec<InputTier>, features: FeaturePrices) -> Self {
+        let TokenPrices {
             input,
             cache_read,
             cache_write_5m,
             cache_write_1h,
             output,
         } = base;
-        let version = version(&base, &tiers, &features);
+        let version = compute_version(&base, &tiers, &features);
         Self {
             version,
             input,
@@ -165,13 +165,13 @@ impl Price {
         }
     }
 
-    /// Whether `version` is the version of these prices.
-    pub fn is_version(&self, version: &str) -> bool {
+    /// Whether `compute_version` is the version of these prices.
+    pub fn matches_version(&self, version: &str) -> bool {
         self.version == version
-            && self::version(&self.base(), &self.tiers, &self.features) == version
+            && self::compute_version(&self.base_prices(), &self.tiers, &self.features) == version
     }
 
-    fn base(&self) -> Rates {
+    fn base_prices(&self) -> TokenPrices {
         let Self {
             input,
             cache_read,
@@ -180,7 +180,7 @@ impl Price {
             output,
             ..
         } = *self;
-        Rates {
+        TokenPrices {
             input,
             cache_read,
             cache_write_5m,
@@ -190,23 +190,23 @@ impl Price {
     }
 
     /// The price bands in ascending order. They cover every possible input without a gap.
-    pub fn spans(&self) -> impl DoubleEndedIterator<Item = Span> + '_ {
+    pub fn bands(&self) -> impl DoubleEndedIterator<Item = PriceBand> + '_ {
         let ends = |index: usize| {
             self.tiers
                 .get(index)
                 .map_or(u64::MAX, |next| next.above_input_tokens)
         };
-        let base = Span {
+        let base = PriceBand {
             least: 0,
             most: ends(0),
             above_input_tokens: None,
-            rates: self.base(),
+            rates: self.base_prices(),
         };
         let tiers = self
             .tiers
             .iter()
             .enumerate()
-            .map(move |(index, tier)| Span {
+            .map(move |(index, tier)| PriceBand {
                 least: tier.above_input_tokens.saturating_add(1),
                 most: ends(index.saturating_add(1)),
                 above_input_tokens: Some(tier.above_input_tokens),
@@ -216,14 +216,14 @@ impl Price {
     }
 
     /// The price band for an input of this many tokens, all classes together.
-    pub fn span_of(&self, input_tokens: u64) -> Span {
-        let base = Span {
+    pub fn band_for(&self, input_tokens: u64) -> PriceBand {
+        let base = PriceBand {
             least: 0,
             most: u64::MAX,
             above_input_tokens: None,
-            rates: self.base(),
+            rates: self.base_prices(),
         };
-        self.spans()
+        self.bands()
             .find(|span| input_tokens <= span.most)
             .unwrap_or(base)
     }
@@ -233,14 +233,14 @@ impl Price {
         let words = [usage.service_tier, usage.inference_geo, usage.speed];
         let factors = self.features.factors().into_iter().zip(words);
         factors.fold(Factor::ONE, |product, ((_, factors), word)| {
-            product.times(factor_of(factors, word))
+            product.times(factor_for(factors, word))
         })
     }
 }
 
 /// The factor for a vendor's name. 1 for the standard tier, and for a name without a price of its
 /// own.
-pub fn factor_of(factors: &Factors, word: Option<ServiceTier>) -> Factor {
+pub fn factor_for(factors: &TierFactors, word: Option<ServiceTier>) -> Factor {
     word.and_then(|word| factors.get(&word))
         .copied()
         .unwrap_or(Factor::ONE)
@@ -248,21 +248,21 @@ pub fn factor_of(factors: &Factors, word: Option<ServiceTier>) -> Factor {
 
 /// The hash of a price list. Members that are left out are not part of the hashed text, so a flat
 /// list keeps the version it always had.
-fn version(base: &Rates, tiers: &[Tier], features: &Features) -> String {
-    let mut text = rates_text(base);
+fn compute_version(base: &TokenPrices, tiers: &[InputTier], features: &FeaturePrices) -> String {
+    let mut text = format_prices(base);
     // Writing to a string cannot fail.
-    for Tier {
+    for InputTier {
         above_input_tokens,
         rates,
     } in tiers
     {
-        let _ = write!(text, "|above {above_input_tokens}:{}", rates_text(rates));
+        let _ = write!(text, "|above {above_input_tokens}:{}", format_prices(rates));
     }
     let audio = [
         ("audio_input", features.audio_input),
         ("audio_output", features.audio_output),
     ];
-    let tools = ServerTool::ALL.map(|tool| (tool.key(), features.of_tool(tool)));
+    let tools = ServerTool::ALL.map(|tool| (tool.key(), features.tool_price(tool)));
     for (name, price) in audio.into_iter().chain(tools) {
         if let Some(price) = price {
             let _ = write!(text, "|{name} {price}");
@@ -282,8 +282,8 @@ fn version(base: &Rates, tiers: &[Tier], features: &Features) -> String {
         })
 }
 
-fn rates_text(rates: &Rates) -> String {
-    let Rates {
+fn format_prices(rates: &TokenPrices) -> String {
+    let TokenPrices {
         input,
         cache_read,
         cache_write_5m,
@@ -297,10 +297,10 @@ fn rates_text(rates: &Rates) -> String {
 mod tests {
     use super::*;
 
-    fn rates(prices: [i64; 5]) -> Rates {
+    fn rates(prices: [i64; 5]) -> TokenPrices {
         let [input, cache_read, cache_write_5m, cache_write_1h, output] =
             prices.map(|price| Micro::new(price * 1_000));
-        Rates {
+        TokenPrices {
             input,
             cache_read,
             cache_write_5m,
@@ -309,43 +309,48 @@ mod tests {
         }
     }
 
-    fn tier(above_input_tokens: u64, scale: i64) -> Tier {
-        Tier {
+    fn tier(above_input_tokens: u64, scale: i64) -> InputTier {
+        InputTier {
             above_input_tokens,
             rates: rates([500, 50, 625, 1_000, 2_500].map(|price| price * scale)),
         }
     }
 
-    fn base() -> Rates {
+    fn base() -> TokenPrices {
         rates([500, 50, 625, 1_000, 2_500])
     }
 
     #[test]
     fn a_flat_list_reads_and_hashes_as_it_always_did() {
         let kept = r#"{"version":"pv_5889ada34c9ef2b3","input":"500","cache_read":"50","cache_write_5m":"625","cache_write_1h":"1000","output":"2500"}"#;
-        let price =
-            Price::new([500, 50, 625, 1_000, 2_500].map(|credits| Micro::new(credits * 1_000_000)));
+        let price = PriceList::new(
+            [500, 50, 625, 1_000, 2_500].map(|credits| Micro::new(credits * 1_000_000)),
+        );
         assert_eq!(serde_json::to_string(&price).unwrap(), kept);
-        let read: Price = serde_json::from_str(kept).unwrap();
+        let read: PriceList = serde_json::from_str(kept).unwrap();
         assert_eq!(read, price);
-        assert!(read.is_version("pv_5889ada34c9ef2b3"));
+        assert!(read.matches_version("pv_5889ada34c9ef2b3"));
     }
 
     #[test]
     fn everything_that_a_list_says_is_in_its_version() {
-        let flex = ServiceTier::said("flex");
-        let feature = |change: fn(&mut Features)| {
-            let mut features = Features::default();
+        let flex = ServiceTier::from_wire("flex");
+        let feature = |change: fn(&mut FeaturePrices)| {
+            let mut features = FeaturePrices::default();
             change(&mut features);
-            Price::list(base(), Vec::new(), features)
+            PriceList::from_tiers(base(), Vec::new(), features)
         };
         let some = Some(Micro::new(7));
         let mut lists = vec![
-            Price::list(base(), Vec::new(), Features::default()),
-            Price::list(base(), vec![tier(10, 2)], Features::default()),
-            Price::list(base(), vec![tier(11, 2)], Features::default()),
-            Price::list(base(), vec![tier(10, 3)], Features::default()),
-            Price::list(base(), vec![tier(10, 2), tier(20, 3)], Features::default()),
+            PriceList::from_tiers(base(), Vec::new(), FeaturePrices::default()),
+            PriceList::from_tiers(base(), vec![tier(10, 2)], FeaturePrices::default()),
+            PriceList::from_tiers(base(), vec![tier(11, 2)], FeaturePrices::default()),
+            PriceList::from_tiers(base(), vec![tier(10, 3)], FeaturePrices::default()),
+            PriceList::from_tiers(
+                base(),
+                vec![tier(10, 2), tier(20, 3)],
+                FeaturePrices::default(),
+            ),
             feature(|features| features.audio_input = Some(Micro::new(7))),
             feature(|features| features.audio_output = Some(Micro::new(7))),
             feature(|features| features.web_search = Some(Micro::new(7))),
@@ -356,19 +361,22 @@ mod tests {
             feature(|features| features.mcp = Some(Micro::new(7))),
             feature(|features| features.mcp = Some(Micro::ZERO)),
             feature(|features| {
-                features.inference_geo = [(ServiceTier::said("us"), Factor::ONE)].into()
+                features.inference_geo = [(ServiceTier::from_wire("us"), Factor::ONE)].into()
             }),
-            feature(|features| features.speed = [(ServiceTier::said("us"), Factor::ONE)].into()),
+            feature(|features| {
+                features.speed = [(ServiceTier::from_wire("us"), Factor::ONE)].into()
+            }),
         ];
         for factor in [1, 2] {
-            let service_tier = BTreeMap::from([(flex, Factor::of(Micro::new(factor)).unwrap())]);
-            lists.push(Price::list(
+            let service_tier =
+                BTreeMap::from([(flex, Factor::from_decimal(Micro::new(factor)).unwrap())]);
+            lists.push(PriceList::from_tiers(
                 base(),
                 vec![tier(10, 2)],
-                Features {
+                FeaturePrices {
                     service_tier,
                     web_search: some,
-                    ..Features::default()
+                    ..FeaturePrices::default()
                 },
             ));
         }
@@ -376,23 +384,26 @@ mod tests {
             lists.iter().map(|list| list.version.clone()).collect();
         assert_eq!(versions.len(), lists.len());
         for list in &lists {
-            let kept: Price = serde_json::from_str(&serde_json::to_string(list).unwrap()).unwrap();
+            let kept: PriceList =
+                serde_json::from_str(&serde_json::to_string(list).unwrap()).unwrap();
             assert_eq!(kept, *list);
-            assert!(kept.is_version(&list.version) && !kept.is_version("pv_0000000000000000"));
-            let forged = Price {
+            assert!(
+                kept.matches_version(&list.version) && !kept.matches_version("pv_0000000000000000")
+            );
+            let forged = PriceList {
                 output: kept.output.plus(Micro::new(1)),
                 ..kept
             };
-            assert!(!forged.is_version(&list.version));
+            assert!(!forged.matches_version(&list.version));
         }
     }
 
     #[test]
     fn a_tier_begins_one_token_above_its_threshold() {
-        let price = Price::list(
+        let price = PriceList::from_tiers(
             base(),
             vec![tier(200_000, 2), tier(500_000, 3)],
-            Features::default(),
+            FeaturePrices::default(),
         );
         for (tokens, above) in [
             (0, None),
@@ -402,21 +413,21 @@ mod tests {
             (500_001, Some(500_000)),
             (u64::MAX, Some(500_000)),
         ] {
-            let span = price.span_of(tokens);
+            let span = price.band_for(tokens);
             assert_eq!(span.above_input_tokens, above, "{tokens}");
             assert!((span.least..=span.most).contains(&tokens));
         }
-        let ends: Vec<_> = price.spans().map(|span| (span.least, span.most)).collect();
+        let ends: Vec<_> = price.bands().map(|span| (span.least, span.most)).collect();
         assert_eq!(
             ends,
             [(0, 200_000), (200_001, 500_000), (500_001, u64::MAX)]
         );
-        let rates: Vec<_> = price.spans().map(|span| span.rates.output.get()).collect();
+        let rates: Vec<_> = price.bands().map(|span| span.rates.output.get()).collect();
         assert_eq!(rates, [2_500_000, 5_000_000, 7_500_000]);
-        let flat = Price::list(base(), Vec::new(), Features::default());
+        let flat = PriceList::from_tiers(base(), Vec::new(), FeaturePrices::default());
         assert_eq!(
-            flat.span_of(u64::MAX),
-            Span {
+            flat.band_for(u64::MAX),
+            PriceBand {
                 least: 0,
                 most: u64::MAX,
                 above_input_tokens: None,

@@ -3,25 +3,25 @@
 //! Works while the gateway runs, and before its first start. Must not read the config file: the
 //! caller passes what it needs. Plaintext keys are printed once, at creation.
 
-use super::settings::{self, KeyArgs, RateArgs, Span};
+use super::settings::{self, DurationArg, KeyArgs, RateArgs};
 use crate::account::{
-    Account, Accounts, By, Invite, Key, KeySettings, NewAccount, NewKey, Role, Status, open_by,
-    random_password,
+    Account, AccountStatus, Accounts, Actor, ApiKey, Invite, KeySettings, NewAccount, NewKey, Role,
+    open_account_as, random_password,
 };
 use crate::admin::document;
-use crate::billing::bounds::Period;
+use crate::billing::limits::Period;
 use crate::billing::{Balance, Billing};
 use crate::clock::rfc3339;
 use crate::config::CommandSettings;
 use crate::money::Micro;
-use crate::store::ledger::{Change, ChangeKind, KeySpend};
+use crate::store::ledger::{BalanceChange, BalanceChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 
 /// Maximum length of a password read from stdin, in bytes.
-const PASSWORD_BYTES_MAX: u64 = 4_096;
+const MAX_PASSWORD_BYTES: u64 = 4_096;
 
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
@@ -81,14 +81,14 @@ pub enum AccountCommand {
         rates: RateArgs,
     },
     /// Create invite codes and print them; they cannot be shown again. Each code opens one account
-    /// if `signup.mode` is `invite`.
+    /// if `signup.mode` is `create_invites`.
     Invite {
         /// Number of codes, 1 to 100.
         #[arg(long, default_value_t = 1)]
         count: u32,
         /// Time until the codes expire, such as 24h or 7d.
         #[arg(long, default_value = "7d")]
-        expires_in: Span,
+        expires_in: DurationArg,
     },
     /// List the latest invitations, without their codes.
     Invites,
@@ -145,7 +145,7 @@ pub enum KeyCommand {
         key_id: String,
         /// Time that the old key continues to work, such as 90m, 24h or 7d.
         #[arg(long, default_value = "24h")]
-        overlap: Span,
+        overlap: DurationArg,
     },
     /// List the keys of an account.
     List {
@@ -162,7 +162,7 @@ pub enum KeyCommand {
 }
 
 /// The dependencies of the commands.
-pub struct Context<'a> {
+pub struct CommandContext<'a> {
     pub accounts: &'a Accounts,
     pub billing: &'a Billing,
     pub settings: &'a CommandSettings,
@@ -173,7 +173,7 @@ pub struct Context<'a> {
 
 /// # Errors
 /// Returns an error that says what could not be done, and why.
-pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Result<()> {
+pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
     match command {
         AccountCommand::Create {
             email,
@@ -195,9 +195,9 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
             account,
             credits,
             reference,
-        } => give(
+        } => post_credits(
             context,
-            ChangeKind::Grant,
+            BalanceChangeKind::Grant,
             &find(context, &account)?,
             credits,
             &reference,
@@ -206,21 +206,21 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
             account,
             credits,
             reference,
-        } => give(
+        } => post_credits(
             context,
-            ChangeKind::TopUp,
+            BalanceChangeKind::TopUp,
             &find(context, &account)?,
             credits,
             &reference,
         ),
         AccountCommand::Limit { account, rates } => {
-            limit(context, &find(context, &account)?, &rates)
+            set_rate_limits(context, &find(context, &account)?, &rates)
         }
         AccountCommand::Invite { count, expires_in } => {
-            let by = command_line();
-            let acting = context.accounts.acting(&by, context.now_ms);
+            let by = command_line_actor();
+            let acting = context.accounts.with_actor(&by, context.now_ms);
             let codes = acting
-                .invite(count, expires_in.ms)
+                .create_invites(count, expires_in.ms)
                 .context("make invite codes")?;
             let text = codes
                 .iter()
@@ -233,12 +233,12 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
                 &text,
             )
         }
-        AccountCommand::Invites => invites(context),
+        AccountCommand::Invites => list_invites(context),
         AccountCommand::WithdrawInvite { invite } => {
             if !context
                 .accounts
-                .acting(&command_line(), context.now_ms)
-                .withdraw_invite(&invite)?
+                .with_actor(&command_line_actor(), context.now_ms)
+                .revoke_invite(&invite)?
             {
                 bail!(
                     "withdraw an invitation: no open one has that id or code (`account invites` shows ids)"
@@ -250,14 +250,16 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
             account,
             password_stdin,
         } => set_password(context, &find(context, &account)?, password_stdin),
-        AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
-        AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
+        AccountCommand::Suspend { account } => {
+            set_status(context, &account, AccountStatus::Suspended)
+        }
+        AccountCommand::Resume { account } => set_status(context, &account, AccountStatus::Active),
     }
 }
 
 /// # Errors
 /// Returns an error that says what could not be done, and why.
-pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()> {
+pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
     match command {
         KeyCommand::Create {
             account,
@@ -268,7 +270,7 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             settings.check(context.settings)?;
             let mut set = KeySettings::default();
             settings.apply(&mut set, context.now_ms);
-            tell(
+            record_audit(
                 context,
                 "key.create",
                 &account.id,
@@ -277,27 +279,27 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             let new = context
                 .accounts
                 .create_key_with(&account.id, &name, &set, context.now_ms);
-            show_new(context, &new.context("create a key")?)
+            print_new_key(context, &new.context("create a key")?)
         }
         KeyCommand::Set { key_id, settings } => {
             settings.check(context.settings)?;
             if let Some((_, key)) = context.accounts.key(None, &key_id)? {
                 let mut set = key.settings;
                 settings.apply(&mut set, context.now_ms);
-                tell(context, "key.set", &key_id, &json!({"settings": set}))?;
+                record_audit(context, "key.set", &key_id, &json!({"settings": set}))?;
             }
             let changed = context
                 .accounts
                 .change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
             let set = changed
                 .with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
-            let text = format!("{key_id}{}\n", settings::key_words(&set));
+            let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
             let mut value = settings::key_json(&set);
             value["key_id"] = json!(key_id);
             print(context.json, &value, &text)
         }
         KeyCommand::Rotate { key_id, overlap } => {
-            tell(
+            record_audit(
                 context,
                 "key.rotate",
                 &key_id,
@@ -306,7 +308,7 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             let new = context
                 .accounts
                 .rotate_key(None, &key_id, overlap.ms, context.now_ms);
-            show_new(
+            print_new_key(
                 context,
                 &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?,
             )
@@ -330,7 +332,7 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
         KeyCommand::Revoke { key_id } => {
             if !context
                 .accounts
-                .acting(&command_line(), context.now_ms)
+                .with_actor(&command_line_actor(), context.now_ms)
                 .revoke_key(&key_id)?
             {
                 bail!("revoke a key: no live key has the id {key_id:?} (`key list` shows ids)");
@@ -347,19 +349,19 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
 
 /// Records an action in the audit log before it is done. The log may therefore contain an action
 /// that then failed, but it never lacks one.
-fn tell(
-    context: &Context<'_>,
+fn record_audit(
+    context: &CommandContext<'_>,
     act: &'static str,
     object: &str,
     what: &Value,
 ) -> anyhow::Result<()> {
     Ok(context
         .accounts
-        .acting(&command_line(), context.now_ms)
-        .tell(act, object, what)?)
+        .with_actor(&command_line_actor(), context.now_ms)
+        .record(act, object, what)?)
 }
 
-fn show_new(context: &Context<'_>, new: &NewKey) -> anyhow::Result<()> {
+fn print_new_key(context: &CommandContext<'_>, new: &NewKey) -> anyhow::Result<()> {
     let text = format!("{}\n", new.key);
     print(
         context.json,
@@ -369,20 +371,20 @@ fn show_new(context: &Context<'_>, new: &NewKey) -> anyhow::Result<()> {
 }
 
 /// The actor for the audit log: the user of this machine who runs the command.
-pub fn command_line() -> By {
-    By {
+pub fn command_line_actor() -> Actor {
+    Actor {
         actor: format!("uid {}", rustix::process::getuid().as_raw()),
         address: "command line".to_owned(),
     }
 }
 
-fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
+fn find(context: &CommandContext<'_>, id_or_email: &str) -> anyhow::Result<Account> {
     let found = context.accounts.find(id_or_email)?;
     found.with_context(|| format!("no account has the id or e-mail {id_or_email:?}"))
 }
 
 fn create(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     email: &str,
     password_stdin: bool,
     role: Role,
@@ -404,11 +406,11 @@ fn create(
     } else {
         new.with_trial(context.settings.signup()?, context.now_ms)
     };
-    let account = open_by(
+    let account = open_account_as(
         context.accounts,
         context.billing,
         &new,
-        &command_line(),
+        &command_line_actor(),
         context.now_ms,
     )
     .with_context(|| format!("create the account of {email:?}"))?;
@@ -425,7 +427,7 @@ fn create(
 }
 
 fn set_password(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     account: &Account,
     password_stdin: bool,
 ) -> anyhow::Result<()> {
@@ -434,10 +436,10 @@ fn set_password(
     } else {
         random_password().context("make a password")?
     };
-    let by = command_line();
+    let by = command_line_actor();
     let is_set = context
         .accounts
-        .acting(&by, context.now_ms)
+        .with_actor(&by, context.now_ms)
         .set_password(&account.id, &password);
     anyhow::ensure!(
         is_set.context("set a password")?,
@@ -463,13 +465,13 @@ fn read_password() -> anyhow::Result<String> {
     let mut text = String::new();
     std::io::stdin()
         .lock()
-        .take(PASSWORD_BYTES_MAX)
+        .take(MAX_PASSWORD_BYTES)
         .read_to_string(&mut text)
         .context("read a password from stdin")?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-fn list(context: &Context<'_>) -> anyhow::Result<()> {
+fn list(context: &CommandContext<'_>) -> anyhow::Result<()> {
     let accounts = context.accounts.list()?;
     let text = accounts
         .iter()
@@ -493,11 +495,11 @@ fn list(context: &Context<'_>) -> anyhow::Result<()> {
 }
 
 /// Maximum number of invitations that `account invites` lists, the latest first.
-const INVITES_LISTED: u32 = 100;
+const MAX_INVITES_LISTED: u32 = 100;
 
-fn invites(context: &Context<'_>) -> anyhow::Result<()> {
+fn list_invites(context: &CommandContext<'_>) -> anyhow::Result<()> {
     let (mut text, mut values) = (String::new(), Vec::new());
-    for invite in context.accounts.invites(None, INVITES_LISTED)? {
+    for invite in context.accounts.invites(None, MAX_INVITES_LISTED)? {
         let state = invite.state(context.now_ms).name();
         let Invite {
             id,
@@ -518,7 +520,7 @@ fn invites(context: &Context<'_>) -> anyhow::Result<()> {
     print(context.json, &Value::Array(values), &text)
 }
 
-fn show(context: &Context<'_>, account: &Account) -> anyhow::Result<()> {
+fn show(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {
     let has = context.billing.balance(&account.id, context.now_ms)?;
     let Balance {
         balance,
@@ -540,18 +542,22 @@ fn show(context: &Context<'_>, account: &Account) -> anyhow::Result<()> {
             rfc3339(trial.ends_at_ms)
         );
     }
-    print(context.json, &document::account_with(account, &has), &text)
+    print(
+        context.json,
+        &document::account_with_balance(account, &has),
+        &text,
+    )
 }
 
-fn give(
-    context: &Context<'_>,
-    kind: ChangeKind<'_>,
+fn post_credits(
+    context: &CommandContext<'_>,
+    kind: BalanceChangeKind<'_>,
     account: &Account,
     credits: Micro,
     reference: &str,
 ) -> anyhow::Result<()> {
     let at_ms = context.now_ms;
-    let change = Change {
+    let change = BalanceChange {
         kind,
         reference,
         account: &account.id,
@@ -559,10 +565,10 @@ fn give(
         actor: None,
         at_ms,
     };
-    let by = command_line();
-    let acting = context.accounts.acting(&by, at_ms);
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, at_ms);
     let counted = acting
-        .change(&change, || context.billing.change(&change))?
+        .record_then_post(&change, || context.billing.post_change(&change))?
         .is_new;
     let balance = context
         .billing
@@ -584,12 +590,16 @@ fn give(
     print(context.json, &value, &text)
 }
 
-fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::Result<()> {
+fn set_rate_limits(
+    context: &CommandContext<'_>,
+    account: &Account,
+    asked: &RateArgs,
+) -> anyhow::Result<()> {
     let before = context.accounts.account_rates(&account.id)?;
     let mut rates = before;
     asked.apply(&mut rates);
     if rates != before {
-        tell(
+        record_audit(
             context,
             "account.limit",
             &account.id,
@@ -600,16 +610,20 @@ fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::
             .set_account_rates(&account.id, &rates)
             .context("limit an account")?;
     }
-    let text = format!("{}{}\n", account.email, settings::rates_words(&rates));
+    let text = format!("{}{}\n", account.email, settings::format_rates(&rates));
     let value = json!({"account_id": account.id, "email": account.email, "rates": settings::rates_json(&rates)});
     print(context.json, &value, &text)
 }
 
-fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::Result<()> {
+fn set_status(
+    context: &CommandContext<'_>,
+    account: &str,
+    status: AccountStatus,
+) -> anyhow::Result<()> {
     let account = find(context, account)?;
     if !context
         .accounts
-        .acting(&command_line(), context.now_ms)
+        .with_actor(&command_line_actor(), context.now_ms)
         .set_status(&account.id, status)?
     {
         bail!("set an account's status: {} is deleted", account.id);
@@ -618,10 +632,10 @@ fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::R
     print(context.json, &document::status(&account, status), &text)
 }
 
-fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Result<()> {
+fn set_enabled(context: &CommandContext<'_>, key_id: &str, enabled: bool) -> anyhow::Result<()> {
     if !context
         .accounts
-        .acting(&command_line(), context.now_ms)
+        .with_actor(&command_line_actor(), context.now_ms)
         .set_key_enabled(key_id, enabled)?
     {
         bail!("set a key's status: no live key has the id {key_id:?} (`key list` shows ids)");
@@ -633,10 +647,10 @@ fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Re
     print(context.json, &document::key_status(key_id, enabled), &text)
 }
 
-fn key_line(key: &Key, spend: &KeySpend) -> String {
+fn key_line(key: &ApiKey, spend: &KeySpend) -> String {
     let (at, set) = (
         rfc3339(key.created_at_ms),
-        settings::key_words(&key.settings),
+        settings::format_key_settings(&key.settings),
     );
     let used = spend
         .used_at_ms
@@ -652,7 +666,7 @@ fn key_line(key: &Key, spend: &KeySpend) -> String {
     )
 }
 
-fn key_json(key: &Key, spend: &KeySpend) -> Value {
+fn key_json(key: &ApiKey, spend: &KeySpend) -> Value {
     let mut value = settings::key_json(&key.settings);
     value["key_id"] = json!(key.id);
     value["name"] = json!(key.name);

@@ -39,11 +39,11 @@ pub fn run(
     let accounts = Accounts::open(&settings.data_dir)?;
     match command {
         AuditCommand::Show { last } => {
-            let lines = accounts.audit(None, last)?;
-            let text = lines.iter().map(in_words).collect::<String>();
+            let lines = accounts.audit_log(None, last)?;
+            let text = lines.iter().map(format_line).collect::<String>();
             print(
                 json,
-                &Value::Array(lines.iter().map(document).collect()),
+                &Value::Array(lines.iter().map(line_json).collect()),
                 &text,
             )?;
             Ok(ExitCode::SUCCESS)
@@ -61,7 +61,10 @@ pub fn run(
                 .map(|(seq, what)| format!("line {seq}: {what}\n"))
                 .collect::<String>();
             text += &format!("{} findings in {} lines\n", findings.len(), verdict.lines);
-            let last = accounts.audit(None, 1)?.first().map(|line| hex(&line.hash));
+            let last = accounts
+                .audit_log(None, 1)?
+                .first()
+                .map(|line| hex(&line.hash));
             print(
                 json,
                 &json!({"findings": findings, "lines": verdict.lines, "last_hash": last}),
@@ -76,7 +79,7 @@ pub fn run(
     }
 }
 
-fn in_words(line: &AuditRow) -> String {
+fn format_line(line: &AuditRow) -> String {
     let AuditRow {
         seq,
         at_ms,
@@ -94,7 +97,7 @@ fn in_words(line: &AuditRow) -> String {
     )
 }
 
-fn document(line: &AuditRow) -> Value {
+fn line_json(line: &AuditRow) -> Value {
     let value = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
     json!({
         "seq": line.seq, "at": rfc3339(line.at_ms), "actor": line.actor, "address": line.address, "act": line.act,

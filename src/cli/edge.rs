@@ -3,8 +3,8 @@
 //!
 //! Must not stop a process in any way other than an operator would: by SIGTERM.
 
-use crate::billing::courier::{self, Carried};
-use crate::billing::{journal, owner};
+use crate::billing::outbox::{self, ReplayReport};
+use crate::billing::{instance_lock, journal};
 use crate::config::CommandSettings;
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Subcommand)]
 pub enum EdgeCommand {
@@ -53,18 +53,18 @@ pub fn run(
         &settings.data_dir,
         Instant::now() + Duration::from_secs(*within_seconds),
     );
-    let living = end(data_dir, until)?;
-    let mut carried = Carried::default();
+    let living = stop_and_wait(data_dir, until)?;
+    let mut carried = ReplayReport::default();
     if living == 0 {
         let within = until.saturating_duration_since(Instant::now());
-        carried = courier::carry(
+        carried = outbox::relay_all(
             address,
-            courier::left_behind(data_dir)?,
+            outbox::claim_orphaned_endings(data_dir)?,
             settings.catalog()?.models(),
             within,
         )?;
     }
-    tell(living, carried, data_dir, json)?;
+    print_report(living, carried, data_dir, json)?;
     Ok(if living == 0 && carried.missing == 0 {
         ExitCode::SUCCESS
     } else {
@@ -74,10 +74,10 @@ pub fn run(
 
 /// Sends SIGTERM to the process that serves from `data_dir`, and waits until none does. Returns the
 /// number of processes that still run at the end.
-fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
+fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
     let mut told = None;
     loop {
-        if let Some(pid) = owner::served_by(data_dir)?.filter(|pid| told != Some(*pid)) {
+        if let Some(pid) = instance_lock::serving_pid(data_dir)?.filter(|pid| told != Some(*pid)) {
             let is_another = told.replace(pid).is_some();
             anyhow::ensure!(
                 !is_another,
@@ -93,16 +93,21 @@ fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
             }
         }
         // A process that has handed over to a successor still holds its journal.
-        let living = journal::live_boots(data_dir)?.len();
+        let living = journal::live_instance_ids(data_dir)?.len();
         if living == 0 || Instant::now() >= until {
             return Ok(living);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-fn tell(living: usize, carried: Carried, data_dir: &Path, json: bool) -> anyhow::Result<()> {
-    let Carried {
+fn print_report(
+    living: usize,
+    carried: ReplayReport,
+    data_dir: &Path,
+    json: bool,
+) -> anyhow::Result<()> {
+    let ReplayReport {
         new,
         missing,
         unreadable,

@@ -4,17 +4,17 @@
 //! Works while the gateway runs, and before its first start. Must not decide what the ledger's
 //! rules allow.
 
-use super::account::command_line;
+use super::account::command_line_actor;
 use crate::account::Accounts;
 use crate::admin::document::{self, hex};
-use crate::billing::courier::Carried;
-use crate::billing::{Billing, Verdict, courier, verify_accounts, verify_missing};
-use crate::catalog::Model;
+use crate::billing::outbox::ReplayReport;
+use crate::billing::{Billing, LedgerAuditReport, outbox, verify_accounts, verify_missing_ledger};
+use crate::catalog::CatalogModel;
 use crate::clock::{self, rfc3339};
 use crate::config::CommandSettings;
 use crate::money::Micro;
-use crate::store::ledger::{Entry, Posted, Selection};
-use crate::store::redis::Address;
+use crate::store::ledger::{EntrySelection, LedgerEntry, PostingResult};
+use crate::store::redis::RedisAddress;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
@@ -51,16 +51,16 @@ pub enum LedgerCommand {
     #[command(verbatim_doc_comment)]
     Export {
         /// Output format. `--json` implies json.
-        #[arg(long, value_enum, default_value_t = Format::Csv)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = ExportFormat::Csv)]
+        format: ExportFormat,
         /// Export only the entries of this account (id or e-mail).
         #[arg(long)]
         account: Option<String>,
         /// Export entries from this time on: 2026-11-21 or 2026-11-21T12:00:00Z.
-        #[arg(long, value_parser = moment)]
+        #[arg(long, value_parser = parse_time)]
         from: Option<i64>,
         /// Export entries before this time.
-        #[arg(long, value_parser = moment)]
+        #[arg(long, value_parser = parse_time)]
         to: Option<i64>,
     },
     /// Refund the cost of a response, or a part of it. The refunds of a debit can never exceed the
@@ -104,7 +104,7 @@ pub enum LedgerCommand {
 
 impl LedgerCommand {
     /// True for commands that add entries, which must not be added to an older ledger.
-    fn posts(&self) -> bool {
+    fn posts_entries(&self) -> bool {
         matches!(
             self,
             Self::Refund { .. } | Self::Adjust { .. } | Self::Replay { .. }
@@ -113,10 +113,10 @@ impl LedgerCommand {
 }
 
 /// Time that a replay waits for the sidecar to post all entries.
-const REPLAY_WITHIN: Duration = Duration::from_secs(60);
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ExportFormat {
     Csv,
     Json,
 }
@@ -133,14 +133,14 @@ pub fn run(
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     if let (LedgerCommand::Verify { .. }, Some(verdict)) =
-        (&command, verify_missing(&settings.data_dir)?)
+        (&command, verify_missing_ledger(&settings.data_dir)?)
     {
-        return report(&verdict, json, &mut out);
+        return print_verdict(&verdict, json, &mut out);
     }
-    let open = if command.posts() {
-        Billing::open_beside
+    let open = if command.posts_entries() {
+        Billing::open_with_store
     } else {
-        Billing::open_to_audit
+        Billing::open_for_audit
     };
     let billing = open(&settings.data_dir, settings.store.address())?;
     let account_id = |account: &str| -> anyhow::Result<String> {
@@ -168,10 +168,10 @@ pub fn run(
             to,
         } => {
             let account = account.as_deref().map(account_id).transpose()?;
-            let format = if json { Format::Json } else { format };
+            let format = if json { ExportFormat::Json } else { format };
             export(
                 &billing,
-                &Selection {
+                &EntrySelection {
                     account,
                     from_ms: from,
                     to_ms: to,
@@ -186,7 +186,7 @@ pub fn run(
             reference,
         } => {
             let posted = refund(&billing, settings, &request_id, credits, &reference)?;
-            tell(&posted, &reference, json, &mut out)?;
+            print_posting(&posted, &reference, json, &mut out)?;
         }
         LedgerCommand::Adjust {
             account,
@@ -202,13 +202,13 @@ pub fn run(
                 reason: &reason,
             };
             let posted = adjust(&billing, settings, &correction)?;
-            tell(&posted, &reference, json, &mut out)?;
+            print_posting(&posted, &reference, json, &mut out)?;
         }
         LedgerCommand::Backup { dir } => {
             backup(&billing, &dir, json, &mut out)?;
         }
         LedgerCommand::Replay { dir } => {
-            let (new, unreadable) = billing.replay(&dir)?;
+            let (new, unreadable) = billing.replay_journal(&dir)?;
             if json {
                 writeln!(out, "{}", json!({"new": new, "unreadable": unreadable}))?;
             } else {
@@ -227,11 +227,11 @@ pub fn run(
 /// Recomputes the cached totals from the ledger's entries, and reports on stderr how many were
 /// wrong.
 fn rebuild_cached_totals(billing: &Billing, settings: &CommandSettings) -> anyhow::Result<()> {
-    let (by, now_ms) = (command_line(), clock::now_ms());
+    let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let accounts = Accounts::open(&settings.data_dir)?;
-    let rebuild = || billing.rebuild_sums();
-    let acting = accounts.acting(&by, now_ms);
-    let wrong = acting.order("ledger.rebuild-sums", "ledger", &json!({}), rebuild)?;
+    let rebuild = || billing.rebuild_aggregates();
+    let acting = accounts.with_actor(&by, now_ms);
+    let wrong = acting.record_then_run("ledger.rebuild-sums", "ledger", &json!({}), rebuild)?;
     // Stdout is for the verdict.
     eprintln!("{wrong} sums were not what their entries add up to, and are now");
     Ok(())
@@ -244,13 +244,13 @@ fn refund(
     request_id: &str,
     credits: Option<Micro>,
     reference: &str,
-) -> anyhow::Result<Posted> {
-    let (by, now_ms) = (command_line(), clock::now_ms());
+) -> anyhow::Result<PostingResult> {
+    let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let accounts = Accounts::open(&settings.data_dir)?;
     let change = json!({"credits": credits, "ref": reference});
     let refund = || billing.refund(request_id, credits, reference, now_ms);
-    let acting = accounts.acting(&by, now_ms);
-    Ok(acting.order("request.refund", request_id, &change, refund)?)
+    let acting = accounts.with_actor(&by, now_ms);
+    Ok(acting.record_then_run("request.refund", request_id, &change, refund)?)
 }
 
 /// A change of an account's balance by hand.
@@ -266,19 +266,19 @@ fn adjust(
     billing: &Billing,
     settings: &CommandSettings,
     correction: &Correction<'_>,
-) -> anyhow::Result<Posted> {
+) -> anyhow::Result<PostingResult> {
     let Correction {
         account,
         credits,
         reference,
         reason,
     } = *correction;
-    let (by, now_ms) = (command_line(), clock::now_ms());
+    let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let accounts = Accounts::open(&settings.data_dir)?;
     let change = json!({"credits": credits, "ref": reference, "reason": reason});
     let adjust = || billing.adjust(account, credits, reference, reason, now_ms);
-    let acting = accounts.acting(&by, now_ms);
-    Ok(acting.order("account.adjust", account, &change, adjust)?)
+    let acting = accounts.with_actor(&by, now_ms);
+    Ok(acting.record_then_run("account.adjust", account, &change, adjust)?)
 }
 
 /// Copies the accounts, the ledger and the journal into `dir`.
@@ -300,12 +300,12 @@ fn backup(billing: &Billing, dir: &Path, json: bool, out: &mut impl Write) -> an
 /// them.
 fn replay(
     dir: &Path,
-    address: Address,
-    models: &[Arc<Model>],
+    address: RedisAddress,
+    models: &[Arc<CatalogModel>],
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let carried = courier::replay(dir, address, models, REPLAY_WITHIN)?;
-    let Carried {
+    let carried = outbox::replay_journal(dir, address, models, REPLAY_TIMEOUT)?;
+    let ReplayReport {
         new,
         missing,
         unreadable,
@@ -328,13 +328,13 @@ fn replay(
         missing == 0,
         "replay {}: {missing} endings are not in the ledger after {} s: do Redis and the sidecar run? Run it again",
         dir.display(),
-        REPLAY_WITHIN.as_secs()
+        REPLAY_TIMEOUT.as_secs()
     );
     Ok(ExitCode::SUCCESS)
 }
 
 /// Parses a date (its start, UTC) or a time with offset, into milliseconds since 1970.
-fn moment(text: &str) -> Result<i64, String> {
+fn parse_time(text: &str) -> Result<i64, String> {
     let midnight = format!("{text}T00:00:00Z");
     let text = if text.contains('T') { text } else { &midnight };
     let time = text
@@ -351,10 +351,14 @@ fn verify(
 ) -> anyhow::Result<ExitCode> {
     let mut verdict = billing.verify(clock::now_ms())?;
     verdict.findings.extend(verify_accounts(data_dir)?);
-    report(&verdict, json, out)
+    print_verdict(&verdict, json, out)
 }
 
-fn report(verdict: &Verdict, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn print_verdict(
+    verdict: &LedgerAuditReport,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     if json {
         writeln!(out, "{}", serde_json::to_string(verdict)?)?;
     } else {
@@ -379,7 +383,7 @@ fn report(verdict: &Verdict, json: bool, out: &mut impl Write) -> anyhow::Result
     })
 }
 
-fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<()> {
+fn show(entries: &[LedgerEntry], json: bool, out: &mut impl Write) -> anyhow::Result<()> {
     if json {
         let rows = entries
             .iter()
@@ -415,7 +419,7 @@ fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<(
 
 /// An exported entry: everything that its hash covers, and the hash.
 #[derive(Serialize)]
-struct Line {
+struct ExportedEntry {
     seq: i64,
     at: String,
     at_ms: i64,
@@ -435,32 +439,34 @@ struct Line {
     hash: String,
 }
 
-const CSV_HEAD: &str =
+const CSV_HEADER: &str =
     "seq,at,at_ms,kind,ref,account,d_paid,d_trial,bal_paid,bal_trial,writeoff,detail,prev,hash\r\n";
 
 fn export(
     billing: &Billing,
-    selection: &Selection,
-    format: Format,
+    selection: &EntrySelection,
+    format: ExportFormat,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    if format == Format::Csv {
-        out.write_all(CSV_HEAD.as_bytes())
+    if format == ExportFormat::Csv {
+        out.write_all(CSV_HEADER.as_bytes())
             .context("write to stdout")?;
-        billing.select(selection, &mut |entry| csv(out, &line(entry)))?;
+        billing.for_each_entry(selection, &mut |entry| {
+            write_csv_row(out, &export_entry(entry))
+        })?;
         return Ok(());
     }
     let mut before = "[\n";
-    billing.select(selection, &mut |entry| {
+    billing.for_each_entry(selection, &mut |entry| {
         out.write_all(std::mem::replace(&mut before, ",\n").as_bytes())?;
-        Ok(serde_json::to_writer(&mut *out, &line(entry))?)
+        Ok(serde_json::to_writer(&mut *out, &export_entry(entry))?)
     })?;
     out.write_all(if before == "[\n" { "[]\n" } else { "\n]\n" }.as_bytes())
         .context("write to stdout")
 }
 
-fn line(entry: Entry) -> Line {
-    Line {
+fn export_entry(entry: LedgerEntry) -> ExportedEntry {
+    ExportedEntry {
         seq: entry.seq,
         at: rfc3339(entry.at_ms),
         at_ms: entry.at_ms,
@@ -479,8 +485,8 @@ fn line(entry: Entry) -> Line {
 }
 
 /// RFC 4180: quote fields that may contain a comma, a quote or a line break.
-fn csv(out: &mut impl Write, line: &Line) -> io::Result<()> {
-    let Line {
+fn write_csv_row(out: &mut impl Write, line: &ExportedEntry) -> io::Result<()> {
+    let ExportedEntry {
         seq,
         at,
         at_ms,
@@ -503,8 +509,13 @@ fn csv(out: &mut impl Write, line: &Line) -> io::Result<()> {
     write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
 }
 
-fn tell(posted: &Posted, reference: &str, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let Posted {
+fn print_posting(
+    posted: &PostingResult,
+    reference: &str,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let PostingResult {
         account,
         is_new,
         change,

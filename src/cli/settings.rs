@@ -4,7 +4,7 @@
 //! Each argument has a word that resets it. Must not access a store.
 
 use crate::account::{KeySettings, RateSettings};
-use crate::billing::bounds::SpendLimit;
+use crate::billing::limits::SpendLimit;
 use crate::clock::rfc3339;
 use crate::config::CommandSettings;
 use anyhow::bail;
@@ -14,11 +14,11 @@ use std::str::FromStr;
 
 /// A duration: a number followed by `s`, `m`, `h`, `d` or `w`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct DurationArg {
     pub ms: i64,
 }
 
-impl FromStr for Span {
+impl FromStr for DurationArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -42,29 +42,29 @@ impl FromStr for Span {
 
 /// A value to set, or `None` to reset the setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setting<T>(pub Option<T>);
+pub struct SettingArg<T>(pub Option<T>);
 
-fn setting<T: FromStr<Err = E>, E: std::fmt::Display>(
+fn parse_setting<T: FromStr<Err = E>, E: std::fmt::Display>(
     text: &str,
     none: &str,
-) -> Result<Setting<T>, String> {
+) -> Result<SettingArg<T>, String> {
     if text == none {
-        return Ok(Setting(None));
+        return Ok(SettingArg(None));
     }
     text.parse()
-        .map(|value| Setting(Some(value)))
+        .map(|value| SettingArg(Some(value)))
         .map_err(|error: E| format!("{error} (or {none:?})"))
 }
 
 #[derive(Debug, Default, Args)]
 pub struct KeyArgs {
     /// Time until the key expires, such as 90m, 24h or 30d; `never` removes the expiry.
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| setting::<Span, _>(text, "never"))]
-    expires_in: Option<Setting<Span>>,
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| parse_setting::<DurationArg, _>(text, "never"))]
+    expires_in: Option<SettingArg<DurationArg>>,
     /// Spend limit of the key per day, week, month (UTC) or in total, such as 100/day; `none`
     /// removes the limit.
-    #[arg(long, value_name = "CREDITS/PERIOD", value_parser = |text: &str| setting::<SpendLimit, _>(text, "none"))]
-    spend_limit: Option<Setting<SpendLimit>>,
+    #[arg(long, value_name = "CREDITS/PERIOD", value_parser = |text: &str| parse_setting::<SpendLimit, _>(text, "none"))]
+    spend_limit: Option<SettingArg<SpendLimit>>,
     /// Models that the key may use, as catalog ids separated by commas; `all` removes the
     /// restriction.
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
@@ -76,15 +76,15 @@ pub struct KeyArgs {
 #[derive(Debug, Default, Args)]
 pub struct RateArgs {
     /// Requests per minute; 0: no limit; `default`: the value of the config file.
-    #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
-    requests_per_minute: Option<Setting<u64>>,
+    #[arg(long, value_name = "N", value_parser = |text: &str| parse_setting::<u64, _>(text, "default"))]
+    requests_per_minute: Option<SettingArg<u64>>,
     /// Tokens per minute, input and output together; 0: no limit; `default`: the value of the
     /// config file.
-    #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
-    tokens_per_minute: Option<Setting<u64>>,
+    #[arg(long, value_name = "N", value_parser = |text: &str| parse_setting::<u64, _>(text, "default"))]
+    tokens_per_minute: Option<SettingArg<u64>>,
     /// Concurrent requests; 0: no limit; `default`: the value of the config file.
-    #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
-    concurrent: Option<Setting<u64>>,
+    #[arg(long, value_name = "N", value_parser = |text: &str| parse_setting::<u64, _>(text, "default"))]
+    concurrent: Option<SettingArg<u64>>,
 }
 
 impl KeyArgs {
@@ -114,10 +114,10 @@ impl KeyArgs {
 
     /// Applies the given arguments, and changes nothing else.
     pub fn apply(&self, settings: &mut KeySettings, now_ms: i64) {
-        if let Some(Setting(span)) = self.expires_in {
+        if let Some(SettingArg(span)) = self.expires_in {
             settings.expires_at_ms = span.map(|span| now_ms.saturating_add(span.ms));
         }
-        if let Some(Setting(limit)) = self.spend_limit {
+        if let Some(SettingArg(limit)) = self.spend_limit {
             settings.spend_limit = limit;
         }
         if let Some(models) = &self.models {
@@ -134,8 +134,8 @@ impl KeyArgs {
 impl RateArgs {
     /// Applies the given arguments, and changes nothing else.
     pub fn apply(&self, rates: &mut RateSettings) {
-        let set = |asked: &Option<Setting<u64>>, rate: &mut Option<u64>| {
-            if let Some(Setting(value)) = asked {
+        let set = |asked: &Option<SettingArg<u64>>, rate: &mut Option<u64>| {
+            if let Some(SettingArg(value)) = asked {
                 *rate = *value;
             }
         };
@@ -167,7 +167,7 @@ pub fn rates_json(rates: &RateSettings) -> Value {
 }
 
 /// Describes the settings in text, each with a leading space; empty if nothing is set.
-pub fn key_words(settings: &KeySettings) -> String {
+pub fn format_key_settings(settings: &KeySettings) -> String {
     let mut text = String::new();
     if let Some(at) = settings.expires_at_ms {
         text += &format!(" expires={}", rfc3339(at));
@@ -178,10 +178,10 @@ pub fn key_words(settings: &KeySettings) -> String {
     if !settings.allowed_models.is_empty() {
         text += &format!(" models={}", settings.allowed_models.join(","));
     }
-    text + &rates_words(&settings.rates)
+    text + &format_rates(&settings.rates)
 }
 
-pub fn rates_words(rates: &RateSettings) -> String {
+pub fn format_rates(rates: &RateSettings) -> String {
     let named = [
         ("requests-per-minute", rates.requests_per_minute),
         ("tokens-per-minute", rates.tokens_per_minute),
@@ -206,7 +206,11 @@ mod tests {
             ("30d", 2_592_000_000),
             ("1w", 604_800_000),
         ] {
-            assert_eq!(text.parse::<Span>(), Ok(Span { ms }), "{text}");
+            assert_eq!(
+                text.parse::<DurationArg>(),
+                Ok(DurationArg { ms }),
+                "{text}"
+            );
         }
         for bad in [
             "",
@@ -218,7 +222,7 @@ mod tests {
             "99999999999999999d",
             " 1d",
         ] {
-            assert!(bad.parse::<Span>().is_err(), "{bad}");
+            assert!(bad.parse::<DurationArg>().is_err(), "{bad}");
         }
     }
 }

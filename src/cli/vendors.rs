@@ -2,7 +2,7 @@
 //!
 //! Must not connect to a vendor: that is `edge/probe.rs`. Must not print a key.
 
-use crate::catalog::{Auth, Catalog, HttpVersion, Model, Vendor};
+use crate::catalog::{Catalog, CatalogModel, CatalogVendor, EndpointAuth, HttpVersion};
 use crate::config::{Settings, suggest};
 use crate::edge::probe::{self, EndpointReport, TestRequest};
 use crate::protocol::{Protocol, translate};
@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 #[derive(Debug, Subcommand)]
 pub enum VendorsCommand {
     /// Test each endpoint: DNS, TLS, HTTP version, key, list of models, and one small request, for
-    /// which the vendor charges. Use it after a change to `vendors`. Exits with 1 if an endpoint
-    /// has a fault.
+    /// which the vendor charges. Use it after a change to `vendors_in_use`. Exits with 1 if an
+    /// endpoint has a fault.
     Test {
         /// Name of one vendor. Default: all vendors that have models.
         name: Option<String>,
@@ -37,8 +37,8 @@ pub struct UpstreamCall {
 }
 
 /// The vendors that have models, in the order in which the models are configured.
-fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
-    let mut vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> = Vec::new();
+fn vendors_in_use(catalog: &Catalog) -> Vec<(&Arc<CatalogVendor>, Vec<Arc<CatalogModel>>)> {
+    let mut vendors: Vec<(&Arc<CatalogVendor>, Vec<Arc<CatalogModel>>)> = Vec::new();
     for model in catalog.models() {
         match vendors
             .iter_mut()
@@ -52,9 +52,9 @@ fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
 }
 
 /// The URLs of generation requests, by vendor, endpoint and protocol.
-pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
+pub fn upstream_calls(catalog: &Catalog) -> Vec<UpstreamCall> {
     let mut calls = Vec::new();
-    for (vendor, models) in vendors(catalog) {
+    for (vendor, models) in vendors_in_use(catalog) {
         let also = models
             .iter()
             .find_map(|model| model.by_responses.as_ref())
@@ -67,12 +67,12 @@ pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
                     (HttpVersion::Http2, _) => "HTTP/2",
                 };
                 let auth = match &endpoint.auth {
-                    Auth::Bearer => "key in authorization".to_owned(),
-                    Auth::Header(name) => format!("key in {name}"),
-                    Auth::None => "no key".to_owned(),
+                    EndpointAuth::Bearer => "key in authorization".to_owned(),
+                    EndpointAuth::Header(name) => format!("key in {name}"),
+                    EndpointAuth::None => "no key".to_owned(),
                 };
                 let url = endpoint
-                    .shown_url(translate::path(protocol))
+                    .display_url(translate::vendor_path(protocol))
                     .unwrap_or_default();
                 calls.push(UpstreamCall {
                     vendor: vendor.name.clone(),
@@ -96,7 +96,7 @@ pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
         url,
         auth,
         http,
-    } in calls(catalog)
+    } in upstream_calls(catalog)
     {
         writeln!(out, "  {vendor}: POST {url} ({protocol}, {auth}, {http})")?;
     }
@@ -107,7 +107,7 @@ pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
 /// Returns an error if no vendor in use has this name.
 pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     let VendorsCommand::Test { name } = command;
-    let all = vendors(&settings.catalog);
+    let all = vendors_in_use(&settings.catalog);
     if let Some(name) = name
         && !all.iter().any(|(vendor, _)| vendor.name == *name)
     {
@@ -143,7 +143,7 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
 
 /// Tests all endpoints concurrently; the reports are in the order of the config file.
 async fn probe_all(
-    vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>,
+    vendors: Vec<(&Arc<CatalogVendor>, Vec<Arc<CatalogModel>>)>,
     settings: &Settings,
 ) -> Vec<EndpointReport> {
     let mut probes = JoinSet::new();
@@ -155,7 +155,7 @@ async fn probe_all(
                 let endpoint = vendor.endpoints.get(index)?;
                 Some((
                     place,
-                    probe::probe(&vendor, endpoint, &models, &limits).await,
+                    probe::test_endpoint(&vendor, endpoint, &models, &limits).await,
                 ))
             });
         }

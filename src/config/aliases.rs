@@ -3,18 +3,18 @@
 //!
 //! Must not look up models at run time: that is `catalog.rs`.
 
-use super::{Judge, raw};
+use super::{ConfigValidator, raw};
 use crate::catalog::AliasPattern;
 use std::collections::HashMap;
 
 /// Maximum number of aliases of one model. A lookup compares a name with every alias that has a
 /// `*`.
-const ALIASES_MAX: usize = 32;
+const MAX_ALIASES: usize = 32;
 /// Maximum length of an alias, the same as for ids.
-const NAME_BYTES_MAX: usize = 128;
+const MAX_NAME_BYTES: usize = 128;
 
-impl Judge {
-    pub(super) fn aliases(&mut self, models: &[raw::Model]) {
+impl ConfigValidator {
+    pub(super) fn check_aliases(&mut self, models: &[raw::Model]) {
         let ids: HashMap<_, _> = models
             .iter()
             .enumerate()
@@ -23,19 +23,19 @@ impl Judge {
         let mut owners: HashMap<&str, usize> = HashMap::new();
         for (index, model) in models.iter().enumerate() {
             let key = format!("models[{index}].aliases");
-            if model.aliases.len() > ALIASES_MAX {
-                self.fault(
+            if model.aliases.len() > MAX_ALIASES {
+                self.add_fault(
                     key.clone(),
-                    format!("at most {ALIASES_MAX} names may be listed"),
+                    format!("at most {MAX_ALIASES} names may be listed"),
                 );
             }
             for (place, alias) in model.aliases.iter().enumerate() {
                 let key = format!("{key}[{place}]");
                 if let Some(message) = alias_fault(index, alias, models, &ids) {
-                    self.fault(key, message);
+                    self.add_fault(key, message);
                 } else if let Some(owner) = owners.insert(alias, index) {
                     let owner = models.get(owner).map_or("", |model| &model.id);
-                    self.fault(
+                    self.add_fault(
                         key,
                         format!("{alias:?} is a name of {owner:?} already: it can lead to one model alone"),
                     );
@@ -53,7 +53,7 @@ fn alias_fault(
     ids: &HashMap<&str, usize>,
 ) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@*".contains(c);
-    if alias.is_empty() || alias.len() > NAME_BYTES_MAX || !alias.chars().all(is_plain) {
+    if alias.is_empty() || alias.len() > MAX_NAME_BYTES || !alias.chars().all(is_plain) {
         return Some("must be 1 to 128 letters, digits and . _ : - / @, and at most one *".into());
     }
     if let Some(owner) = ids.get(alias) {

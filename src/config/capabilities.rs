@@ -9,19 +9,23 @@ use super::raw::{
     SamplingKey, SystemRole, ThinkingTypeKey, ToolCallIdsKey, ToolsWithReasoningKey,
 };
 use crate::protocol::Protocol;
-use crate::protocol::form::Effort;
-use crate::protocol::rules::known::KnownCapabilities;
-use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel,
-    Sampling, ThinkingType, ToolCallIds, ToolsWithReasoning,
+use crate::protocol::capabilities::repair_rules::KnownCapabilities;
+use crate::protocol::capabilities::{
+    ChatModel, MessagesModel, ModelCapabilities, ParallelToolCalls, ReasoningReplay,
+    ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
+use crate::protocol::ir::Effort;
 
 /// Capabilities of the model with this catalog id.
-pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
+pub fn resolve(id: &str, protocol: Protocol, written: &Capabilities) -> ModelCapabilities {
     match protocol {
-        Protocol::Messages => Accepts::Messages(messages(shipped_messages(id), written)),
-        Protocol::Chat => Accepts::Chat(chat(shipped_chat(id), written)),
-        Protocol::Responses => Accepts::Responses(responses(shipped_chat(id), written)),
+        Protocol::Messages => {
+            ModelCapabilities::Messages(messages_model(shipped_messages_model(id), written))
+        }
+        Protocol::Chat => ModelCapabilities::Chat(chat_model(shipped_chat_model(id), written)),
+        Protocol::Responses => {
+            ModelCapabilities::Responses(responses_model(shipped_chat_model(id), written))
+        }
     }
 }
 
@@ -36,7 +40,11 @@ const SHIPPED_CHAT: [&str; 2] = ["beta-5.2", "beta-5.5"];
 
 /// Capabilities that the config file, the preset or the shipped catalog states explicitly. Repair
 /// of requests that need no translation uses only these.
-pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapabilities {
+pub fn known_capabilities(
+    id: &str,
+    protocol: Protocol,
+    written: &Capabilities,
+) -> KnownCapabilities {
     let is_shipped = match protocol {
         Protocol::Messages => SHIPPED_MESSAGES.contains(&id),
         Protocol::Chat | Protocol::Responses => SHIPPED_CHAT.contains(&id),
@@ -70,7 +78,7 @@ pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapab
 }
 
 /// Keys that have no effect on a model with these upstream protocols.
-pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
+pub fn misplaced_keys(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let is_spoken = |by: &[Protocol]| {
         spoken
@@ -158,8 +166,8 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&
 }
 
 /// Capabilities of the model over its vendor's responses API.
-fn responses(base: ChatModel, written: &Capabilities) -> ResponsesModel {
-    let model = chat(base, written);
+fn responses_model(base: ChatModel, written: &Capabilities) -> ResponsesModel {
+    let model = chat_model(base, written);
     ResponsesModel {
         summaries: written.summaries.unwrap_or(model.reasoning),
         reasoning: model.reasoning,
@@ -171,11 +179,11 @@ fn responses(base: ChatModel, written: &Capabilities) -> ResponsesModel {
     }
 }
 
-fn messages(base: MessagesModel, written: &Capabilities) -> MessagesModel {
+fn messages_model(base: MessagesModel, written: &Capabilities) -> MessagesModel {
     let sampling = match written.sampling {
-        Some(SamplingKey::Free) => Sampling::Free,
-        Some(SamplingKey::OneOf) => Sampling::OneOf,
-        Some(SamplingKey::Fixed) => Sampling::Fixed,
+        Some(SamplingKey::Free) => SamplingSupport::Free,
+        Some(SamplingKey::OneOf) => SamplingSupport::OneOf,
+        Some(SamplingKey::Fixed) => SamplingSupport::Fixed,
         Some(SamplingKey::Accepted(_)) | None => base.sampling,
     };
     let types = |keys: &Vec<ThinkingTypeKey>| keys.iter().map(|key| thinking_type(*key)).collect();
@@ -199,7 +207,7 @@ fn messages(base: MessagesModel, written: &Capabilities) -> MessagesModel {
     }
 }
 
-fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
+fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
     ChatModel {
         reasoning: written.reasoning.unwrap_or(base.reasoning),
         effort_values: written
@@ -285,7 +293,7 @@ fn thinking_type(key: ThinkingTypeKey) -> ThinkingType {
 /// Capabilities of the shipped messages models. Manual thinking works up to the 4.6 generation;
 /// effort and adaptive thinking work from it on. From 4.6 on the vendor refuses a final assistant
 /// turn, from 4.7 on sampling parameters.
-fn shipped_messages(id: &str) -> MessagesModel {
+fn shipped_messages_model(id: &str) -> MessagesModel {
     use Effort::{High, Low, Max, Medium, Xhigh};
     use ThinkingType::{Adaptive, Disabled, Enabled};
     let base = MessagesModel {
@@ -294,19 +302,19 @@ fn shipped_messages(id: &str) -> MessagesModel {
     };
     match id {
         "alpha-opus-4-7" => MessagesModel {
-            sampling: Sampling::Fixed,
+            sampling: SamplingSupport::Fixed,
             thinking_types: vec![Adaptive, Disabled],
             effort_levels: vec![Low, Medium, High, Xhigh, Max],
             ..base
         },
         "alpha-sonnet-4-6" => MessagesModel {
-            sampling: Sampling::OneOf,
+            sampling: SamplingSupport::OneOf,
             thinking_types: vec![Enabled, Adaptive, Disabled],
             effort_levels: vec![Low, Medium, High, Max],
             ..base
         },
         "alpha-haiku-4-5-20251001" => MessagesModel {
-            sampling: Sampling::OneOf,
+            sampling: SamplingSupport::OneOf,
             thinking_types: vec![Enabled, Disabled],
             prefill: true,
             ..base
@@ -317,7 +325,7 @@ fn shipped_messages(id: &str) -> MessagesModel {
 
 /// Capabilities of the shipped chat models. Both reason, and accept neither sampling parameters nor
 /// stop sequences. On this protocol the newer one refuses function tools while it reasons.
-fn shipped_chat(id: &str) -> ChatModel {
+fn shipped_chat_model(id: &str) -> ChatModel {
     use Effort::{High, Low, Medium, None, Xhigh};
     let base = ChatModel {
         reasoning: true,
@@ -342,11 +350,11 @@ fn shipped_chat(id: &str) -> ChatModel {
 mod tests {
     use crate::config;
     use crate::protocol::Protocol;
-    use crate::protocol::form::Effort;
-    use crate::protocol::rules::known::KnownCapabilities;
-    use crate::protocol::rules::{Accepts, Sampling, ThinkingType};
+    use crate::protocol::capabilities::repair_rules::KnownCapabilities;
+    use crate::protocol::capabilities::{ModelCapabilities, SamplingSupport, ThinkingType};
+    use crate::protocol::ir::Effort;
 
-    fn parse(text: &str) -> Result<config::Settings, Vec<config::Fault>> {
+    fn parse(text: &str) -> Result<config::Settings, Vec<config::ConfigFault>> {
         let value = |name: &str| match name {
             name if name.ends_with("URL") => Some("http://a".to_owned()),
             name if name.ends_with("KEY") => Some("key".to_owned()),
@@ -379,10 +387,11 @@ mod tests {
             1,
         );
         let settings = parse(&text).unwrap();
-        let Accepts::Messages(model) = &settings.catalog.find("mine").unwrap().accepts else {
+        let ModelCapabilities::Messages(model) = &settings.catalog.find("mine").unwrap().accepts
+        else {
             panic!("its vendor's protocol")
         };
-        assert_eq!(model.sampling, Sampling::Free);
+        assert_eq!(model.sampling, SamplingSupport::Free);
         assert_eq!(model.effort_levels, [Effort::Low, Effort::Max]);
         assert_eq!(model.thinking_types, [ThinkingType::Enabled]);
         assert!(!model.structured && !model.prefill);
@@ -403,7 +412,7 @@ mod tests {
             (other.protocol(), &other.id),
             (Protocol::Responses, &model.id)
         );
-        let Accepts::Responses(accepts) = &other.accepts else {
+        let ModelCapabilities::Responses(accepts) = &other.accepts else {
             panic!("its second protocol")
         };
         assert!(accepts.reasoning && accepts.summaries && !accepts.sampling);
@@ -412,7 +421,7 @@ mod tests {
             "upstream_protocol: responses\n    capabilities: {summaries: false}",
         )
         .unwrap();
-        let Accepts::Responses(accepts) = &without
+        let ModelCapabilities::Responses(accepts) = &without
             .catalog
             .find("beta-5.5")
             .unwrap()
@@ -437,7 +446,7 @@ mod tests {
                 .by_responses
                 .as_ref()
                 .unwrap()
-                .passes(Protocol::Responses)
+                .passes_through(Protocol::Responses)
         };
         assert_eq!((passes(&both), passes(&few)), (true, false));
         let alone = parse(&local.replace("protocol: chat", "protocol: responses")).unwrap();

@@ -6,7 +6,10 @@
 //! service. Therefore the commands do not read the keys, and faults elsewhere in the file do not
 //! stop a command. Must not serve `run`, `edge`, `sidecar` and `check`, which need the whole file.
 
-use super::{Catalog, Fault, Faults, Judge, Signup, Store, environment, raw, read};
+use super::{
+    Catalog, ConfigError, ConfigFault, ConfigValidator, SignupSettings, StoreSettings, environment,
+    raw, yaml,
+};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
@@ -15,24 +18,24 @@ use std::path::{Path, PathBuf};
 pub(super) const PLACEHOLDER: &str = "http://unset.invalid";
 
 /// Sections that every command needs.
-const NEEDED: [&str; 2] = ["data_dir", "store"];
+const REQUIRED_SECTIONS: [&str; 2] = ["data_dir", "store"];
 
 #[derive(Debug)]
 pub struct CommandSettings {
     pub data_dir: PathBuf,
-    pub store: Store,
-    signup: Option<Signup>,
+    pub store: StoreSettings,
+    signup: Option<SignupSettings>,
     catalog: Catalog,
     file: PathBuf,
     /// Faults in the rest of the file.
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
 }
 
 impl CommandSettings {
     /// # Errors
     /// Returns the faults of the section `signup`, if it has any.
-    pub fn signup(&self) -> Result<&Signup, Faults> {
-        self.without_faults(&["signup"])?;
+    pub fn signup(&self) -> Result<&SignupSettings, ConfigError> {
+        self.check_sections(&["signup"])?;
         self.signup
             .as_ref()
             .ok_or_else(|| self.faults_of(&["signup"]))
@@ -42,12 +45,12 @@ impl CommandSettings {
     ///
     /// # Errors
     /// Returns the faults of the sections `models` and `vendors`, if they have any.
-    pub fn catalog(&self) -> Result<&Catalog, Faults> {
-        self.without_faults(&["models", "vendors"])?;
+    pub fn catalog(&self) -> Result<&Catalog, ConfigError> {
+        self.check_sections(&["models", "vendors"])?;
         Ok(&self.catalog)
     }
 
-    fn without_faults(&self, sections: &[&str]) -> Result<(), Faults> {
+    fn check_sections(&self, sections: &[&str]) -> Result<(), ConfigError> {
         let faults = self.faults_of(sections);
         if faults.faults.is_empty() {
             Ok(())
@@ -56,14 +59,14 @@ impl CommandSettings {
         }
     }
 
-    fn faults_of(&self, sections: &[&str]) -> Faults {
+    fn faults_of(&self, sections: &[&str]) -> ConfigError {
         let faults = self
             .faults
             .iter()
             .filter(|fault| is_in(&fault.key, sections))
             .cloned()
             .collect();
-        Faults {
+        ConfigError {
             file: self.file.clone(),
             faults,
             sources: Vec::new(),
@@ -81,15 +84,15 @@ fn is_in(key: &str, sections: &[&str]) -> bool {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or if `data_dir` or `store` has faults.
-pub fn load_for_command(file: &Path) -> Result<CommandSettings, Faults> {
-    let failed = |faults| Faults {
+pub fn load_for_command(file: &Path) -> Result<CommandSettings, ConfigError> {
+    let failed = |faults| ConfigError {
         file: file.to_owned(),
         faults,
         sources: Vec::new(),
     };
     let text = std::fs::read_to_string(file).map_err(|error| {
         let message = format!("cannot read the config file: {error}");
-        failed(vec![Fault {
+        failed(vec![ConfigFault {
             line: 0,
             key: String::new(),
             message,
@@ -102,25 +105,25 @@ fn parse(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
     file: &Path,
-) -> Result<CommandSettings, Vec<Fault>> {
+) -> Result<CommandSettings, Vec<ConfigFault>> {
     let lenient = |path: &str, name: &str| {
         let placeholder =
             || (!is_in(path, &["data_dir", "store", "signup"])).then(|| PLACEHOLDER.to_owned());
         env(name).or_else(placeholder)
     };
-    let (tree, faults) = read::read_tree(text, &lenient)?;
+    let (tree, faults) = yaml::read_tree(text, &lenient)?;
     let data_dir = section::<String>(&tree, "data_dir").filter(|dir| !dir.is_empty());
     let store = section::<raw::Store>(&tree, "store");
     let signup = section::<raw::Signup>(&tree, "signup");
     let (vendors, models) = (section(&tree, "vendors"), section(&tree, "models"));
     let has_store = tree.section("store").is_some();
-    let mut judge = Judge {
+    let mut judge = ConfigValidator {
         faults,
         withholds_vendor_keys: true,
-        ..Judge::new(tree)
+        ..ConfigValidator::new(tree)
     };
     if data_dir.is_none() && !judge.faults.iter().any(|fault| fault.key == "data_dir") {
-        judge.fault("data_dir", "must name a folder");
+        judge.add_fault("data_dir", "must name a folder");
     }
     let store = if has_store {
         store
@@ -140,7 +143,7 @@ fn parse(
     let (needed, faults): (Vec<_>, _) = judge
         .faults
         .into_iter()
-        .partition(|fault| is_in(&fault.key, &NEEDED));
+        .partition(|fault| is_in(&fault.key, &REQUIRED_SECTIONS));
     match (data_dir, store) {
         (Some(data_dir), Some(store)) if needed.is_empty() => Ok(CommandSettings {
             data_dir: data_dir.into(),
@@ -152,7 +155,7 @@ fn parse(
         }),
         _ if needed.is_empty() => {
             let message = "cannot be read: `model-gateway check` shows its faults".to_owned();
-            Err(vec![Fault {
+            Err(vec![ConfigFault {
                 line: 0,
                 key: "store".to_owned(),
                 message,
@@ -164,7 +167,7 @@ fn parse(
 
 /// Deserializes a section. `None` if it is missing, or if it has faults of form, which are already
 /// in the list of faults.
-fn section<T: DeserializeOwned>(tree: &read::Node, name: &str) -> Option<T> {
+fn section<T: DeserializeOwned>(tree: &yaml::YamlNode, name: &str) -> Option<T> {
     serde_json::from_value(tree.section(name)?).ok()
 }
 
@@ -182,7 +185,7 @@ mod tests {
     fn parsed(
         text: &str,
         env: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<CommandSettings, Vec<Fault>> {
+    ) -> Result<CommandSettings, Vec<ConfigFault>> {
         parse(text, env, Path::new("gateway.yaml"))
     }
 
@@ -213,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_fault_stops_the_commands_that_need_its_section_and_no_others() {
-        let keys = |faults: Vec<Fault>| {
+        let keys = |faults: Vec<ConfigFault>| {
             faults
                 .into_iter()
                 .map(|fault| fault.key)

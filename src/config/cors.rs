@@ -1,6 +1,6 @@
 //! The `cors` section: which web pages may call the API from a browser.
 
-use super::{Judge, raw};
+use super::{ConfigValidator, raw};
 
 /// Maximum number of origins: each request of a browser is compared with all of them.
 const MAX_ORIGINS: usize = 256;
@@ -16,27 +16,27 @@ pub enum CorsOrigins {
     Listed(Vec<String>),
 }
 
-impl Judge {
+impl ConfigValidator {
     pub(super) fn cors(&mut self, cors: &raw::Cors) -> CorsOrigins {
         let origins = &cors.origins;
         if origins.len() > MAX_ORIGINS {
-            self.fault(
+            self.add_fault(
                 "cors.origins",
                 format!("{} are more than {MAX_ORIGINS}", origins.len()),
             );
         }
         if origins.iter().any(|origin| origin == "*") {
             if origins.len() > 1 {
-                self.fault("cors.origins", "\"*\" is every origin: it stands alone");
+                self.add_fault("cors.origins", "\"*\" is every origin: it stands alone");
             }
             return CorsOrigins::Any;
         }
         for (index, origin) in origins.iter().enumerate() {
             let key = format!("cors.origins[{index}]");
             if origins[..index].contains(origin) {
-                self.fault(key, format!("{origin} is listed twice"));
+                self.add_fault(key, format!("{origin} is listed twice"));
             } else if let Err(fault) = validate_origin(origin) {
-                self.fault(key, format!("{fault}: {origin:?}"));
+                self.add_fault(key, format!("{fault}: {origin:?}"));
             }
         }
         if origins.is_empty() {

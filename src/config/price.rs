@@ -3,15 +3,15 @@
 //!
 //! Must not know how prices are applied.
 
-use super::{Judge, raw};
-use crate::catalog::{Factors, Features, Price, Rates, Tier};
+use super::{ConfigValidator, raw};
+use crate::catalog::{FeaturePrices, InputTier, PriceList, TierFactors, TokenPrices};
 use crate::money::{Factor, Micro};
 use crate::protocol::Protocol;
 use crate::usage::ServiceTier;
 use std::collections::BTreeMap;
 
 /// Price keys whose usage a vendor with these protocols never reports.
-pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
+pub fn misplaced_keys(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let keys: [(_, _, &[Protocol]); 9] = [
         ("audio_input", price.audio_input.is_some(), &[Chat]),
@@ -49,24 +49,24 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'sta
 }
 
 /// Names of the base-price tier, as requests and vendors' responses use them.
-const USUAL_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_only"];
+const BASE_PRICE_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_only"];
 
 /// Names of the region and of the speed with base prices, and the value that vendors report if
 /// neither applies.
-const USUAL_GEOS: [&str; 2] = ["global", "not_available"];
-const USUAL_SPEEDS: [&str; 1] = ["standard"];
+const BASE_PRICE_GEOS: [&str; 2] = ["global", "not_available"];
+const BASE_PRICE_SPEEDS: [&str; 1] = ["standard"];
 
-impl Judge {
+impl ConfigValidator {
     pub(super) fn price(
         &mut self,
         key: &str,
         price: &raw::Price,
         context_tokens: u64,
-    ) -> Option<Price> {
+    ) -> Option<PriceList> {
         let at = |name: &str| format!("{key}.{name}");
         let (input, output) = (
-            self.amount(&at("input"), &price.input),
-            self.amount(&at("output"), &price.output),
+            self.parse_amount(&at("input"), &price.input),
+            self.parse_amount(&at("output"), &price.output),
         );
         let cache_read = self.amount_or(&at("cache_read"), price.cache_read.as_ref(), input);
         let cache_write_5m =
@@ -79,7 +79,7 @@ impl Judge {
         let base = rates([input, cache_read, cache_write_5m, cache_write_1h, output]);
         let tiers = self.price_tiers(&at("tiers"), price.tiers.as_deref(), base, context_tokens);
         let mut feature = |name: &str, text: &Option<raw::Decimal>| match text {
-            Some(text) => self.amount(&at(name), text).map(Some),
+            Some(text) => self.parse_amount(&at(name), text).map(Some),
             None => Some(None),
         };
         let audio_input = feature("audio_input", &price.audio_input);
@@ -89,10 +89,12 @@ impl Judge {
         let code_execution = feature("code_execution", &price.code_execution);
         let tool_search = feature("tool_search", &price.tool_search);
         let mcp = feature("mcp", &price.mcp);
-        let service_tier = self.factors(&at("service_tier"), &price.service_tier, &USUAL_TIERS);
-        let inference_geo = self.factors(&at("inference_geo"), &price.inference_geo, &USUAL_GEOS);
-        let speed = self.factors(&at("speed"), &price.speed, &USUAL_SPEEDS);
-        let features = Features {
+        let service_tier =
+            self.factors(&at("service_tier"), &price.service_tier, &BASE_PRICE_TIERS);
+        let inference_geo =
+            self.factors(&at("inference_geo"), &price.inference_geo, &BASE_PRICE_GEOS);
+        let speed = self.factors(&at("speed"), &price.speed, &BASE_PRICE_SPEEDS);
+        let features = FeaturePrices {
             audio_input: audio_input?,
             audio_output: audio_output?,
             web_search: web_search?,
@@ -104,7 +106,7 @@ impl Judge {
             inference_geo: inference_geo?,
             speed: speed?,
         };
-        Some(Price::list(base?, tiers?, features))
+        Some(PriceList::from_tiers(base?, tiers?, features))
     }
 
     fn amount_or(
@@ -114,7 +116,7 @@ impl Judge {
         default: Option<Micro>,
     ) -> Option<Micro> {
         match text {
-            Some(text) => self.amount(key, text),
+            Some(text) => self.parse_amount(key, text),
             None => default,
         }
     }
@@ -123,11 +125,11 @@ impl Judge {
         &mut self,
         key: &str,
         tiers: Option<&[raw::PriceTier]>,
-        base: Option<Rates>,
+        base: Option<TokenPrices>,
         context_tokens: u64,
-    ) -> Option<Vec<Tier>> {
+    ) -> Option<Vec<InputTier>> {
         if tiers.is_some_and(<[_]>::is_empty) {
-            self.fault(key, "must hold a tier, or be left out");
+            self.add_fault(key, "must hold a tier, or be left out");
         }
         let mut judged = Vec::new();
         let mut before = 0;
@@ -136,11 +138,11 @@ impl Judge {
             let above = tier.above_input_tokens;
             if above <= before {
                 let message = format!("{above} is not above {before}: the tiers must ascend");
-                self.fault(format!("{key}.above_input_tokens"), message);
+                self.add_fault(format!("{key}.above_input_tokens"), message);
             } else if above >= context_tokens {
                 let message =
                     format!("{above} is not below context_tokens, which is {context_tokens}");
-                self.fault(format!("{key}.above_input_tokens"), message);
+                self.add_fault(format!("{key}.above_input_tokens"), message);
             }
             before = before.max(above);
             judged.push(self.price_tier(&key, tier, base));
@@ -152,8 +154,8 @@ impl Judge {
         &mut self,
         key: &str,
         tier: &raw::PriceTier,
-        base: Option<Rates>,
-    ) -> Option<Tier> {
+        base: Option<TokenPrices>,
+    ) -> Option<InputTier> {
         let classes = [
             &tier.input,
             &tier.cache_read,
@@ -162,15 +164,16 @@ impl Judge {
             &tier.output,
         ];
         if classes.iter().all(|class| class.is_none()) {
-            self.fault(key, "changes no price");
+            self.add_fault(key, "changes no price");
         }
-        let mut read = |name: &str, text: &Option<raw::Decimal>, below: fn(&Rates) -> Micro| {
-            self.amount_or(
-                &format!("{key}.{name}"),
-                text.as_ref(),
-                base.as_ref().map(below),
-            )
-        };
+        let mut read =
+            |name: &str, text: &Option<raw::Decimal>, below: fn(&TokenPrices) -> Micro| {
+                self.amount_or(
+                    &format!("{key}.{name}"),
+                    text.as_ref(),
+                    base.as_ref().map(below),
+                )
+            };
         let rates = rates([
             read("input", &tier.input, |below| below.input),
             read("cache_read", &tier.cache_read, |below| below.cache_read),
@@ -182,7 +185,7 @@ impl Judge {
             }),
             read("output", &tier.output, |below| below.output),
         ]);
-        Some(Tier {
+        Some(InputTier {
             above_input_tokens: tier.above_input_tokens,
             rates: rates?,
         })
@@ -194,20 +197,21 @@ impl Judge {
         key: &str,
         factors: &BTreeMap<String, raw::Decimal>,
         usual: &[&str],
-    ) -> Option<Factors> {
+    ) -> Option<TierFactors> {
         let mut read = |(name, text): (&String, &raw::Decimal)| {
             let key = format!("{key}.{name}");
-            let tier = ServiceTier::listed(name).filter(|_| !usual.contains(&name.as_str()));
+            let tier =
+                ServiceTier::from_price_list(name).filter(|_| !usual.contains(&name.as_str()));
             if tier.is_none() {
                 let usual = usual.join(", ");
-                self.fault(
+                self.add_fault(
                     key.as_str(),
                     format!("must be 1 to 23 of a-z, 0-9, _ and -, and none of {usual}"),
                 );
             }
-            let factor = self.amount(&key, text).map(Factor::of);
+            let factor = self.parse_amount(&key, text).map(Factor::from_decimal);
             if factor == Some(None) {
-                self.fault(key, "must be above 0 and at most 1000");
+                self.add_fault(key, "must be above 0 and at most 1000");
             }
             Some((tier?, factor??))
         };
@@ -219,8 +223,8 @@ impl Judge {
 /// The token prices, in the order of a price list.
 fn rates(
     [input, cache_read, cache_write_5m, cache_write_1h, output]: [Option<Micro>; 5],
-) -> Option<Rates> {
-    Some(Rates {
+) -> Option<TokenPrices> {
+    Some(TokenPrices {
         input: input?,
         cache_read: cache_read?,
         cache_write_5m: cache_write_5m?,

@@ -105,7 +105,7 @@ fn one_in_a_hundred() -> Decimal {
 }
 
 /// Highest rate limit that can be set, per minute or concurrent.
-pub const RATE_MAX: u64 = 1_000_000_000;
+pub const MAX_RATE: u64 = 1_000_000_000;
 
 /// Default rate limits for each key, and for all keys of an account together. A limit set for a
 /// single key or account (`key set`, `account limit`) takes precedence.
@@ -790,9 +790,9 @@ impl JsonSchema for Decimal {
 }
 
 /// Upper bounds of limits by which other parts of the process are dimensioned.
-pub const TOTAL_SECONDS_MAX: u64 = 86_400;
-pub const DRAIN_SECONDS_MAX: u64 = 3_600;
-pub const ATTEMPTS_MAX: u64 = 8;
+pub const MAX_TOTAL_SECONDS: u64 = 86_400;
+pub const MAX_DRAIN_SECONDS: u64 = 3_600;
+pub const MAX_ATTEMPTS: u64 = 8;
 
 macro_rules! limits {
     ($( $(#[doc = $doc:literal])* $name:ident = $default:literal, $least:literal ..= $most:expr; )*) => {
@@ -906,7 +906,7 @@ limits! {
     /// separate limit of the same size. Over the limit: 429. A key or account with
     /// `requests_per_minute` has ten times that value instead. Each edge counts separately. 0: no
     /// limit on any of these.
-    free_requests_per_minute = 6_000, 0..=RATE_MAX;
+    free_requests_per_minute = 6_000, 0..=MAX_RATE;
     /// Receipt lookups of one account at one time; each may take up to 2 s. Over the limit: 429.
     receipt_lookups_per_account = 32, 1..=65_536;
     /// Sign-ups from one address (IPv6: one /64) per hour. Over the limit: 429. Does not apply to
@@ -928,13 +928,13 @@ limits! {
     /// passes without a byte: a comment, or a `ping` on the messages surface.
     stream_keep_alive_seconds = 15, 1..=300;
     /// Longest duration of a whole request.
-    total_seconds = 3_600, 1..=TOTAL_SECONDS_MAX;
+    total_seconds = 3_600, 1..=MAX_TOTAL_SECONDS;
     /// Timeout of one write to a client that does not read.
     client_write_seconds = 60, 1..=3_600;
     /// Time after which the gateway closes an idle client connection.
     keepalive_seconds = 60, 1..=3_600;
     /// Endpoints tried for one request, for each model that may answer it.
-    attempts = 2, 1..=ATTEMPTS_MAX;
+    attempts = 2, 1..=MAX_ATTEMPTS;
     /// Time after which the gateway no longer repeats a request that was sent completely, at any
     /// endpoint or model: the vendor may still be processing it, and would charge twice. Does not
     /// apply if the vendor refused the request with a status or an error.
@@ -982,7 +982,7 @@ limits! {
     lame_duck_seconds = 0, 0..=300;
     /// Time that running requests then have to finish. After it, the gateway ends a stream with an
     /// error event and charges for the output so far; any other request gets an error and is free.
-    drain_seconds = 120, 1..=DRAIN_SECONDS_MAX;
+    drain_seconds = 120, 1..=MAX_DRAIN_SECONDS;
     /// Time that the gateway reads a stream on after its client disconnected, to learn its usage.
     drain_after_client_seconds = 5, 1..=600;
     /// That time for models that hide their reasoning, and for long requests for which only the

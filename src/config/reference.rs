@@ -18,7 +18,7 @@ every key in its place. Unknown keys are faults; `model-gateway check` names all
 
 /// The whole page, in Markdown.
 pub fn markdown(schema: &Value) -> String {
-    let mut page = Page {
+    let mut page = ReferenceWriter {
         root: schema,
         text: HEAD.to_owned(),
         bounds: HashMap::new(),
@@ -30,14 +30,14 @@ pub fn markdown(schema: &Value) -> String {
     page.text
 }
 
-struct Page<'a> {
+struct ReferenceWriter<'a> {
     root: &'a Value,
     text: String,
     /// Minimum and maximum of each limit.
     bounds: HashMap<&'static str, (u64, u64)>,
 }
 
-impl<'a> Page<'a> {
+impl<'a> ReferenceWriter<'a> {
     /// Writes the table of an object's keys, then the sections of the objects in it.
     fn section(&mut self, path: &str, object: &'a Value) {
         let title = if path.is_empty() {
@@ -111,8 +111,8 @@ impl<'a> Page<'a> {
             .unwrap_or_default();
         self.line(&format!(
             "| `{key}` | {} | {default} | {} |",
-            cell(&kind),
-            cell(&one_line(description))
+            escape_cell(&kind),
+            escape_cell(&one_line(description))
         ));
     }
 
@@ -183,7 +183,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Escapes a text for a table cell: a bar would end the cell.
-fn cell(text: &str) -> String {
+fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 

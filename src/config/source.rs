@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 /// A file and its stamp from just before it was read.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct SourceFile {
     path: PathBuf,
-    stamp: Stamp,
+    stamp: FileStamp,
 }
 
 /// Metadata of a file: device, inode and size, and the times of the last write to its contents and
 /// to its inode, in seconds and nanoseconds. Links are followed, so a link that now points to
 /// another file shows as a change. `None`: there is no such file.
-pub type Stamp = Option<([u64; 3], [i64; 4])>;
+pub type FileStamp = Option<([u64; 3], [i64; 4])>;
 
-impl Source {
-    pub fn of(path: &Path) -> Self {
+impl SourceFile {
+    pub fn from_path(path: &Path) -> Self {
         let stamp = std::fs::metadata(path).ok().map(|file| {
             (
                 [file.dev(), file.ino(), file.size()],
@@ -38,11 +38,11 @@ impl Source {
     }
 
     /// The same file with its current stamp.
-    pub fn again(&self) -> Self {
-        Self::of(&self.path)
+    pub fn restat(&self) -> Self {
+        Self::from_path(&self.path)
     }
 
-    pub fn stamp(&self) -> Stamp {
+    pub fn stamp(&self) -> FileStamp {
         self.stamp
     }
 }
@@ -59,12 +59,12 @@ mod tests {
         std::fs::write(path("one"), "one").unwrap();
         std::fs::write(path("two"), "one").unwrap();
         std::os::unix::fs::symlink(path("one"), &link).unwrap();
-        let mut last = Source::of(&link);
+        let mut last = SourceFile::from_path(&link);
         assert!(last.stamp().is_some());
         assert_eq!(std::fs::read_to_string(&link).unwrap(), "one");
-        assert_eq!(last.again().stamp(), last.stamp(), "it was read, no more");
+        assert_eq!(last.restat().stamp(), last.stamp(), "it was read, no more");
         let mut changed = |how: &str| {
-            let now = last.again();
+            let now = last.restat();
             assert_ne!(now.stamp(), last.stamp(), "{how}");
             last = now;
         };
@@ -80,6 +80,6 @@ mod tests {
         changed("gone");
         assert!(last.stamp().is_none());
         std::fs::write(path("three"), "one").unwrap();
-        assert!(last.again().stamp().is_some(), "back");
+        assert!(last.restat().stamp().is_some(), "back");
     }
 }

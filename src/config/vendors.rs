@@ -4,8 +4,10 @@
 //! result).
 
 use super::presets::{self, Preset};
-use super::{Judge, raw, suggest};
-use crate::catalog::{Auth, Endpoint, HealthCheck, HttpVersion, Secret, Vendor};
+use super::{ConfigValidator, raw, suggest};
+use crate::catalog::{
+    ActiveHealthCheck, CatalogVendor, EndpointAuth, HttpVersion, Secret, VendorEndpoint,
+};
 use crate::protocol::Protocol;
 use http::{HeaderName, HeaderValue};
 use std::collections::{BTreeMap, HashMap};
@@ -13,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of endpoints of one vendor: each request looks at all of them.
-const ENDPOINTS_MAX: usize = 32;
+const MAX_ENDPOINTS: usize = 32;
 /// Maximum numbers of query parameters and header fields added to each request.
-const QUERY_MAX: usize = 16;
-const HEADERS_MAX: usize = 32;
+const MAX_QUERY_PARAMETERS: usize = 16;
+const MAX_HEADERS: usize = 32;
 
 /// Header fields that `headers` cannot set, with the reason.
 const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
@@ -62,7 +64,7 @@ const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
 /// An entry of `vendors`.
 pub(super) struct VendorEntry {
     /// `None` if the vendor is disabled or has a fault.
-    pub vendor: Option<Arc<Vendor>>,
+    pub vendor: Option<Arc<CatalogVendor>>,
     pub preset: Option<&'static Preset>,
 }
 
@@ -74,12 +76,12 @@ struct VendorDefaults<'a> {
     path_key: String,
     query: Vec<(String, Secret)>,
     headers: Vec<(String, Secret)>,
-    auth: Auth,
+    auth: EndpointAuth,
     http_version: HttpVersion,
     version_header: Option<&'a str>,
 }
 
-impl Judge {
+impl ConfigValidator {
     /// The vendors by name.
     pub(super) fn vendors(
         &mut self,
@@ -112,13 +114,13 @@ impl Judge {
         if found.is_none() {
             let key = format!("{key}.preset");
             match presets::unsupported(name) {
-                Some(why) => self.fault(key, why),
+                Some(why) => self.add_fault(key, why),
                 None => {
                     let known: Vec<_> = presets::names().collect();
                     let meant = suggest::nearest(name, known.iter().copied());
                     let meant =
                         meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
-                    self.fault(
+                    self.add_fault(
                         key,
                         format!(
                             "there is no preset {name:?}.{meant} Known: {}",
@@ -136,10 +138,10 @@ impl Judge {
         name: &str,
         mut vendor: raw::Vendor,
         preset: Option<&'static Preset>,
-    ) -> Option<Vendor> {
+    ) -> Option<CatalogVendor> {
         let key = format!("vendors.{name}");
         let Some(protocol) = vendor.protocol.or(preset.map(|preset| preset.protocol)) else {
-            self.fault(
+            self.add_fault(
                 format!("{key}.protocol"),
                 "missing: messages, chat or responses; or name a `preset`",
             );
@@ -148,11 +150,11 @@ impl Judge {
         let protocol = protocol_of(protocol);
         let listed = std::mem::take(&mut vendor.endpoints);
         let listed = if listed.is_empty() {
-            preset.and_then(only_endpoint).into_iter().collect()
+            preset.and_then(preset_endpoint).into_iter().collect()
         } else {
             listed
         };
-        if !(1..=ENDPOINTS_MAX).contains(&listed.len()) {
+        if !(1..=MAX_ENDPOINTS).contains(&listed.len()) {
             let message = match preset
                 .and_then(|preset| preset.needs_url.as_deref())
                 .filter(|_| listed.is_empty())
@@ -160,9 +162,9 @@ impl Judge {
                 Some(example) => format!(
                     "missing: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
                 ),
-                None => format!("between one endpoint and {ENDPOINTS_MAX} are needed"),
+                None => format!("between one endpoint and {MAX_ENDPOINTS} are needed"),
             };
-            self.fault(format!("{key}.endpoints"), message);
+            self.add_fault(format!("{key}.endpoints"), message);
         }
         let header = vendor
             .version_header
@@ -183,10 +185,10 @@ impl Judge {
         let wants_key = endpoints
             .iter()
             .flatten()
-            .any(|endpoint| endpoint.auth != Auth::None);
+            .any(|endpoint| endpoint.auth != EndpointAuth::None);
         // The authentication of an endpoint with a fault is unknown.
         let is_judged = !endpoints.is_empty() && endpoints.iter().all(Option::is_some);
-        let wants_key = wants_key || !is_judged && defaults.auth != Auth::None;
+        let wants_key = wants_key || !is_judged && defaults.auth != EndpointAuth::None;
         let api_key = self.api_key(
             &format!("{key}.api_key"),
             vendor.api_key.as_deref(),
@@ -196,12 +198,12 @@ impl Judge {
             && (HeaderName::from_bytes(name.as_bytes()).is_err()
                 || HeaderValue::from_str(value).is_err())
         {
-            self.fault(
+            self.add_fault(
                 format!("{key}.version_header"),
                 "not a header's name and value",
             );
         }
-        Some(Vendor {
+        Some(CatalogVendor {
             name: name.to_owned(),
             protocol,
             official: vendor
@@ -242,7 +244,7 @@ impl Judge {
             path_key,
             query: self.query(&format!("{key}.query"), &vendor.query),
             headers: self.headers(&format!("{key}.headers"), &vendor.headers, version_header),
-            auth: auth.unwrap_or_else(|| Auth::default_for(protocol)),
+            auth: auth.unwrap_or_else(|| EndpointAuth::default_for(protocol)),
             http_version: vendor.http_version.map(http_version).unwrap_or_default(),
             version_header,
         }
@@ -252,7 +254,7 @@ impl Judge {
     fn api_key(&mut self, key: &str, written: Option<&str>, is_wanted: bool) -> Option<Secret> {
         let Some(written) = written else {
             if is_wanted {
-                self.fault(
+                self.add_fault(
                     key,
                     "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` if the server needs no key",
                 );
@@ -268,9 +270,9 @@ impl Judge {
             return None;
         }
         if HeaderValue::from_str(api_key.reveal()).is_err() {
-            self.fault(key, "holds characters that no header can carry");
+            self.add_fault(key, "holds characters that no header can carry");
         } else if !api_key.reveal().is_empty() && !is_wanted {
-            self.fault(key, "is never sent: `auth` is none");
+            self.add_fault(key, "is never sent: `auth` is none");
         }
         Some(api_key)
     }
@@ -280,9 +282,9 @@ impl Judge {
         key: &str,
         endpoint: &raw::Endpoint,
         defaults: &VendorDefaults<'_>,
-    ) -> Option<Endpoint> {
+    ) -> Option<VendorEndpoint> {
         if !(1..=1_000).contains(&endpoint.weight) {
-            self.fault(
+            self.add_fault(
                 format!("{key}.weight"),
                 format!("{} is not within 1 to 1000", endpoint.weight),
             );
@@ -291,7 +293,7 @@ impl Judge {
             .max_concurrent
             .filter(|most| !(1..=65_536).contains(most))
         {
-            self.fault(
+            self.add_fault(
                 format!("{key}.max_concurrent"),
                 format!("{most} is not within 1 to 65536"),
             );
@@ -315,8 +317,8 @@ impl Judge {
             .auth
             .as_ref()
             .and_then(|auth| self.auth(&format!("{key}.auth"), auth));
-        let address = self.base_address(&format!("{key}.url"), &endpoint.url)?;
-        let (prefix, adds_v1) = split_base(&address.path, defaults.protocol);
+        let address = self.parse_base_address(&format!("{key}.url"), &endpoint.url)?;
+        let (prefix, adds_v1) = split_base_path(&address.path, defaults.protocol);
         let path_key = if own_path.is_some() {
             &path_key
         } else {
@@ -331,14 +333,14 @@ impl Judge {
                 "is the whole path, and `url` has one too ({}): write all of it here",
                 address.path
             );
-            self.fault(path_key.as_str(), message);
+            self.add_fault(path_key.as_str(), message);
         }
         // A `url` with a path of its own replaces the path of the preset.
         let of_preset = defaults
             .preset
             .and_then(|preset| preset.path.clone())
             .filter(|_| address.path.is_empty());
-        Some(Endpoint {
+        Some(VendorEndpoint {
             tls: address.tls,
             host: address.host,
             port: address.port,
@@ -346,8 +348,8 @@ impl Judge {
             prefix,
             adds_v1,
             path: written_path.or(of_preset),
-            query: merged(&defaults.query, query),
-            headers: merged(&defaults.headers, headers),
+            query: merge_by_name(&defaults.query, query),
+            headers: merge_by_name(&defaults.headers, headers),
             auth: auth.unwrap_or_else(|| defaults.auth.clone()),
             http_version: endpoint
                 .http_version
@@ -358,13 +360,13 @@ impl Judge {
         })
     }
 
-    fn base_address(&mut self, key: &str, url: &str) -> Option<BaseAddress> {
-        let Some(address) = address_of(url) else {
+    fn parse_base_address(&mut self, key: &str, url: &str) -> Option<BaseUrl> {
+        let Some(address) = parse_base_url(url) else {
             let message = match url.split_once('?') {
                 Some(_) => "holds a query: write that as `query: {NAME: VALUE}`".to_owned(),
                 None => format!("not an http:// or https:// base address: {url:?}"),
             };
-            self.fault(key, message);
+            self.add_fault(key, message);
             return None;
         };
         let added = ["/chat/completions", "/messages", "/responses"];
@@ -373,7 +375,7 @@ impl Judge {
             .find(|suffix| address.path.ends_with(suffix))
         {
             let base = url.trim_end_matches('/').trim_end_matches(suffix);
-            self.fault(
+            self.add_fault(
                 key,
                 format!("ends in {suffix}, which the gateway adds: write {base:?}"),
             );
@@ -396,7 +398,7 @@ impl Judge {
         };
         match wrong {
             Some(message) => {
-                self.fault(key, message);
+                self.add_fault(key, message);
                 None
             }
             None => Some(path.to_owned()),
@@ -404,11 +406,14 @@ impl Judge {
     }
 
     fn query(&mut self, key: &str, written: &BTreeMap<String, String>) -> Vec<(String, Secret)> {
-        if written.len() > QUERY_MAX {
-            self.fault(key, format!("at most {QUERY_MAX} parameters may be listed"));
+        if written.len() > MAX_QUERY_PARAMETERS {
+            self.add_fault(
+                key,
+                format!("at most {MAX_QUERY_PARAMETERS} parameters may be listed"),
+            );
         }
         if written.contains_key("") {
-            self.fault(key, "a parameter without a name");
+            self.add_fault(key, "a parameter without a name");
         }
         written
             .iter()
@@ -422,10 +427,10 @@ impl Judge {
         written: &BTreeMap<String, String>,
         version_header: Option<&str>,
     ) -> Vec<(String, Secret)> {
-        if written.len() > HEADERS_MAX {
-            self.fault(
+        if written.len() > MAX_HEADERS {
+            self.add_fault(
                 key,
-                format!("at most {HEADERS_MAX} header fields may be listed"),
+                format!("at most {MAX_HEADERS} header fields may be listed"),
             );
         }
         let mut headers: Vec<(String, Secret)> = Vec::new();
@@ -440,14 +445,14 @@ impl Judge {
             if let Some(why) =
                 reserved.or(is_version.then_some("is the version header: use `version_header`"))
             {
-                self.fault(key, format!("cannot be set here: it {why}"));
+                self.add_fault(key, format!("cannot be set here: it {why}"));
             } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
-                self.fault(key, "not a header's name");
+                self.add_fault(key, "not a header's name");
             } else if headers.iter().any(|(other, _)| *other == name) {
-                self.fault(key, "is listed twice: names of header fields have no case");
+                self.add_fault(key, "is listed twice: names of header fields have no case");
             } else if let Some(value) = self.secret(&key, value) {
                 if HeaderValue::from_str(value.reveal()).is_err() {
-                    self.fault(key, "holds characters that no header can carry");
+                    self.add_fault(key, "holds characters that no header can carry");
                 }
                 headers.push((name, value));
             }
@@ -455,10 +460,10 @@ impl Judge {
         headers
     }
 
-    fn auth(&mut self, key: &str, auth: &raw::AuthKey) -> Option<Auth> {
+    fn auth(&mut self, key: &str, auth: &raw::AuthKey) -> Option<EndpointAuth> {
         let name = match auth {
-            raw::AuthKey::Bearer => return Some(Auth::Bearer),
-            raw::AuthKey::None => return Some(Auth::None),
+            raw::AuthKey::Bearer => return Some(EndpointAuth::Bearer),
+            raw::AuthKey::None => return Some(EndpointAuth::None),
             raw::AuthKey::XApiKey => "x-api-key",
             raw::AuthKey::ApiKey => "api-key",
             raw::AuthKey::Header { header } => header,
@@ -469,20 +474,20 @@ impl Judge {
             .iter()
             .find(|(why, names)| !carries_key(why) && names.contains(&&*name));
         if let Some((why, _)) = reserved {
-            self.fault(
+            self.add_fault(
                 format!("{key}.header"),
                 format!("cannot carry the key: it {why}"),
             );
         } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            self.fault(
+            self.add_fault(
                 format!("{key}.header"),
                 format!("not a header's name: {name:?}"),
             );
         }
-        Some(Auth::Header(name))
+        Some(EndpointAuth::Header(name))
     }
 
-    fn health_check(&mut self, key: &str, check: &raw::HealthCheck) -> HealthCheck {
+    fn health_check(&mut self, key: &str, check: &raw::HealthCheck) -> ActiveHealthCheck {
         let bounds = [
             ("interval_seconds", check.interval_seconds, 3_600),
             ("timeout_seconds", check.timeout_seconds, 60),
@@ -493,19 +498,19 @@ impl Judge {
             .into_iter()
             .filter(|(_, value, most)| !(1..=*most).contains(value))
         {
-            self.fault(
+            self.add_fault(
                 format!("{key}.health_check.{name}"),
                 format!("{value} is not within 1 to {most}"),
             );
         }
         let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
         if path.is_err() || !check.path.starts_with('/') {
-            self.fault(
+            self.add_fault(
                 format!("{key}.health_check.path"),
                 format!("not a path: {:?}", check.path),
             );
         }
-        HealthCheck {
+        ActiveHealthCheck {
             path: check.path.clone(),
             interval: Duration::from_secs(check.interval_seconds),
             timeout: Duration::from_secs(check.timeout_seconds),
@@ -532,7 +537,7 @@ fn http_version(written: raw::HttpVersionKey) -> HttpVersion {
 }
 
 /// The endpoint of a preset that has an address.
-fn only_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
+fn preset_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
     Some(raw::Endpoint {
         url: preset.url.clone()?,
         path: None,
@@ -547,7 +552,10 @@ fn only_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
 }
 
 /// Merges two lists by name; the values in `own` take precedence.
-fn merged(defaults: &[(String, Secret)], own: Vec<(String, Secret)>) -> Vec<(String, Secret)> {
+fn merge_by_name(
+    defaults: &[(String, Secret)],
+    own: Vec<(String, Secret)>,
+) -> Vec<(String, Secret)> {
     let is_own = |name: &String| own.iter().any(|(other, _)| other == name);
     let defaults: Vec<_> = defaults
         .iter()
@@ -560,7 +568,7 @@ fn merged(defaults: &[(String, Secret)], own: Vec<(String, Secret)>) -> Vec<(Str
 /// Splits the path of a base address into the prefix without a final `/v1` and whether `/v1` must
 /// be added to it. A path with another version gets no `/v1`. SDKs of the messages protocol always
 /// add `/v1`, so there only a final version counts.
-fn split_base(path: &str, protocol: Protocol) -> (String, bool) {
+fn split_base_path(path: &str, protocol: Protocol) -> (String, bool) {
     if let Some(prefix) = path.strip_suffix("/v1") {
         return (prefix.to_owned(), true);
     }
@@ -587,7 +595,7 @@ fn is_version(segment: &str) -> bool {
 }
 
 /// The parts of an `http://` or `https://` URL.
-pub(super) struct BaseAddress {
+pub(super) struct BaseUrl {
     pub tls: bool,
     pub host: String,
     pub port: u16,
@@ -597,7 +605,7 @@ pub(super) struct BaseAddress {
 }
 
 /// Parses a URL. `None` if it has another scheme, a query or user information.
-pub(super) fn address_of(url: &str) -> Option<BaseAddress> {
+pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
     let uri: http::Uri = url.parse().ok()?;
     let tls = match uri.scheme_str()? {
         "https" => true,
@@ -611,7 +619,7 @@ pub(super) fn address_of(url: &str) -> Option<BaseAddress> {
     let default_port = if tls { 443 } else { 80 };
     let port = authority.port_u16().unwrap_or(default_port);
     let host = authority.host();
-    Some(BaseAddress {
+    Some(BaseUrl {
         tls,
         host: host.trim_matches(['[', ']']).to_owned(),
         port,
@@ -656,7 +664,7 @@ mod tests {
             ("/v2alpha1", Messages, "/v2alpha1", false),
         ] {
             assert_eq!(
-                split_base(path, protocol),
+                split_base_path(path, protocol),
                 (prefix.to_owned(), adds_v1),
                 "{path}"
             );

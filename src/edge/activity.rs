@@ -4,22 +4,22 @@
 //! An entry lives as long as something uses it. This file must not decide limits.
 
 use super::intake::BodyBytes;
-use crate::billing::Arriving;
-use crate::billing::rates::FreeGauge;
+use crate::billing::PendingRequests;
+use crate::billing::rates::FreeUseCounter;
 use crate::clock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of entries above which unused ones are removed.
-const ENTRIES_MIN: usize = 1_024;
+const MIN_ENTRIES: usize = 1_024;
 
 /// The activity of accounts and keys, by id.
 #[derive(Default)]
-pub struct ActivityRegistry(Mutex<Entries>);
+pub struct ActivityRegistry(Mutex<ActivityEntries>);
 
 #[derive(Default)]
-struct Entries {
+struct ActivityEntries {
     by_id: HashMap<Arc<str>, Arc<Activity>>,
     /// Number of entries at which unused ones are removed next.
     sweep_at: usize,
@@ -33,7 +33,7 @@ pub struct Activity {
     arriving: AtomicU64,
     /// Number of receipt lookups in progress.
     lookups: AtomicU64,
-    free: Mutex<FreeGauge>,
+    free: Mutex<FreeUseCounter>,
 }
 
 /// A receipt lookup in progress, counted until it is dropped.
@@ -54,12 +54,12 @@ impl Drop for ReceiptLookup {
 }
 
 /// A request that holds no credit yet, counted until it is dropped.
-pub struct Arrival {
+pub struct PendingAdmission {
     account: Arc<Activity>,
     key: Arc<Activity>,
 }
 
-impl Arrival {
+impl PendingAdmission {
     pub fn enter(account: Arc<Activity>, key: Arc<Activity>) -> Self {
         account.arriving.fetch_add(1, Ordering::AcqRel);
         key.arriving.fetch_add(1, Ordering::AcqRel);
@@ -67,17 +67,17 @@ impl Arrival {
     }
 
     /// Returns the number of other such requests of the same account and key.
-    pub fn others(&self) -> Arriving {
+    pub fn others(&self) -> PendingRequests {
         let others =
             |activity: &Activity| activity.arriving.load(Ordering::Acquire).saturating_sub(1);
-        Arriving {
+        PendingRequests {
             of_account: others(&self.account),
             of_key: others(&self.key),
         }
     }
 }
 
-impl Drop for Arrival {
+impl Drop for PendingAdmission {
     fn drop(&mut self) {
         self.account.arriving.fetch_sub(1, Ordering::AcqRel);
         self.key.arriving.fetch_sub(1, Ordering::AcqRel);
@@ -86,7 +86,7 @@ impl Drop for Arrival {
 
 impl Activity {
     /// Returns the recent use of free requests.
-    pub fn free(&self) -> MutexGuard<'_, FreeGauge> {
+    pub fn free_usage(&self) -> MutexGuard<'_, FreeUseCounter> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,7 +94,7 @@ impl Activity {
     fn is_idle(self: &Arc<Self>, now_ms: i64) -> bool {
         Arc::strong_count(self) == 1
             && Arc::strong_count(&self.body_bytes) == 1
-            && self.free().is_idle(now_ms)
+            && self.free_usage().is_idle(now_ms)
     }
 }
 
@@ -104,7 +104,7 @@ impl ActivityRegistry {
         if let Some(known) = entries.by_id.get(id) {
             return Arc::clone(known);
         }
-        if entries.by_id.len() >= entries.sweep_at.max(ENTRIES_MIN) {
+        if entries.by_id.len() >= entries.sweep_at.max(MIN_ENTRIES) {
             let now_ms = clock::now_ms();
             entries
                 .by_id
@@ -129,20 +129,20 @@ mod tests {
         let counted: Arc<str> = "counted".into();
         registry
             .get(&counted)
-            .free()
+            .free_usage()
             .add(FreeUse::Count, 7, 10, clock::now_ms());
-        for number in 0..3 * ENTRIES_MIN {
+        for number in 0..3 * MIN_ENTRIES {
             registry.get(&number.to_string().into());
         }
         assert_eq!(registry.get(&used).body_bytes.load(Ordering::Relaxed), 7);
         assert!(
             registry
                 .get(&counted)
-                .free()
+                .free_usage()
                 .wait_ms(FreeUse::Count, 7, 10, clock::now_ms())
                 > 0
         );
         let kept = registry.0.lock().unwrap().by_id.len();
-        assert!(kept <= 2 * ENTRIES_MIN, "{kept} entries are kept");
+        assert!(kept <= 2 * MIN_ENTRIES, "{kept} entries are kept");
     }
 }

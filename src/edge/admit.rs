@@ -10,18 +10,20 @@
 mod call;
 mod fallback;
 mod header;
-mod keyed;
-mod order;
+mod idempotency_key;
+mod outbound;
 
-pub use fallback::{Fallbacks, ask_next};
-pub use order::without_thinking;
+pub use fallback::{Fallbacks, select_next_fallback};
+pub use outbound::encode_without_reasoning;
 
 use super::activity::ReceiptLookup;
-use super::context::{Call, Context, InFlight, Route as Label, SidecarPermit, Stage};
-use super::cors::{self, Cors};
-use super::meter::MALFORMED;
-use super::{Gateway, connections, framing, free_rates, intake, own, pages, reject};
-use crate::account::{Principal, Refusal};
+use super::context::{
+    AdmittedRequest, InFlightGuard, RequestContext, Route as Label, SidecarPermit, Stage,
+};
+use super::cors::{self, CorsHeaders};
+use super::finish::MALFORMED;
+use super::{Gateway, connections, framing, free_rate_limits, intake, local_api, pages, reject};
+use crate::account::{AuthError, Principal};
 use crate::billing::rates::FreeUse;
 use crate::clock;
 use crate::config::Settings;
@@ -47,7 +49,7 @@ enum Route {
         path: &'static str,
         free: bool,
     },
-    Own(own::Question),
+    Own(local_api::LocalEndpoint),
     Health,
     Sidecar,
     Unknown,
@@ -58,7 +60,7 @@ fn route(path: &str) -> Route {
         return Route::Health;
     }
     let Some(below) = below_v1(path) else {
-        return if surface_of(path).is_some() {
+        return if surface_for_path(path).is_some() {
             Route::Unknown
         } else {
             Route::Sidecar
@@ -77,7 +79,7 @@ fn route(path: &str) -> Route {
         "/responses/input_tokens" => {
             vendor(Protocol::Responses, "/v1/responses/input_tokens", true)
         }
-        rest => own::question(rest).map_or(Route::Unknown, Route::Own),
+        rest => local_api::parse_endpoint(rest).map_or(Route::Unknown, Route::Own),
     }
 }
 
@@ -97,7 +99,7 @@ fn below_v1(path: &str) -> Option<&str> {
                 | "/responses/input_tokens"
                 | "/models"
         );
-        is_surface || path.starts_with(own::MODELS_BELOW)
+        is_surface || path.starts_with(local_api::MODELS_PREFIX)
     };
     match below(path) {
         Some(rest) => Some(below(rest).filter(|rest| without(rest)).unwrap_or(rest)),
@@ -107,7 +109,7 @@ fn below_v1(path: &str) -> Option<&str> {
 
 /// Returns the surface that a path is meant for. The end of the path decides: a client with a wrong
 /// base address still adds the right end.
-pub fn surface_of(path: &str) -> Option<Protocol> {
+pub fn surface_for_path(path: &str) -> Option<Protocol> {
     let ends = [
         ("/chat/completions", Protocol::Chat),
         ("/messages", Protocol::Messages),
@@ -121,7 +123,11 @@ pub fn surface_of(path: &str) -> Option<Protocol> {
 }
 
 /// Admits, answers or refuses a request. Returns true if the request has been answered.
-pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+pub async fn admit(
+    gateway: &Gateway,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) -> Result<bool> {
     let settings = gateway.settings.load_full();
     let route = route(session.req_header().uri.path());
     ctx.route = match &route {
@@ -132,7 +138,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
     ctx.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
         Route::Unknown
-            if surface_of(session.req_header().uri.path()) == Some(Protocol::Messages) =>
+            if surface_for_path(session.req_header().uri.path()) == Some(Protocol::Messages) =>
         {
             Protocol::Messages
         }
@@ -140,9 +146,9 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         _ => Protocol::Chat,
     };
     if !matches!(route, Route::Sidecar | Route::Health) {
-        ctx.cors = Cors::from_request(&settings.cors, &session.req_header().headers);
+        ctx.cors = CorsHeaders::from_request(&settings.cors, &session.req_header().headers);
     }
-    if let Err((reason, failure)) = framing::judge(session, &settings.limits) {
+    if let Err((reason, failure)) = framing::validate(session, &settings.limits) {
         return answer_malformed(session, ctx, reason, &failure)
             .await
             .map(|()| true);
@@ -156,16 +162,16 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
     if route == Route::Sidecar {
         return pages::admit(gateway, &settings, session, ctx).await;
     }
-    match judge(gateway, &settings, session, ctx, route).await {
-        Ok(Admitted::Answered(what)) => {
+    match admit_api_request(gateway, &settings, session, ctx, route).await {
+        Ok(AdmissionOutcome::Answered(what)) => {
             ctx.stage = Stage::Answered { what };
             Ok(true)
         }
-        Ok(Admitted::Call(call)) => {
+        Ok(AdmissionOutcome::Call(call)) => {
             ctx.stage = Stage::Call(call);
             Ok(false)
         }
-        Ok(Admitted::Sidecar(account, lookup)) => {
+        Ok(AdmissionOutcome::Sidecar(account, lookup)) => {
             let _permit = SidecarPermit::Receipt(lookup);
             ctx.stage = Stage::Sidecar {
                 account: Some(account),
@@ -176,8 +182,11 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         }
         Err(failure) => {
             // A client that reads the failure must find its idempotency key free.
-            gateway.idempotency.decided(&ctx.request_id).await;
-            if let Some(flaw) = connections::body_flaw(session.digest()) {
+            gateway
+                .idempotency
+                .wait_until_committed(&ctx.request_id)
+                .await;
+            if let Some(flaw) = connections::body_defect(session.digest()) {
                 return answer_malformed(session, ctx, flaw.reason, &flaw.into())
                     .await
                     .map(|()| true);
@@ -196,11 +205,15 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
 
 /// Answers with a failure, possibly before the body has arrived, so that the client can read the
 /// response.
-async fn answer_early(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
+async fn answer_early(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    failure: &Failure,
+) -> Result<()> {
     if matches!(failure.status(ctx.surface), 402 | 429) {
         intake::keep_alive_past_body(session);
     }
-    reject::answer(session, ctx, failure).await?;
+    reject::send_failure(session, ctx, failure).await?;
     // A process that is short of resources reads no more, and a client that sends too slowly has
     // used its time.
     if failure.status(ctx.surface) < 500 && failure.kind != Kind::BodyTimeout {
@@ -213,7 +226,7 @@ async fn answer_early(session: &mut Session, ctx: &mut Context, failure: &Failur
 /// bytes that were read as its body may be another request.
 async fn answer_malformed(
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     reason: RefusalReason,
     failure: &Failure,
 ) -> Result<()> {
@@ -234,20 +247,20 @@ async fn answer_malformed(
     Ok(())
 }
 
-enum Admitted {
+enum AdmissionOutcome {
     Answered(&'static str),
-    Call(Box<Call>),
+    Call(Box<AdmittedRequest>),
     /// A request of this account that only the sidecar can answer.
     Sidecar(Arc<str>, ReceiptLookup),
 }
 
-async fn judge(
+async fn admit_api_request(
     gateway: &Gateway,
     settings: &Arc<Settings>,
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     route: Route,
-) -> Result<Admitted, Failure> {
+) -> Result<AdmissionOutcome, Failure> {
     let method = session.req_header().method.clone();
     let wanted = match &route {
         Route::Health => &["GET", "HEAD"][..],
@@ -264,48 +277,48 @@ async fn judge(
     };
     if !wanted.contains(&method.as_str()) {
         let path = session.req_header().uri.path();
-        return Err(Failure::wrong_method(method.as_str(), path, wanted));
+        return Err(Failure::method_not_allowed(method.as_str(), path, wanted));
     }
     if route == Route::Health {
-        return own::health(session, ctx)
+        return local_api::send_health(session, ctx)
             .await
-            .map(|()| Admitted::Answered(own::HEALTH))
+            .map(|()| AdmissionOutcome::Answered(local_api::HEALTH))
             .map_err(unanswerable);
     }
     // Enter before the check of `draining`: a drain that begins after the check waits for this
     // request.
-    let in_flight = InFlight::enter(&gateway.in_flight);
+    let in_flight = InFlightGuard::enter(&gateway.in_flight);
     if gateway.draining.load(Ordering::Acquire) {
-        return Err(Failure::of(Kind::Draining));
+        return Err(Failure::from_kind(Kind::Draining));
     }
     let running = gateway.in_flight.load(Ordering::Acquire);
     // Before the gateway reads a body, so that a request without a slot costs no memory.
     if running as u64 > settings.limits.open_requests {
-        return Err(Failure::of(Kind::Overloaded));
+        return Err(Failure::from_kind(Kind::Overloaded));
     }
-    if let Some(short) = gateway.pressure.refuses(running) {
-        return Err(Failure::of(short));
+    if let Some(short) = gateway.pressure.refusal(running) {
+        return Err(Failure::from_kind(short));
     }
-    let principal = principal(gateway, session).await?;
+    let principal = authenticate_request(gateway, session).await?;
     ctx.principal = Some((principal.clone(), Instant::now()));
     match route {
         Route::Own(question) => {
-            let _lookup = match ask(gateway, settings, &principal, &question)? {
-                Some(lookup) if gateway.billing.asks_sidecar() => {
-                    return Ok(Admitted::Sidecar(principal.account_id, lookup));
+            let _lookup = match count_local_request(gateway, settings, &principal, &question)? {
+                Some(lookup) if gateway.billing.has_receipts_in_sidecar() => {
+                    return Ok(AdmissionOutcome::Sidecar(principal.account_id, lookup));
                 }
                 lookup => lookup,
             };
-            own::answer(gateway, settings, session, ctx, &principal, question).await?;
-            Ok(Admitted::Answered("own"))
+            local_api::send_answer(gateway, settings, session, ctx, &principal, question).await?;
+            Ok(AdmissionOutcome::Answered("own"))
         }
         Route::Vendor {
             surface,
             path,
             free,
         } => {
-            failpoint::pass(Point::AfterAuth);
-            let asked = call::Asked {
+            failpoint::hit(Point::AfterAuth);
+            let asked = call::ApiOperation {
                 surface,
                 path,
                 free,
@@ -321,22 +334,22 @@ async fn judge(
             match prepared
                 .inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))?
             {
-                call::Prepared::Call(call) => Ok(Admitted::Call(call)),
-                call::Prepared::Count(tokens) => {
-                    own::count(session, ctx, tokens)
+                call::PreparedRequest::Call(call) => Ok(AdmissionOutcome::Call(call)),
+                call::PreparedRequest::Count(tokens) => {
+                    local_api::send_count(session, ctx, tokens)
                         .await
                         .map_err(unanswerable)?;
-                    Ok(Admitted::Answered("count"))
+                    Ok(AdmissionOutcome::Answered("count"))
                 }
-                call::Prepared::Replay(answer) => {
-                    own::replay(session, ctx, answer)
+                call::PreparedRequest::Replay(answer) => {
+                    local_api::send_replay(session, ctx, answer)
                         .await
                         .map_err(unanswerable)?;
-                    Ok(Admitted::Answered("replayed"))
+                    Ok(AdmissionOutcome::Answered("replayed"))
                 }
             }
         }
-        _ => Err(Failure::of(Kind::Internal)),
+        _ => Err(Failure::from_kind(Kind::Internal)),
     }
 }
 
@@ -344,14 +357,14 @@ async fn judge(
 ///
 /// # Errors
 /// Returns 429 if a limit is exceeded.
-fn ask(
+fn count_local_request(
     gateway: &Gateway,
     settings: &Settings,
     principal: &Principal,
-    question: &own::Question,
+    question: &local_api::LocalEndpoint,
 ) -> Result<Option<ReceiptLookup>, Failure> {
-    free_rates::take(gateway, settings, principal, FreeUse::Question)?;
-    if !matches!(question, own::Question::Receipt(_)) {
+    free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Question)?;
+    if !matches!(question, local_api::LocalEndpoint::Receipt(_)) {
         return Ok(None);
     }
     let most = settings.limits.receipt_lookups_per_account;
@@ -366,7 +379,7 @@ fn ask(
 fn count_refused(
     gateway: &Gateway,
     settings: &Settings,
-    ctx: &Context,
+    ctx: &RequestContext,
     failure: &Failure,
     free: bool,
 ) {
@@ -376,7 +389,7 @@ fn count_refused(
         && (400..500).contains(&status)
         && status != 429
     {
-        free_rates::add(gateway, settings, principal, FreeUse::Refused);
+        free_rate_limits::add(gateway, settings, principal, FreeUse::Refused);
     }
 }
 
@@ -394,7 +407,7 @@ const KEY_HEADERS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-
 /// # Errors
 /// Returns 401 if the request has no key or two different keys. Which of two keys pays must not
 /// depend on who reads the header.
-fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
+fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
     let (mut seen, mut found, mut is_given) = (None, None, false);
     for (name, value) in KEY_HEADERS
         .iter()
@@ -411,7 +424,7 @@ fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
                 continue;
             }
             if seen.is_some_and(|seen| seen != key) {
-                return Err(Failure::of(Kind::BadKey));
+                return Err(Failure::from_kind(Kind::BadKey));
             }
             seen = Some(key);
             if has_scheme || *name != AUTHORIZATION {
@@ -420,7 +433,7 @@ fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
         }
     }
     found.ok_or_else(|| {
-        Failure::of(if is_given {
+        Failure::from_kind(if is_given {
             Kind::BadKey
         } else {
             Kind::MissingKey
@@ -429,22 +442,22 @@ fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
 }
 
 /// Returns the account and the key that pay.
-async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
-    let key = one_key(&session.req_header().headers)?;
+async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
+    let key = extract_key(&session.req_header().headers)?;
     gateway
         .keys
         .authenticate(key, clock::now_ms())
         .await
         .map_err(|refusal| match refusal {
-            Refusal::BadKey => Failure::of(Kind::BadKey),
-            Refusal::KeyExpired => Failure::of(Kind::KeyExpired),
-            Refusal::KeyDisabled => Failure::of(Kind::KeyDisabled),
-            Refusal::AccountSuspended => {
+            AuthError::BadKey => Failure::from_kind(Kind::BadKey),
+            AuthError::KeyExpired => Failure::from_kind(Kind::KeyExpired),
+            AuthError::KeyDisabled => Failure::from_kind(Kind::KeyDisabled),
+            AuthError::AccountSuspended => {
                 Failure::new(Kind::KeyDisabled, "This account is suspended.")
             }
-            Refusal::Unavailable(error) => {
+            AuthError::Unavailable(error) => {
                 log::error!("check a key: {error}");
-                Failure::of(Kind::LedgerUnavailable)
+                Failure::from_kind(Kind::LedgerUnavailable)
             }
         })
 }
@@ -471,7 +484,7 @@ mod tests {
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
         }
-        one_key(&headers)
+        extract_key(&headers)
             .map(str::to_owned)
             .map_err(|failure| failure.kind)
     }

@@ -15,7 +15,7 @@ pub struct ClientCounts {
 
 /// The limit that one more would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exceeded {
+pub enum ExceededLimit {
     Address,
     Total,
 }
@@ -25,12 +25,17 @@ impl ClientCounts {
     ///
     /// # Errors
     /// Returns the limit that one more would exceed; the limit per address first.
-    pub fn enter(&mut self, client: IpAddr, per_address: u64, total: u64) -> Result<(), Exceeded> {
-        if per_address > 0 && self.of(client) >= per_address {
-            return Err(Exceeded::Address);
+    pub fn enter(
+        &mut self,
+        client: IpAddr,
+        per_address: u64,
+        total: u64,
+    ) -> Result<(), ExceededLimit> {
+        if per_address > 0 && self.count_for(client) >= per_address {
+            return Err(ExceededLimit::Address);
         }
         if total > 0 && self.total >= total {
-            return Err(Exceeded::Total);
+            return Err(ExceededLimit::Total);
         }
         let count = self.by_client.entry(client).or_default();
         *count = count.saturating_add(1);
@@ -52,7 +57,7 @@ impl ClientCounts {
         self.total
     }
 
-    pub fn of(&self, client: IpAddr) -> u64 {
+    pub fn count_for(&self, client: IpAddr) -> u64 {
         self.by_client.get(&client).copied().unwrap_or(0)
     }
 }
@@ -67,9 +72,9 @@ mod tests {
         let mut counts = ClientCounts::default();
         assert_eq!(counts.enter(one, 2, 3), Ok(()));
         assert_eq!(counts.enter(one, 2, 3), Ok(()));
-        assert_eq!(counts.enter(one, 2, 3), Err(Exceeded::Address));
+        assert_eq!(counts.enter(one, 2, 3), Err(ExceededLimit::Address));
         assert_eq!(counts.enter(other, 2, 3), Ok(()));
-        assert_eq!(counts.enter(other, 2, 3), Err(Exceeded::Total));
+        assert_eq!(counts.enter(other, 2, 3), Err(ExceededLimit::Total));
         counts.leave(one);
         assert_eq!(counts.enter(other, 2, 3), Ok(()));
         assert_eq!(counts.enter(other, 0, 0), Ok(()), "0 is no limit");

@@ -11,13 +11,13 @@
 mod chunked;
 mod http2_frames;
 mod inbound;
-mod watched;
+mod monitored_stream;
 
-use super::client_counts::{ClientCounts, Exceeded};
-use super::framing::{self, Flaw};
-use super::reject::MalformedAnswer;
-use super::{Recorders, meter, reject};
-use crate::address::{Caller, Trusted, one_client};
+use super::client_counts::{ClientCounts, ExceededLimit};
+use super::framing::{self, RequestDefect};
+use super::reject::MalformedResponse;
+use super::{Recorders, finish, reject};
+use crate::address::{ClientAddress, TrustedProxies, client_prefix};
 use crate::config::{Limits, Settings};
 use crate::edge::intake::BodyBytes;
 use crate::protocol::failure::{Failure, Kind};
@@ -27,7 +27,8 @@ use crate::telemetry::refusals::{self, RefusalReason};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::{Version, header};
-use inbound::{BodyFraming, Inbound};
+use inbound::{BodyFraming, InboundTracker};
+use monitored_stream::MonitoredStream;
 use pingora::Result;
 use pingora::apps::ServerApp;
 use pingora::http::ResponseHeader;
@@ -48,7 +49,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use watched::Watched;
 
 /// All client connections of this process.
 pub struct Connections {
@@ -56,30 +56,30 @@ pub struct Connections {
     recorders: Recorders,
     /// Maximum number of connections that the limit on open files allows.
     descriptors: u64,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     counts: ClientCounts,
     /// Connections past their TLS handshake, by number.
-    watched: HashMap<u64, Weak<Connection>>,
+    watched: HashMap<u64, Weak<ClientConnection>>,
     next: u64,
     /// Until this instant no connection is considered idle.
     all_busy_until: Option<Instant>,
 }
 
-impl Open {
+impl OpenConnections {
     /// Returns up to `most` idle connections: those of the address with the most connections first,
     /// and of these the longest idle first. `examined` keeps every examined connection alive until
     /// the lock is free: a connection may end meanwhile, and dropping the last reference takes the
     /// lock.
-    fn idle(
+    fn select_idle(
         &mut self,
         most: usize,
         now: Instant,
-        examined: &mut Vec<Arc<Connection>>,
-    ) -> Vec<Arc<Connection>> {
+        examined: &mut Vec<Arc<ClientConnection>>,
+    ) -> Vec<Arc<ClientConnection>> {
         if self.all_busy_until.is_some_and(|until| now < until) {
             return Vec::new();
         }
@@ -88,7 +88,9 @@ impl Open {
             .iter()
             .filter_map(|found| Some((found.idle_since(now)?, found)))
             .collect();
-        idle.sort_unstable_by_key(|(since, found)| (Reverse(self.counts.of(found.client)), *since));
+        idle.sort_unstable_by_key(|(since, found)| {
+            (Reverse(self.counts.count_for(found.client)), *since)
+        });
         self.all_busy_until = idle.is_empty().then(|| now + SEARCH_INTERVAL);
         idle.truncate(most);
         idle.into_iter()
@@ -97,7 +99,7 @@ impl Open {
     }
 
     /// Closes these connections and removes them from the counts.
-    fn close(&mut self, idle: &[Arc<Connection>]) {
+    fn close(&mut self, idle: &[Arc<ClientConnection>]) {
         for connection in idle {
             self.watched.remove(&connection.number);
             if connection.is_counted.swap(false, Ordering::Relaxed) {
@@ -127,7 +129,7 @@ impl Connections {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,16 +145,16 @@ impl Connections {
     /// Counts a connection, and closes idle ones if there are too many. Returns `None` if none is
     /// idle; the new connection is then closed without a response, because a flooding client reads
     /// none.
-    fn enter(self: &Arc<Self>, socket: Option<Arc<SocketDigest>>) -> Option<Arc<Connection>> {
+    fn enter(self: &Arc<Self>, socket: Option<Arc<SocketDigest>>) -> Option<Arc<ClientConnection>> {
         let address = socket.and_then(|socket| Some(socket.peer_addr()?.as_inet()?.ip()));
         // If the peer has disconnected already, there is no address. All such connections count
         // together.
-        let client = one_client(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
+        let client = client_prefix(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
         let settings = self.settings.load();
         let limit = self.limit(&settings.limits);
         // A trusted proxy's connections carry the requests of many clients, and the gateway does
         // not know the client before the request.
-        let is_proxy = address.is_some_and(|address| settings.trust_proxy.has(address));
+        let is_proxy = address.is_some_and(|address| settings.trust_proxy.contains(address));
         let per_address = if is_proxy {
             0
         } else {
@@ -161,11 +163,11 @@ impl Connections {
         let mut examined = Vec::new();
         let mut open = self.lock();
         let mut entered = open.counts.enter(client, per_address, limit);
-        if entered == Err(Exceeded::Total) {
+        if entered == Err(ExceededLimit::Total) {
             // Close several at a time, so that a flood of new connections does not cause a new
             // search for each.
-            let most = usize::try_from(limit / CLOSED_AT_ONCE + 1).unwrap_or(usize::MAX);
-            let idle = open.idle(most, Instant::now(), &mut examined);
+            let most = usize::try_from(limit / EVICTION_DIVISOR + 1).unwrap_or(usize::MAX);
+            let idle = open.select_idle(most, Instant::now(), &mut examined);
             open.close(&idle);
             entered = open.counts.enter(client, per_address, limit);
         }
@@ -178,20 +180,20 @@ impl Connections {
         drop(examined);
         if let Err(exceeded) = entered {
             let reason = match exceeded {
-                Exceeded::Address => RefusalReason::ConnectionsPerAddress,
-                Exceeded::Total => RefusalReason::ConnectionsTotal,
+                ExceededLimit::Address => RefusalReason::ConnectionsPerAddress,
+                ExceededLimit::Total => RefusalReason::ConnectionsTotal,
             };
             refusals::record(reason, address, "too many connections");
             return None;
         }
-        Some(Arc::new(Connection {
+        Some(Arc::new(ClientConnection {
             of: Arc::clone(self),
             number,
             client,
             is_proxy,
             body_bytes: BodyBytes::default(),
             address,
-            inbound: Mutex::new(Inbound::new()),
+            inbound: Mutex::new(InboundTracker::new()),
             opened: Instant::now(),
             header_read: Duration::from_secs(settings.limits.header_read_seconds),
             header_bytes: settings.limits.header_bytes,
@@ -205,7 +207,7 @@ impl Connections {
     }
 
     /// Registers a connection, so that it can be closed when it is idle.
-    fn watch(&self, connection: &Arc<Connection>) {
+    fn watch(&self, connection: &Arc<ClientConnection>) {
         self.lock()
             .watched
             .insert(connection.number, Arc::downgrade(connection));
@@ -216,7 +218,7 @@ impl Connections {
         let mut examined = Vec::new();
         let mut open = self.lock();
         let most = open.watched.len() / 8 + 1;
-        let idle = open.idle(most, Instant::now(), &mut examined);
+        let idle = open.select_idle(most, Instant::now(), &mut examined);
         open.close(&idle);
         drop(open);
         drop(examined);
@@ -224,20 +226,24 @@ impl Connections {
 }
 
 /// As the digest of the connection, where the request finds it.
-fn digest(connection: Arc<Connection>) -> Result<ProxyDigest> {
+fn connection_digest(connection: Arc<ClientConnection>) -> Result<ProxyDigest> {
     Ok(ProxyDigest::new(
         Box::new(ResponseHeader::build_no_case(200, Some(0))?),
         Some(Box::new(connection)),
     ))
 }
 
-fn carried(digest: Option<&ProxyDigest>) -> Option<&Arc<Connection>> {
+fn connection_in_digest(digest: Option<&ProxyDigest>) -> Option<&Arc<ClientConnection>> {
     digest?.user_data.as_ref()?.downcast_ref()
 }
 
 /// Makes the TLS handshake. `None` where it fails, takes longer than a header may, or gives way to
 /// other clients.
-async fn handshake(tls: &Acceptor, stream: Stream, connection: &Connection) -> Option<Stream> {
+async fn handshake(
+    tls: &Acceptor,
+    stream: Stream,
+    connection: &ClientConnection,
+) -> Option<Stream> {
     let mut tcp = stream.into_any().downcast::<TcpStream>().ok()?;
     let mut has_begun = false;
     let accept = async {
@@ -247,7 +253,7 @@ async fn handshake(tls: &Acceptor, stream: Stream, connection: &Connection) -> O
         match tls.tls_handshake(*tcp).await {
             Ok(stream) => Some(Box::new(stream) as Stream),
             Err(error) => {
-                connection.refuse(RefusalReason::TlsHandshake, &error);
+                connection.record_refusal(RefusalReason::TlsHandshake, &error);
                 None
             }
         }
@@ -271,18 +277,18 @@ async fn handshake(tls: &Acceptor, stream: Stream, connection: &Connection) -> O
     } else {
         (RefusalReason::Silent, "nothing came in time")
     };
-    connection.refuse(reason, &detail);
+    connection.record_refusal(reason, &detail);
     None
 }
 
 /// The proxy's HTTP, behind the count, the TLS handshake and the watch.
-pub struct Guarded<A> {
+pub struct ConnectionLimiter<A> {
     app: Arc<A>,
     connections: Arc<Connections>,
     tls: Option<Acceptor>,
 }
 
-impl<A> Guarded<A> {
+impl<A> ConnectionLimiter<A> {
     /// `tls`: with it, every connection begins with a TLS handshake.
     pub fn new(app: A, connections: Arc<Connections>, tls: Option<Acceptor>) -> Self {
         Self {
@@ -294,20 +300,20 @@ impl<A> Guarded<A> {
 }
 
 #[async_trait]
-impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
+impl<A: ServerApp + Send + Sync + 'static> ServerApp for ConnectionLimiter<A> {
     async fn process_new(
         self: &Arc<Self>,
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let connection = self.connections.enter(stream.get_socket_digest())?;
-        stream.set_proxy_digest(digest(Arc::clone(&connection)).ok()?);
+        stream.set_proxy_digest(connection_digest(Arc::clone(&connection)).ok()?);
         self.connections.watch(&connection);
         if let Some(tls) = &self.tls {
             stream = handshake(tls, stream, &connection).await?;
         }
         self.app
-            .process_new(Box::new(Watched::new(stream, connection)), shutdown)
+            .process_new(Box::new(MonitoredStream::new(stream, connection)), shutdown)
             .await
     }
 
@@ -317,20 +323,20 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
 }
 
 /// Value of `header_since` while a request is in progress, so that no header is being read.
-const REQUEST: u64 = u64::MAX;
+const REQUEST_IN_PROGRESS: u64 = u64::MAX;
 /// Value of `header_since` if no byte has arrived since the last request.
-const SILENT: u64 = u64::MAX - 1;
+const NO_HEADER_YET: u64 = u64::MAX - 1;
 /// Time without a request after which a connection counts as idle: a client that has just
 /// connected, or just got a response, is about to send a request.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a search found no idle connection, time until the next search.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Divisor of the connection limit: the result is the number of idle connections that the gateway
 /// closes at a time if there are too many.
-const CLOSED_AT_ONCE: u64 = 32;
+const EVICTION_DIVISOR: u64 = 32;
 
 /// One client connection, counted until it is dropped or closed.
-pub struct Connection {
+pub struct ClientConnection {
     of: Arc<Connections>,
     number: u64,
     client: IpAddr,
@@ -342,7 +348,7 @@ pub struct Connection {
     /// Address of the peer, for the log.
     address: Option<IpAddr>,
     /// Of HTTP/1 only.
-    inbound: Mutex<Inbound>,
+    inbound: Mutex<InboundTracker>,
     opened: Instant,
     header_read: Duration,
     header_bytes: u64,
@@ -360,30 +366,36 @@ pub struct Connection {
     reader: Mutex<Option<Waker>>,
 }
 
-impl Connection {
+impl ClientConnection {
     fn now(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(SILENT - 1)
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(NO_HEADER_YET - 1)
     }
 
     /// Returns when the current header must be complete.
     fn header_deadline(&self) -> Option<Instant> {
         match self.header_since.load(Ordering::Relaxed) {
-            REQUEST | SILENT => None,
+            REQUEST_IN_PROGRESS | NO_HEADER_YET => None,
             since => Some(self.opened + Duration::from_millis(since) + self.header_read),
         }
     }
 
     /// Records that bytes have arrived. Returns true if they are the first of a header, which
     /// begins now.
-    fn heard(&self) -> bool {
+    fn begin_header(&self) -> bool {
         self.header_since
-            .compare_exchange(SILENT, self.now(), Ordering::Relaxed, Ordering::Relaxed)
+            .compare_exchange(
+                NO_HEADER_YET,
+                self.now(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
             .is_ok()
     }
 
     fn begin_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.header_since.store(REQUEST, Ordering::Relaxed);
+        self.header_since
+            .store(REQUEST_IN_PROGRESS, Ordering::Relaxed);
     }
 
     /// Many HTTP/2 requests share a connection, and Pingora's own idle timeout watches its frames.
@@ -394,7 +406,7 @@ impl Connection {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         self.idle_since.store(self.now(), Ordering::Relaxed);
         if !is_h2 {
-            self.header_since.store(SILENT, Ordering::Relaxed);
+            self.header_since.store(NO_HEADER_YET, Ordering::Relaxed);
         }
     }
 
@@ -405,11 +417,11 @@ impl Connection {
             return None;
         }
         let since = match self.header_since.load(Ordering::Relaxed) {
-            REQUEST | SILENT => self.idle_since.load(Ordering::Relaxed),
+            REQUEST_IN_PROGRESS | NO_HEADER_YET => self.idle_since.load(Ordering::Relaxed),
             header => header,
         };
         let since = self.opened + Duration::from_millis(since);
-        (now.saturating_duration_since(since) >= IDLE_AFTER).then_some(since)
+        (now.saturating_duration_since(since) >= IDLE_TIMEOUT).then_some(since)
     }
 
     fn is_closing(&self) -> bool {
@@ -453,32 +465,32 @@ impl Connection {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Whether a request is in progress.
     fn is_serving(&self) -> bool {
-        self.header_since.load(Ordering::Relaxed) == REQUEST
+        self.header_since.load(Ordering::Relaxed) == REQUEST_IN_PROGRESS
     }
 
-    fn inbound(&self) -> MutexGuard<'_, Inbound> {
+    fn inbound(&self) -> MutexGuard<'_, InboundTracker> {
         self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts and logs a refusal on this connection.
-    fn refuse(&self, reason: RefusalReason, detail: &dyn fmt::Display) {
+    fn record_refusal(&self, reason: RefusalReason, detail: &dyn fmt::Display) {
         refusals::record(reason, self.address, detail);
     }
 
     /// The library for HTTP/2 answered a request by itself, with this status alone.
     fn record_bare_answer(&self, reason: RefusalReason, status: u16) {
-        let answer = MalformedAnswer::bare(status);
-        self.refuse(
+        let answer = MalformedResponse::bare(status);
+        self.record_refusal(
             reason,
             &format_args!(
                 "a request of HTTP/2, answered {status}. Request {}",
                 answer.request_id
             ),
         );
-        meter::record_malformed(
+        finish::record_malformed(
             &self.of.recorders,
             &answer,
             reason,
@@ -489,7 +501,7 @@ impl Connection {
 
     /// The answer to a malformed HTTP/1 request, for which Pingora is writing `by_pingora`; counted
     /// and logged.
-    fn answer_malformed(&self, by_pingora: &[u8]) -> Vec<u8> {
+    fn malformed_response(&self, by_pingora: &[u8]) -> Vec<u8> {
         let inbound = self.inbound();
         let (method, target, _) = framing::first_line_words(inbound.header());
         let (failure, reason) = if by_pingora
@@ -500,7 +512,7 @@ impl Connection {
             let failure = Failure::new(Kind::WrongMethod, reject::NO_TUNNELS);
             (failure, RefusalReason::RequestLine)
         } else {
-            let flaw = framing::flaw_of_header(inbound.header());
+            let flaw = framing::header_defect(inbound.header());
             (Failure::from(flaw), flaw.reason)
         };
         let (is_head, method, path) = (
@@ -509,15 +521,15 @@ impl Connection {
             loggable_path(target),
         );
         drop(inbound);
-        let answer = reject::malformed(&failure, &path, is_head);
-        self.refuse(
+        let answer = reject::build_malformed_response(&failure, &path, is_head);
+        self.record_refusal(
             reason,
             &format_args!(
                 "{method} {path}: {} Request {}",
                 failure.message, answer.request_id
             ),
         );
-        meter::record_malformed(
+        finish::record_malformed(
             &self.of.recorders,
             &answer,
             reason,
@@ -528,7 +540,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         let mut open = self.of.lock();
         open.watched.remove(&self.number);
@@ -543,9 +555,9 @@ impl Drop for Connection {
 
 /// Returns the origin of a request: the peer of its connection or, if the peer is a trusted proxy,
 /// the client that it names.
-pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
+pub fn client_address(session: &Session, trusted: &TrustedProxies) -> Option<ClientAddress> {
     let peer = session.client_addr()?.as_inet()?.ip();
-    let mut caller = trusted.caller(peer, &session.req_header().headers);
+    let mut caller = trusted.resolve_client(peer, &session.req_header().headers);
     caller.is_https |= session
         .digest()
         .is_some_and(|digest| digest.ssl_digest.is_some());
@@ -554,13 +566,13 @@ pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
 
 /// Returns the counter of the body bytes that the requests on a client's connection hold. `None`
 /// for a trusted proxy's connection.
-pub fn body_bytes(digest: Option<&Digest>) -> Option<BodyBytes> {
+pub fn body_byte_counter(digest: Option<&Digest>) -> Option<BodyBytes> {
     let connection = connection(digest)?;
     (!connection.is_proxy).then(|| Arc::clone(&connection.body_bytes))
 }
 
-fn connection(digest: Option<&Digest>) -> Option<&Arc<Connection>> {
-    carried(digest?.proxy_digest.as_deref())
+fn connection(digest: Option<&Digest>) -> Option<&Arc<ClientConnection>> {
+    connection_in_digest(digest?.proxy_digest.as_deref())
 }
 
 /// With which code the stream of this HTTP/2 request was reset; `None` where it was not.
@@ -602,13 +614,13 @@ pub fn begin_request(session: &Session) {
 }
 
 /// Returns how the body of the current HTTP/1 request is malformed, as far as it has arrived.
-pub fn body_flaw(digest: Option<&Digest>) -> Option<Flaw> {
-    connection(digest)?.inbound().flaw()
+pub fn body_defect(digest: Option<&Digest>) -> Option<RequestDefect> {
+    connection(digest)?.inbound().defect()
 }
 
 /// Records that a request has ended. On an HTTP/1 connection, the next bytes are the header of the
 /// next request.
-pub fn request_is_over(digest: Option<&Digest>, is_h2: bool) {
+pub fn finish_request(digest: Option<&Digest>, is_h2: bool) {
     if let Some(connection) = connection(digest) {
         connection.end_request(is_h2);
     }

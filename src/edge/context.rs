@@ -3,24 +3,24 @@
 
 use super::activity::ReceiptLookup;
 use super::admit::Fallbacks;
-use super::cors::Cors;
-use super::intake::Shared;
+use super::cors::CorsHeaders;
+use super::cpu_pool::CpuWorker;
+use super::intake::ExchangeState;
 use super::pages::PagePermit;
 use super::panics;
-use super::pool::CpuWorker;
-use super::reply::Reply;
-use super::trace::Trace;
-use super::turn::Turn;
+use super::response::UpstreamResponse;
+use super::trace::RequestTrace;
+use super::turn::MeteredTurn;
 use crate::account::Principal;
-use crate::address::Caller;
+use crate::address::ClientAddress;
 use crate::billing::Hold;
-use crate::catalog::Model;
+use crate::catalog::CatalogModel;
 use crate::config::Settings;
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::store::ledger::Outcome;
-use crate::upstreams::{Endpoints, Lease};
+use crate::store::ledger::RequestOutcome;
+use crate::upstreams::{EndpointLease, EndpointPool};
 use crate::usage::{MeteringTerms, Usage, UsageBounds, UsageEstimator};
 use bytes::Bytes;
 use std::fmt;
@@ -31,21 +31,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// One request, from its header to its access record.
-pub struct Context {
+pub struct RequestContext {
     /// `req_` and 32 hex digits.
     pub request_id: String,
     pub arrived: Instant,
     /// Origin of the request, known once its header has arrived; unless its peer has disconnected
     /// already.
-    pub caller: Option<Caller>,
+    pub caller: Option<ClientAddress>,
     /// Method and path for the log. Set only with an access log.
     pub target: Option<Box<(String, String)>>,
     /// Trace of the request, if it is traced.
-    pub trace: Option<Box<Trace>>,
+    pub trace: Option<Box<RequestTrace>>,
     /// The account and key that pay, and when the gateway knew them.
     pub principal: Option<(Principal, Instant)>,
     /// CORS headers for the response. Set only on the API's paths, and if some page may call them.
-    pub cors: Option<Cors>,
+    pub cors: Option<CorsHeaders>,
     /// Protocol that determines the shape of a failure.
     pub surface: Protocol,
     /// What the request is counted and logged as.
@@ -102,7 +102,7 @@ pub enum Stage {
         _permit: SidecarPermit,
     },
     /// The request is on its way to a vendor, with credit reserved.
-    Call(Box<Call>),
+    Call(Box<AdmittedRequest>),
 }
 
 /// Permit that counts a request to the sidecar for as long as the request lasts.
@@ -112,16 +112,16 @@ pub enum SidecarPermit {
 }
 
 /// A request that was admitted.
-pub struct Call {
+pub struct AdmittedRequest {
     pub settings: Arc<Settings>,
-    pub model: Arc<Model>,
+    pub model: Arc<CatalogModel>,
     pub upstream: Upstream,
     /// `None` for free requests, and once the hold has ended.
     pub hold: Option<Hold>,
     /// Size of the client's body, in bytes.
     pub body_bytes: u64,
     /// The turn, which provides the usage estimate.
-    pub turn: Turn,
+    pub turn: MeteredTurn,
     /// Maximum usage at the current model.
     pub usage_bounds: UsageBounds,
     /// Size of the body that the vendor gets, in bytes.
@@ -129,11 +129,11 @@ pub struct Call {
     pub stream: bool,
     /// Changes to the request, for `x-gateway-warnings`.
     pub warnings: Vec<String>,
-    pub reply: Reply,
-    pub shared: Arc<Shared>,
+    pub reply: UpstreamResponse,
+    pub shared: Arc<ExchangeState>,
     /// What a retry without reasoning needs, if the vendor refuses the reasoning of a translated
     /// request. Taken when used.
-    pub again: Option<Again>,
+    pub again: Option<RetryWithoutReasoning>,
     /// Models that may answer instead, until one has begun to.
     pub fallbacks: Option<Box<Fallbacks>>,
     /// Why the request failed. The client gets it when no attempt is left.
@@ -145,13 +145,13 @@ pub struct Call {
     /// When the vendor's header arrived.
     pub vendor_answered: Option<Instant>,
     /// Outcome of the request, and its cost.
-    pub billed: Option<(Outcome, Micro)>,
+    pub billed: Option<(RequestOutcome, Micro)>,
     /// CPU pool for work on large bodies.
     pub cpu: CpuWorker,
-    pub in_flight: InFlight,
+    pub in_flight: InFlightGuard,
 }
 
-impl Call {
+impl AdmittedRequest {
     /// Returns how the usage is metered at the current model.
     pub fn metering_terms(&self) -> MeteringTerms {
         MeteringTerms::new(self.turn.estimator(), self.usage_bounds)
@@ -167,7 +167,7 @@ impl Call {
 }
 
 /// What is needed to encode a translated request again.
-pub struct Again {
+pub struct RetryWithoutReasoning {
     pub surface: Protocol,
     /// Strict mode: no retry if anything else would be lost.
     pub strict: bool,
@@ -191,7 +191,7 @@ pub struct Upstream {
     /// Whether the gateway requests a stream, whether or not the client did.
     pub streams: bool,
     /// The vendor's endpoints. Each attempt uses one of them.
-    pub endpoints: Arc<Endpoints>,
+    pub endpoints: Arc<EndpointPool>,
     /// Hash of the conversation, if it should keep its endpoint.
     pub key: Option<u64>,
     /// Number of attempts at endpoints of earlier models.
@@ -199,7 +199,7 @@ pub struct Upstream {
     /// Indexes of the endpoints at which attempts began.
     pub tried: Vec<usize>,
     /// Slot of the running attempt at its endpoint.
-    pub lease: Option<Lease>,
+    pub lease: Option<EndpointLease>,
     /// Socket of the running attempt.
     pub socket: Option<RawFd>,
     /// Addresses of that endpoint that were tried.
@@ -222,7 +222,7 @@ pub struct Upstream {
 
 impl Upstream {
     /// Returns the state before the first attempt.
-    pub fn to(endpoints: Arc<Endpoints>) -> Self {
+    pub fn new(endpoints: Arc<EndpointPool>) -> Self {
         Self {
             path: "",
             version: None,
@@ -246,16 +246,16 @@ impl Upstream {
 }
 
 /// Counts the request among those that a drain waits for.
-pub struct InFlight(Arc<AtomicUsize>);
+pub struct InFlightGuard(Arc<AtomicUsize>);
 
-impl InFlight {
+impl InFlightGuard {
     pub fn enter(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -263,7 +263,7 @@ impl Drop for InFlight {
 
 /// How the time of a response is divided, in sequence, up to the vendor's header.
 #[derive(Debug, Clone, Copy)]
-pub struct Phases {
+pub struct PhaseTimings {
     /// Time to authenticate the key.
     pub auth: Duration,
     /// Time to receive the client's body.
@@ -275,7 +275,7 @@ pub struct Phases {
 }
 
 /// Formats the phases as the value of a `server-timing` header, in milliseconds.
-impl fmt::Display for Phases {
+impl fmt::Display for PhaseTimings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut part = |name: &str, time: Duration| {
             write!(
@@ -295,15 +295,15 @@ impl fmt::Display for Phases {
 
 /// A panic ends the request's task. The state of the request outlives the task, so that the gateway
 /// can answer and record the request.
-impl Drop for Context {
+impl Drop for RequestContext {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            panics::keep(self);
+            panics::keep_context(self);
         }
     }
 }
 
-impl Context {
+impl RequestContext {
     pub fn new() -> Self {
         Self {
             request_id: format!("req_{}", uuid::Uuid::now_v7().simple()),
@@ -322,12 +322,12 @@ impl Context {
     }
 
     /// Returns how the time of a request was spent so far.
-    pub fn phases(&self) -> Option<Phases> {
+    pub fn phases(&self) -> Option<PhaseTimings> {
         let Stage::Call(call) = &self.stage else {
             return None;
         };
         let authenticated = self.principal.as_ref().map_or(self.arrived, |(_, at)| *at);
-        Some(Phases {
+        Some(PhaseTimings {
             auth: authenticated.duration_since(self.arrived),
             body: call.body_read.duration_since(authenticated),
             admit: call.admitted.duration_since(call.body_read),
@@ -355,7 +355,7 @@ impl Context {
         }
     }
 
-    pub fn call(&mut self) -> Option<&mut Call> {
+    pub fn call(&mut self) -> Option<&mut AdmittedRequest> {
         match &mut self.stage {
             Stage::Call(call) => Some(call),
             _ => None,

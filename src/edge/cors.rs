@@ -5,7 +5,7 @@
 //! never to cookies: no response allows credentials, and a page sends its key in a header that it
 //! sets itself.
 
-use super::context::Context;
+use super::context::RequestContext;
 use super::reject;
 use crate::config::{CorsOrigins, Settings};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
 /// Methods that the API's paths support.
-const METHODS: &str = "GET, POST, OPTIONS";
+const ALLOWED_METHODS: &str = "GET, POST, OPTIONS";
 /// How long a browser may cache the response to a preflight, in seconds: the longest time that any
 /// browser accepts.
 const MAX_AGE_SECONDS: u32 = 7_200;
@@ -23,7 +23,7 @@ const MAX_AGE_SECONDS: u32 = 7_200;
 const MAX_NAMES: usize = 64;
 
 /// Header fields that official SDKs send from a browser.
-const HEADERS: [&str; 14] = [
+const ALLOWED_HEADERS: [&str; 14] = [
     "authorization",
     "x-api-key",
     "content-type",
@@ -40,15 +40,15 @@ const HEADERS: [&str; 14] = [
     "tracestate",
 ];
 /// Prefixes of other allowed header fields.
-const PREFIXES: [&str; 4] = ["anthropic-", "openai-", "x-stainless-", "x-gateway-"];
+const ALLOWED_HEADER_PREFIXES: [&str; 4] = ["anthropic-", "openai-", "x-stainless-", "x-gateway-"];
 
 /// CORS headers for each response to a request.
-pub struct Cors {
+pub struct CorsHeaders {
     /// `None` if the request has no origin, or one that may not call.
     allow_origin: Option<HeaderValue>,
 }
 
-impl Cors {
+impl CorsHeaders {
     /// Returns `None` if no page of another origin may call the API.
     pub fn from_request(origins: &CorsOrigins, headers: &HeaderMap) -> Option<Self> {
         let mut given = headers.get_all(header::ORIGIN).iter();
@@ -76,14 +76,14 @@ impl Cors {
 }
 
 /// Whether the request only asks which methods and headers a page may send.
-pub fn is_preflight(session: &Session, ctx: &Context) -> bool {
+pub fn is_preflight(session: &Session, ctx: &RequestContext) -> bool {
     ctx.cors.is_some() && session.req_header().method == Method::OPTIONS
 }
 
 /// Answers a preflight. A browser whose page may not call gets no header that would allow it.
 pub async fn answer_preflight(
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     settings: &Settings,
 ) -> Result<()> {
     ctx.status = 204;
@@ -93,20 +93,20 @@ pub async fn answer_preflight(
         .as_ref()
         .is_some_and(|cors| cors.allow_origin.is_some())
     {
-        head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)?;
+        head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS)?;
         head.insert_header(
             header::ACCESS_CONTROL_ALLOW_HEADERS,
-            allowed_names(session, settings),
+            allowed_headers(session, settings),
         )?;
         head.insert_header(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECONDS)?;
     }
-    head.insert_header(header::ALLOW, METHODS)?;
-    reject::send(session, ctx, head, Bytes::new()).await
+    head.insert_header(header::ALLOW, ALLOWED_METHODS)?;
+    reject::send_response(session, ctx, head, Bytes::new()).await
 }
 
 /// Returns those of the requested header fields that are allowed. If none is requested, returns all
 /// fields that this file lists by name.
-fn allowed_names(session: &Session, settings: &Settings) -> String {
+fn allowed_headers(session: &Session, settings: &Settings) -> String {
     let asked = session
         .req_header()
         .headers
@@ -120,7 +120,7 @@ fn allowed_names(session: &Session, settings: &Settings) -> String {
         .filter(|name| !name.is_empty())
         .collect();
     if names.is_empty() {
-        return HEADERS.join(", ");
+        return ALLOWED_HEADERS.join(", ");
     }
     let allowed = names
         .iter()
@@ -133,8 +133,13 @@ fn is_allowed(name: &str, version_headers: &[String]) -> bool {
     let is_token = name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    let is_known = HEADERS.contains(&name) || version_headers.iter().any(|version| version == name);
-    is_token && (is_known || PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+    let is_known =
+        ALLOWED_HEADERS.contains(&name) || version_headers.iter().any(|version| version == name);
+    is_token
+        && (is_known
+            || ALLOWED_HEADER_PREFIXES
+                .iter()
+                .any(|prefix| name.starts_with(prefix)))
 }
 
 #[cfg(test)]
@@ -146,7 +151,7 @@ mod tests {
         for origin in given {
             headers.append(header::ORIGIN, origin.parse().unwrap());
         }
-        let cors = Cors::from_request(origins, &headers)?;
+        let cors = CorsHeaders::from_request(origins, &headers)?;
         cors.allow_origin
             .map(|origin| origin.to_str().unwrap().to_owned())
     }

@@ -6,7 +6,7 @@
 //! then one of the two sees a request that the other does not. So the gateway refuses ambiguous
 //! requests here, and closes their connections. This file must not look at keys or bodies.
 
-use super::{connections, own};
+use super::{connections, local_api};
 use crate::config::Limits;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::refusals::RefusalReason;
@@ -19,7 +19,7 @@ use pingora::proxy::Session;
 const FIELD_OVERHEAD: usize = 32;
 
 /// Header fields that apply only between the client and this process.
-const HOP: [&str; 5] = [
+const HOP_HEADERS: [&str; 5] = [
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -31,7 +31,7 @@ const HOP: [&str; 5] = [
 /// Otherwise a field that `connection` lists would be removed from the gateway's own request, and
 /// the client may list fields that only the gateway may set. The gateway supports no protocol
 /// upgrade.
-pub fn end_hop(session: &mut Session) -> bool {
+pub fn remove_hop_headers(session: &mut Session) -> bool {
     let head = session.req_header_mut();
     let says_close = |value: &HeaderValue| {
         value
@@ -45,7 +45,7 @@ pub fn end_hop(session: &mut Session) -> bool {
             .get_all(header::CONNECTION)
             .iter()
             .any(says_close);
-    for name in HOP {
+    for name in HOP_HEADERS {
         head.remove_header(name);
     }
     closes
@@ -53,24 +53,24 @@ pub fn end_hop(session: &mut Session) -> bool {
 
 /// How a request is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flaw {
+pub struct RequestDefect {
     pub reason: RefusalReason,
     /// Sentence for the client.
     pub message: &'static str,
 }
 
-impl From<Flaw> for Failure {
-    fn from(flaw: Flaw) -> Self {
+impl From<RequestDefect> for Failure {
+    fn from(flaw: RequestDefect) -> Self {
         Failure::new(Kind::InvalidRequest, flaw.message)
     }
 }
 
 /// Returns the defect of a header that Pingora did not accept, as far as it has arrived.
-pub fn flaw_of_header(raw: &[u8]) -> Flaw {
+pub fn header_defect(raw: &[u8]) -> RequestDefect {
     let (method, target, version) = first_line_words(raw);
     let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_uppercase);
     if !is_method || target.is_empty() || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
-        return flaw(RefusalReason::RequestLine, FIRST_LINE);
+        return defect(RefusalReason::RequestLine, MALFORMED_FIRST_LINE);
     }
     let end = raw
         .iter()
@@ -82,7 +82,7 @@ pub fn flaw_of_header(raw: &[u8]) -> Flaw {
     } else {
         Version::HTTP_11
     };
-    match is_plain(&raw[..end], version) {
+    match check_header(&raw[..end], version) {
         // In an incomplete header, a field that has not arrived is not missing.
         Err(flaw) if is_whole || flaw.reason != RefusalReason::Host => flaw,
         _ => header_field("The request's header is malformed."),
@@ -106,13 +106,13 @@ pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
 /// # Errors
 /// Returns 400 if the request is ambiguous and 431 if its header is too large, each with the reason
 /// under which the refusal is counted.
-pub fn judge(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, Box<Failure>)> {
-    let refused = |flaw: Flaw| (flaw.reason, Box::new(Failure::from(flaw)));
+pub fn validate(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, Box<Failure>)> {
+    let refused = |flaw: RequestDefect| (flaw.reason, Box::new(Failure::from(flaw)));
     let head = session.req_header();
     let size = match session.downstream_session.as_ref() {
         ServerSession::H1(h1) => {
             let raw = h1.get_headers_raw_bytes();
-            is_plain(&raw, head.version).map_err(refused)?;
+            check_header(&raw, head.version).map_err(refused)?;
             raw.len()
         }
         _ => head
@@ -131,27 +131,27 @@ pub fn judge(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, B
         );
         return Err((RefusalReason::HeaderTooLarge, Box::new(failure)));
     }
-    one_target(head).map_err(refused)?;
-    connections::body_flaw(session.digest()).map_or(Ok(()), |flaw| Err(refused(flaw)))
+    check_target(head).map_err(refused)?;
+    connections::body_defect(session.digest()).map_or(Ok(()), |flaw| Err(refused(flaw)))
 }
 
-fn flaw(reason: RefusalReason, message: &'static str) -> Flaw {
-    Flaw { reason, message }
+fn defect(reason: RefusalReason, message: &'static str) -> RequestDefect {
+    RequestDefect { reason, message }
 }
 
-fn header_field(message: &'static str) -> Flaw {
-    flaw(RefusalReason::HeaderField, message)
+fn header_field(message: &'static str) -> RequestDefect {
+    defect(RefusalReason::HeaderField, message)
 }
 
-fn body_framing(message: &'static str) -> Flaw {
-    flaw(RefusalReason::Framing, message)
+fn body_framing(message: &'static str) -> RequestDefect {
+    defect(RefusalReason::Framing, message)
 }
 
-const FIRST_LINE: &str = "The request's first line is not `METHOD TARGET VERSION`.";
+const MALFORMED_FIRST_LINE: &str = "The request's first line is not `METHOD TARGET VERSION`.";
 
 /// Checks that an HTTP/1 header has only one interpretation as it arrived.
-fn is_plain(raw: &[u8], version: Version) -> Result<(), Flaw> {
-    let mut seen = Framing::default();
+fn check_header(raw: &[u8], version: Version) -> Result<(), RequestDefect> {
+    let mut seen = FramingFields::default();
     let mut has_begun = false;
     for line in raw.split_inclusive(|byte| *byte == b'\n') {
         let line = line
@@ -162,26 +162,26 @@ fn is_plain(raw: &[u8], version: Version) -> Result<(), Flaw> {
             (true, false) => {}
             (true, true) => break,
             (false, false) => {
-                is_first_line(line)?;
+                check_first_line(line)?;
                 has_begun = true;
             }
-            (false, true) => seen.field(line)?,
+            (false, true) => seen.add_field(line)?,
         }
     }
-    seen.judge(version)
+    seen.validate(version)
 }
 
-fn is_first_line(line: &[u8]) -> Result<(), Flaw> {
+fn check_first_line(line: &[u8]) -> Result<(), RequestDefect> {
     let spaces = line.iter().filter(|byte| **byte == b' ').count();
     if spaces == 2 && line.iter().all(|byte| (0x20..0x7f).contains(byte)) {
         return Ok(());
     }
-    Err(flaw(RefusalReason::RequestLine, FIRST_LINE))
+    Err(defect(RefusalReason::RequestLine, MALFORMED_FIRST_LINE))
 }
 
 /// The fields that define where a request ends and which host it addresses.
 #[derive(Default)]
-struct Framing<'a> {
+struct FramingFields<'a> {
     lengths: usize,
     length: &'a [u8],
     codings: usize,
@@ -189,8 +189,8 @@ struct Framing<'a> {
     hosts: usize,
 }
 
-impl<'a> Framing<'a> {
-    fn field(&mut self, line: &'a [u8]) -> Result<(), Flaw> {
+impl<'a> FramingFields<'a> {
+    fn add_field(&mut self, line: &'a [u8]) -> Result<(), RequestDefect> {
         if line.iter().any(|byte| *byte == b'\r' || *byte == 0) {
             return Err(header_field(
                 "A line of the request's header holds a control character.",
@@ -219,7 +219,7 @@ impl<'a> Framing<'a> {
         Ok(())
     }
 
-    fn judge(&self, version: Version) -> Result<(), Flaw> {
+    fn validate(&self, version: Version) -> Result<(), RequestDefect> {
         if self.lengths + self.codings > 1 {
             return Err(body_framing("The request's body is framed twice."));
         }
@@ -241,7 +241,7 @@ impl<'a> Framing<'a> {
             return if self.hosts == 1 {
                 Ok(())
             } else {
-                Err(flaw(
+                Err(defect(
                     RefusalReason::Host,
                     "The request has not exactly one host field.",
                 ))
@@ -256,10 +256,10 @@ impl<'a> Framing<'a> {
 }
 
 /// Checks that all parsers read the target as the same path.
-fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
+fn check_target(head: &RequestHeader) -> Result<(), RequestDefect> {
     // HTTP/2 carries the authority separately, HTTP/1 in the host field.
     if head.version != Version::HTTP_2 && !head.raw_path().starts_with(b"/") {
-        return Err(flaw(
+        return Err(defect(
             RefusalReason::Path,
             "The request's target is not a path.",
         ));
@@ -267,14 +267,21 @@ fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
     let path = head.uri.path();
     // A model's id may contain a slash, which clients escape in the path. Check the path in the
     // form in which the model is looked up.
-    let below = ["/v1/v1", "/v1", ""]
-        .into_iter()
-        .find_map(|before| path.strip_prefix(before)?.strip_prefix(own::MODELS_BELOW));
-    let looked_up = below.map(|id| format!("{}{}", own::MODELS_BELOW, own::model_id(id)));
-    if is_one_path(looked_up.as_deref().unwrap_or(path)) {
+    let below = ["/v1/v1", "/v1", ""].into_iter().find_map(|before| {
+        path.strip_prefix(before)?
+            .strip_prefix(local_api::MODELS_PREFIX)
+    });
+    let looked_up = below.map(|id| {
+        format!(
+            "{}{}",
+            local_api::MODELS_PREFIX,
+            local_api::decode_model_id(id)
+        )
+    });
+    if is_unambiguous_path(looked_up.as_deref().unwrap_or(path)) {
         Ok(())
     } else {
-        Err(flaw(
+        Err(defect(
             RefusalReason::Path,
             "The request's path could be read in more than one way.",
         ))
@@ -282,7 +289,7 @@ fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
 }
 
 /// Whether the path can be compared with another without resolving or decoding anything.
-fn is_one_path(path: &str) -> bool {
+fn is_unambiguous_path(path: &str) -> bool {
     let mut bytes = path.bytes();
     while let Some(byte) = bytes.next() {
         let is_plain = match byte {
@@ -316,7 +323,7 @@ mod tests {
     use super::*;
 
     fn plain(head: &str) -> bool {
-        is_plain(head.as_bytes(), Version::HTTP_11).is_ok()
+        check_header(head.as_bytes(), Version::HTTP_11).is_ok()
     }
 
     #[test]
@@ -348,7 +355,7 @@ mod tests {
     #[test]
     fn a_request_of_http_1_0_has_no_body() {
         let with = |fields: &str| {
-            is_plain(
+            check_header(
                 format!("GET / HTTP/1.0\r\n{fields}\r\n").as_bytes(),
                 Version::HTTP_10,
             )
@@ -369,7 +376,7 @@ mod tests {
             "/models/a%20b",
             "/models/a%3Ab",
         ] {
-            assert!(is_one_path(path), "{path}");
+            assert!(is_unambiguous_path(path), "{path}");
         }
         for path in [
             "//v1/messages",
@@ -391,7 +398,7 @@ mod tests {
             "/v1/%5c",
             "/v1/%3b",
         ] {
-            assert!(!is_one_path(path), "{path}");
+            assert!(!is_unambiguous_path(path), "{path}");
         }
     }
 }

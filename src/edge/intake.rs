@@ -14,55 +14,55 @@
 
 mod body;
 mod body_share;
+mod buffered_session;
 mod coding;
-mod early_answer;
-mod replay;
+mod early_response;
+mod tcp_cork;
 #[cfg(test)]
 mod tests;
-mod together;
 
-pub use body::{ReceivedBody, announced_bytes, read_body, read_page_body};
+pub use body::{ReceivedBody, declared_body_bytes, read_body, read_page_body};
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
-pub use early_answer::{discard_body, keep_alive_past_body};
+pub use early_response::{discard_body, keep_alive_past_body};
 
 use super::shutdown::Shutdown;
-use crate::idempotency::{Decision, Running};
-use crate::protocol::aside::SignOfLife;
+use crate::idempotency::{IdempotencyGuard, KeyCommit};
+use crate::protocol::keepalive::KeepAlive;
+use buffered_session::{BufferedDownstream, RESTORE_SESSION_CODE};
 use bytes::Bytes;
 use http::HeaderValue;
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
-use replay::{HAND_BACK, Replay};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use together::Corked;
+use tcp_cork::TcpCorkGuard;
 
 /// State that the response filters and the wrapped session share.
 #[derive(Default)]
-pub struct Shared(Mutex<State>);
+pub struct ExchangeState(Mutex<ExchangeInner>);
 
 /// Produced when it is needed: by then more of the stream is known.
-type Epitaph = Box<dyn FnOnce() -> Vec<u8> + Send>;
+type TerminalError = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 #[derive(Default)]
-struct State {
-    late: Late,
+struct ExchangeInner {
+    late: DeferredHead,
     /// The failure that ends a stream whose vendor breaks off, in a form that the client can read.
-    epitaph: Option<Epitaph>,
-    progress: Progress,
+    epitaph: Option<TerminalError>,
+    progress: ResponseProgress,
     handed_back: Option<Box<HttpSession>>,
     /// Claim of the request's idempotency key, until its outcome is decided.
-    keyed: Option<Box<Running>>,
+    keyed: Option<Box<IdempotencyGuard>>,
     /// Outcome of the idempotency key, once it is decided. The store may not have written it yet.
-    decision: Option<Decision>,
+    decision: Option<KeyCommit>,
     /// Cork of the running attempt's connection, until the vendor has the body.
-    corked: Option<Corked>,
+    corked: Option<TcpCorkGuard>,
     /// Body that further attempts send instead of the first one.
     body: Option<Bytes>,
     /// Keep-alive for a client that waits too long for the next event. Its bytes are produced when
     /// they are sent, because events may be numbered.
-    keep_alive: Option<SignOfLife>,
+    keep_alive: Option<KeepAlive>,
     /// Start of a stream, before any useful content. The gateway withholds it from the client, so
     /// that until then another attempt is possible.
     opening: Vec<u8>,
@@ -70,11 +70,11 @@ struct State {
 
 /// Maximum size of a withheld stream opening, in bytes. Some vendors repeat the whole request in
 /// it.
-const OPENING_BYTES_MAX: usize = 262_144;
+const MAX_OPENING_BYTES: usize = 262_144;
 
 /// Parts of the response head that are known only once its body is.
 #[derive(Default)]
-pub struct Late {
+pub struct DeferredHead {
     pub status: Option<u16>,
     pub content_length: Option<usize>,
     pub headers: Vec<(&'static str, HeaderValue)>,
@@ -82,7 +82,7 @@ pub struct Late {
 
 /// Progress of the response.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Progress {
+pub struct ResponseProgress {
     /// Whether the last bytes of the response have passed. Only the end of the framing is missing.
     pub completed: bool,
     /// When the last bytes passed.
@@ -100,7 +100,7 @@ pub struct Progress {
     pub first_byte: Option<Instant>,
     /// Whether a keep-alive went to the client, which fixes the status.
     pub kept_alive: bool,
-    pub ended: Option<Ended>,
+    pub ended: Option<AbortReason>,
     /// Number of attempts that were started.
     attempt: u32,
     /// Whether the running attempt's connection speaks HTTP/2.
@@ -110,21 +110,21 @@ pub struct Progress {
     sent_at: Option<Instant>,
     client_left: Option<Instant>,
     blocked_until: Option<Instant>,
-    blame: Option<Blame>,
+    blame: Option<FailureCause>,
 }
 
 /// Who caused an incomplete response: the side that the gateway saw leave or fail first. If the
 /// other side does the same an instant later, while the gateway still reports the first, nothing
 /// changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blame {
+enum FailureCause {
     Client,
     Vendor,
 }
 
 /// Why this side stopped reading from the vendor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum AbortReason {
     /// The time for the whole request is over.
     Total,
     /// The vendor sent no header in time. Another endpoint may.
@@ -141,7 +141,7 @@ pub enum Ended {
     Shutdown,
 }
 
-impl Progress {
+impl ResponseProgress {
     /// Whether anything went to the client, so that no other attempt is possible.
     pub fn has_begun(&self) -> bool {
         self.first_byte.is_some() || self.kept_alive
@@ -153,34 +153,34 @@ impl Progress {
     }
 
     /// Whether the client has disconnected.
-    pub fn client_left(&self) -> bool {
+    pub fn has_client_left(&self) -> bool {
         self.client_left.is_some()
     }
 
     /// Returns for how long the vendor has had the whole request of the running attempt. `None` if
     /// it does not have it.
-    pub fn sent_for(&self) -> Option<Duration> {
+    pub fn time_since_sent(&self) -> Option<Duration> {
         self.sent_at.map(|at| at.elapsed())
     }
 
     /// Whether the vendor failed, and not because of the client.
-    pub fn vendor_is_the_cause(&self) -> bool {
-        self.blame == Some(Blame::Vendor)
+    pub fn is_vendor_fault(&self) -> bool {
+        self.blame == Some(FailureCause::Vendor)
     }
 
     /// Whether the client disconnected before the vendor failed, or stopped reading and may have
     /// caused the failure.
-    pub fn client_is_the_cause(&self) -> bool {
-        self.blame == Some(Blame::Client)
+    pub fn is_client_fault(&self) -> bool {
+        self.blame == Some(FailureCause::Client)
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ExchangeState {
+    fn lock(&self) -> MutexGuard<'_, ExchangeInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> ResponseProgress {
         self.lock().progress
     }
 
@@ -196,11 +196,11 @@ impl Shared {
         state.progress.ended = None;
         state.progress.finishing = false;
         state.progress.counted_at = None;
-        state.progress.blame = state.progress.client_left.map(|_| Blame::Client);
+        state.progress.blame = state.progress.client_left.map(|_| FailureCause::Client);
     }
 
     /// Records that the whole body of the running attempt has been handed over.
-    fn set_sent(&self) {
+    fn mark_sent(&self) {
         self.lock()
             .progress
             .sent_at
@@ -209,9 +209,9 @@ impl Shared {
 
     /// Withholds a piece of a stream's opening from the client. Returns `false` if the opening
     /// would become too large; the piece must then be sent.
-    pub fn keep_opening(&self, piece: &[u8]) -> bool {
+    pub fn buffer_opening(&self, piece: &[u8]) -> bool {
         let opening = &mut self.lock().opening;
-        let fits = opening.len().saturating_add(piece.len()) <= OPENING_BYTES_MAX;
+        let fits = opening.len().saturating_add(piece.len()) <= MAX_OPENING_BYTES;
         if fits {
             opening.extend_from_slice(piece);
         }
@@ -226,66 +226,66 @@ impl Shared {
     /// Makes head and body of the running attempt leave together over this connection, which no
     /// other request shares.
     pub fn cork(&self, socket: RawFd) {
-        self.lock().corked = Corked::new(socket);
+        self.lock().corked = TcpCorkGuard::new(socket);
     }
 
     /// Records that the client has disconnected.
-    fn client_left(&self) {
+    fn mark_client_left(&self) {
         let progress = &mut self.lock().progress;
         progress.client_left.get_or_insert_with(Instant::now);
-        progress.blame.get_or_insert(Blame::Client);
+        progress.blame.get_or_insert(FailureCause::Client);
     }
 
     /// Records that the vendor failed: it broke off, reported an error, or was silent for too long.
     /// For a while after a write that the client blocked, the failure counts as caused by the
     /// client.
-    pub fn vendor_failed(&self) {
+    pub fn mark_vendor_failed(&self) {
         let progress = &mut self.lock().progress;
         let held_up = progress
             .blocked_until
             .is_some_and(|until| Instant::now() < until);
         progress.blame.get_or_insert(if held_up {
-            Blame::Client
+            FailureCause::Client
         } else {
-            Blame::Vendor
+            FailureCause::Vendor
         });
     }
 
     /// Sets what is known of a model's response before it begins: whether it may contain hidden
     /// reasoning, and the keep-alive for a client that waits for it.
-    pub fn expect(&self, unseen: bool, keep_alive: Option<SignOfLife>) {
+    pub fn set_response_expectations(&self, unseen: bool, keep_alive: Option<KeepAlive>) {
         let mut state = self.lock();
         state.progress.unseen = unseen;
         state.keep_alive = keep_alive;
     }
 
-    pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
+    pub fn set_idempotency(&self, keyed: Option<Box<IdempotencyGuard>>) {
         let mut state = self.lock();
         if state.decision.is_none() {
-            state.decision = keyed.as_ref().map(|keyed| keyed.decision());
+            state.decision = keyed.as_ref().map(|keyed| keyed.key_commit());
         }
         state.keyed = keyed;
     }
 
     /// Returns once the store has written the outcome of the request's idempotency key, if an
     /// outcome was decided and the request has a key.
-    pub async fn decided(&self) {
+    pub async fn wait_for_decision(&self) {
         let decision = self.lock().decision.clone();
         if let Some(decision) = decision {
-            decision.made().await;
+            decision.wait().await;
         }
     }
 
     /// Takes the claim of the idempotency key. Dropping the claim frees the key.
-    pub fn take_keyed(&self) -> Option<Box<Running>> {
+    pub fn take_idempotency(&self) -> Option<Box<IdempotencyGuard>> {
         self.lock().keyed.take()
     }
 
-    pub fn is_keyed(&self) -> bool {
+    pub fn has_idempotency(&self) -> bool {
         self.lock().keyed.is_some()
     }
 
-    pub fn set_late(&self, late: Late) {
+    pub fn set_deferred_head(&self, late: DeferredHead) {
         self.lock().late = late;
     }
 
@@ -294,7 +294,7 @@ impl Shared {
         self.lock().body = Some(body);
     }
 
-    pub fn set_epitaph(&self, epitaph: impl FnOnce() -> Vec<u8> + Send + 'static) {
+    pub fn set_terminal_error(&self, epitaph: impl FnOnce() -> Vec<u8> + Send + 'static) {
         self.lock().epitaph = Some(Box::new(epitaph));
     }
 
@@ -308,7 +308,7 @@ impl Shared {
 
     /// Calls [`Self::set_completed`] and stops waiting for the vendor, which would continue to
     /// send.
-    pub fn hang_up(&self) {
+    pub fn complete_and_hang_up(&self) {
         self.set_completed();
         self.lock().progress.hung_up = true;
     }
@@ -323,7 +323,7 @@ impl Shared {
     }
 
     /// Sets whether the model may have produced hidden reasoning so far.
-    pub fn set_unseen(&self, unseen: bool) {
+    pub fn set_hidden_reasoning(&self, unseen: bool) {
         self.lock().progress.unseen = unseen;
     }
 }
@@ -350,29 +350,29 @@ pub struct Deadlines {
 }
 
 /// Replaces the request's body with `body`, for every attempt.
-pub fn install(
+pub fn wrap_session(
     session: &mut Session,
     body: Bytes,
     share: BodyShare,
     deadlines: Deadlines,
-) -> Arc<Shared> {
-    let shared = Arc::new(Shared::default());
+) -> Arc<ExchangeState> {
+    let shared = Arc::new(ExchangeState::default());
     let placeholder = Box::new(HttpSession::new_custom(Box::new(())));
     let inner = std::mem::replace(&mut session.downstream_session, placeholder);
-    let replay = Replay::new(inner, (body, share), Arc::clone(&shared), deadlines);
+    let replay = BufferedDownstream::new(inner, (body, share), Arc::clone(&shared), deadlines);
     *session.downstream_session = HttpSession::new_custom(Box::new(replay));
     shared
 }
 
 /// Takes the client's session after a panic has ended the request's task.
-pub fn take_session(shared: &Shared) -> Option<Box<HttpSession>> {
+pub fn take_session(shared: &ExchangeState) -> Option<Box<HttpSession>> {
     shared.lock().handed_back.take()
 }
 
 /// Puts the client's session back, without which Pingora could not keep the connection alive.
-pub async fn restore(session: &mut Session, shared: &Shared) {
+pub async fn restore_session(session: &mut Session, shared: &ExchangeState) {
     if let Some(custom) = session.downstream_session.as_custom_mut() {
-        custom.shutdown(HAND_BACK, "").await;
+        custom.shutdown(RESTORE_SESSION_CODE, "").await;
     }
     if let Some(inner) = shared.lock().handed_back.take() {
         session.downstream_session = inner;

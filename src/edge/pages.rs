@@ -6,11 +6,11 @@
 //! stream that lasts as long as the page is open, and has limits of its own. This file must not
 //! know what a page shows.
 
-use super::client_counts::{ClientCounts, Exceeded};
-use super::context::{Context, SidecarPermit, Stage};
+use super::client_counts::{ClientCounts, ExceededLimit};
+use super::context::{RequestContext, SidecarPermit, Stage};
 use super::intake::{self, BodyBytes, BodyHolders, BodyShare};
-use super::{EdgeLimits, Gateway, connections, reject};
-use crate::address::one_client;
+use super::{BodyLimits, Gateway, connections, reject};
+use crate::address::client_prefix;
 use crate::config::{Limits, Settings};
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
@@ -26,14 +26,14 @@ const LIVE_PATH: &str = "/dashboard/live";
 /// The pages that this process is serving.
 #[derive(Default)]
 pub struct OpenPages {
-    pages: Arc<Open>,
-    live: Arc<Open>,
+    pages: Arc<PageCounts>,
+    live: Arc<PageCounts>,
 }
 
 #[derive(Default)]
-struct Open(Mutex<ClientCounts>);
+struct PageCounts(Mutex<ClientCounts>);
 
-impl Open {
+impl PageCounts {
     fn lock(&self) -> MutexGuard<'_, ClientCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,7 +41,7 @@ impl Open {
 
 /// One page's slot in the counts, and the memory of its body. Dropping it releases both.
 pub struct PagePermit {
-    open: Arc<Open>,
+    open: Arc<PageCounts>,
     client: IpAddr,
     gauge: &'static IntGauge,
     body: BodyShare,
@@ -52,10 +52,10 @@ impl PagePermit {
     ///
     /// # Errors
     /// Returns the limit if this process or this address has the maximum number of pages open.
-    fn take(
+    fn acquire(
         open: &OpenPages,
         is_live: bool,
-        caller: Caller,
+        caller: PageClient,
         limits: &Limits,
     ) -> Result<Self, Failure> {
         let (open, gauge, total, per_address, failures) = if is_live {
@@ -81,9 +81,9 @@ impl PagePermit {
         open.lock()
             .enter(caller.address, per_address, total)
             .map_err(|exceeded| {
-                Failure::of(match exceeded {
-                    Exceeded::Total => failures.0,
-                    Exceeded::Address => failures.1,
+                Failure::from_kind(match exceeded {
+                    ExceededLimit::Total => failures.0,
+                    ExceededLimit::Address => failures.1,
                 })
             })?;
         gauge.inc();
@@ -105,7 +105,7 @@ impl Drop for PagePermit {
 
 /// The client of a page, as far as it is known.
 #[derive(Clone, Copy)]
-struct Caller {
+struct PageClient {
     address: IpAddr,
     /// Whether the address is that of a proxy that named no client.
     is_shared: bool,
@@ -116,9 +116,9 @@ pub async fn admit(
     gateway: &Gateway,
     settings: &Settings,
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
 ) -> Result<bool> {
-    match permit(gateway, settings, session, ctx).await {
+    match acquire_permit(gateway, settings, session, ctx).await {
         Ok(permit) => {
             ctx.stage = Stage::Sidecar {
                 account: None,
@@ -132,43 +132,43 @@ pub async fn admit(
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
-            reject::answer_page(session, ctx, &failure).await?;
+            reject::send_failure_page(session, ctx, &failure).await?;
             Ok(true)
         }
     }
 }
 
-async fn permit(
+async fn acquire_permit(
     gateway: &Gateway,
     settings: &Settings,
     session: &mut Session,
-    ctx: &Context,
+    ctx: &RequestContext,
 ) -> Result<PagePermit, Failure> {
     let caller = match ctx.caller {
-        Some(caller) => Caller {
-            address: one_client(caller.address),
+        Some(caller) => PageClient {
+            address: client_prefix(caller.address),
             is_shared: caller.is_unnamed,
         },
         // The peer has disconnected already. All such requests count together.
-        None => Caller {
+        None => PageClient {
             address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
             is_shared: false,
         },
     };
     let is_live = session.req_header().uri.path() == LIVE_PATH;
-    let mut permit = PagePermit::take(&gateway.pages, is_live, caller, &settings.limits)?;
+    let mut permit = PagePermit::acquire(&gateway.pages, is_live, caller, &settings.limits)?;
     let open = permit.open.lock().total();
     if let Some(short) = gateway
         .pressure
-        .refuses(usize::try_from(open).unwrap_or(usize::MAX))
+        .refusal(usize::try_from(open).unwrap_or(usize::MAX))
     {
-        return Err(Failure::of(short));
+        return Err(Failure::from_kind(short));
     }
-    let limits = EdgeLimits::for_pages(&settings.limits);
+    let limits = BodyLimits::for_pages(&settings.limits);
     let holders = BodyHolders {
         process: Arc::clone(&gateway.body_bytes),
         account: BodyBytes::default(),
-        connection: connections::body_bytes(session.digest()),
+        connection: connections::body_byte_counter(session.digest()),
     };
     permit.body = BodyShare::new(holders, &limits);
     intake::read_page_body(session, &mut permit.body, &limits).await?;
@@ -179,8 +179,8 @@ async fn permit(
 mod tests {
     use super::*;
 
-    fn caller(text: &str) -> Caller {
-        Caller {
+    fn caller(text: &str) -> PageClient {
+        PageClient {
             address: text.parse().unwrap(),
             is_shared: false,
         }
@@ -201,13 +201,13 @@ mod tests {
             caller("192.0.2.2"),
         );
         let take = |is_live, caller| {
-            PagePermit::take(&open, is_live, caller, &limits).map_err(|failure| failure.kind)
+            PagePermit::acquire(&open, is_live, caller, &limits).map_err(|failure| failure.kind)
         };
         let first = take(false, one).unwrap();
         assert_eq!(take(false, one).err(), Some(Kind::TooManyPagesOfAddress));
         let second = take(
             false,
-            Caller {
+            PageClient {
                 is_shared: true,
                 ..one
             },

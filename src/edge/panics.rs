@@ -9,11 +9,11 @@
 //! This file must not decide what a request costs. A page's connection is closed without a
 //! response.
 
-use super::context::{Context, Stage};
-use super::{Recorders, intake, meter, reject};
+use super::context::{RequestContext, Stage};
+use super::{Recorders, finish, intake, reject};
 use crate::clock;
 use crate::protocol::failure::{Failure, Kind};
-use crate::store::ledger::Outcome;
+use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
@@ -30,13 +30,13 @@ use std::task::Poll;
 
 tokio::task_local! {
     /// State of the request whose task is running.
-    static CAUGHT: RefCell<Caught>;
+    static CAUGHT: RefCell<CaughtPanic>;
 }
 
 /// What remains of a request after a panic.
 #[derive(Default)]
-struct Caught {
-    context: Option<Context>,
+struct CaughtPanic {
+    context: Option<RequestContext>,
     /// Message and location of the panic.
     message: Option<String>,
 }
@@ -73,7 +73,7 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 }
 
 /// Keeps the state of a request's context. Called when a panic drops the context.
-pub fn keep(context: &mut Context) {
+pub fn keep_context(context: &mut RequestContext) {
     let _ = CAUGHT.try_with(|caught| {
         if let Ok(mut caught) = caught.try_borrow_mut() {
             caught.context = Some(context.take());
@@ -108,7 +108,7 @@ impl JobPanic {
 }
 
 /// Runs the job of a request on another thread, and catches its panic.
-pub fn carry<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
+pub fn catch_job<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
     CAUGHT.sync_scope(RefCell::default(), || {
         catch_unwind(AssertUnwindSafe(job)).map_err(|payload| {
             let message = CAUGHT
@@ -121,7 +121,7 @@ pub fn carry<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
 }
 
 /// Logs the panic that was just caught.
-fn log(request_id: &str) {
+fn log_panic(request_id: &str) {
     let message = CAUGHT
         .try_with(|caught| caught.borrow_mut().message.take())
         .ok()
@@ -136,12 +136,12 @@ fn log(request_id: &str) {
 pub async fn catch_admission<T>(admission: impl Future<Output = T>) -> Result<T, Failure> {
     catch(admission)
         .await
-        .map_err(|_| Failure::of(Kind::Internal))
+        .map_err(|_| Failure::from_kind(Kind::Internal))
 }
 
 /// Logs a panic in admission. It is separate from [`catch_admission`], which borrows the context.
-pub fn log_admission(ctx: &Context) {
-    log(&ctx.request_id);
+pub fn log_admission_panic(ctx: &RequestContext) {
+    log_panic(&ctx.request_id);
 }
 
 /// Pingora's handling of requests, with a catch for panics around it.
@@ -174,7 +174,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
             match catch(self.app.process_new_http(session, shutdown)).await {
                 Ok(reused) => reused,
                 Err(_) => {
-                    finish(&self.recorders).await;
+                    finish_panicked_request(&self.recorders).await;
                     None
                 }
             }
@@ -196,26 +196,26 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
 }
 
 /// Answers and records the request that panicked.
-async fn finish(recorders: &Recorders) {
+async fn finish_panicked_request(recorders: &Recorders) {
     let context = CAUGHT
         .try_with(|caught| caught.borrow_mut().context.take())
         .ok()
         .flatten();
     let Some(mut ctx) = context else {
-        return log("unknown");
+        return log_panic("unknown");
     };
-    log(&ctx.request_id);
-    let failure = Failure::of(Kind::Internal);
+    log_panic(&ctx.request_id);
+    let failure = Failure::from_kind(Kind::Internal);
     if let Stage::Call(call) = &mut ctx.stage {
         // A failure of the gateway itself is not billed.
         if let Some(hold) = call.hold.take() {
-            hold.release(Outcome::Interrupted, clock::now_ms());
+            hold.release(RequestOutcome::Interrupted, clock::now_ms());
         }
         // Dropping it frees the idempotency key.
-        drop(call.shared.take_keyed());
-        call.shared.decided().await;
+        drop(call.shared.take_idempotency());
+        call.shared.wait_for_decision().await;
         if let Some(session) = intake::take_session(&call.shared)
-            && let Err(error) = answer(session, &mut ctx, &failure).await
+            && let Err(error) = send_failure(session, &mut ctx, &failure).await
         {
             log::debug!(
                 "cannot answer request {} after its panic: {error}",
@@ -223,20 +223,20 @@ async fn finish(recorders: &Recorders) {
             );
         }
     }
-    meter::record(recorders, &mut ctx);
+    finish::record_request(recorders, &mut ctx);
 }
 
 /// Writes the failure as a response, or as the last event of a stream that has begun.
-async fn answer(
+async fn send_failure(
     mut session: Box<ServerSession>,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     failure: &Failure,
 ) -> pingora::Result<()> {
     let Stage::Call(call) = &ctx.stage else {
         return Ok(());
     };
     let progress = call.shared.progress();
-    if progress.client_left() || progress.completed {
+    if progress.has_client_left() || progress.completed {
         return Ok(());
     }
     session.set_keepalive(None);
@@ -245,7 +245,7 @@ async fn answer(
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await?;
     } else if call.reply.is_stream() {
-        let last = reject::last_event(ctx, failure);
+        let last = reject::terminal_event(ctx, failure);
         session.write_response_body(last.into(), true).await?;
     } else {
         return Ok(());

@@ -8,9 +8,9 @@
 mod report;
 
 use super::upstream::target;
-use crate::catalog::{Endpoint, Model, Vendor};
+use crate::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
 use crate::config::Limits;
-use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel};
+use crate::protocol::capabilities::{ChatModel, ModelCapabilities, ResponsesModel};
 use crate::protocol::translate;
 use bytes::Bytes;
 use http::{Method, header};
@@ -19,7 +19,7 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
-pub use report::{EndpointReport, KeyStatus, ModelList, TestRequest};
+pub use report::{EndpointReport, ModelList, TestRequest, VendorKeyStatus};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -32,35 +32,35 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Largest response body. The longest model lists have about a megabyte.
-const BODY_BYTES_MAX: usize = 16_777_216;
+const MAX_BODY_BYTES: usize = 16_777_216;
 /// Maximum number of addresses that are tried, as for client requests.
-const ADDRESSES_MAX: usize = super::upstream::ADDRESSES_PER_ENDPOINT;
+const MAX_ADDRESSES: usize = super::upstream::MAX_ADDRESSES_PER_ENDPOINT;
 /// Maximum number of unlisted models that get a test request: the vendor may know them under this
 /// name all the same.
-const UNLISTED_MAX: usize = 4;
+const MAX_UNLISTED: usize = 4;
 /// Output limit of a test request, in tokens. Some reasoning models refuse a small one.
-const OUTPUT_TOKENS: u64 = 16;
-const OUTPUT_TOKENS_REASONING: u64 = 1_024;
+const MAX_OUTPUT_TOKENS: u64 = 16;
+const MAX_OUTPUT_TOKENS_REASONING: u64 = 1_024;
 
 /// Tests one endpoint. `models`: the models of its vendor, in the order of the config file.
-pub async fn probe(
-    vendor: &Vendor,
-    endpoint: &Endpoint,
-    models: &[Arc<Model>],
+pub async fn test_endpoint(
+    vendor: &CatalogVendor,
+    endpoint: &VendorEndpoint,
+    models: &[Arc<CatalogModel>],
     limits: &Limits,
 ) -> EndpointReport {
     let mut report = EndpointReport::new(vendor, endpoint);
-    let probe = Probe {
+    let probe = EndpointProbe {
         connector: Connector::new(None),
         vendor,
         endpoint,
         limits,
     };
-    let Some(address) = probe.reach(&mut report).await else {
+    let Some(address) = probe.find_reachable_address(&mut report).await else {
         return report;
     };
-    let listed = probe.list(address, &mut report).await;
-    let is_listed = |model: &Model| {
+    let listed = probe.list_models(address, &mut report).await;
+    let is_listed = |model: &CatalogModel| {
         listed
             .as_ref()
             .is_none_or(|listed| listed.contains(&model.upstream_model))
@@ -76,22 +76,22 @@ pub async fn probe(
     for model in listed_models
         .into_iter()
         .take(1)
-        .chain(unlisted.into_iter().take(UNLISTED_MAX))
+        .chain(unlisted.into_iter().take(MAX_UNLISTED))
     {
         for model in std::iter::once(model).chain(&model.by_responses) {
-            if report.key == KeyStatus::Refused {
+            if report.key == VendorKeyStatus::Refused {
                 return report;
             }
-            probe.answer(address, model, &mut report).await;
+            probe.send_test_request(address, model, &mut report).await;
         }
     }
     report
 }
 
-struct Probe<'a> {
+struct EndpointProbe<'a> {
     connector: Connector,
-    vendor: &'a Vendor,
-    endpoint: &'a Endpoint,
+    vendor: &'a CatalogVendor,
+    endpoint: &'a VendorEndpoint,
     limits: &'a Limits,
 }
 
@@ -111,10 +111,10 @@ impl ProbeResponse {
     }
 }
 
-impl Probe<'_> {
+impl EndpointProbe<'_> {
     /// Resolves the host and returns the first address that accepts a connection.
-    async fn reach(&self, report: &mut EndpointReport) -> Option<SocketAddr> {
-        let Endpoint { host, port, .. } = self.endpoint;
+    async fn find_reachable_address(&self, report: &mut EndpointReport) -> Option<SocketAddr> {
+        let VendorEndpoint { host, port, .. } = self.endpoint;
         let found = tokio::time::timeout(
             RESOLVE_TIMEOUT,
             tokio::net::lookup_host((host.as_str(), *port)),
@@ -123,11 +123,11 @@ impl Probe<'_> {
         report.addresses = match found {
             Ok(Ok(found)) => found.collect(),
             Ok(Err(error)) => {
-                report.fault(format!("the name {host} cannot be resolved: {error}"));
+                report.add_fault(format!("the name {host} cannot be resolved: {error}"));
                 return None;
             }
             Err(_) => {
-                report.fault(format!(
+                report.add_fault(format!(
                     "the name {host} was not resolved within {} s",
                     RESOLVE_TIMEOUT.as_secs()
                 ));
@@ -135,7 +135,7 @@ impl Probe<'_> {
             }
         };
         let mut failed = format!("the name {host} has no address");
-        for address in report.addresses.iter().copied().take(ADDRESSES_MAX) {
+        for address in report.addresses.iter().copied().take(MAX_ADDRESSES) {
             match self.connect(address).await {
                 Ok(session) => {
                     let is_h2 = matches!(session, HttpSession::H2(_));
@@ -149,7 +149,7 @@ impl Probe<'_> {
                 Err(error) => failed = self.describe(&error, Some(address)),
             }
         }
-        report.fault(failed);
+        report.add_fault(failed);
         None
     }
 
@@ -167,7 +167,7 @@ impl Probe<'_> {
     }
 
     fn header(&self, method: Method, usual_path: &str) -> Result<RequestHeader> {
-        let mut header = target::request(method, self.endpoint, usual_path)?;
+        let mut header = target::build_request_header(method, self.endpoint, usual_path)?;
         header.insert_header(header::ACCEPT, "application/json")?;
         header.insert_header(header::ACCEPT_ENCODING, "identity")?;
         header.insert_header(
@@ -177,7 +177,7 @@ impl Probe<'_> {
         if let Some((name, version)) = &self.vendor.version_header {
             header.insert_header(name.clone(), version)?;
         }
-        target::authorize(&mut header, self.endpoint, &self.vendor.api_key)?;
+        target::add_credentials(&mut header, self.endpoint, &self.vendor.api_key)?;
         Ok(header)
     }
 
@@ -205,7 +205,7 @@ impl Probe<'_> {
                 .map_or(0, |header| header.status.as_u16());
             let mut body = Vec::new();
             while let Some(piece) = session.read_response_body().await? {
-                if body.len() + piece.len() > BODY_BYTES_MAX {
+                if body.len() + piece.len() > MAX_BODY_BYTES {
                     return Error::e_explain(
                         ErrorType::ReadError,
                         "the response body is too large",
@@ -226,7 +226,7 @@ impl Probe<'_> {
     }
 
     /// Names of the models that the vendor lists; `None` if it has no list.
-    async fn list(
+    async fn list_models(
         &self,
         address: SocketAddr,
         report: &mut EndpointReport,
@@ -244,7 +244,7 @@ impl Probe<'_> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                report.note(format!(
+                report.add_note(format!(
                     "models were not listed: {}",
                     self.describe(&error, None)
                 ));
@@ -252,8 +252,8 @@ impl Probe<'_> {
             }
         };
         if matches!(answer.status, 401 | 403) {
-            report.key = KeyStatus::Refused;
-            report.fault(format!(
+            report.key = VendorKeyStatus::Refused;
+            report.add_fault(format!(
                 "the vendor refused the key ({}): {}",
                 answer.status,
                 self.message(&answer)
@@ -265,13 +265,13 @@ impl Probe<'_> {
             .as_ref()
             .and_then(|value| value.get("data").unwrap_or(value).as_array());
         let Some(listed) = listed else {
-            report.note(format!(
+            report.add_note(format!(
                 "models are not listed there (status {})",
                 answer.status
             ));
             return None;
         };
-        report.key = report.key.or(KeyStatus::Accepted);
+        report.key = report.key.or(VendorKeyStatus::Accepted);
         report.models = Some(ModelList {
             count: listed.len(),
             unlisted: Vec::new(),
@@ -286,12 +286,17 @@ impl Probe<'_> {
     }
 
     /// Sends one small generation request.
-    async fn answer(&self, address: SocketAddr, model: &Model, report: &mut EndpointReport) {
-        let usual_path = translate::path(model.protocol());
+    async fn send_test_request(
+        &self,
+        address: SocketAddr,
+        model: &CatalogModel,
+        report: &mut EndpointReport,
+    ) {
+        let usual_path = translate::vendor_path(model.protocol());
         let body = Bytes::from(test_request_body(model).to_string());
         let began = Instant::now();
         let answer = match self.header(Method::POST, usual_path) {
-            Ok(mut header) => match frame(&mut header, body.len()) {
+            Ok(mut header) => match set_body_headers(&mut header, body.len()) {
                 Ok(()) => self.exchange(address, header, body, ANSWER_TIMEOUT).await,
                 Err(error) => Err(error),
             },
@@ -301,7 +306,7 @@ impl Probe<'_> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                return report.fault(format!(
+                return report.add_fault(format!(
                     "{name} did not answer: {}",
                     self.describe(&error, Some(address))
                 ));
@@ -328,34 +333,34 @@ impl Probe<'_> {
         });
         match status {
             200..300 if value.is_none() => {
-                let path = self.endpoint.shown_url(usual_path).unwrap_or_default();
-                report.fault(format!(
+                let path = self.endpoint.display_url(usual_path).unwrap_or_default();
+                report.add_fault(format!(
                     "{path} answered with something else than JSON: is it the right address?"
                 ));
             }
             200..300 => {
-                report.key = report.key.or(KeyStatus::Accepted);
+                report.key = report.key.or(VendorKeyStatus::Accepted);
                 if input.is_none() || output.is_none() {
-                    report.note(format!(
+                    report.add_note(format!(
                         "{name} answered without usage: what it generates is billed by an estimate"
                     ));
                 }
             }
             401 | 403 => {
-                report.key = KeyStatus::Refused;
-                report.fault(format!(
+                report.key = VendorKeyStatus::Refused;
+                report.add_fault(format!(
                     "the vendor refused the key ({status}): {}",
                     self.message(&answer)
                 ));
             }
             404 => {
-                let path = self.endpoint.shown_url(usual_path).unwrap_or_default();
-                report.fault(format!(
+                let path = self.endpoint.display_url(usual_path).unwrap_or_default();
+                report.add_fault(format!(
                     "{path} or the model {name} is not known there (404): {}",
                     self.message(&answer)
                 ));
             }
-            _ => report.fault(format!(
+            _ => report.add_fault(format!(
                 "{name} was refused ({status}): {}",
                 self.message(&answer)
             )),
@@ -367,7 +372,7 @@ impl Probe<'_> {
         let secrets = std::iter::once(&self.vendor.api_key)
             .chain(self.endpoint.headers.iter().map(|(_, value)| value))
             .chain(self.endpoint.query.iter().map(|(_, value)| value));
-        report::message(&answer.body, secrets.map(|secret| secret.reveal()))
+        report::error_message(&answer.body, secrets.map(|secret| secret.reveal()))
     }
 
     fn describe(&self, error: &Error, address: Option<SocketAddr>) -> String {
@@ -375,7 +380,7 @@ impl Probe<'_> {
             || self.endpoint.authority.clone(),
             |address| address.to_string(),
         );
-        report::describe(
+        report::describe_error(
             error,
             &self.endpoint.host,
             &address,
@@ -384,27 +389,27 @@ impl Probe<'_> {
     }
 }
 
-fn frame(header: &mut RequestHeader, body_bytes: usize) -> Result<()> {
+fn set_body_headers(header: &mut RequestHeader, body_bytes: usize) -> Result<()> {
     header.insert_header(header::CONTENT_TYPE, "application/json")?;
     header.insert_header(header::CONTENT_LENGTH, body_bytes)
 }
 
 /// The body of a small generation request in the model's protocol.
-fn test_request_body(model: &Model) -> Value {
+fn test_request_body(model: &CatalogModel) -> Value {
     let (name, text) = (&model.upstream_model, "Say ok.");
     let messages = json!([{"role": "user", "content": text}]);
     let limit = |reasons: bool| {
         if reasons {
-            OUTPUT_TOKENS_REASONING
+            MAX_OUTPUT_TOKENS_REASONING
         } else {
-            OUTPUT_TOKENS
+            MAX_OUTPUT_TOKENS
         }
     };
     match &model.accepts {
-        Accepts::Messages(accepts) => {
+        ModelCapabilities::Messages(accepts) => {
             json!({"model": name, "max_tokens": limit(accepts.thinks_by_default), "messages": messages})
         }
-        Accepts::Chat(ChatModel {
+        ModelCapabilities::Chat(ChatModel {
             reasoning,
             output_limit_field,
             ..
@@ -413,7 +418,7 @@ fn test_request_body(model: &Model) -> Value {
             body[*output_limit_field] = limit(*reasoning).into();
             body
         }
-        Accepts::Responses(ResponsesModel { reasoning, .. }) => {
+        ModelCapabilities::Responses(ResponsesModel { reasoning, .. }) => {
             json!({"model": name, "max_output_tokens": limit(*reasoning), "input": text, "store": false})
         }
     }

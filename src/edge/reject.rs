@@ -3,11 +3,11 @@
 //!
 //! This file must not decide that something failed, or whether the gateway tries again.
 
-use super::context::{Call, Context, Route, Stage};
-use super::{Recorders, admit, connections, intake, meter, reply};
+use super::context::{AdmittedRequest, RequestContext, Route, Stage};
+use super::{Recorders, admit, connections, finish, intake, response};
 use crate::protocol::Protocol;
-use crate::protocol::aside;
 use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::keepalive;
 use crate::telemetry::METRICS;
 use crate::telemetry::log_path::{loggable_method, loggable_path};
 use crate::telemetry::refusals::{self, RefusalReason};
@@ -33,7 +33,11 @@ static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
 
 /// Answers with a failure, before anything else was sent. The connection stays usable if the body
 /// was read.
-pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
+pub async fn send_failure(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    failure: &Failure,
+) -> Result<()> {
     if session.response_written().is_some() {
         return Err(cannot_write("an answer has begun already"));
     }
@@ -49,7 +53,7 @@ pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure)
 /// reason that the access log has too.
 pub async fn answer_malformed(
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     reason: RefusalReason,
     failure: &Failure,
 ) -> Result<()> {
@@ -64,14 +68,14 @@ pub async fn answer_malformed(
 const CLIENT_LEFT: &str = "client_left";
 
 /// The client left before it was answered, and nothing was sent.
-fn note_left(ctx: &mut Context) {
+fn note_left(ctx: &mut RequestContext) {
     ctx.status = 0;
     ctx.reason.get_or_insert(CLIENT_LEFT);
 }
 
 /// Whether the stream of this request has been reset, so that no answer can be sent on it: by the
 /// client, or for an error of HTTP/2, which was counted when the reset was sent.
-fn note_reset(session: &mut Session, ctx: &mut Context) -> bool {
+fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     if matches!(ctx.stage, Stage::Call(_)) {
         return false;
     }
@@ -93,7 +97,7 @@ fn note_reset(session: &mut Session, ctx: &mut Context) -> bool {
 
 /// Where an answer could not even begin, its client is gone. That is no failure of the gateway: it
 /// is noted, and the request is over.
-fn note_unsent(session: &mut Session, ctx: &mut Context, sent: Result<()>) -> Result<()> {
+fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>) -> Result<()> {
     let Err(error) = sent else { return Ok(()) };
     if matches!(ctx.stage, Stage::Call(_)) || session.response_written().is_some() {
         return Err(error);
@@ -108,9 +112,9 @@ fn note_unsent(session: &mut Session, ctx: &mut Context, sent: Result<()>) -> Re
 
 /// Answers a request for a page with a failure: as a page if the client accepts HTML, otherwise as
 /// JSON.
-pub async fn answer_page(
+pub async fn send_failure_page(
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     failure: &Failure,
 ) -> Result<()> {
     let accept = session
@@ -134,7 +138,7 @@ pub async fn answer_page(
             "default-src 'none'; frame-ancestors 'none'",
         )?;
         head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
-        complete(&mut head, ctx, &body)?;
+        set_common_headers(&mut head, ctx, &body)?;
     }
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
@@ -153,12 +157,12 @@ fn failure_page(failure: &Failure, request_id: &str) -> String {
 ///
 /// # Errors
 /// Returns an error if a value does not fit into a header.
-pub fn render(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
+pub fn render(ctx: &mut RequestContext, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
     count(ctx, failure.reason());
     build(ctx, failure)
 }
 
-fn count(ctx: &mut Context, reason: &'static str) {
+fn count(ctx: &mut RequestContext, reason: &'static str) {
     ctx.reason = Some(reason);
     METRICS.rejected.with_label_values(&[reason]).inc();
 }
@@ -180,7 +184,7 @@ pub const SIDECAR_REASONS: [(u16, &str); 12] = [
 ];
 
 /// The sidecar's status is there: where it refuses, that is counted as if it were refused here.
-pub fn note_sidecar_status(ctx: &mut Context, status: u16) {
+pub fn note_sidecar_status(ctx: &mut RequestContext, status: u16) {
     ctx.status = status;
     if status < 400 {
         return;
@@ -195,7 +199,7 @@ pub fn note_sidecar_status(ctx: &mut Context, status: u16) {
 }
 
 /// A failure as an answer, not counted.
-fn build(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
+fn build(ctx: &mut RequestContext, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
     let rendered = failure.render(ctx.surface, &ctx.request_id);
     ctx.status = rendered.status;
     let mut head = ResponseHeader::build_no_case(rendered.status, Some(8))?;
@@ -203,12 +207,12 @@ fn build(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)
         head.insert_header(name, value)?;
     }
     let body = Bytes::from(rendered.body);
-    complete(&mut head, ctx, &body)?;
+    set_common_headers(&mut head, ctx, &body)?;
     Ok((head, body))
 }
 
 /// A response to bytes that Pingora did not accept as a request.
-pub struct MalformedAnswer {
+pub struct MalformedResponse {
     pub request_id: String,
     /// `None` where nothing is known of the request's path.
     pub surface: Option<Protocol>,
@@ -219,10 +223,10 @@ pub struct MalformedAnswer {
 
 /// Builds the response to an HTTP/1 request that never had a context. The connection closes after
 /// it.
-pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswer {
-    let ctx = Context::new();
+pub fn build_malformed_response(failure: &Failure, path: &str, is_head: bool) -> MalformedResponse {
+    let ctx = RequestContext::new();
     let request_id = &ctx.request_id;
-    let surface = admit::surface_of(path).unwrap_or(Protocol::Chat);
+    let surface = admit::surface_for_path(path).unwrap_or(Protocol::Chat);
     let rendered = failure.render(surface, request_id);
     let status =
         http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);
@@ -238,7 +242,7 @@ pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswe
         "content-length: {length}\r\nconnection: close\r\n\r\n"
     ));
     let body = if is_head { Vec::new() } else { rendered.body };
-    MalformedAnswer {
+    MalformedResponse {
         request_id: request_id.clone(),
         surface: Some(surface),
         status: rendered.status,
@@ -246,11 +250,11 @@ pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswe
     }
 }
 
-impl MalformedAnswer {
+impl MalformedResponse {
     /// An answer that the library for HTTP/2 made by itself: nothing but a status.
     pub fn bare(status: u16) -> Self {
         Self {
-            request_id: Context::new().request_id.clone(),
+            request_id: RequestContext::new().request_id.clone(),
             surface: None,
             status,
             bytes: Vec::new(),
@@ -260,7 +264,7 @@ impl MalformedAnswer {
 
 /// Refuses a request to open a tunnel, which Pingora would answer without a trace.
 pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
-    let mut ctx = Context::new();
+    let mut ctx = RequestContext::new();
     let head = session.req_header();
     let method = loggable_method(head.method.as_str().as_bytes());
     let path = loggable_path(head.raw_path());
@@ -279,7 +283,7 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
     );
     ctx.route = Route::Malformed;
     ctx.stage = Stage::Answered {
-        what: meter::MALFORMED,
+        what: finish::MALFORMED,
     };
     ctx.reason = Some(reason.as_str());
     let sent = async {
@@ -292,14 +296,14 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
         log::debug!("refuse a tunnel: {error}");
     }
     ctx.target = Some(Box::new((method, path)));
-    meter::record_at(recorders, &mut ctx, address);
+    finish::record_at(recorders, &mut ctx, address);
 }
 
 /// The words for CONNECT.
 pub const NO_TUNNELS: &str = "The gateway does not answer to CONNECT.";
 
 /// The header fields that every answer of the gateway's own has.
-fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()> {
+fn set_common_headers(head: &mut ResponseHeader, ctx: &RequestContext, body: &Bytes) -> Result<()> {
     head.insert_header("x-request-id", &ctx.request_id)?;
     head.insert_header("request-id", &ctx.request_id)?;
     if let Some(cors) = &ctx.cors {
@@ -312,13 +316,13 @@ fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()
 }
 
 /// Sends a whole response with this request's id.
-pub async fn send(
+pub async fn send_response(
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     mut head: ResponseHeader,
     body: Bytes,
 ) -> Result<()> {
-    complete(&mut head, ctx, &body)?;
+    set_common_headers(&mut head, ctx, &body)?;
     let sent = send_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }
@@ -326,11 +330,11 @@ pub async fn send(
 /// Sends a short answer that anybody can ask for, with this request's id.
 pub async fn send_short(
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     mut head: ResponseHeader,
     body: Bytes,
 ) -> Result<()> {
-    complete(&mut head, ctx, &body)?;
+    set_common_headers(&mut head, ctx, &body)?;
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }
@@ -399,33 +403,37 @@ fn cannot_write(reason: &'static str) -> Box<Error> {
 }
 
 /// Sends the client what failed: as a response, or inside the stream that has begun.
-pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
+pub async fn send_error(
+    session: &mut Session,
+    error: &Error,
+    ctx: &mut RequestContext,
+) -> Result<()> {
     let surface = ctx.surface;
     if let Some(call) = ctx.call()
-        && !call.shared.progress().client_left()
-        && let Some(end) = reply::finish_late(call, surface)
+        && !call.shared.progress().has_client_left()
+        && let Some(end) = response::finish_complete_response(call, surface)
     {
         return session.write_response_body(Some(end), true).await;
     }
     if let Some(call) = ctx.call()
-        && call.shared.is_keyed()
+        && call.shared.has_idempotency()
     {
         // A client that reads the failure must find the outcome of its idempotency key decided.
-        meter::resolve(call);
-        call.shared.decided().await;
+        finish::settle_or_release(call);
+        call.shared.wait_for_decision().await;
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
         Stage::Call(call) => {
             let progress = call.shared.progress();
-            if progress.client_left() || progress.completed {
+            if progress.has_client_left() || progress.completed {
                 return Ok(());
             }
-            let is_cut = progress.ended == Some(intake::Ended::Shutdown);
+            let is_cut = progress.ended == Some(intake::AbortReason::Shutdown);
             let failure = call
                 .failure
                 .clone()
                 .filter(|_| !is_cut)
-                .unwrap_or_else(|| what_failed(call, error));
+                .unwrap_or_else(|| classify_failure(call, error));
             (
                 failure,
                 [
@@ -439,7 +447,7 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
         Stage::Sidecar { account, .. } => {
             let is_page = account.is_none();
             let has_begun = session.response_written().is_some();
-            if let Some(flaw) = connections::body_flaw(session.digest()) {
+            if let Some(flaw) = connections::body_defect(session.digest()) {
                 let client = ctx.caller.map(|caller| caller.address);
                 refusals::record(flaw.reason, client, flaw.message);
                 if has_begun {
@@ -457,20 +465,22 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
             let failure = Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer.");
             if is_page && session.response_written().is_none() {
                 session.set_keepalive(None);
-                return answer_page(session, ctx, &failure).await;
+                return send_failure_page(session, ctx, &failure).await;
             }
             (failure, Vec::new(), false)
         }
-        Stage::New | Stage::Answered { .. } => (Failure::of(Kind::Internal), Vec::new(), false),
+        Stage::New | Stage::Answered { .. } => {
+            (Failure::from_kind(Kind::Internal), Vec::new(), false)
+        }
     };
     if session.response_written().is_none() {
         if let Some(call) = ctx.call() {
             // Only the client's own session can announce that Pingora closes the connection after
             // this.
-            intake::restore(session, &call.shared).await;
+            intake::restore_session(session, &call.shared).await;
         }
         session.set_keepalive(None);
-        return answer(session, ctx, &failure).await;
+        return send_failure(session, ctx, &failure).await;
     }
     if began_stream {
         return end_stream(session, ctx, &failure, &unsent).await;
@@ -478,16 +488,16 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
     Ok(())
 }
 
-fn what_failed(call: &Call, error: &Error) -> Failure {
-    if call.shared.progress().ended == Some(intake::Ended::Shutdown) {
-        return Failure::of(Kind::Draining);
+fn classify_failure(call: &AdmittedRequest, error: &Error) -> Failure {
+    if call.shared.progress().ended == Some(intake::AbortReason::Shutdown) {
+        return Failure::from_kind(Kind::Draining);
     }
     let timed_out = call.shared.progress().ended.is_some()
         || matches!(
             error.etype(),
             ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout
         );
-    Failure::of(if timed_out {
+    Failure::from_kind(if timed_out {
         Kind::UpstreamTimeout
     } else if call.shared.progress().has_begun() {
         Kind::UpstreamClosed
@@ -500,17 +510,17 @@ fn what_failed(call: &Call, error: &Error) -> Failure {
 /// would look like a complete response. `unsent` are the bytes to send before.
 async fn end_stream(
     session: &mut Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     failure: &Failure,
     unsent: &[u8],
 ) -> Result<()> {
-    let bytes = [unsent, &last_event(ctx, failure)].concat();
+    let bytes = [unsent, &terminal_event(ctx, failure)].concat();
     session.write_response_body(Some(bytes.into()), true).await
 }
 
 /// Returns the event that ends a stream with a failure.
-pub fn last_event(ctx: &mut Context, failure: &Failure) -> Vec<u8> {
+pub fn terminal_event(ctx: &mut RequestContext, failure: &Failure) -> Vec<u8> {
     ctx.reason = Some(failure.reason());
-    let voice = ctx.call().and_then(|call| call.reply.voice().cloned());
-    aside::last_words(ctx.surface, voice.as_ref(), failure, &ctx.request_id)
+    let voice = ctx.call().and_then(|call| call.reply.sequencer().cloned());
+    keepalive::encode_terminal_error(ctx.surface, voice.as_ref(), failure, &ctx.request_id)
 }

@@ -52,7 +52,7 @@ impl Shutdown {
     }
 
     /// Waits for the cutoff, once there is one.
-    pub async fn cut_off(&self) {
+    pub async fn wait_for_cutoff(&self) {
         loop {
             let wait = match self
                 .cutoff()
@@ -71,7 +71,7 @@ impl Shutdown {
     }
 
     /// Returns the number of requests that ended themselves at the cutoff.
-    pub fn cut(&self) -> usize {
+    pub fn cut_count(&self) -> usize {
         self.cut.load(Ordering::Acquire)
     }
 }

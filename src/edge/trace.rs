@@ -3,9 +3,12 @@
 //! Chance decides whether it is, not the caller. This file must not send anything:
 //! `telemetry/traces.rs` does.
 
-use super::context::{Context, Stage};
+use super::context::{RequestContext, Stage};
 use crate::clock;
-use crate::telemetry::traces::{self, ALL, Fact, Kind, Parent, Plan, Span, SpanId, TraceId};
+use crate::telemetry::traces::{
+    self, AttributeValue, SAMPLE_ALL, SpanId, SpanKind, TraceExportConfig, TraceId, TraceParent,
+    TraceSpan,
+};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::{Duration, Instant};
 
@@ -14,17 +17,17 @@ pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The trace of one request that is sampled, or whose caller's trace context is passed to the
 /// vendor.
-pub struct Trace {
-    parent: Option<Parent>,
+pub struct RequestTrace {
+    parent: Option<TraceParent>,
     /// Ids of the gateway's own trace. `None` if the request was not sampled.
     own: Option<(TraceId, SpanId)>,
     to_vendors: bool,
     /// Trace context as the caller sent it.
     said: Option<HeaderValue>,
-    attempts: Vec<Attempt>,
+    attempts: Vec<AttemptTrace>,
 }
 
-struct Attempt {
+struct AttemptTrace {
     id: SpanId,
     began: Instant,
     endpoint: String,
@@ -32,20 +35,20 @@ struct Attempt {
     status: Option<u16>,
 }
 
-impl Trace {
+impl RequestTrace {
     /// Begins a trace, if this request gets one.
-    pub fn begin(plan: &Plan, header: &HeaderMap) -> Option<Box<Self>> {
+    pub fn from_header(plan: &TraceExportConfig, header: &HeaderMap) -> Option<Box<Self>> {
         let mut told = header.get_all(TRACEPARENT).iter();
         // A repeated header is ignored.
         let said = told.next().filter(|_| told.next().is_none());
-        let parent = said.and_then(|value| traces::parent(value.to_str().ok()?));
+        let parent = said.and_then(|value| traces::parse_traceparent(value.to_str().ok()?));
         let ids = || {
             Some((
                 parent.map_or_else(random, |parent| Some(parent.trace))?,
                 random()?,
             ))
         };
-        let own = is_chosen(plan.share).then(ids).flatten();
+        let own = is_sampled(plan.share).then(ids).flatten();
         let said = said
             .filter(|_| plan.to_vendors && parent.is_some())
             .cloned();
@@ -62,9 +65,9 @@ impl Trace {
     }
 
     /// Begins an attempt at an endpoint.
-    pub fn attempt(&mut self, endpoint: &str) {
+    pub fn begin_attempt(&mut self, endpoint: &str) {
         if let (Some(_), Some(id)) = (self.own, random()) {
-            self.attempts.push(Attempt {
+            self.attempts.push(AttemptTrace {
                 id,
                 began: Instant::now(),
                 endpoint: endpoint.to_owned(),
@@ -80,14 +83,14 @@ impl Trace {
         }
         match (&self.own, self.attempts.last()) {
             (Some((trace, _)), Some(attempt)) => {
-                HeaderValue::from_str(&traces::traceparent(trace, &attempt.id)).ok()
+                HeaderValue::from_str(&traces::format_traceparent(trace, &attempt.id)).ok()
             }
             _ => self.said.clone(),
         }
     }
 
     /// Records the status of the vendor's header.
-    pub fn answered(&mut self, status: u16) {
+    pub fn record_status(&mut self, status: u16) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = Some(status);
         }
@@ -95,7 +98,7 @@ impl Trace {
 }
 
 /// Returns the spans of a finished request. `took` is its duration.
-pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
+pub fn build_spans(ctx: &mut RequestContext, status: u16, took: Duration) -> Vec<TraceSpan> {
     let Some(trace) = ctx.trace.take() else {
         return Vec::new();
     };
@@ -105,16 +108,16 @@ pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
     let ended = Duration::from_millis(u64::try_from(clock::now_ms()).unwrap_or_default());
     let began = ended.saturating_sub(took);
     let at = |moment: Instant| began + moment.saturating_duration_since(ctx.arrived);
-    let mut spans = vec![Span {
+    let mut spans = vec![TraceSpan {
         name: "request",
-        kind: Kind::Server,
+        kind: SpanKind::Server,
         trace: id,
         id: own,
         parent: trace.parent.map(|parent| parent.span),
         began,
         ended,
         is_failed: status >= 500,
-        facts: facts(ctx, status),
+        facts: request_attributes(ctx, status),
     }];
     // An attempt ends where the next one begins.
     let ends = trace
@@ -125,9 +128,9 @@ pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
         .chain([ended]);
     for (attempt, attempt_ended) in trace.attempts.iter().zip(ends) {
         let status = attempt.status.unwrap_or_default();
-        spans.push(Span {
+        spans.push(TraceSpan {
             name: "attempt",
-            kind: Kind::Client,
+            kind: SpanKind::Client,
             trace: id,
             id: attempt.id,
             parent: Some(own),
@@ -135,35 +138,58 @@ pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
             ended: attempt_ended,
             is_failed: status == 0 || status >= 400,
             facts: vec![
-                ("server.address", Fact::Text(attempt.endpoint.clone())),
-                ("http.response.status_code", Fact::Number(status.into())),
+                (
+                    "server.address",
+                    AttributeValue::Text(attempt.endpoint.clone()),
+                ),
+                (
+                    "http.response.status_code",
+                    AttributeValue::Number(status.into()),
+                ),
             ],
         });
     }
     spans
 }
 
-fn facts(ctx: &Context, status: u16) -> Vec<(&'static str, Fact)> {
+fn request_attributes(ctx: &RequestContext, status: u16) -> Vec<(&'static str, AttributeValue)> {
     let mut facts = vec![
-        ("gateway.request_id", Fact::Text(ctx.request_id.clone())),
-        ("gateway.route", Fact::Text(ctx.route.as_str().to_owned())),
-        ("http.response.status_code", Fact::Number(status.into())),
+        (
+            "gateway.request_id",
+            AttributeValue::Text(ctx.request_id.clone()),
+        ),
+        (
+            "gateway.route",
+            AttributeValue::Text(ctx.route.as_str().to_owned()),
+        ),
+        (
+            "http.response.status_code",
+            AttributeValue::Number(status.into()),
+        ),
     ];
     let surface = ctx.route.surface(ctx.surface);
     if !surface.is_empty() {
-        facts.push(("gateway.surface", Fact::Text(surface.to_owned())));
+        facts.push(("gateway.surface", AttributeValue::Text(surface.to_owned())));
     }
     facts.extend(
         ctx.reason
-            .map(|reason| ("gateway.reason", Fact::Text(reason.to_owned()))),
+            .map(|reason| ("gateway.reason", AttributeValue::Text(reason.to_owned()))),
     );
     if let Stage::Call(call) = &ctx.stage {
-        facts.push(("gen_ai.request.model", Fact::Text(call.model.id.clone())));
-        facts.push(("gateway.vendor", Fact::Text(call.model.vendor.name.clone())));
-        facts.extend(
-            call.billed
-                .map(|(outcome, _)| ("gateway.outcome", Fact::Text(outcome.as_str().to_owned()))),
-        );
+        facts.push((
+            "gen_ai.request.model",
+            AttributeValue::Text(call.model.id.clone()),
+        ));
+        facts.push((
+            "gateway.vendor",
+            AttributeValue::Text(call.model.vendor.name.clone()),
+        ));
+        facts.extend(call.billed.map(|(outcome, _)| {
+            (
+                "gateway.outcome",
+                AttributeValue::Text(outcome.as_str().to_owned()),
+            )
+        }));
     }
     if let Some(phases) = ctx.phases() {
         let named = [
@@ -171,8 +197,9 @@ fn facts(ctx: &Context, status: u16) -> Vec<(&'static str, Fact)> {
             ("gateway.body_us", phases.body),
             ("gateway.admit_us", phases.admit),
         ];
-        let micros =
-            |time: Duration| Fact::Number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let micros = |time: Duration| {
+            AttributeValue::Number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+        };
         facts.extend(named.map(|(key, time)| (key, micros(time))));
     }
     facts
@@ -185,9 +212,9 @@ fn random<const N: usize>() -> Option<[u8; N]> {
 }
 
 /// Decides by chance, with a probability of `share` in [`SAMPLE_ALL`] (a million).
-fn is_chosen(share: u32) -> bool {
-    share == ALL
-        || share > 0 && random().is_some_and(|bytes| u32::from_le_bytes(bytes) % ALL < share)
+fn is_sampled(share: u32) -> bool {
+    share == SAMPLE_ALL
+        || share > 0 && random().is_some_and(|bytes| u32::from_le_bytes(bytes) % SAMPLE_ALL < share)
 }
 
 #[cfg(test)]
@@ -196,9 +223,9 @@ mod tests {
 
     #[test]
     fn a_share_is_kept() {
-        let chosen = |share| (0..10_000).filter(|_| is_chosen(share)).count();
-        assert_eq!((chosen(0), chosen(ALL)), (0, 10_000));
-        let half = chosen(ALL / 2);
+        let chosen = |share| (0..10_000).filter(|_| is_sampled(share)).count();
+        assert_eq!((chosen(0), chosen(SAMPLE_ALL)), (0, 10_000));
+        let half = chosen(SAMPLE_ALL / 2);
         assert!((4_500..5_500).contains(&half), "{half}");
     }
 }

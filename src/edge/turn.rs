@@ -4,39 +4,39 @@
 //! This file must not decide what is billed: `edge/finish.rs` and `edge/response.rs` do.
 
 use crate::billing::estimate::{InputEstimate, ReportedTurn};
-use crate::billing::turns::{ReportedTurns, TurnKey};
-use crate::catalog::Model;
+use crate::billing::reported_turns::{ReportedTurns, TurnKey};
+use crate::catalog::CatalogModel;
 use crate::protocol::Protocol;
-use crate::protocol::request::{Content, ConversationKey};
+use crate::protocol::request::{ContentSize, ConversationKey};
 use crate::usage::{Usage, UsageEstimator};
 use std::sync::Arc;
 
 /// One turn of a conversation, at one model.
 #[derive(Clone)]
-pub struct Turn {
+pub struct MeteredTurn {
     turns: ReportedTurns,
     key: TurnKey,
-    content: Content,
+    content: ContentSize,
     before: Option<ReportedTurn>,
     estimate: InputEstimate,
     /// Whether the vendor reports the input when its stream begins.
     is_reported_early: bool,
 }
 
-impl Turn {
+impl MeteredTurn {
     pub fn new(
         turns: &ReportedTurns,
         account: &Arc<str>,
         conversation: ConversationKey,
-        content: Content,
-        model: &Model,
+        content: ContentSize,
+        model: &CatalogModel,
     ) -> Self {
         let key = TurnKey {
             account: Arc::clone(account),
             conversation,
             model: model.id.clone(),
         };
-        let before = turns.find(&key, content.tokens());
+        let before = turns.find(&key, content.estimated_tokens());
         let estimate = InputEstimate::new(&content, model, before.as_ref());
         let is_reported_early = model.protocol() == Protocol::Messages;
         Self {
@@ -50,7 +50,7 @@ impl Turn {
     }
 
     /// Returns the turn of this request at another model.
-    pub fn with_model(&self, model: &Model) -> Self {
+    pub fn with_model(&self, model: &CatalogModel) -> Self {
         Self::new(
             &self.turns,
             &self.key.account,
@@ -70,12 +70,12 @@ impl Turn {
 
     /// Whether the estimate is uncertain before the response begins: only the vendor knows how much
     /// of the input was in its cache, and it reports that only at the end.
-    pub fn is_doubtful(&self) -> bool {
+    pub fn is_estimate_uncertain(&self) -> bool {
         self.estimate.is_doubtful && !self.is_reported_early
     }
 
     /// Whether the estimate is still uncertain, given the usage that was `reported` so far.
-    pub fn is_still_doubtful(&self, reported: Option<Usage>) -> bool {
+    pub fn is_estimate_still_uncertain(&self, reported: Option<Usage>) -> bool {
         self.estimate.is_doubtful && reported.is_none_or(|usage| usage.input_total() == 0)
     }
 

@@ -6,23 +6,23 @@
 //! and key), `upstream/attempts.rs` (another endpoint, or none), `upstream/dns.rs` (addresses).
 
 mod attempts;
+mod dns;
 mod local_sidecar;
-mod names;
 pub mod target;
 #[cfg(test)]
 mod tests;
 mod unprocessed;
 
 pub use attempts::{
-    ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, refused, refused_key, retry_broken,
-    switched,
+    MAX_ADDRESSES_PER_ENDPOINT, finish_attempt, handle_connect_failure, handle_refusal,
+    handle_refused_key, record_protocol_switch, record_status, retry_broken_attempt,
 };
+pub use dns::EndpointResolver;
 pub use local_sidecar::LocalSidecar;
-pub use names::Names;
 
-use super::context::{Call, Context, Stage};
+use super::context::{AdmittedRequest, RequestContext, Stage};
 use super::trace::TRACEPARENT;
-use super::{Gateway, admit, pool};
+use super::{Gateway, admit, cpu_pool};
 use crate::config::Limits;
 use crate::protocol::Protocol;
 use http::{Method, Version, header};
@@ -35,7 +35,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use std::time::Duration;
 
 /// Vendors close idle connections after about a minute. The gateway closes its own before that.
-const POOL_IDLE: Duration = Duration::from_secs(45);
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum number of streams per HTTP/2 connection, if the vendor's
 /// `SETTINGS_MAX_CONCURRENT_STREAMS` allows that many.
 const MAX_H2_STREAMS: usize = 100;
@@ -50,24 +50,24 @@ const H2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 /// `first_byte_seconds` and `idle_seconds` bound how long a vendor may be silent. TCP keepalive
 /// finds a lost host within a minute: the first probe follows after this time without a byte.
-const SILENT: Duration = Duration::from_secs(30);
+const KEEPALIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between keepalive probes.
-const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of unanswered probes after which the host counts as lost.
-const PROBES: usize = 3;
+const MAX_KEEPALIVE_PROBES: usize = 3;
 /// Time after which unacknowledged data also means that the host is lost. The kernel sends no
 /// probes meanwhile.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time between two pieces of a page from the sidecar, if the limits for vendors allow that
 /// much.
-const PAGE_SILENT: Duration = Duration::from_secs(120);
+const PAGE_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Returns the peer of the next attempt.
-pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+pub async fn select_peer(gateway: &Gateway, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
     let Some(call) = ctx.call() else {
-        return sidecar(gateway);
+        return sidecar_peer(gateway);
     };
-    attempts::begin(&gateway.fleet, call).await?;
+    attempts::begin_attempt(&gateway.fleet, call).await?;
     let Some(endpoint) = call.endpoint().cloned() else {
         return Error::e_explain(
             ErrorType::InternalError,
@@ -75,15 +75,15 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
         );
     };
     if let Some(trace) = &mut ctx.trace {
-        trace.attempt(&endpoint.authority);
+        trace.begin_attempt(&endpoint.authority);
     }
     let Some(call) = ctx.call() else {
-        return sidecar(gateway);
+        return sidecar_peer(gateway);
     };
-    let address = attempts::address(&gateway.names, call, &endpoint).await?;
+    let address = attempts::resolve_address(&gateway.names, call, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
-    set_times(&mut peer, &call.settings.limits);
-    peer.options.tcp_keepalive = Some(keep_alive());
+    set_timeouts(&mut peer, &call.settings.limits);
+    peer.options.tcp_keepalive = Some(tcp_keepalive_options());
     peer.group_key = call
         .upstream
         .lease
@@ -109,7 +109,7 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     Ok(Box::new(peer))
 }
 
-fn set_times(peer: &mut HttpPeer, limits: &Limits) {
+fn set_timeouts(peer: &mut HttpPeer, limits: &Limits) {
     let connect = Duration::from_secs(limits.connect_seconds);
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
@@ -118,15 +118,15 @@ fn set_times(peer: &mut HttpPeer, limits: &Limits) {
         limits.first_byte_seconds.max(limits.idle_seconds),
     ));
     peer.options.write_timeout = Some(Duration::from_secs(limits.vendor_write_seconds));
-    peer.options.idle_timeout = Some(POOL_IDLE);
+    peer.options.idle_timeout = Some(POOL_IDLE_TIMEOUT);
 }
 
-fn keep_alive() -> TcpKeepalive {
+fn tcp_keepalive_options() -> TcpKeepalive {
     TcpKeepalive {
-        idle: SILENT,
-        interval: PROBE_INTERVAL,
-        count: PROBES,
-        user_timeout: UNACKNOWLEDGED,
+        idle: KEEPALIVE_IDLE_TIMEOUT,
+        interval: KEEPALIVE_PROBE_INTERVAL,
+        count: MAX_KEEPALIVE_PROBES,
+        user_timeout: UNACKNOWLEDGED_TIMEOUT,
     }
 }
 
@@ -134,9 +134,9 @@ fn keep_alive() -> TcpKeepalive {
 /// nothing of a response has arrived, and the request changes nothing. The gateway retries as often
 /// as it finds a pooled connection dead, and once over a new connection. It does not retry after a
 /// timeout, because the retry would take that time again.
-pub fn may_ask_pages_again(
+pub fn may_retry_page(
     session: &Session,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
     error: &Error,
     reused: bool,
 ) -> bool {
@@ -158,14 +158,14 @@ pub fn may_ask_pages_again(
     reused || !std::mem::replace(again, true)
 }
 
-fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
+fn sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let settings = gateway.settings.load();
     let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
-    set_times(&mut peer, &settings.limits);
+    set_timeouts(&mut peer, &settings.limits);
     peer.options.read_timeout = peer
         .options
         .read_timeout
-        .map(|limit| limit.min(PAGE_SILENT));
+        .map(|limit| limit.min(PAGE_IDLE_TIMEOUT));
     // The sidecar of a predecessor process has ended. The sidecar of its successor has the address.
     peer.options.custom_l4 = gateway
         .sidecar
@@ -177,15 +177,15 @@ fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
 
 /// Replaces the request that the vendor refused with the request without its reasoning. Returns
 /// false if that is impossible or was done before.
-pub fn ask_without_thinking(call: &mut Call) -> bool {
+pub fn retry_without_reasoning(call: &mut AdmittedRequest) -> bool {
     let Some(again) = call.again.take() else {
         return false;
     };
     if !call.is_unanswered() {
         return false;
     }
-    let said = call.cpu.run_admitted(pool::work_of(&again.body), || {
-        admit::without_thinking(&again, &call.model)
+    let said = call.cpu.run_admitted(cpu_pool::work_of(&again.body), || {
+        admit::encode_without_reasoning(&again, &call.model)
     });
     let Ok(said) = said else { return false };
     let told = |token: &String| !call.warnings.contains(token);
@@ -195,13 +195,13 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     }
     call.sent_bytes = said.body.len();
     call.shared.set_body(said.body);
-    call.reply.begin_again(said.recall);
+    call.reply.reset_for_retry(said.recall);
     if more.is_empty() && !again.strict {
         // Only the reasoning blocks of earlier turns are dropped.
         more.push("dropped:thinking".to_owned());
     }
     call.warnings.extend(more);
-    call.repeat();
+    call.repeat_at_endpoint();
     call.upstream.again = true;
     true
 }
@@ -210,7 +210,7 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
 ///
 /// # Errors
 /// Returns an error if a configured value does not fit into a header.
-pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()> {
+pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader) -> Result<()> {
     let request_id = ctx.request_id.clone();
     let traceparent = ctx.trace.as_ref().and_then(|trace| trace.traceparent());
     let Some(call) = ctx.call() else {
@@ -227,7 +227,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let Some(endpoint) = call.endpoint() else {
         return Ok(());
     };
-    let mut fresh = target::request(Method::POST, endpoint, call.upstream.path)?;
+    let mut fresh = target::build_request_header(Method::POST, endpoint, call.upstream.path)?;
     fresh.set_version(version);
     fresh.insert_header(header::CONTENT_TYPE, "application/json")?;
     fresh.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
@@ -259,7 +259,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
             }
         }
     }
-    target::authorize(&mut fresh, endpoint, &vendor.api_key)?;
+    target::add_credentials(&mut fresh, endpoint, &vendor.api_key)?;
     if let Some(traceparent) = traceparent {
         fresh.insert_header(TRACEPARENT, traceparent)?;
     }
@@ -274,16 +274,20 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
 }
 
 /// Header that names the account of the request to the sidecar. Only an edge may set it.
-const ACCOUNT: &str = "x-gateway-account";
+const ACCOUNT_HEADER: &str = "x-gateway-account";
 /// Header that marks the address in `x-forwarded-for` as that of a proxy that named no client.
-const UNNAMED: &str = "x-gateway-unnamed";
+const UNNAMED_CLIENT_HEADER: &str = "x-gateway-unnamed";
 
 /// Builds the header that the sidecar gets: the client's header without the fields that only the
 /// gateway may set.
 ///
 /// # Errors
 /// Returns an error if the client's address does not fit into a header.
-pub fn sidecar_header(gateway: &Gateway, ctx: &Context, header: &mut RequestHeader) -> Result<()> {
+pub fn build_sidecar_header(
+    gateway: &Gateway,
+    ctx: &RequestContext,
+    header: &mut RequestHeader,
+) -> Result<()> {
     if gateway.sidecar.is_some() {
         // An in-memory connection costs nothing to open, and Pingora's pool identifies connections
         // only by their descriptor.
@@ -296,7 +300,10 @@ pub fn sidecar_header(gateway: &Gateway, ctx: &Context, header: &mut RequestHead
         "x-forwarded-proto",
         "x-real-ip",
     ];
-    for name in claims.into_iter().chain([ACCOUNT, UNNAMED]) {
+    for name in claims
+        .into_iter()
+        .chain([ACCOUNT_HEADER, UNNAMED_CLIENT_HEADER])
+    {
         header.remove_header(name);
     }
     if let Stage::Sidecar {
@@ -308,7 +315,7 @@ pub fn sidecar_header(gateway: &Gateway, ctx: &Context, header: &mut RequestHead
         for name in ["authorization", "x-api-key"] {
             header.remove_header(name);
         }
-        header.insert_header(ACCOUNT, account.to_string())?;
+        header.insert_header(ACCOUNT_HEADER, account.to_string())?;
     }
     if let Some(caller) = ctx.caller {
         header.insert_header("x-forwarded-for", caller.address.to_string())?;
@@ -317,7 +324,7 @@ pub fn sidecar_header(gateway: &Gateway, ctx: &Context, header: &mut RequestHead
             if caller.is_https { "https" } else { "http" },
         )?;
         if caller.is_unnamed {
-            header.insert_header(UNNAMED, "true")?;
+            header.insert_header(UNNAMED_CLIENT_HEADER, "true")?;
         }
     }
     header.insert_header("x-request-id", &ctx.request_id)

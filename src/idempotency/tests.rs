@@ -1,12 +1,12 @@
 //! Tests of keys when their requests end, and when their process dies.
 
 use super::*;
-use crate::billing::pricing::{Quote, Reach};
-use crate::billing::{Billing, Opening, Till};
+use crate::billing::pricing::{Quote, WorstCase};
+use crate::billing::{Billing, BillingBackend, HoldRequest};
 use crate::config;
 use crate::money::Micro;
 use crate::protocol::Protocol;
-use crate::store::ledger::Outcome;
+use crate::store::ledger::RequestOutcome;
 use crate::usage::Usage;
 
 /// In the past, so that everything here is expired by the system clock.
@@ -21,7 +21,9 @@ fn settings() -> Settings {
 fn billing(dir: &Path) -> Billing {
     let settings = settings();
     let billing = Billing::serve(dir, &settings.limits).unwrap();
-    billing.keep_prices(settings.catalog.models(), NOW).unwrap();
+    billing
+        .store_prices(settings.catalog.models(), NOW)
+        .unwrap();
     billing.open_account("acct_1", None, NOW).unwrap();
     billing
         .grant("acct_1", Micro::new(1_000_000_000), "first", NOW)
@@ -29,23 +31,28 @@ fn billing(dir: &Path) -> Billing {
     billing
 }
 
-fn ask(of: &Idempotency, scope: (&str, &str, &str), request_id: &str, limits: &Limits) -> Asked {
+fn ask(
+    of: &Idempotency,
+    scope: (&str, &str, &str),
+    request_id: &str,
+    limits: &Limits,
+) -> KeyLookupOutcome {
     // The local backend answers without waiting.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .unwrap();
     runtime
-        .block_on(of.begin(scope, &hash(BODY), request_id, limits, NOW))
+        .block_on(of.claim(scope, &hash_body(BODY), request_id, limits, NOW))
         .unwrap()
 }
 
-fn begin(of: &Idempotency, request_id: &str) -> Asked {
+fn begin(of: &Idempotency, request_id: &str) -> KeyLookupOutcome {
     ask(of, SCOPE, request_id, &Limits::default())
 }
 
-fn here(of: &Idempotency) -> &book::Here {
-    let Book::Here(here) = &of.0.book else {
+fn here(of: &Idempotency) -> &backend::LocalIdempotency {
+    let IdempotencyStore::Here(here) = &of.0.book else {
         panic!("a file")
     };
     here
@@ -58,15 +65,15 @@ fn resolve(of: &Idempotency, now_ms: i64) {
     runtime
         .block_on(
             of.0.book
-                .resolve_left(Keeping::of(&Limits::default()), now_ms),
+                .resolve_orphaned(Retention::from_limits(&Limits::default()), now_ms),
         )
         .unwrap();
 }
 
 #[track_caller]
-fn new(of: &Idempotency, request_id: &str) -> Box<Running> {
+fn new(of: &Idempotency, request_id: &str) -> Box<IdempotencyGuard> {
     match begin(of, request_id) {
-        Asked::New(running) => running,
+        KeyLookupOutcome::New(running) => running,
         _ => panic!("the key is in use"),
     }
 }
@@ -76,7 +83,7 @@ fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
     let model = Arc::clone(&settings.catalog.models()[0]);
     let (input_price, output_price) = (model.price.input, model.price.output);
     let quote = Quote::flat(
-        Reach {
+        WorstCase {
             input_tokens: 100,
             input_price,
             output_price,
@@ -85,7 +92,7 @@ fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
         100,
         100,
     );
-    let opening = Opening {
+    let opening = HoldRequest {
         request_id: request_id.into(),
         account: "acct_1".into(),
         key_id: "key_1".into(),
@@ -102,18 +109,18 @@ fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
 fn keys_are_visible_ascii() {
     let long = "k".repeat(255);
     for good in ["k", "a-b_c/9!~", &long] {
-        assert!(is_key(good.as_bytes()), "{good}");
+        assert!(is_valid_key(good.as_bytes()), "{good}");
     }
     let too_long = "k".repeat(256);
     for bad in ["", " ", "a b", "a\tb", "ü", "\u{7f}", &too_long] {
-        assert!(!is_key(bad.as_bytes()), "{bad}");
+        assert!(!is_valid_key(bad.as_bytes()), "{bad}");
     }
 }
 
 #[test]
 fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() {
     let dir = tempfile::tempdir().unwrap();
-    let of = Idempotency::open(dir.path(), &Till::Here(billing(dir.path()))).unwrap();
+    let of = Idempotency::open(dir.path(), &BillingBackend::Here(billing(dir.path()))).unwrap();
     drop(new(&of, "req_1"));
     let limits = Limits {
         idempotency_body_bytes: 10,
@@ -125,7 +132,7 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
         ("none", &[], true),
     ] {
         let scope = ("acct_1", "/v1/messages", name);
-        let Asked::New(mut running) = ask(&of, scope, name, &limits) else {
+        let KeyLookupOutcome::New(mut running) = ask(&of, scope, name, &limits) else {
             panic!("{name}")
         };
         running.set_headers(vec![("a".into(), "first attempt".into())]);
@@ -133,10 +140,10 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
         running.add_header("c", "d".into());
         pieces
             .iter()
-            .for_each(|piece| running.push(piece.as_bytes()));
+            .for_each(|piece| running.push_body(piece.as_bytes()));
         running.complete();
         match ask(&of, scope, "req_2", &limits) {
-            Asked::Done(answer) => {
+            KeyLookupOutcome::Done(answer) => {
                 assert!(kept, "{name}");
                 assert_eq!(
                     (answer.request_id.as_str(), answer.body),
@@ -147,24 +154,24 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
                     [("a".into(), "b".into()), ("c".into(), "d".into())]
                 );
             }
-            Asked::Unavailable => assert!(!kept, "{name}"),
+            KeyLookupOutcome::Unavailable => assert!(!kept, "{name}"),
             _ => panic!("{name}"),
         }
     }
-    new(&of, "req_3").spend();
-    assert!(matches!(begin(&of, "req_4"), Asked::Unavailable));
+    new(&of, "req_3").mark_spent();
+    assert!(matches!(begin(&of, "req_4"), KeyLookupOutcome::Unavailable));
 }
 
 #[test]
 fn the_ledger_decides_what_became_of_a_dead_process() {
     let dir = tempfile::tempdir().unwrap();
     let before = billing(dir.path());
-    let of = Idempotency::open(dir.path(), &Till::Here(before.clone())).unwrap();
+    let of = Idempotency::open(dir.path(), &BillingBackend::Here(before.clone())).unwrap();
     let mut left = Vec::new();
     // Requests before the hold, with a hold, debited, and ended without cost.
     for name in ["asked", "held", "debited", "voided"] {
         let scope = ("acct_1", "/v1/messages", name);
-        let Asked::New(running) = ask(&of, scope, name, &Limits::default()) else {
+        let KeyLookupOutcome::New(running) = ask(&of, scope, name, &Limits::default()) else {
             panic!()
         };
         left.push(running);
@@ -176,16 +183,16 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         ..Usage::default()
     };
     hold(&before, "debited")
-        .settle(usage, Outcome::Completed, false, NOW)
+        .settle(usage, RequestOutcome::Completed, false, NOW)
         .unwrap();
-    hold(&before, "voided").release(Outcome::VendorError, NOW);
+    hold(&before, "voided").release(RequestOutcome::VendorError, NOW);
     // While its journal exists, another process does not resolve its keys.
     resolve(&of, NOW);
-    assert_eq!(here(&of).db.left_running(&[]).unwrap().len(), 4);
+    assert_eq!(here(&of).db.orphaned_requests(&[]).unwrap().len(), 4);
     // Simulate the process's death: nothing is dropped, and its locks disappear with its files.
     std::mem::forget((left, held));
     std::fs::remove_file(dir.path().join("serving.lock")).unwrap();
-    let boot = before.boot().to_owned();
+    let boot = before.instance_id().to_owned();
     let journal = dir.path().join("journal").join(&boot);
     let copy = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(&journal).unwrap().flatten() {
@@ -197,7 +204,7 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         std::fs::copy(file.path(), journal.join(file.file_name())).unwrap();
     }
     let next = billing(dir.path());
-    let of = Idempotency::open(dir.path(), &Till::Here(next.clone())).unwrap();
+    let of = Idempotency::open(dir.path(), &BillingBackend::Here(next.clone())).unwrap();
     resolve(&of, NOW);
     assert!(!journal.exists(), "replayed");
     for (name, spent) in [
@@ -212,7 +219,11 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
             "again",
             &Limits::default(),
         );
-        assert_eq!(matches!(asked, Asked::Unavailable), spent, "{name}");
-        assert_eq!(matches!(asked, Asked::New(_)), !spent, "{name}");
+        assert_eq!(
+            matches!(asked, KeyLookupOutcome::Unavailable),
+            spent,
+            "{name}"
+        );
+        assert_eq!(matches!(asked, KeyLookupOutcome::New(_)), !spent, "{name}");
     }
 }

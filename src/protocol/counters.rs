@@ -7,11 +7,11 @@
 //!
 //! Read next: `usage/counters.rs`.
 
-use super::scan::{Broken, COUNT_MAX, Kind, Scan};
-use crate::usage::{ChatCounters, MessagesCounters, Pass, ServerTool, ServiceTier};
+use super::json_scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT};
+use crate::usage::{ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier};
 
 /// Names of a chat vendor's counters in one of its two protocols.
-struct Names {
+struct CounterNames {
     prompt: &'static str,
     prompt_parts: &'static str,
     completion: &'static str,
@@ -23,7 +23,7 @@ struct Names {
     cache_hit: Option<&'static str>,
 }
 
-const CHAT: Names = Names {
+const CHAT_NAMES: CounterNames = CounterNames {
     prompt: "prompt_tokens",
     prompt_parts: "prompt_tokens_details",
     completion: "completion_tokens",
@@ -32,7 +32,7 @@ const CHAT: Names = Names {
     cache_hit: Some("prompt_cache_hit_tokens"),
 };
 
-const RESPONSES: Names = Names {
+const RESPONSES_NAMES: CounterNames = CounterNames {
     prompt: "input_tokens",
     prompt_parts: "input_tokens_details",
     completion: "output_tokens",
@@ -42,28 +42,35 @@ const RESPONSES: Names = Names {
 };
 
 /// Reads a chat vendor's usage object; `None` if the next value is not one.
-pub(crate) fn chat(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> {
-    named(scan, &CHAT)
+pub(crate) fn read_chat_usage(
+    scan: &mut JsonScanner<'_>,
+) -> Result<Option<ChatCounters>, JsonError> {
+    read_usage(scan, &CHAT_NAMES)
 }
 
 /// Reads a responses vendor's usage object; `None` if the next value is not one.
-pub(crate) fn responses(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> {
-    named(scan, &RESPONSES)
+pub(crate) fn read_responses_usage(
+    scan: &mut JsonScanner<'_>,
+) -> Result<Option<ChatCounters>, JsonError> {
+    read_usage(scan, &RESPONSES_NAMES)
 }
 
-fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Broken> {
+fn read_usage(
+    scan: &mut JsonScanner<'_>,
+    names: &CounterNames,
+) -> Result<Option<ChatCounters>, JsonError> {
     let mut counters = ChatCounters::default();
     let mut cache_hit = None;
     let mut irregular = false;
     let is_object = scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
-            name if name == names.prompt => counters.prompt = counter(scan, &mut irregular)?,
+            name if name == names.prompt => counters.prompt = read_count(scan, &mut irregular)?,
             name if name == names.completion => {
-                counters.completion = counter(scan, &mut irregular)?
+                counters.completion = read_count(scan, &mut irregular)?
             }
-            "total_tokens" => counters.total = counter(scan, &mut irregular)?,
-            name if Some(name) == names.cache_hit => cache_hit = counter(scan, &mut irregular)?,
-            name if name == names.prompt_parts => parts(
+            "total_tokens" => counters.total = read_count(scan, &mut irregular)?,
+            name if Some(name) == names.cache_hit => cache_hit = read_count(scan, &mut irregular)?,
+            name if name == names.prompt_parts => read_details(
                 scan,
                 &mut counters,
                 &mut irregular,
@@ -74,7 +81,7 @@ fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Bro
                     _ => None,
                 },
             )?,
-            name if name == names.completion_parts => parts(
+            name if name == names.completion_parts => read_details(
                 scan,
                 &mut counters,
                 &mut irregular,
@@ -86,7 +93,7 @@ fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Bro
             )?,
             _ => drop(scan.skip()?),
         }
-        Ok::<(), Broken>(())
+        Ok::<(), JsonError>(())
     })?;
     counters.cached = counters.cached.or(cache_hit);
     counters.is_irregular = irregular;
@@ -94,34 +101,34 @@ fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Bro
 }
 
 /// Reads an object of counters, if the next value is one. `place` returns the counter for a name.
-fn parts<C>(
-    scan: &mut Scan<'_>,
+fn read_details<C>(
+    scan: &mut JsonScanner<'_>,
     counters: &mut C,
     irregular: &mut bool,
     place: impl for<'c> Fn(&'c mut C, &str) -> Option<&'c mut Option<u64>>,
-) -> Result<(), Broken> {
+) -> Result<(), JsonError> {
     scan.object_or_skip(|scan, key| {
         match place(counters, &key.name()) {
-            Some(count) => *count = counter(scan, irregular)?,
+            Some(count) => *count = read_count(scan, irregular)?,
             None => drop(scan.skip()?),
         }
-        Ok::<(), Broken>(())
+        Ok::<(), JsonError>(())
     })?;
     Ok(())
 }
 
 /// Reads the next value as a count. Sets `irregular` if it is neither digits only nor null.
-fn counter(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<u64>, Broken> {
+fn read_count(scan: &mut JsonScanner<'_>, irregular: &mut bool) -> Result<Option<u64>, JsonError> {
     let kind = scan.kind()?;
     let span = scan.skip()?;
-    let plain = scan.count(span).filter(|_| kind == Kind::Number);
-    *irregular |= plain.is_none() && kind != Kind::Null;
-    let number = scan.raw(span).filter(|_| kind == Kind::Number);
-    Ok(plain.or_else(|| number.and_then(integral)))
+    let plain = scan.count(span).filter(|_| kind == JsonKind::Number);
+    *irregular |= plain.is_none() && kind != JsonKind::Null;
+    let number = scan.raw(span).filter(|_| kind == JsonKind::Number);
+    Ok(plain.or_else(|| number.and_then(parse_integer)))
 }
 
 /// Returns the integer value of a JSON number, if it is an integer from 0 to 2^53.
-fn integral(number: &str) -> Option<u64> {
+fn parse_integer(number: &str) -> Option<u64> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (is_negative, mantissa) = match mantissa.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -146,67 +153,73 @@ fn integral(number: &str) -> Option<u64> {
         .checked_add(trailing)?;
     let factor = 10_u64.checked_pow(u32::try_from(zeros).ok()?)?;
     let count = significant.parse::<u64>().ok()?.checked_mul(factor)?;
-    (!is_negative && count <= COUNT_MAX).then_some(count)
+    (!is_negative && count <= MAX_COUNT).then_some(count)
 }
 
 /// Reads the tier that the vendor reports; `None` if the next value is not a non-empty string.
-pub(crate) fn tier(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
+pub(crate) fn read_tier(scan: &mut JsonScanner<'_>) -> Result<Option<ServiceTier>, JsonError> {
     let word = scan
-        .text_or_skip()?
+        .string_or_skip()?
         .map(|word| word.name())
         .filter(|word| !word.is_empty());
-    Ok(word.map(|word| ServiceTier::said(&word)))
+    Ok(word.map(|word| ServiceTier::from_wire(&word)))
 }
 
-fn tool_of_key(key: &str) -> Option<ServerTool> {
+fn server_tool_by_key(key: &str) -> Option<ServerTool> {
     ServerTool::ALL.into_iter().find(|tool| tool.key() == key)
 }
 
 /// Reads a messages vendor's usage object; `None` if the next value is not one.
-pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, Broken> {
+pub(crate) fn read_messages_usage(
+    scan: &mut JsonScanner<'_>,
+) -> Result<Option<MessagesCounters>, JsonError> {
     let mut counters = MessagesCounters::default();
     let mut irregular = false;
     let is_object = scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
-            "service_tier" => counters.service_tier = tier(scan)?,
-            "inference_geo" => counters.inference_geo = tier(scan)?,
-            "speed" => counters.speed = tier(scan)?,
-            "server_tool_use" => parts(scan, &mut counters, &mut irregular, |counters, name| {
-                let tool = name.strip_suffix("_requests").and_then(tool_of_key)?;
-                Some(counters.tool_uses.get_mut(tool))
-            })?,
+            "service_tier" => counters.service_tier = read_tier(scan)?,
+            "inference_geo" => counters.inference_geo = read_tier(scan)?,
+            "speed" => counters.speed = read_tier(scan)?,
+            "server_tool_use" => {
+                read_details(scan, &mut counters, &mut irregular, |counters, name| {
+                    let tool = name
+                        .strip_suffix("_requests")
+                        .and_then(server_tool_by_key)?;
+                    Some(counters.tool_uses.get_mut(tool))
+                })?
+            }
             "iterations" => drop(scan.array_or_skip(|scan| {
                 counters
                     .compactions
-                    .extend(compaction(scan, &mut irregular)?);
-                Ok::<(), Broken>(())
+                    .extend(read_compaction_pass(scan, &mut irregular)?);
+                Ok::<(), JsonError>(())
             })?),
-            name => tokens(name, scan, &mut counters, &mut irregular)?,
+            name => read_token_count(name, scan, &mut counters, &mut irregular)?,
         }
-        Ok::<(), Broken>(())
+        Ok::<(), JsonError>(())
     })?;
     counters.is_irregular = irregular;
     Ok(is_object.then_some(counters))
 }
 
 /// Reads a token count that an answer and each of its iterations have in common.
-fn tokens(
+fn read_token_count(
     name: &str,
-    scan: &mut Scan<'_>,
+    scan: &mut JsonScanner<'_>,
     counters: &mut MessagesCounters,
     irregular: &mut bool,
-) -> Result<(), Broken> {
+) -> Result<(), JsonError> {
     match name {
-        "input_tokens" => counters.input = counter(scan, irregular)?,
-        "output_tokens" => counters.output = counter(scan, irregular)?,
-        "cache_read_input_tokens" => counters.cache_read = counter(scan, irregular)?,
-        "cache_creation_input_tokens" => counters.cache_write = counter(scan, irregular)?,
-        "cache_creation" => parts(scan, counters, irregular, |counters, name| match name {
+        "input_tokens" => counters.input = read_count(scan, irregular)?,
+        "output_tokens" => counters.output = read_count(scan, irregular)?,
+        "cache_read_input_tokens" => counters.cache_read = read_count(scan, irregular)?,
+        "cache_creation_input_tokens" => counters.cache_write = read_count(scan, irregular)?,
+        "cache_creation" => read_details(scan, counters, irregular, |counters, name| match name {
             "ephemeral_5m_input_tokens" => Some(&mut counters.cache_write_5m),
             "ephemeral_1h_input_tokens" => Some(&mut counters.cache_write_1h),
             _ => None,
         })?,
-        "output_tokens_details" => parts(scan, counters, irregular, |counters, name| {
+        "output_tokens_details" => read_details(scan, counters, irregular, |counters, name| {
             (name == "thinking_tokens").then_some(&mut counters.reasoning)
         })?,
         _ => drop(scan.skip()?),
@@ -216,21 +229,24 @@ fn tokens(
 
 /// Reads an entry of `iterations`; returns it if it is a compaction pass, which the answer's own
 /// counters leave out.
-fn compaction(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<Pass>, Broken> {
+fn read_compaction_pass(
+    scan: &mut JsonScanner<'_>,
+    irregular: &mut bool,
+) -> Result<Option<CompactionPass>, JsonError> {
     let mut counters = MessagesCounters::default();
     let mut is_compaction = false;
     scan.object_or_skip(|scan, key| match key.name().as_ref() {
         "type" => {
             is_compaction = scan
-                .text_or_skip()?
+                .string_or_skip()?
                 .is_some_and(|kind| kind.name() == "compaction");
             Ok(())
         }
-        name => tokens(name, scan, &mut counters, irregular),
+        name => read_token_count(name, scan, &mut counters, irregular),
     })?;
     let kept = |count: Option<u64>| u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX);
     let (short, long) = counters.cache_writes();
-    Ok(is_compaction.then(|| Pass {
+    Ok(is_compaction.then(|| CompactionPass {
         input: kept(counters.input),
         cache_read: kept(counters.cache_read),
         cache_write_5m: kept(Some(short)),
@@ -270,7 +286,7 @@ mod tests {
             ("-1", None),
             ("-12.0", None),
         ] {
-            assert_eq!(integral(number), wanted, "{number}");
+            assert_eq!(parse_integer(number), wanted, "{number}");
         }
     }
 
@@ -279,7 +295,7 @@ mod tests {
         let odd = |value: &str| {
             read(
                 &format!(r#"{{"prompt_tokens":{value},"completion_tokens":5,"total_tokens":9}}"#),
-                chat,
+                read_chat_usage,
             )
         };
         let plain = ChatCounters {
@@ -317,7 +333,7 @@ mod tests {
             );
         }
         let within = r#"{"prompt_tokens_details":{"cached_tokens":"4"}}"#;
-        assert!(read(within, chat).is_irregular);
+        assert!(read(within, read_chat_usage).is_irregular);
     }
 
     #[test]
@@ -326,13 +342,15 @@ mod tests {
             {"type": "compaction", "input_tokens": 60385, "output_tokens": 592, "cache_read_input_tokens": 7,
              "cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 5, "x": 1}},
             {"type": "message", "input_tokens": 682, "output_tokens": 1320}, 7, {"input_tokens": 1}]}"#;
-        let counters = messages(&mut Scan::new(usage, 8)).unwrap().unwrap();
-        let pass = Pass {
+        let counters = read_messages_usage(&mut JsonScanner::new(usage, 8))
+            .unwrap()
+            .unwrap();
+        let pass = CompactionPass {
             input: 60_385,
             cache_read: 7,
             cache_write_1h: 5,
             output: 592,
-            ..Pass::default()
+            ..CompactionPass::default()
         };
         assert_eq!((counters.input, counters.output), (Some(682), Some(1_320)));
         assert_eq!(counters.compactions.iter().collect::<Vec<_>>(), [&pass]);
@@ -341,9 +359,9 @@ mod tests {
 
     fn read(
         json: &str,
-        by: fn(&mut Scan<'_>) -> Result<Option<ChatCounters>, Broken>,
+        by: fn(&mut JsonScanner<'_>) -> Result<Option<ChatCounters>, JsonError>,
     ) -> ChatCounters {
-        by(&mut Scan::new(json, 8)).unwrap().unwrap()
+        by(&mut JsonScanner::new(json, 8)).unwrap().unwrap()
     }
 
     #[test]
@@ -358,21 +376,21 @@ mod tests {
         };
         let told = r#"{"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
             "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 20}}"#;
-        assert_eq!(read(told, chat), parts);
+        assert_eq!(read(told, read_chat_usage), parts);
         let renamed = told
             .replace("prompt_", "input_")
             .replace("completion_", "output_");
-        assert_eq!(read(&renamed, responses), parts);
+        assert_eq!(read(&renamed, read_responses_usage), parts);
         // Neither protocol reads the other's names.
-        assert_eq!(read(told, responses), ChatCounters::default());
-        assert_eq!(read(&renamed, chat), ChatCounters::default());
+        assert_eq!(read(told, read_responses_usage), ChatCounters::default());
+        assert_eq!(read(&renamed, read_chat_usage), ChatCounters::default());
     }
 
     #[test]
     fn audio_and_a_cache_hit_beside_the_parts_are_chats_alone() {
         let told = r#"{"prompt_tokens": 9, "prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"audio_tokens": 4},
             "completion_tokens": 8, "completion_tokens_details": {"audio_tokens": 5}}"#;
-        let own = read(told, chat);
+        let own = read(told, read_chat_usage);
         assert_eq!(
             (own.cached, own.audio_prompt, own.audio_completion),
             (Some(3), Some(4), Some(5))
@@ -385,8 +403,8 @@ mod tests {
             completion: Some(8),
             ..ChatCounters::default()
         };
-        assert_eq!(read(&renamed, responses), whole);
+        assert_eq!(read(&renamed, read_responses_usage), whole);
         let hit = renamed.replace("prompt_cache_hit_tokens", "input_cache_hit_tokens");
-        assert_eq!(read(&hit, responses), whole);
+        assert_eq!(read(&hit, read_responses_usage), whole);
     }
 }

@@ -9,18 +9,19 @@
 use super::Protocol;
 use serde::Serialize;
 
-mod messages_for;
 mod responses;
 mod scrub;
+mod surface_message;
 mod table;
 mod vendor;
 
 pub use vendor::{
-    VendorError, from_vendor, from_vendor_error, refuses_key, seconds as retry_after_seconds,
+    VendorError, from_vendor_error, from_vendor_response, parse_retry_after as retry_after_seconds,
+    refuses_key,
 };
 
 /// Maximum `retry-after`: official clients take a longer one as "do not retry at all".
-const RETRY_AFTER_SECONDS_MAX: u32 = 60;
+const MAX_RETRY_AFTER_SECONDS: u32 = 60;
 
 /// Declares `FailureKind` and lists its variants in `FailureKind::ALL`.
 macro_rules! kinds {
@@ -129,17 +130,17 @@ pub enum Kind {
 impl Kind {
     /// Returns the label for metrics and logs, from a closed set. Several kinds may share one.
     pub fn reason(self) -> &'static str {
-        table::row(self).reason
+        table::failure_row(self).reason
     }
 
     /// Returns the HTTP status on this surface.
     pub fn status(self, surface: Protocol) -> u16 {
-        table::row(self).on(surface).0
+        table::failure_row(self).status_and_type(surface).0
     }
 
     /// Returns whether the cause is the vendor or the connection to it, not the request: another
     /// endpoint or model may succeed.
-    pub fn another_may_answer(self) -> bool {
+    pub fn is_retryable_elsewhere(self) -> bool {
         matches!(
             self,
             Kind::RateLimited
@@ -171,16 +172,16 @@ pub struct Failure {
     /// The model id that the failure concerns.
     pub model: Option<String>,
     /// Further headers; boxed, because few failures have any.
-    pub also: Option<Box<Also>>,
+    pub also: Option<Box<ExtraHeaders>>,
 }
 
 /// Further headers of a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Also(pub Vec<(&'static str, String)>);
+pub struct ExtraHeaders(pub Vec<(&'static str, String)>);
 
 /// A failure as an HTTP response.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rendered {
+pub struct RenderedFailure {
     pub status: u16,
     pub body: Vec<u8>,
     /// `content-type`, and if they apply, `retry-after` and `x-should-retry`.
@@ -189,8 +190,8 @@ pub struct Rendered {
 
 impl Failure {
     /// Creates a failure of this kind with its default message.
-    pub fn of(kind: Kind) -> Self {
-        Failure::new(kind, table::row(kind).message)
+    pub fn from_kind(kind: Kind) -> Self {
+        Failure::new(kind, table::failure_row(kind).message)
     }
 
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
@@ -221,7 +222,7 @@ impl Failure {
     }
 
     /// Replaces a secret that the vendor has quoted, in every member.
-    pub fn without(mut self, secret: &str) -> Self {
+    pub fn redact_secret(mut self, secret: &str) -> Self {
         let texts = [
             Some(&mut self.message),
             self.param.as_mut(),
@@ -248,29 +249,29 @@ impl Failure {
     }
 
     /// Renders the failure as a response, if no byte of a 200 was sent yet.
-    pub fn render(&self, surface: Protocol, request_id: &str) -> Rendered {
-        let row = table::row(self.kind);
-        let (status, error_type) = row.on(surface);
-        let message = messages_for::surface(self, surface);
+    pub fn render(&self, surface: Protocol, request_id: &str) -> RenderedFailure {
+        let row = table::failure_row(self.kind);
+        let (status, error_type) = row.status_and_type(surface);
+        let message = surface_message::message_for_surface(self, surface);
         let code = match surface {
-            Protocol::Responses => responses::code(self, &row, status),
+            Protocol::Responses => responses::error_code(self, &row, status),
             Protocol::Chat | Protocol::Messages => self.code.as_deref().or(row.code),
         };
         let body = match surface {
-            Protocol::Chat | Protocol::Responses => json(&ChatBody {
-                error: ChatError {
+            Protocol::Chat | Protocol::Responses => to_json(&ChatErrorBody {
+                error: ChatErrorObject {
                     message: &message,
                     r#type: error_type,
-                    param: self.param.as_deref().or(row.param_on(surface)),
+                    param: self.param.as_deref().or(row.param_for(surface)),
                     code,
                 },
             }),
-            Protocol::Messages => json(&MessagesBody {
+            Protocol::Messages => to_json(&MessagesErrorBody {
                 r#type: "error",
-                error: MessagesError {
+                error: MessagesErrorObject {
                     r#type: error_type,
                     message: &message,
-                    details: code.map(|error_code| Details {
+                    details: code.map(|error_code| MessagesErrorDetails {
                         error_code,
                         unsupported: (self.kind == Kind::ThreadUnsupported).then_some(["model"]),
                     }),
@@ -278,7 +279,7 @@ impl Failure {
                 request_id,
             }),
         };
-        Rendered {
+        RenderedFailure {
             status,
             body,
             headers: self.headers(&row, status),
@@ -286,14 +287,14 @@ impl Failure {
     }
 
     /// Returns the last frame of a stream whose 200 was sent; nothing may follow it (§8.6).
-    pub fn frame(&self, surface: Protocol, request_id: &str) -> Vec<u8> {
-        let (code, error_type) = table::frame_words(self.kind);
-        let message = messages_for::surface(self, surface);
+    pub fn encode_stream_error(&self, surface: Protocol, request_id: &str) -> Vec<u8> {
+        let (code, error_type) = table::stream_error_codes(self.kind);
+        let message = surface_message::message_for_surface(self, surface);
         let (before, body, after): (&[u8], _, &[u8]) = match surface {
             Protocol::Chat => (
                 b"data: ",
-                json(&ChatBody {
-                    error: ChatError {
+                to_json(&ChatErrorBody {
+                    error: ChatErrorObject {
                         message: &message,
                         r#type: "server_error",
                         param: None,
@@ -302,12 +303,12 @@ impl Failure {
                 }),
                 b"\n\ndata: [DONE]\n\n",
             ),
-            Protocol::Responses => return responses::frame(self, request_id),
+            Protocol::Responses => return responses::encode_stream_error(self, request_id),
             Protocol::Messages => (
                 b"event: error\ndata: ",
-                json(&MessagesBody {
+                to_json(&MessagesErrorBody {
                     r#type: "error",
-                    error: MessagesError {
+                    error: MessagesErrorObject {
                         r#type: error_type,
                         message: &message,
                         details: None,
@@ -320,11 +321,11 @@ impl Failure {
         [before, &body, after].concat()
     }
 
-    fn headers(&self, row: &table::Row, status: u16) -> Vec<(&'static str, String)> {
+    fn headers(&self, row: &table::FailureRow, status: u16) -> Vec<(&'static str, String)> {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         if row.retry_after.is_some() || self.retry_after_seconds.is_some() {
             let seconds = self.retry_after_seconds.or(row.retry_after).unwrap_or(1);
-            let seconds = seconds.clamp(1, RETRY_AFTER_SECONDS_MAX);
+            let seconds = seconds.clamp(1, MAX_RETRY_AFTER_SECONDS);
             headers.push(("retry-after", seconds.to_string()));
         }
         // A retry cannot help, and clients other than the official SDKs retry unless it is
@@ -341,51 +342,51 @@ impl Failure {
 impl Failure {
     /// A body that breaks a rule. `param` is the member's JSON path. The messages form has no
     /// member for it, so its message begins with the dotted path (§8.5).
-    pub fn invalid(surface: Protocol, param: &str, message: &str) -> Self {
+    pub fn invalid_param(surface: Protocol, param: &str, message: &str) -> Self {
         let message = match surface {
             Protocol::Chat | Protocol::Responses => message.to_owned(),
-            Protocol::Messages => format!("{}: {message}", messages_for::dotted(param)),
+            Protocol::Messages => format!("{}: {message}", surface_message::to_dotted_path(param)),
         };
         Failure::new(Kind::InvalidRequest, message).with_param(param)
     }
 
     /// The catalog does not have the model.
     pub fn model_not_found(model: &str) -> Self {
-        Failure::about_model(Kind::ModelNotFound, model)
+        Failure::for_model(Kind::ModelNotFound, model)
     }
 
     /// The key may not use this model.
     pub fn model_not_allowed(model: &str) -> Self {
-        let mut failure = Failure::about_model(Kind::ModelNotAllowed, model);
+        let mut failure = Failure::for_model(Kind::ModelNotAllowed, model);
         let model = failure.model.as_deref().unwrap_or_default();
         failure.message = format!("This key may not use the model `{model}`.");
         failure
     }
 
     /// The path exists but does not support this method. `allowed`: the methods that it supports.
-    pub fn wrong_method(method: &str, path: &str, allowed: &[&str]) -> Self {
+    pub fn method_not_allowed(method: &str, path: &str, allowed: &[&str]) -> Self {
         let (method, path) = (
-            messages_for::shortened(method),
-            messages_for::shortened(path),
+            surface_message::truncate_echo(method),
+            surface_message::truncate_echo(path),
         );
         let allowed = allowed.join(", ");
         let mut failure = Failure::new(
             Kind::WrongMethod,
             format!("{path} does not take {method}. Use {allowed}."),
         );
-        failure.also = Some(Box::new(Also(vec![("allow", allowed)])));
+        failure.also = Some(Box::new(ExtraHeaders(vec![("allow", allowed)])));
         failure
     }
 
     /// The path does not exist. `base_url`: the gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
-        let hint = match wrong_base(path) {
-            Some(WrongBase::OneTooMany) => " Drop one `/v1` from the client's base address.",
-            Some(WrongBase::Missing) => " Add `/v1` to the client's base address.",
+        let hint = match detect_base_url_mistake(path) {
+            Some(BaseUrlMistake::OneTooMany) => " Drop one `/v1` from the client's base address.",
+            Some(BaseUrlMistake::Missing) => " Add `/v1` to the client's base address.",
             None => "",
         };
-        let path = messages_for::shortened(path);
-        let method = messages_for::shortened(method);
+        let path = surface_message::truncate_echo(path);
+        let method = surface_message::truncate_echo(method);
         let message = format!(
             "Unknown path: {method} {path}.{hint} Set the client's base address to {base_url}/v1 (OpenAI SDKs) or {base_url} (Anthropic SDKs)."
         );
@@ -411,7 +412,7 @@ impl Failure {
 
     /// The requested feature has no price, so it cannot be billed.
     pub fn unpriced_feature(surface: Protocol, param: &str) -> Self {
-        let mut failure = Failure::invalid(
+        let mut failure = Failure::invalid_param(
             surface,
             param,
             "This feature has no price here and cannot be used.",
@@ -420,21 +421,21 @@ impl Failure {
         failure
     }
 
-    fn about_model(kind: Kind, model: &str) -> Self {
-        let mut failure = Failure::of(kind);
-        failure.model = Some(messages_for::shortened(model));
+    fn for_model(kind: Kind, model: &str) -> Self {
+        let mut failure = Failure::from_kind(kind);
+        failure.model = Some(surface_message::truncate_echo(model));
         failure
     }
 }
 
 /// The mistake in the client's base URL that led to an unknown path.
-enum WrongBase {
+enum BaseUrlMistake {
     OneTooMany,
     Missing,
 }
 
 /// First segments of the API's paths below `/v1`.
-const BELOW_V1: [&str; 6] = [
+const V1_PATHS: [&str; 6] = [
     "chat/completions",
     "messages",
     "responses",
@@ -443,10 +444,10 @@ const BELOW_V1: [&str; 6] = [
     "receipts",
 ];
 
-fn wrong_base(path: &str) -> Option<WrongBase> {
+fn detect_base_url_mistake(path: &str) -> Option<BaseUrlMistake> {
     let is_known = |below: &str| {
         let below = below.strip_prefix('/')?;
-        BELOW_V1.into_iter().find(|known| {
+        V1_PATHS.into_iter().find(|known| {
             below
                 .strip_prefix(known)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -454,26 +455,26 @@ fn wrong_base(path: &str) -> Option<WrongBase> {
     };
     match path.strip_prefix("/v1") {
         Some(below) if below.starts_with("/v1/") => {
-            is_known(below.trim_start_matches("/v1")).map(|_| WrongBase::OneTooMany)
+            is_known(below.trim_start_matches("/v1")).map(|_| BaseUrlMistake::OneTooMany)
         }
         Some(_) => None,
-        None => is_known(path).map(|_| WrongBase::Missing),
+        None => is_known(path).map(|_| BaseUrlMistake::Missing),
     }
 }
 
-fn json(body: &impl Serialize) -> Vec<u8> {
+fn to_json(body: &impl Serialize) -> Vec<u8> {
     // The body has only strings and options, so this cannot fail. If it did, an empty body would be
     // the honest response.
     serde_json::to_vec(body).unwrap_or_default()
 }
 
 #[derive(Serialize)]
-struct ChatBody<'a> {
-    error: ChatError<'a>,
+struct ChatErrorBody<'a> {
+    error: ChatErrorObject<'a>,
 }
 
 #[derive(Serialize)]
-struct ChatError<'a> {
+struct ChatErrorObject<'a> {
     message: &'a str,
     r#type: &'a str,
     param: Option<&'a str>,
@@ -481,22 +482,22 @@ struct ChatError<'a> {
 }
 
 #[derive(Serialize)]
-struct MessagesBody<'a> {
+struct MessagesErrorBody<'a> {
     r#type: &'a str,
-    error: MessagesError<'a>,
+    error: MessagesErrorObject<'a>,
     request_id: &'a str,
 }
 
 #[derive(Serialize)]
-struct MessagesError<'a> {
+struct MessagesErrorObject<'a> {
     r#type: &'a str,
     message: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Details<'a>>,
+    details: Option<MessagesErrorDetails<'a>>,
 }
 
 #[derive(Serialize)]
-struct Details<'a> {
+struct MessagesErrorDetails<'a> {
     error_code: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     unsupported: Option<[&'a str; 1]>,

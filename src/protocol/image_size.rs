@@ -8,12 +8,12 @@ use base64::Engine;
 use std::borrow::Cow;
 
 /// Maximum number of base64 characters read: a JPEG may contain a preview before its size.
-const HEAD_LETTERS_MAX: usize = 65_536;
+const MAX_HEAD_CHARS: usize = 65_536;
 
 /// Returns width and height of the image in `base64`, which may be truncated and is still escaped
 /// as a JSON string.
-pub fn pixels(base64: &str) -> Option<(u32, u32)> {
-    let head = base64.get(..HEAD_LETTERS_MAX).unwrap_or(base64);
+pub fn image_dimensions(base64: &str) -> Option<(u32, u32)> {
+    let head = base64.get(..MAX_HEAD_CHARS).unwrap_or(base64);
     // Some JSON writers escape every slash.
     let head: Cow<'_, str> = if head.contains('\\') {
         head.replace('\\', "").into()
@@ -47,7 +47,7 @@ fn gif(bytes: &[u8]) -> Option<(u32, u32)> {
     let rest = bytes
         .strip_prefix(b"GIF89a")
         .or_else(|| bytes.strip_prefix(b"GIF87a"))?;
-    Some((little(rest, 0)?, little(rest, 2)?))
+    Some((read_u16_le(rest, 0)?, read_u16_le(rest, 2)?))
 }
 
 fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
@@ -57,14 +57,17 @@ fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
     let data = form.get(8..)?;
     match form.get(..4)? {
         // A key frame: frame tag, start code, then 14 bits each for width and height.
-        b"VP8 " => Some((little(data, 6)? & 0x3fff, little(data, 8)? & 0x3fff)),
+        b"VP8 " => Some((
+            read_u16_le(data, 6)? & 0x3fff,
+            read_u16_le(data, 8)? & 0x3fff,
+        )),
         b"VP8L" => {
             let bits = u32::from_le_bytes(*data.get(1..)?.first_chunk()?);
             Some(((bits & 0x3fff) + 1, (bits >> 14 & 0x3fff) + 1))
         }
         b"VP8X" => {
             let less_one =
-                |at: usize| Some(little(data, at)? | u32::from(*data.get(at + 2)?) << 16);
+                |at: usize| Some(read_u16_le(data, at)? | u32::from(*data.get(at + 2)?) << 16);
             Some((less_one(4)? + 1, less_one(7)? + 1))
         }
         _ => None,
@@ -81,12 +84,12 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
         );
         // All start-of-frame markers; 0xC4, 0xC8 and 0xCC in the same range begin tables.
         if matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc) {
-            return Some((big(segment, 5)?, big(segment, 3)?));
+            return Some((read_u16_be(segment, 5)?, read_u16_be(segment, 3)?));
         }
         let length = if marker == 0xff {
             0
         } else {
-            usize::try_from(big(segment, 0)?).ok()?.max(2)
+            usize::try_from(read_u16_be(segment, 0)?).ok()?.max(2)
         };
         // Fill bytes may precede a marker.
         rest = if marker == 0xff {
@@ -97,14 +100,14 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-fn little(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u16_le(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..)?
         .first_chunk()
         .map(|two| u16::from_le_bytes(*two).into())
 }
 
-fn big(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u16_be(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..)?
         .first_chunk()
@@ -133,14 +136,14 @@ mod tests {
         jpeg.extend(b"\xff\xff\xc4\0\x04\x01\x02\xff\xc2\0\x11\x08\x03\xe8\x04\xb0\x03");
         for image in [&png[..], gif, lossy, lossless, extended, &jpeg] {
             assert_eq!(
-                pixels(&encoded(image)),
+                image_dimensions(&encoded(image)),
                 Some((1_200, 1_000)),
                 "{:?}",
                 image.get(..16)
             );
         }
         let slashed = encoded(&jpeg).replace('/', "\\/");
-        assert_eq!(pixels(&slashed), Some((1_200, 1_000)));
+        assert_eq!(image_dimensions(&slashed), Some((1_200, 1_000)));
     }
 
     #[test]
@@ -153,13 +156,13 @@ mod tests {
             b"\xff\xd8\xff\xe0\0\x10JFIF",
             nothing_high,
         ] {
-            assert_eq!(pixels(&encoded(image)), None);
+            assert_eq!(image_dimensions(&encoded(image)), None);
         }
-        assert_eq!(pixels("no base64, äöü"), None);
+        assert_eq!(image_dimensions("no base64, äöü"), None);
         // The size is beyond the part that is read.
         let mut far = b"\xff\xd8".to_vec();
         far.extend(b"\xff\xe1\xff\xff".iter().chain(&[0; 65_533]));
         far.extend(b"\xff\xc0\0\x11\x08\x03\xe8\x04\xb0\x03");
-        assert_eq!(pixels(&encoded(&far)), None);
+        assert_eq!(image_dimensions(&encoded(&far)), None);
     }
 }

@@ -15,38 +15,40 @@
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
-use super::form::Effort;
-use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
+use super::ir::Effort;
+use super::json_scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, Span};
 use crate::usage::ServiceTier;
-pub use content::{Content, IMAGE_TOKENS_MAX};
-use conversation::{Head, Signs};
-use dialect::{Dialect, Setting, Word};
+pub use content::{ContentSize, MAX_IMAGE_TOKENS};
+use conversation::{ConversationSpans, MessageSpans};
+use repair_hints::{EnumMember, RepairHints, Setting};
 use vendor_state::VendorObject;
 
 mod content;
 mod conversation;
-mod dialect;
 mod extensions;
 mod features;
+mod foreign_fields;
 mod repair;
+mod repair_hints;
 mod rewrite;
-mod strip;
 mod vendor_state;
 
 pub use conversation::{ConversationKey, SESSION_HEADERS};
-pub use features::{Features, Leftovers, ToolOffer};
-pub use rewrite::{Edits, rewrite, rewrite_stripped};
-pub use strip::{Sender, Stripped, for_responses, strip, without_reasoning};
+pub use features::{Features, ForeignFields, ToolOffer};
+pub use foreign_fields::{
+    PassthroughContext, RequestCleanup, clean_request, clean_responses_request, remove_reasoning,
+};
+pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned};
 
 /// Maximum nesting depth of a request.
-pub const DEPTH_MAX: u32 = 64;
+pub const MAX_DEPTH: u32 = 64;
 
 /// Maximum number of choices on the chat surface.
-const CHOICES_MAX: u64 = 128;
+const MAX_CHOICES: u64 = 128;
 
 /// Summary of a request body.
 #[derive(Clone, Debug, Default)]
-pub struct Outline {
+pub struct RequestSummary {
     pub model: String,
     pub stream: bool,
     pub output_limit: Option<OutputLimit>,
@@ -59,9 +61,9 @@ pub struct Outline {
     pub features: Features,
     /// Number of object members and array items in the whole body.
     pub values: u64,
-    dialect: Dialect,
-    spans: Spans,
-    signs: Signs,
+    dialect: RepairHints,
+    spans: MemberSpans,
+    signs: ConversationSpans,
 }
 
 /// The output limit in a body. Null counts as no limit.
@@ -73,7 +75,7 @@ pub struct OutputLimit {
     pub tokens: u64,
 }
 
-impl Outline {
+impl RequestSummary {
     /// Returns whether the request only puts the prompt into the vendor's cache and generates
     /// nothing (messages).
     pub fn is_prewarming(&self) -> bool {
@@ -85,19 +87,19 @@ impl Outline {
 
 /// Spans of the members that may be edited.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spans {
+struct MemberSpans {
     /// Position right after the opening brace.
     inside: usize,
     model: Span,
-    max_tokens: Option<Limit>,
-    max_completion_tokens: Option<Limit>,
-    max_output_tokens: Option<Limit>,
+    max_tokens: Option<OutputLimitMember>,
+    max_completion_tokens: Option<OutputLimitMember>,
+    max_output_tokens: Option<OutputLimitMember>,
     thinking_budget: Option<Span>,
     stream_options: Option<StreamOptions>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Limit {
+struct OutputLimitMember {
     span: Span,
     /// `None`: the member is null.
     tokens: Option<u64>,
@@ -119,40 +121,44 @@ enum StreamOptions {
 /// Refuses with 400: invalid JSON, a value that is not an object, nesting deeper than
 /// [`MAX_DEPTH`], no `model`, a billing member that is duplicated or has the wrong type, a number
 /// out of its range. Null counts as absent.
-pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
-    read_bounded(protocol, body, u64::MAX)
+pub fn read_summary(protocol: Protocol, body: &[u8]) -> Result<RequestSummary, Failure> {
+    read_summary_bounded(protocol, body, u64::MAX)
 }
 
 /// Reads the body like [`read_summary`], and also refuses with 400 a body with more than
 /// `values_max` object members and array items. Each of them takes memory in the structures built
 /// from a body.
-pub fn read_bounded(protocol: Protocol, body: &[u8], values_max: u64) -> Result<Outline, Failure> {
-    let unread = |broken| unread(broken, values_max);
-    let text = std::str::from_utf8(body).map_err(|fault| not_json(fault.valid_up_to()))?;
-    let mut scan = Scan::new(text, DEPTH_MAX).with_values_max(values_max);
-    if scan.kind() != Ok(Kind::Object) {
+pub fn read_summary_bounded(
+    protocol: Protocol,
+    body: &[u8],
+    values_max: u64,
+) -> Result<RequestSummary, Failure> {
+    let unread = |broken| scan_failure(broken, values_max);
+    let text = std::str::from_utf8(body).map_err(|fault| invalid_json(fault.valid_up_to()))?;
+    let mut scan = JsonScanner::new(text, MAX_DEPTH).with_values_max(values_max);
+    if scan.kind() != Ok(JsonKind::Object) {
         // An array or a number may still be valid JSON; the message depends on it.
         return Err(match scan.skip().and_then(|_| scan.end()) {
-            Ok(()) => plain("The request body must be a JSON object."),
+            Ok(()) => invalid_request("The request body must be a JSON object."),
             Err(broken) => unread(broken),
         });
     }
-    let mut reader = Reader {
+    let mut reader = SummaryReader {
         protocol,
         text,
-        outline: Outline {
+        outline: RequestSummary {
             choices: 1,
-            ..Outline::default()
+            ..RequestSummary::default()
         },
         given: [false; BILLING_MEMBERS.len()],
     };
-    reader.outline.spans.inside = scan.at().saturating_add(1);
+    reader.outline.spans.inside = scan.position().saturating_add(1);
     let outcome = scan
         .object(|scan, key| reader.member(scan, &key.name()))
-        .and_then(|_| scan.end().map_err(Stop::Broken));
+        .and_then(|_| scan.end().map_err(RequestParseError::Broken));
     match outcome {
-        Err(Stop::Broken(broken)) => Err(unread(broken)),
-        Err(Stop::Refused(failure)) => Err(*failure),
+        Err(RequestParseError::Broken(broken)) => Err(unread(broken)),
+        Err(RequestParseError::Refused(failure)) => Err(*failure),
         Ok(()) => {
             reader.outline.values = scan.values();
             reader.finish(body.len(), scan.escape_bytes())
@@ -177,44 +183,44 @@ const BILLING_MEMBERS: [&str; 12] = [
 ];
 
 /// Number of members at the end of the list that only the responses protocol has.
-const OF_RESPONSES: usize = 2;
+const RESPONSES_ONLY_COUNT: usize = 2;
 
 /// Why reading stopped.
-enum Stop {
-    Broken(Broken),
+enum RequestParseError {
+    Broken(JsonError),
     Refused(Box<Failure>),
 }
 
-impl From<Broken> for Stop {
-    fn from(broken: Broken) -> Self {
-        Stop::Broken(broken)
+impl From<JsonError> for RequestParseError {
+    fn from(broken: JsonError) -> Self {
+        RequestParseError::Broken(broken)
     }
 }
 
-struct Reader<'a> {
+struct SummaryReader<'a> {
     protocol: Protocol,
     text: &'a str,
-    outline: Outline,
+    outline: RequestSummary,
     given: [bool; BILLING_MEMBERS.len()],
 }
 
-impl Reader<'_> {
-    fn member(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
-        self.once(name)?;
-        if let Some(setting) = Setting::named(name)
-            && scan.kind()? != Kind::Null
+impl SummaryReader<'_> {
+    fn member(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> Result<(), RequestParseError> {
+        self.check_unique(name)?;
+        if let Some(setting) = Setting::from_name(name)
+            && scan.kind()? != JsonKind::Null
         {
-            self.outline.dialect.set(setting);
+            self.outline.dialect.mark_given(setting);
         }
-        if let Some(object) = VendorObject::by_top_name(self.protocol, name) {
-            return Ok(vendor_state::note(
+        if let Some(object) = VendorObject::from_top_level_member(self.protocol, name) {
+            return Ok(vendor_state::record_reference(
                 &mut self.outline.features.vendor_reference,
                 object,
                 scan,
             )?);
         }
-        if let Some(object) = VendorObject::by_value(self.protocol, name, scan.kind()?) {
-            return Ok(vendor_state::note(
+        if let Some(object) = VendorObject::from_value(self.protocol, name, scan.kind()?) {
+            return Ok(vendor_state::record_reference(
                 &mut self.outline.features.vendor_reference,
                 object,
                 scan,
@@ -235,7 +241,7 @@ impl Reader<'_> {
                 Ok(())
             }
             ("n", Protocol::Chat) => {
-                let (count, _) = self.number(scan, name, 1, CHOICES_MAX)?;
+                let (count, _) = self.number(scan, name, 1, MAX_CHOICES)?;
                 self.outline.choices = count.unwrap_or(1);
                 Ok(())
             }
@@ -243,9 +249,9 @@ impl Reader<'_> {
             ("thinking", Protocol::Messages) => self.thinking(scan),
             ("output_config", Protocol::Messages) => self.output_config(scan),
             ("reasoning_effort", Protocol::Chat) => {
-                self.outline.dialect.effort(scan)?;
+                self.outline.dialect.read_effort(scan)?;
                 self.outline.features.no_reasoning |=
-                    self.outline.dialect.effort == Word::Known(Effort::None);
+                    self.outline.dialect.effort == EnumMember::Known(Effort::None);
                 Ok(())
             }
             ("max_output_tokens", Protocol::Responses) => {
@@ -258,36 +264,41 @@ impl Reader<'_> {
             ("service_tier", _) => self.service_tier(scan),
             // A list of items may reference stored items.
             ("instructions", Protocol::Responses)
-                if !matches!(scan.kind()?, Kind::String | Kind::Null) =>
+                if !matches!(scan.kind()?, JsonKind::String | JsonKind::Null) =>
             {
                 Err(self.wrong_type(name, "a string"))
             }
             ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
-                let is_given = scan.kind()? != Kind::Null;
-                let start = scan.at();
-                self.outline.features.member(self.protocol, name, scan)?;
+                let is_given = scan.kind()? != JsonKind::Null;
+                let start = scan.position();
+                self.outline
+                    .features
+                    .read_member(self.protocol, name, scan)?;
                 if is_given {
-                    self.outline.signs.member(
+                    self.outline.signs.record_member(
                         name,
                         Span {
                             start,
-                            end: scan.at(),
+                            end: scan.position(),
                         },
                     );
                 }
                 Ok(())
             }
-            _ => Ok(self.outline.features.member(self.protocol, name, scan)?),
+            _ => Ok(self
+                .outline
+                .features
+                .read_member(self.protocol, name, scan)?),
         }
     }
 
     /// Refuses a billing member that is duplicated or that differs from the known name only in
     /// case. Some servers ignore case and would read it as the member itself.
-    fn once(&mut self, name: &str) -> Result<(), Stop> {
+    fn check_unique(&mut self, name: &str) -> Result<(), RequestParseError> {
         let of_others = if self.protocol == Protocol::Responses {
             0
         } else {
-            OF_RESPONSES
+            RESPONSES_ONLY_COUNT
         };
         let known = BILLING_MEMBERS.len().saturating_sub(of_others);
         for (member, given) in BILLING_MEMBERS.iter().zip(&mut self.given).take(known) {
@@ -304,9 +315,9 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn model(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+    fn model(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
         match scan.kind()? {
-            Kind::String => {
+            JsonKind::String => {
                 let text = scan.string()?;
                 let Some(value) = text.value() else {
                     return Err(self.wrong_type("model", "a string"));
@@ -315,44 +326,52 @@ impl Reader<'_> {
                 self.outline.spans.model = text.span;
                 Ok(())
             }
-            Kind::Null => Ok(scan.skip().map(drop)?),
+            JsonKind::Null => Ok(scan.skip().map(drop)?),
             _ => Err(self.wrong_type("model", "a string")),
         }
     }
 
-    fn boolean(&self, scan: &mut Scan<'_>, param: &str) -> Result<Option<bool>, Stop> {
+    fn boolean(
+        &self,
+        scan: &mut JsonScanner<'_>,
+        param: &str,
+    ) -> Result<Option<bool>, RequestParseError> {
         let value = match scan.kind()? {
-            Kind::True => Some(true),
-            Kind::False => Some(false),
-            Kind::Null => None,
+            JsonKind::True => Some(true),
+            JsonKind::False => Some(false),
+            JsonKind::Null => None,
             _ => return Err(self.wrong_type(param, "a boolean")),
         };
         scan.skip()?;
         Ok(value)
     }
 
-    fn limit(&self, scan: &mut Scan<'_>, param: &str) -> Result<Limit, Stop> {
+    fn limit(
+        &self,
+        scan: &mut JsonScanner<'_>,
+        param: &str,
+    ) -> Result<OutputLimitMember, RequestParseError> {
         // Only messages vendors define 0: they generate nothing and put the prompt into the cache.
         // Source: the vendor's guide to prompt caching ("Pre-warming the cache"), read 2026-11.
         let least = u64::from(self.protocol != Protocol::Messages);
-        let (tokens, span) = self.number(scan, param, least, COUNT_MAX)?;
-        Ok(Limit { span, tokens })
+        let (tokens, span) = self.number(scan, param, least, MAX_COUNT)?;
+        Ok(OutputLimitMember { span, tokens })
     }
 
     /// Reads an integer from `least` to `most` and its span; `None` for null.
     fn number(
         &self,
-        scan: &mut Scan<'_>,
+        scan: &mut JsonScanner<'_>,
         param: &str,
         least: u64,
         most: u64,
-    ) -> Result<(Option<u64>, Span), Stop> {
+    ) -> Result<(Option<u64>, Span), RequestParseError> {
         let kind = scan.kind()?;
-        if !matches!(kind, Kind::Number | Kind::Null) {
+        if !matches!(kind, JsonKind::Number | JsonKind::Null) {
             return Err(self.wrong_type(param, "an integer"));
         }
         let span = scan.skip()?;
-        if kind == Kind::Null {
+        if kind == JsonKind::Null {
             return Ok((None, span));
         }
         match scan.count(span) {
@@ -364,17 +383,17 @@ impl Reader<'_> {
         }
     }
 
-    fn stream_options(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+    fn stream_options(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
         let kind = scan.kind()?;
-        if kind == Kind::Null {
+        if kind == JsonKind::Null {
             let span = scan.skip()?;
             self.outline.spans.stream_options = Some(StreamOptions::Null(span));
             return Ok(());
         }
-        if kind != Kind::Object {
+        if kind != JsonKind::Object {
             return Err(self.wrong_type("stream_options", "an object"));
         }
-        let inside = scan.at().saturating_add(1);
+        let inside = scan.position().saturating_add(1);
         let (mut is_empty, mut include_usage, mut wanted) = (true, None, None);
         scan.object(|scan, key| {
             is_empty = false;
@@ -391,7 +410,7 @@ impl Reader<'_> {
                 Some(false) => 5,
                 Some(true) | None => 4,
             };
-            let end = scan.at();
+            let end = scan.position();
             include_usage = Some(Span {
                 start: end.saturating_sub(length),
                 end,
@@ -407,10 +426,10 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn thinking(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+    fn thinking(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
         match scan.kind()? {
-            Kind::Object => {}
-            Kind::Null => return Ok(scan.skip().map(drop)?),
+            JsonKind::Object => {}
+            JsonKind::Null => return Ok(scan.skip().map(drop)?),
             _ => return Err(self.wrong_type("thinking", "an object")),
         }
         let (mut kinds, mut budgets) = (0_u32, 0_u32);
@@ -419,17 +438,17 @@ impl Reader<'_> {
             match key.name().as_ref() {
                 "type" => {
                     kinds = kinds.saturating_add(1);
-                    let kind = scan.text_or_skip()?.map(|kind| kind.name());
+                    let kind = scan.string_or_skip()?.map(|kind| kind.name());
                     is_enabled = kind.as_deref() == Some("enabled");
-                    self.outline.dialect.thinking(kind.as_deref());
+                    self.outline.dialect.record_thinking(kind.as_deref());
                 }
                 "budget_tokens" => {
                     budgets = budgets.saturating_add(1);
-                    budget = Some(self.number(scan, "thinking.budget_tokens", 0, COUNT_MAX)?);
+                    budget = Some(self.number(scan, "thinking.budget_tokens", 0, MAX_COUNT)?);
                 }
                 _ => drop(scan.skip()?),
             }
-            Ok::<(), Stop>(())
+            Ok::<(), RequestParseError>(())
         })?;
         if kinds > 1 || budgets > 1 {
             return Err(self.refuse("thinking", "A member is given more than once."));
@@ -441,29 +460,36 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn output_config(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+    fn output_config(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
         let dialect = &mut self.outline.dialect;
         scan.object_or_skip(|scan, key| match key.name().as_ref() {
-            "effort" => Ok(dialect.effort(scan)?),
+            "effort" => Ok(dialect.read_effort(scan)?),
             _ => Ok(scan.skip().map(drop)?),
         })
         .map(drop)
     }
 
-    fn list(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
+    fn list(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> Result<(), RequestParseError> {
         match scan.kind()? {
-            Kind::Array => Ok(self.outline.features.member(self.protocol, name, scan)?),
-            Kind::Null => Ok(scan.skip().map(drop)?),
+            JsonKind::Array => Ok(self
+                .outline
+                .features
+                .read_member(self.protocol, name, scan)?),
+            JsonKind::Null => Ok(scan.skip().map(drop)?),
             _ => Err(self.wrong_type(name, "an array")),
         }
     }
 
     /// Reads the turns of the conversation.
-    fn messages(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
-        if scan.kind()? != Kind::Array {
+    fn messages(
+        &mut self,
+        scan: &mut JsonScanner<'_>,
+        name: &str,
+    ) -> Result<(), RequestParseError> {
+        if scan.kind()? != JsonKind::Array {
             return self.list(scan, name);
         }
-        let Outline {
+        let RequestSummary {
             features,
             signs,
             dialect,
@@ -471,54 +497,61 @@ impl Reader<'_> {
         } = &mut self.outline;
         let text = self.text;
         scan.array(|scan| {
-            let mut head = Head::default();
+            let mut head = MessageSpans::default();
             dialect.ends_with_assistant = false;
             let before = features.leftovers;
-            features.message(scan, |name, span| {
-                head.member(name, span);
+            features.read_message(scan, |name, span| {
+                head.record_member(name, span);
                 match name {
-                    "role" => dialect.role(text.get(span.start..span.end).unwrap_or_default()),
+                    "role" => {
+                        dialect.record_role(text.get(span.start..span.end).unwrap_or_default())
+                    }
                     "reasoning_content" => dialect.reasoning_content = true,
                     _ => {}
                 }
             })?;
             let now = features.leftovers;
-            dialect.message(
+            dialect.record_message(
                 now.thoughts > before.thoughts,
                 now.tool_results > before.tool_results,
             );
-            signs.message(head);
-            Ok::<(), Stop>(())
+            signs.record_message(head);
+            Ok::<(), RequestParseError>(())
         })
         .map(drop)
     }
 
     /// Reads the input items, or a string, which stands for one user message.
-    fn input(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
+    fn input(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> Result<(), RequestParseError> {
         match scan.kind()? {
-            Kind::Array => return self.messages(scan, name),
-            Kind::String => {
-                let mut head = Head::default();
-                let start = scan.at();
-                self.outline.features.member(self.protocol, name, scan)?;
-                head.member(
+            JsonKind::Array => return self.messages(scan, name),
+            JsonKind::String => {
+                let mut head = MessageSpans::default();
+                let start = scan.position();
+                self.outline
+                    .features
+                    .read_member(self.protocol, name, scan)?;
+                head.record_member(
                     "content",
                     Span {
                         start,
-                        end: scan.at(),
+                        end: scan.position(),
                     },
                 );
-                self.outline.signs.message(head);
+                self.outline.signs.record_message(head);
             }
-            _ => self.outline.features.member(self.protocol, name, scan)?,
+            _ => self
+                .outline
+                .features
+                .read_member(self.protocol, name, scan)?,
         }
         Ok(())
     }
 
-    fn service_tier(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+    fn service_tier(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
         match scan.kind()? {
-            Kind::String => {}
-            Kind::Null => return Ok(scan.skip().map(drop)?),
+            JsonKind::String => {}
+            JsonKind::Null => return Ok(scan.skip().map(drop)?),
             _ => return Err(self.wrong_type("service_tier", "a string")),
         }
         let tier = scan.string()?.name();
@@ -530,12 +563,12 @@ impl Reader<'_> {
         match tier.as_ref() {
             "auto" => {}
             tier if tier == usual => features.usual_tier = true,
-            tier => features.service_tier = Some(ServiceTier::said(tier)),
+            tier => features.service_tier = Some(ServiceTier::from_wire(tier)),
         }
         Ok(())
     }
 
-    fn finish(self, body_bytes: usize, escape_bytes: usize) -> Result<Outline, Failure> {
+    fn finish(self, body_bytes: usize, escape_bytes: usize) -> Result<RequestSummary, Failure> {
         let mut outline = self.outline;
         outline.features.content.finish(body_bytes, escape_bytes);
         outline.dialect.other_than_nine = outline.features.leftovers.other_than_nine;
@@ -545,11 +578,11 @@ impl Reader<'_> {
                 Protocol::Responses => "Missing required parameter: 'model'.",
                 Protocol::Messages => "Field required",
             };
-            let failure = Failure::invalid(self.protocol, "model", message);
+            let failure = Failure::invalid_param(self.protocol, "model", message);
             return Err(failure.with_code("missing_required_parameter"));
         }
         if let Some(reference) = outline.features.vendor_reference {
-            return Err(reference.refusal(self.protocol, self.text));
+            return Err(reference.to_failure(self.protocol, self.text));
         }
         if self.protocol == Protocol::Responses {
             let given = outline
@@ -564,7 +597,7 @@ impl Reader<'_> {
         }
         if self.protocol == Protocol::Messages && outline.is_prewarming() && outline.stream {
             let message = "0 is not supported with stream=true.";
-            return Err(Failure::invalid(self.protocol, "max_tokens", message));
+            return Err(Failure::invalid_param(self.protocol, "max_tokens", message));
         }
         let newer = outline
             .spans
@@ -580,7 +613,7 @@ impl Reader<'_> {
         Ok(outline)
     }
 
-    fn wrong_type(&self, param: &str, wanted: &str) -> Stop {
+    fn wrong_type(&self, param: &str, wanted: &str) -> RequestParseError {
         let message = match self.protocol {
             Protocol::Chat | Protocol::Responses => {
                 format!("Invalid type for '{param}': expected {wanted}.")
@@ -593,28 +626,34 @@ impl Reader<'_> {
         self.refuse(param, &message)
     }
 
-    fn refuse(&self, param: &str, message: &str) -> Stop {
-        Stop::Refused(Box::new(Failure::invalid(self.protocol, param, message)))
+    fn refuse(&self, param: &str, message: &str) -> RequestParseError {
+        RequestParseError::Refused(Box::new(Failure::invalid_param(
+            self.protocol,
+            param,
+            message,
+        )))
     }
 }
 
-fn unread(broken: Broken, values_max: u64) -> Failure {
+fn scan_failure(broken: JsonError, values_max: u64) -> Failure {
     match broken {
-        Broken::Syntax { at } => not_json(at),
-        Broken::TooDeep => plain("The request body is nested too deeply."),
-        Broken::TooMany => plain("An object in the request body has too many members."),
-        Broken::TooManyValues => plain(&format!(
+        JsonError::Syntax { at } => invalid_json(at),
+        JsonError::TooDeep => invalid_request("The request body is nested too deeply."),
+        JsonError::TooMany => {
+            invalid_request("An object in the request body has too many members.")
+        }
+        JsonError::TooManyValues => invalid_request(&format!(
             "The request body has more than {values_max} JSON values, the limit here."
         )),
     }
 }
 
-fn not_json(at: usize) -> Failure {
-    plain(&format!(
+fn invalid_json(at: usize) -> Failure {
+    invalid_request(&format!(
         "The request body is not valid JSON (at byte {at})."
     ))
 }
 
-fn plain(message: &str) -> Failure {
+fn invalid_request(message: &str) -> Failure {
     Failure::new(FailureKind::InvalidRequest, message)
 }

@@ -2,11 +2,11 @@
 //!
 //! Read next: `responses/read_request.rs`, `responses/write_stream.rs`.
 
+mod event_sequencer;
 pub mod kinds;
 pub mod read_request;
 pub mod read_stream;
-mod voice;
 pub mod write_request;
 pub mod write_stream;
 
-pub use voice::Voice;
+pub use event_sequencer::EventSequencer;

@@ -10,12 +10,12 @@
 use std::ops::Range;
 
 /// Maximum buffer that a stream keeps allocated while it waits for its next event.
-const IDLE_BYTES_MAX: usize = 16 * 1024;
+const MAX_IDLE_BYTES: usize = 16 * 1024;
 
 /// One event, or a part of the stream that is not an event (a comment, a blank line): then `data`
 /// is `None`.
 #[derive(Debug)]
-pub struct Event<'a> {
+pub struct SseEvent<'a> {
     /// The bytes as received, with their line ends and the blank line.
     pub raw: &'a [u8],
     /// The value of the last `event:` field; empty if there is none.
@@ -28,13 +28,13 @@ pub struct Event<'a> {
 
 /// Error: an event is larger than the decoder's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooLarge {
+pub struct EventTooLarge {
     pub limit: usize,
 }
 
 /// The decoder. Call `feed`, then `next_event` until it returns `None`.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct SseDecoder {
     event_bytes_max: usize,
     buffer: Vec<u8>,
     /// Offsets in the buffer: the start of the current event, the start of its current line, and
@@ -59,10 +59,10 @@ enum LineEnd {
     CrLf,
 }
 
-impl Decoder {
+impl SseDecoder {
     /// `event_bytes_max`: maximum size of an event, all its lines together.
     pub fn new(event_bytes_max: usize) -> Self {
-        Decoder {
+        SseDecoder {
             event_bytes_max,
             buffer: Vec::new(),
             event_start: 0,
@@ -92,16 +92,16 @@ impl Decoder {
 
     /// Returns the next complete event.
     #[allow(clippy::should_implement_trait)] // It lends from itself.
-    pub fn next(&mut self) -> Result<Option<Event<'_>>, TooLarge> {
+    pub fn next_event(&mut self) -> Result<Option<SseEvent<'_>>, EventTooLarge> {
         if self.line_start == self.event_start {
             self.data.clear();
             self.name = 0..0;
         }
-        let Some(raw) = self.complete()? else {
+        let Some(raw) = self.read_event()? else {
             return Ok(None);
         };
         if let [_, _, ..] = self.data.as_slice() {
-            self.join();
+            self.join_data();
         }
         let (data, data_at) = match self.data.as_slice() {
             [] => (None, None),
@@ -111,7 +111,7 @@ impl Decoder {
             ),
             _ => (Some(self.joined.as_slice()), None),
         };
-        Ok(Some(Event {
+        Ok(Some(SseEvent {
             raw: self.buffer.get(raw).unwrap_or_default(),
             name: self.buffer.get(self.name.clone()).unwrap_or_default(),
             data,
@@ -120,8 +120,8 @@ impl Decoder {
     }
 
     /// Reads lines up to the end of an event; returns the event's byte range.
-    fn complete(&mut self) -> Result<Option<Range<usize>>, TooLarge> {
-        while let Some((line, next_line, line_end)) = self.line() {
+    fn read_event(&mut self) -> Result<Option<Range<usize>>, EventTooLarge> {
+        while let Some((line, next_line, line_end)) = self.next_line() {
             let is_blank = line.is_empty();
             let is_lone_comment =
                 self.line_start == self.event_start && self.buffer.get(line.start) == Some(&b':');
@@ -134,18 +134,18 @@ impl Decoder {
                 self.event_start = next_line;
                 self.line_end = LineEnd::None;
                 self.is_first_line = false;
-                self.bound(raw.len())?;
+                self.check_size(raw.len())?;
                 return Ok(Some(raw));
             }
-            self.field(line);
+            self.read_field(line);
         }
-        self.bound(self.buffer.len().saturating_sub(self.event_start))?;
+        self.check_size(self.buffer.len().saturating_sub(self.event_start))?;
         Ok(None)
     }
 
-    fn bound(&self, event_bytes: usize) -> Result<(), TooLarge> {
+    fn check_size(&self, event_bytes: usize) -> Result<(), EventTooLarge> {
         if event_bytes > self.event_bytes_max {
-            return Err(TooLarge {
+            return Err(EventTooLarge {
                 limit: self.event_bytes_max,
             });
         }
@@ -154,7 +154,7 @@ impl Decoder {
 
     /// Returns the next complete line: its bytes, the start of the next line, and its line end.
     /// Returns `None` if more bytes are needed.
-    fn line(&mut self) -> Option<(Range<usize>, usize, LineEnd)> {
+    fn next_line(&mut self) -> Option<(Range<usize>, usize, LineEnd)> {
         let from = self.looked_at.max(self.line_start);
         let Some(found) = memchr::memchr2(b'\n', b'\r', self.buffer.get(from..)?) else {
             self.looked_at = self.buffer.len();
@@ -162,7 +162,7 @@ impl Decoder {
         };
         let at = from + found;
         let mark = if self.is_first_line && self.line_start == self.event_start {
-            byte_order_mark(self.buffer.get(self.line_start..at)?)
+            byte_order_mark_len(self.buffer.get(self.line_start..at)?)
         } else {
             0
         };
@@ -186,7 +186,7 @@ impl Decoder {
         }
     }
 
-    fn field(&mut self, line: Range<usize>) {
+    fn read_field(&mut self, line: Range<usize>) {
         let bytes = self.buffer.get(line.clone()).unwrap_or_default();
         let colon = memchr::memchr(b':', bytes).unwrap_or(bytes.len());
         let name = bytes.get(..colon).unwrap_or_default();
@@ -199,7 +199,7 @@ impl Decoder {
         }
     }
 
-    fn join(&mut self) {
+    fn join_data(&mut self) {
         self.joined.clear();
         for (index, line) in self.data.iter().enumerate() {
             if index > 0 {
@@ -216,7 +216,7 @@ impl Decoder {
             return;
         }
         self.buffer.drain(..gone.min(self.buffer.len()));
-        if self.buffer.is_empty() && self.buffer.capacity() > IDLE_BYTES_MAX {
+        if self.buffer.is_empty() && self.buffer.capacity() > MAX_IDLE_BYTES {
             self.buffer = Vec::new();
         }
         self.event_start = 0;
@@ -229,7 +229,7 @@ impl Decoder {
     }
 }
 
-fn byte_order_mark(line: &[u8]) -> usize {
+fn byte_order_mark_len(line: &[u8]) -> usize {
     if line.starts_with(b"\xef\xbb\xbf") {
         3
     } else {

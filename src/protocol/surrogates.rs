@@ -8,29 +8,29 @@
 //! Read next: `protocol/translate.rs` and `passthrough/split_chars.rs`, which hold halves back.
 
 /// Maximum number of halves held at one time. Each is the end of another text of the same answer.
-const HALVES_MAX: usize = 64;
+const MAX_PENDING: usize = 64;
 
 /// Length of `\ud83d` in bytes.
-const HALF_BYTES: usize = 6;
+const ESCAPE_BYTES: usize = 6;
 
 /// The held halves, each with the key of its text.
 #[derive(Debug)]
-pub(super) struct Halves<K>(Vec<(K, String)>);
+pub(super) struct PendingSurrogates<K>(Vec<(K, String)>);
 
-impl<K> Default for Halves<K> {
+impl<K> Default for PendingSurrogates<K> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<K: PartialEq> Halves<K> {
+impl<K: PartialEq> PendingSurrogates<K> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Holds a half until its text continues.
-    pub fn hold(&mut self, text: K, half: &str) {
-        if self.0.len() >= HALVES_MAX {
+    pub fn insert(&mut self, text: K, half: &str) {
+        if self.0.len() >= MAX_PENDING {
             self.0.remove(0);
         }
         self.0.push((text, half.to_owned()));
@@ -49,8 +49,8 @@ impl<K: PartialEq> Halves<K> {
 }
 
 /// Returns the offset of a high surrogate escape that ends the inside of a JSON string.
-pub(super) fn trailing_half(raw: &str) -> Option<usize> {
-    let at = raw.len().checked_sub(HALF_BYTES)?;
+pub(super) fn trailing_high_surrogate(raw: &str) -> Option<usize> {
+    let at = raw.len().checked_sub(ESCAPE_BYTES)?;
     let (before, half) = (raw.as_bytes().get(..at)?, raw.as_bytes().get(at..)?);
     let is_first = matches!(
         half,
@@ -89,19 +89,19 @@ mod tests {
             ("", None),
             ("🦀🦀", None),
         ] {
-            assert_eq!(trailing_half(raw), wanted, "{raw}");
+            assert_eq!(trailing_high_surrogate(raw), wanted, "{raw}");
         }
     }
 
     #[test]
     fn as_many_halves_wait_as_may_and_the_oldest_gives_way() {
-        let mut halves = Halves::default();
-        for text in 0..=HALVES_MAX {
-            halves.hold(text, r"\ud83d");
+        let mut halves = PendingSurrogates::default();
+        for text in 0..=MAX_PENDING {
+            halves.insert(text, r"\ud83d");
         }
-        assert_eq!(halves.0.len(), HALVES_MAX);
+        assert_eq!(halves.0.len(), MAX_PENDING);
         assert_eq!(halves.take(&0), None);
-        assert_eq!(halves.take(&HALVES_MAX).as_deref(), Some(r"\ud83d"));
-        assert_eq!(halves.take(&HALVES_MAX), None);
+        assert_eq!(halves.take(&MAX_PENDING).as_deref(), Some(r"\ud83d"));
+        assert_eq!(halves.take(&MAX_PENDING), None);
     }
 }

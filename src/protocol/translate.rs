@@ -6,17 +6,17 @@
 //!
 //! Read next: `protocol/ir.rs`, then the folder of the caller's protocol.
 
-use super::answer::{Completion, Fault, StopReason, Whole};
+use super::capabilities::{FieldMapping, ModelCapabilities, TranslationTarget};
 use super::failure::{Failure, Kind, VendorError};
-use super::form::answer::{Event, Piece, Recall, Sink, Start, Stop};
-use super::form::{Refused, Request, Warnings};
-use super::request::DEPTH_MAX;
-use super::responses::Voice;
-use super::rules::{Accepts, Outcome, Target};
-use super::sse::Decoder;
-use super::surrogates::{Halves, trailing_half};
-use super::text::Text;
-use super::tree::{Nodes, Tree};
+use super::ir::event::{Event, EventSink, OutputPart, ResponseContext, ResponseStart, StopReason};
+use super::ir::{BoxedFailure, Request, Warnings};
+use super::json_document::{JsonDocument, NodeBuffer};
+use super::json_string::JsonStr;
+use super::request::MAX_DEPTH;
+use super::responses::EventSequencer;
+use super::sse::SseDecoder;
+use super::surrogates::{PendingSurrogates, trailing_high_surrogate};
+use super::vendor_response::{CompleteResponse, Completion, StopReasonStatus, UpstreamError};
 use super::{Protocol, chat, estimate, messages, responses};
 use crate::usage::{
     MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
@@ -24,17 +24,17 @@ use crate::usage::{
 use bytes::Bytes;
 
 /// Maximum nesting depth of an answer. Requests have a lower limit.
-pub(super) const ANSWER_DEPTH_MAX: u32 = 128;
+pub(super) const MAX_RESPONSE_DEPTH: u32 = 128;
 
 /// Maximum node buffer that a stream keeps for its next event.
-const IDLE_NODES_MAX: usize = 1024;
+const MAX_IDLE_NODES: usize = 1024;
 
 /// A request to be translated to the vendor's protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct TranslationRequest<'a> {
     pub surface: Protocol,
     pub body: &'a [u8],
-    pub target: Target<'a>,
+    pub target: TranslationTarget<'a>,
     /// Account id. Its hash distinguishes the end users of different accounts.
     pub account_id: &'a str,
     /// Output limit to send, if the account can pay for less than the caller asked for.
@@ -50,16 +50,16 @@ pub struct Asked<'a> {
 }
 
 #[cfg(test)]
-impl<'a> Asked<'a> {
+impl<'a> TranslationRequest<'a> {
     /// Creates the request as the readers' and writers' unit tests need it: for the vendor that
     /// defined the protocol, without a limit of ours.
     pub(crate) fn in_test(
         surface: Protocol,
         body: &'a [u8],
         max_output_tokens: u64,
-        accepts: &'a Accepts,
+        accepts: &'a ModelCapabilities,
     ) -> Self {
-        let target = Target {
+        let target = TranslationTarget {
             upstream_model: "upstream-model",
             public_model: "public-model",
             max_output_tokens,
@@ -69,7 +69,7 @@ impl<'a> Asked<'a> {
         let account_id = "acct_1";
         let request_id = "req_0";
         let estimator = UsageEstimator::default();
-        Asked {
+        TranslationRequest {
             surface,
             body,
             target,
@@ -85,7 +85,7 @@ impl<'a> Asked<'a> {
 
 /// The request in the vendor's protocol.
 #[derive(Debug)]
-pub struct Translated {
+pub struct TranslatedRequest {
     pub body: Bytes,
     /// Warnings `action:path`, sorted.
     pub warnings: Vec<String>,
@@ -96,13 +96,13 @@ pub struct Translated {
     pub carries_thinking: bool,
     /// Whether a thinking budget in it is the caller's own, not one inserted here.
     pub budget_is_given: bool,
-    pub recall: Recall,
+    pub recall: ResponseContext,
 }
 
 /// Further input of the request writers.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
-    pub target: Target<'a>,
+pub struct WriteContext<'a> {
+    pub target: TranslationTarget<'a>,
     pub account_id: &'a str,
     /// Lowered to what the account can pay.
     pub output_limit: Option<u64>,
@@ -112,7 +112,7 @@ pub struct Given<'a> {
 
 /// Output of a request writer.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct EncodedRequest {
     pub body: Vec<u8>,
     pub streams: bool,
     pub carries_thinking: bool,
@@ -120,7 +120,7 @@ pub struct Written {
 
 /// Returns the outcome of every member of a surface's requests in translation. Each table explains
 /// its path syntax.
-pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
+pub fn field_mappings(surface: Protocol) -> &'static [(&'static str, FieldMapping)] {
     match surface {
         Protocol::Chat => chat::read_request::FIELDS,
         Protocol::Messages => messages::read_request::FIELDS,
@@ -131,16 +131,16 @@ pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
 /// Memory in bytes for a request's token tree and all structures built from it, per value. Measured
 /// by the peak of the resident memory while 100 000 to 900 000 values were counted: 111 to 144
 /// bytes for short messages, 127 to 180 for short text blocks, 30 to 41 for numbers.
-const TREE_BYTES_PER_VALUE: u64 = 160;
+const DOCUMENT_BYTES_PER_VALUE: u64 = 160;
 
 /// Returns the memory needed to translate or count a request with this number of values, in
 /// addition to its texts.
-pub fn tree_bytes(values: u64) -> u64 {
-    values.saturating_mul(TREE_BYTES_PER_VALUE)
+pub fn document_bytes(values: u64) -> u64 {
+    values.saturating_mul(DOCUMENT_BYTES_PER_VALUE)
 }
 
 /// Returns the vendor's path for answers.
-pub fn path(vendor: Protocol) -> &'static str {
+pub fn vendor_path(vendor: Protocol) -> &'static str {
     match vendor {
         Protocol::Chat => "/v1/chat/completions",
         Protocol::Messages => "/v1/messages",
@@ -154,61 +154,64 @@ pub fn path(vendor: Protocol) -> &'static str {
 /// # Errors
 /// Returns a failure if the request breaks a rule of its surface, or requires a feature that the
 /// model lacks.
-pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, Failure> {
-    let tree = read_tree(asked.body)?;
+pub fn translate_request(
+    asked: &TranslationRequest<'_>,
+    without_thinking: bool,
+) -> Result<TranslatedRequest, Failure> {
+    let tree = parse_body(asked.body)?;
     let mut warnings = Warnings::default();
     let may_search = asked.target.accepts.may_search();
-    let mut request =
-        read(asked.surface, &tree, may_search, &mut warnings).map_err(|refused| *refused)?;
+    let mut request = read_request(asked.surface, &tree, may_search, &mut warnings)
+        .map_err(|refused| *refused)?;
     let created = (asked.clock)();
-    let mut recall = Recall {
+    let mut recall = ResponseContext {
         public_model: asked.target.public_model.to_owned(),
         created,
         seed: asked.request_id.to_owned(),
         include_usage: request.include_usage,
-        input_estimate: estimate::input_tokens(&request),
+        input_estimate: estimate::estimate_input_tokens(&request),
         estimator: asked.estimator,
         own_tools: std::mem::take(&mut request.own_tools),
         output_limit: request.limit.map_or(0, |limit| {
             limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))
         }),
-        ..Recall::default()
+        ..ResponseContext::default()
     };
     if asked.surface == Protocol::Responses {
-        recall.voice = Some(Voice::new(
+        recall.voice = Some(EventSequencer::new(
             &request,
             asked.clock,
             asked.target.public_model,
             asked.request_id,
         ));
     }
-    let Asked {
+    let TranslationRequest {
         target,
         account_id,
         output_limit,
         ..
     } = *asked;
-    let given = Given {
+    let given = WriteContext {
         target,
         account_id,
         output_limit,
         without_thinking,
     };
     let written = match target.accepts {
-        Accepts::Messages(model) => {
+        ModelCapabilities::Messages(model) => {
             messages::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
         }
-        Accepts::Chat(model) => {
+        ModelCapabilities::Chat(model) => {
             chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
         }
-        Accepts::Responses(model) => {
+        ModelCapabilities::Responses(model) => {
             responses::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
         }
     };
     let written = written.map_err(|refused| *refused)?;
     if asked.surface == Protocol::Responses {
         recall.show_thinking = !request.reasoning.hide;
-        recall.reasoning_replay = target.accepts.replay();
+        recall.reasoning_replay = target.accepts.reasoning_replay();
     }
     let budget_is_given = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
@@ -218,12 +221,12 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
             format!("Strict mode: {token}"),
         ));
     }
-    let Written {
+    let EncodedRequest {
         body,
         streams,
         carries_thinking,
     } = written;
-    Ok(Translated {
+    Ok(TranslatedRequest {
         body: body.into(),
         warnings,
         streams,
@@ -238,24 +241,24 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
 /// # Errors
 /// Returns a failure if the body breaks a rule of its surface.
 pub fn count_tokens(surface: Protocol, body: &[u8]) -> Result<u64, Failure> {
-    let tree = read_tree(body)?;
+    let tree = parse_body(body)?;
     let request =
-        read(surface, &tree, true, &mut Warnings::default()).map_err(|refused| *refused)?;
-    Ok(estimate::input_tokens(&request))
+        read_request(surface, &tree, true, &mut Warnings::default()).map_err(|refused| *refused)?;
+    Ok(estimate::estimate_input_tokens(&request))
 }
 
-fn read_tree(body: &[u8]) -> Result<Tree<'_>, Failure> {
+fn parse_body(body: &[u8]) -> Result<JsonDocument<'_>, Failure> {
     let not_json = || Failure::new(Kind::InvalidRequest, "The request body is not valid JSON.");
     let text = std::str::from_utf8(body).map_err(|_| not_json())?;
-    Tree::read(text, DEPTH_MAX, Nodes::new()).map_err(|_| not_json())
+    JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).map_err(|_| not_json())
 }
 
-fn read<'a>(
+fn read_request<'a>(
     surface: Protocol,
-    tree: &'a Tree<'a>,
+    tree: &'a JsonDocument<'a>,
     may_search: bool,
     warnings: &mut Warnings,
-) -> Result<Request<'a>, Refused> {
+) -> Result<Request<'a>, BoxedFailure> {
     match surface {
         Protocol::Chat => chat::read_request::read(tree.root(), warnings),
         Protocol::Messages => messages::read_request::read(tree.root(), warnings),
@@ -266,34 +269,34 @@ fn read<'a>(
 /// Translation of a vendor's stream for a client of another protocol.
 #[derive(Debug)]
 pub struct StreamTranslation {
-    decoder: Decoder,
-    reader: Reader,
-    tally: Tally,
-    nodes: Nodes,
+    decoder: SseDecoder,
+    reader: VendorReader,
+    tally: StreamObserver,
+    nodes: NodeBuffer,
     is_over: bool,
 }
 
 #[derive(Debug)]
-enum Reader {
-    Chat(chat::read_stream::Reader),
-    Messages(messages::read_stream::Reader),
-    Responses(responses::read_stream::Reader),
+enum VendorReader {
+    Chat(chat::read_stream::ChatStreamReader),
+    Messages(messages::read_stream::MessagesStreamReader),
+    Responses(responses::read_stream::ResponsesStreamReader),
 }
 
 #[derive(Debug)]
-enum Writer {
-    ChatStream(chat::write_stream::Stream),
-    ChatWhole(chat::write_stream::Whole),
-    MessagesStream(messages::write_stream::Stream),
-    MessagesWhole(messages::write_stream::Whole),
-    ResponsesStream(responses::write_stream::Stream),
-    ResponsesWhole(responses::write_stream::Whole),
+enum SurfaceWriter {
+    ChatStream(chat::write_stream::ChatStreamWriter),
+    ChatWhole(chat::write_stream::ChatBodyWriter),
+    MessagesStream(messages::write_stream::MessagesStreamWriter),
+    MessagesWhole(messages::write_stream::MessagesBodyWriter),
+    ResponsesStream(responses::write_stream::ResponsesStreamWriter),
+    ResponsesWhole(responses::write_stream::ResponsesBodyWriter),
 }
 
 /// Observes the events and forwards them to the writer.
 #[derive(Debug)]
-struct Tally {
-    writer: Writer,
+struct StreamObserver {
+    writer: SurfaceWriter,
     vendor: Protocol,
     started: bool,
     has_content: bool,
@@ -312,128 +315,137 @@ struct Tally {
     has_other_output: bool,
     shows_thinking: bool,
     /// Split surrogate pairs, by slot.
-    halves: Halves<u32>,
+    halves: PendingSurrogates<u32>,
 }
 
-impl Sink for Tally {
+impl EventSink for StreamObserver {
     fn event(&mut self, event: Event<'_>) {
         match &event {
-            Event::Delta { slot, text } => return self.delta(*slot, text),
+            Event::Delta { slot, text } => return self.forward_delta(*slot, text),
             Event::Close { slot } => {
                 if let Some(half) = self.halves.take(slot) {
-                    self.pass(Event::Delta {
+                    self.forward(Event::Delta {
                         slot: *slot,
-                        text: Text::token(&half, true),
+                        text: JsonStr::from_token(&half, true),
                     });
                 }
             }
             Event::Stop(_) | Event::End => {
                 for (slot, half) in self.halves.take_all() {
-                    self.pass(Event::Delta {
+                    self.forward(Event::Delta {
                         slot,
-                        text: Text::token(&half, true),
+                        text: JsonStr::from_token(&half, true),
                     });
                 }
             }
             _ => {}
         }
-        self.pass(event);
+        self.forward(event);
     }
 }
 
-impl Tally {
+impl StreamObserver {
     /// Handles a text delta; joins split surrogate pairs.
-    fn delta(&mut self, slot: u32, text: &Text<'_>) {
-        let Text::Token { raw, escaped, .. } = text else {
-            return self.pass(Event::Delta {
+    fn forward_delta(&mut self, slot: u32, text: &JsonStr<'_>) {
+        let JsonStr::Token { raw, escaped, .. } = text else {
+            return self.forward(Event::Delta {
                 slot,
-                text: text.borrowed(),
+                text: text.reborrow(),
             });
         };
         let joined = self.halves.take(&slot).map(|half| half + raw);
         let raw = joined.as_deref().unwrap_or(raw);
-        let half = if *escaped { trailing_half(raw) } else { None };
+        let half = if *escaped {
+            trailing_high_surrogate(raw)
+        } else {
+            None
+        };
         let (whole, half) = raw.split_at(half.unwrap_or(raw.len()));
         if !half.is_empty() {
-            self.halves.hold(slot, half);
+            self.halves.insert(slot, half);
         }
         match (joined.is_some() || !half.is_empty(), whole.is_empty()) {
             (_, true) => {}
-            (true, false) => self.pass(Event::Delta {
+            (true, false) => self.forward(Event::Delta {
                 slot,
-                text: Text::token(whole, true),
+                text: JsonStr::from_token(whole, true),
             }),
-            (false, false) => self.pass(Event::Delta {
+            (false, false) => self.forward(Event::Delta {
                 slot,
-                text: text.borrowed(),
+                text: text.reborrow(),
             }),
         }
     }
 
-    fn pass(&mut self, event: Event<'_>) {
+    fn forward(&mut self, event: Event<'_>) {
         match &event {
             Event::Start(start) => {
                 self.started = true;
                 self.tier = start
                     .tier
                     .as_ref()
-                    .map(|tier| ServiceTier::said(&tier.value()));
+                    .map(|tier| ServiceTier::from_wire(&tier.value()));
             }
             Event::Delta { text, .. } => {
-                self.count(text);
+                self.count_text(text);
                 if self.completion.has_stopped() {
                     self.completion.withdraw_stop_reason();
                 }
             }
             Event::Open { piece, .. } => {
-                self.has_other_output |= !matches!(piece, Piece::Text | Piece::Thinking);
-                self.shows_thinking |= matches!(piece, Piece::Thinking | Piece::Hidden { .. });
+                self.has_other_output |= !matches!(piece, OutputPart::Text | OutputPart::Thinking);
+                self.shows_thinking |=
+                    matches!(piece, OutputPart::Thinking | OutputPart::Hidden { .. });
             }
             Event::Signature { .. } => self.has_other_output = true,
             Event::Stop(stop) => {
-                self.completion.set_stop_reason(StopReason::All);
-                self.is_refusal = matches!(stop, Stop::Refusal { .. });
+                self.completion.set_stop_reason(StopReasonStatus::All);
+                self.is_refusal = matches!(stop, StopReason::Refusal { .. });
             }
             Event::Counters { counters, is_final } => {
                 self.counters = Some(**counters);
                 self.is_final |= *is_final;
-                return self.send_usage();
+                return self.write_usage();
             }
             Event::End => {
-                self.is_cut = self.completion.last_event().is_err();
+                self.is_cut = self.completion.record_last_event().is_err();
                 if self.is_cut {
                     return;
                 }
                 // An estimate may depend on everything generated.
                 if !self.is_limited {
-                    self.send_usage();
+                    self.write_usage();
                 }
             }
             Event::Usage { .. } | Event::Citation { .. } | Event::Close { .. } => {}
         }
         self.has_content |= !matches!(event, Event::Start(_) | Event::Usage { .. });
-        self.write(event);
+        self.write_event(event);
     }
 
-    fn new(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool) -> Self {
+    fn new(vendor: Protocol, surface: Protocol, recall: ResponseContext, streamed: bool) -> Self {
         let (estimator, bounds) = (recall.estimator, recall.usage_bounds);
         let writer = match (surface, streamed) {
-            (Protocol::Chat, true) => Writer::ChatStream(chat::write_stream::Stream::new(recall)),
-            (Protocol::Chat, false) => Writer::ChatWhole(chat::write_stream::Whole::new(recall)),
-            (Protocol::Messages, true) => {
-                Writer::MessagesStream(messages::write_stream::Stream::new(recall))
+            (Protocol::Chat, true) => {
+                SurfaceWriter::ChatStream(chat::write_stream::ChatStreamWriter::new(recall))
             }
-            (Protocol::Messages, false) => {
-                Writer::MessagesWhole(messages::write_stream::Whole::new(recall))
+            (Protocol::Chat, false) => {
+                SurfaceWriter::ChatWhole(chat::write_stream::ChatBodyWriter::new(recall))
             }
-            (Protocol::Responses, true) => {
-                Writer::ResponsesStream(responses::write_stream::Stream::new(recall))
-            }
-            (Protocol::Responses, false) => {
-                Writer::ResponsesWhole(responses::write_stream::Whole::new(recall))
-            }
+            (Protocol::Messages, true) => SurfaceWriter::MessagesStream(
+                messages::write_stream::MessagesStreamWriter::new(recall),
+            ),
+            (Protocol::Messages, false) => SurfaceWriter::MessagesWhole(
+                messages::write_stream::MessagesBodyWriter::new(recall),
+            ),
+            (Protocol::Responses, true) => SurfaceWriter::ResponsesStream(
+                responses::write_stream::ResponsesStreamWriter::new(recall),
+            ),
+            (Protocol::Responses, false) => SurfaceWriter::ResponsesWhole(
+                responses::write_stream::ResponsesBodyWriter::new(recall),
+            ),
         };
-        Tally {
+        StreamObserver {
             writer,
             vendor,
             started: false,
@@ -450,43 +462,49 @@ impl Tally {
             is_refusal: false,
             has_other_output: false,
             shows_thinking: false,
-            halves: Halves::default(),
+            halves: PendingSurrogates::default(),
         }
     }
 
     /// Returns whether the answer is complete and the writer has all of it.
-    fn completed(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.completion.is_complete() && !self.overflowed()
     }
 
     /// Checks for errors that show only after an event was read.
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), UpstreamError> {
         if self.overflowed() {
-            return Err(Fault::TooLarge);
+            return Err(UpstreamError::TooLarge);
         }
-        if self.is_cut { Err(Fault::Cut) } else { Ok(()) }
+        if self.is_cut {
+            Err(UpstreamError::Cut)
+        } else {
+            Ok(())
+        }
     }
 
-    fn count(&mut self, text: &Text<'_>) {
+    fn count_text(&mut self, text: &JsonStr<'_>) {
         self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
     }
 
-    fn write(&mut self, event: Event<'_>) {
+    fn write_event(&mut self, event: Event<'_>) {
         match &mut self.writer {
-            Writer::ChatStream(writer) => writer.event(event),
-            Writer::ChatWhole(writer) => writer.event(event),
-            Writer::MessagesStream(writer) => writer.event(event),
-            Writer::MessagesWhole(writer) => writer.event(event),
-            Writer::ResponsesStream(writer) => writer.event(event),
-            Writer::ResponsesWhole(writer) => writer.event(event),
+            SurfaceWriter::ChatStream(writer) => writer.event(event),
+            SurfaceWriter::ChatWhole(writer) => writer.event(event),
+            SurfaceWriter::MessagesStream(writer) => writer.event(event),
+            SurfaceWriter::MessagesWhole(writer) => writer.event(event),
+            SurfaceWriter::ResponsesStream(writer) => writer.event(event),
+            SurfaceWriter::ResponsesWhole(writer) => writer.event(event),
         }
     }
 
     /// Sends the usage known so far to the writer.
-    fn send_usage(&mut self) {
+    fn write_usage(&mut self) {
         let final_usage = self.usage().map(|metered| metered.usage);
-        if let Some(usage) = final_usage.or_else(|| self.counted().map(|metered| metered.usage)) {
-            self.write(Event::Usage {
+        if let Some(usage) =
+            final_usage.or_else(|| self.counted_usage().map(|metered| metered.usage))
+        {
+            self.write_event(Event::Usage {
                 usage,
                 is_final: final_usage.is_some(),
             });
@@ -494,7 +512,7 @@ impl Tally {
     }
 
     /// Returns the usage counted so far, without any estimate.
-    fn counted(&self) -> Option<MeteredUsage> {
+    fn counted_usage(&self) -> Option<MeteredUsage> {
         Some(meter(
             self.counters.as_ref()?,
             &self.bounds,
@@ -503,16 +521,18 @@ impl Tally {
     }
 
     /// Returns the usage as far as it is known.
-    fn learned(&self) -> Option<Usage> {
-        self.counted()
+    fn known_usage(&self) -> Option<Usage> {
+        self.counted_usage()
             .map(|metered| metered.usage)
-            .or_else(|| self.tier.map(Usage::of_tier))
+            .or_else(|| self.tier.map(Usage::from_tier))
     }
 
     /// Returns the usage once the vendor has reported final counts.
     fn usage(&self) -> Option<MeteredUsage> {
         let counters = self.counters.as_ref().filter(|_| self.is_final)?;
-        let estimate = self.estimator.usage(self.learned(), self.generated_bytes);
+        let estimate = self
+            .estimator
+            .usage(self.known_usage(), self.generated_bytes);
         Some(meter(counters, &self.bounds, &estimate))
     }
 
@@ -524,26 +544,32 @@ impl Tally {
     /// Returns whether the writer would have to buffer more than its limit.
     fn overflowed(&self) -> bool {
         match &self.writer {
-            Writer::ChatStream(writer) => writer.overflowed(),
-            Writer::ChatWhole(writer) => writer.overflowed(),
-            Writer::MessagesStream(writer) => writer.overflowed(),
-            Writer::MessagesWhole(writer) => writer.overflowed(),
-            Writer::ResponsesStream(writer) => writer.overflowed(),
-            Writer::ResponsesWhole(writer) => writer.overflowed(),
+            SurfaceWriter::ChatStream(writer) => writer.overflowed(),
+            SurfaceWriter::ChatWhole(writer) => writer.overflowed(),
+            SurfaceWriter::MessagesStream(writer) => writer.overflowed(),
+            SurfaceWriter::MessagesWhole(writer) => writer.overflowed(),
+            SurfaceWriter::ResponsesStream(writer) => writer.overflowed(),
+            SurfaceWriter::ResponsesWhole(writer) => writer.overflowed(),
         }
     }
 
     /// Appends what may be sent now. A whole answer yields nothing until it is complete.
     fn take(&mut self, out: &mut Vec<u8>) {
-        let completed = self.completed();
+        let completed = self.is_complete();
         match &mut self.writer {
-            Writer::ChatStream(writer) => writer.take(out),
-            Writer::MessagesStream(writer) => writer.take(out),
-            Writer::ResponsesStream(writer) => writer.take(out),
-            Writer::ChatWhole(writer) if completed => out.extend_from_slice(&writer.body()),
-            Writer::MessagesWhole(writer) if completed => out.extend_from_slice(&writer.body()),
-            Writer::ResponsesWhole(writer) if completed => out.extend_from_slice(&writer.body()),
-            Writer::ChatWhole(_) | Writer::MessagesWhole(_) | Writer::ResponsesWhole(_) => {}
+            SurfaceWriter::ChatStream(writer) => writer.take(out),
+            SurfaceWriter::MessagesStream(writer) => writer.take(out),
+            SurfaceWriter::ResponsesStream(writer) => writer.take(out),
+            SurfaceWriter::ChatWhole(writer) if completed => out.extend_from_slice(&writer.body()),
+            SurfaceWriter::MessagesWhole(writer) if completed => {
+                out.extend_from_slice(&writer.body())
+            }
+            SurfaceWriter::ResponsesWhole(writer) if completed => {
+                out.extend_from_slice(&writer.body())
+            }
+            SurfaceWriter::ChatWhole(_)
+            | SurfaceWriter::MessagesWhole(_)
+            | SurfaceWriter::ResponsesWhole(_) => {}
         }
     }
 }
@@ -554,20 +580,24 @@ impl StreamTranslation {
     pub fn new(
         vendor: Protocol,
         surface: Protocol,
-        recall: Recall,
+        recall: ResponseContext,
         streamed: bool,
         event_bytes_max: usize,
     ) -> Self {
         let reader = match vendor {
-            Protocol::Chat => Reader::Chat(chat::read_stream::Reader::default()),
-            Protocol::Messages => Reader::Messages(messages::read_stream::Reader::default()),
-            Protocol::Responses => Reader::Responses(responses::read_stream::Reader::default()),
+            Protocol::Chat => VendorReader::Chat(chat::read_stream::ChatStreamReader::default()),
+            Protocol::Messages => {
+                VendorReader::Messages(messages::read_stream::MessagesStreamReader::default())
+            }
+            Protocol::Responses => {
+                VendorReader::Responses(responses::read_stream::ResponsesStreamReader::default())
+            }
         };
         StreamTranslation {
-            decoder: Decoder::new(event_bytes_max),
+            decoder: SseDecoder::new(event_bytes_max),
             reader,
-            tally: Tally::new(vendor, surface, recall, streamed),
-            nodes: Nodes::new(),
+            tally: StreamObserver::new(vendor, surface, recall, streamed),
+            nodes: NodeBuffer::new(),
             is_over: false,
         }
     }
@@ -580,14 +610,16 @@ impl StreamTranslation {
     /// # Errors
     /// Returns an [`UpstreamError`] if the stream cannot continue. Nothing of the faulty event was
     /// sent on.
-    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
         if self.is_over {
             return Ok(());
         }
         self.decoder.feed(bytes);
-        let outcome = self.pass().or_else(|fault| self.end(Some(fault)));
+        let outcome = self
+            .process_events()
+            .or_else(|fault| self.end_without_last_event(Some(fault)));
         self.tally.take(out);
-        self.is_over = outcome.is_err() || self.tally.completed();
+        self.is_over = outcome.is_err() || self.tally.is_complete();
         outcome
     }
 
@@ -597,50 +629,53 @@ impl StreamTranslation {
     /// # Errors
     /// Returns an error if the answer is not complete: the vendor's error if its last event is one,
     /// else [`UpstreamError::Cut`]; or [`UpstreamError::TooLarge`].
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
         if self.is_over {
-            return if self.tally.completed() {
+            return if self.tally.is_complete() {
                 Ok(())
             } else {
-                Err(Fault::Cut)
+                Err(UpstreamError::Cut)
             };
         }
         self.is_over = true;
         // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
         // detected.
         self.decoder.close();
-        let fault = self.pass().err();
-        let outcome = match fault.filter(|fault| matches!(fault, Fault::Vendor(_))) {
-            _ if self.tally.completed() => Ok(()),
-            fault => self.end(fault),
+        let fault = self.process_events().err();
+        let outcome = match fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))) {
+            _ if self.tally.is_complete() => Ok(()),
+            fault => self.end_without_last_event(fault),
         };
         self.tally.take(out);
         outcome
     }
 
     /// Ends an answer whose last event is missing.
-    fn end(&mut self, fault: Option<Fault>) -> Result<(), Fault> {
+    fn end_without_last_event(
+        &mut self,
+        fault: Option<UpstreamError>,
+    ) -> Result<(), UpstreamError> {
         if self.tally.overflowed() {
-            return Err(Fault::TooLarge);
+            return Err(UpstreamError::TooLarge);
         }
         self.tally
             .completion
-            .end(self.tally.usage().is_some(), fault)?;
+            .check_end(self.tally.usage().is_some(), fault)?;
         match &mut self.reader {
-            Reader::Chat(reader) => reader.finish(&mut self.tally),
-            Reader::Messages(reader) => reader.finish(&mut self.tally),
+            VendorReader::Chat(reader) => reader.finish(&mut self.tally),
+            VendorReader::Messages(reader) => reader.finish(&mut self.tally),
             // Its stop reason is its last event.
-            Reader::Responses(_) => {}
+            VendorReader::Responses(_) => {}
         }
         self.tally.check()
     }
 
-    fn pass(&mut self) -> Result<(), Fault> {
-        while !self.tally.completed() {
-            let event = match self.decoder.next() {
+    fn process_events(&mut self) -> Result<(), UpstreamError> {
+        while !self.tally.is_complete() {
+            let event = match self.decoder.next_event() {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
-                Err(_) => return Err(Fault::TooLarge),
+                Err(_) => return Err(UpstreamError::TooLarge),
             };
             let data = event.data.unwrap_or_default().trim_ascii();
             // By the rules of event streams, empty data is not an event; a comment wrapped as data
@@ -650,13 +685,19 @@ impl StreamTranslation {
             }
             let nodes = std::mem::take(&mut self.nodes);
             let (nodes, outcome) = match &mut self.reader {
-                Reader::Chat(reader) => reader.event(event.name, data, nodes, &mut self.tally),
-                Reader::Messages(reader) => reader.event(event.name, data, nodes, &mut self.tally),
-                Reader::Responses(reader) => reader.event(event.name, data, nodes, &mut self.tally),
+                VendorReader::Chat(reader) => {
+                    reader.event(event.name, data, nodes, &mut self.tally)
+                }
+                VendorReader::Messages(reader) => {
+                    reader.event(event.name, data, nodes, &mut self.tally)
+                }
+                VendorReader::Responses(reader) => {
+                    reader.event(event.name, data, nodes, &mut self.tally)
+                }
             };
             // One large event must not enlarge the memory of a long stream permanently.
-            self.nodes = if nodes.capacity() > IDLE_NODES_MAX {
-                Nodes::new()
+            self.nodes = if nodes.capacity() > MAX_IDLE_NODES {
+                NodeBuffer::new()
             } else {
                 nodes
             };
@@ -670,7 +711,7 @@ impl StreamTranslation {
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
         self.tally.is_limited = true;
         for event in [
-            Event::Stop(Stop::MaxTokens),
+            Event::Stop(StopReason::MaxTokens),
             Event::Usage {
                 usage: *usage,
                 is_final: true,
@@ -684,8 +725,8 @@ impl StreamTranslation {
     }
 
     /// Returns whether the answer is complete and its last byte was written to `out`.
-    pub fn completed(&self) -> bool {
-        self.tally.completed()
+    pub fn is_complete(&self) -> bool {
+        self.tally.is_complete()
     }
 
     /// Returns whether the stop reason has come and the last event has not.
@@ -699,7 +740,7 @@ impl StreamTranslation {
     }
 
     /// Returns whether any event of the answer has come.
-    pub fn started(&self) -> bool {
+    pub fn has_started(&self) -> bool {
         self.tally.started
     }
 
@@ -711,13 +752,13 @@ impl StreamTranslation {
     /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
     pub fn counted_output(&self) -> u64 {
         self.tally
-            .counted()
+            .counted_usage()
             .map_or(0, |metered| metered.counted_output)
     }
 
     /// Returns the usage so far, if the vendor reports it before the end.
-    pub fn input_learned(&self) -> Option<Usage> {
-        self.tally.learned()
+    pub fn usage_so_far(&self) -> Option<Usage> {
+        self.tally.known_usage()
     }
 
     /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
@@ -741,35 +782,36 @@ impl StreamTranslation {
 ///
 /// # Errors
 /// Returns an [`UpstreamError`] if the body is not a complete answer.
-pub fn whole(
+pub fn translate_response(
     vendor: Protocol,
     surface: Protocol,
-    recall: Recall,
+    recall: ResponseContext,
     streamed: bool,
     body: &[u8],
-) -> Result<Whole, Fault> {
-    let text = std::str::from_utf8(body).map_err(|_| Fault::NotJson)?;
-    let tree = Tree::read(text, ANSWER_DEPTH_MAX, Nodes::new()).map_err(|_| Fault::NotJson)?;
-    let mut tally = Tally::new(vendor, surface, recall, streamed);
+) -> Result<CompleteResponse, UpstreamError> {
+    let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
+    let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
+        .map_err(|_| UpstreamError::NotJson)?;
+    let mut tally = StreamObserver::new(vendor, surface, recall, streamed);
     match vendor {
-        Protocol::Chat => chat::read_stream::whole(tree.root(), &mut tally)?,
-        Protocol::Messages => messages::read_stream::whole(tree.root(), &mut tally)?,
-        Protocol::Responses => responses::read_stream::whole(tree.root(), &mut tally)?,
+        Protocol::Chat => chat::read_stream::read_body(tree.root(), &mut tally)?,
+        Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut tally)?,
+        Protocol::Responses => responses::read_stream::read_body(tree.root(), &mut tally)?,
     }
     // A whole body cannot be cut off in transit; it lacks a stop reason.
     tally.check().map_err(|fault| {
-        if fault == Fault::Cut {
-            Fault::Empty
+        if fault == UpstreamError::Cut {
+            UpstreamError::Empty
         } else {
             fault
         }
     })?;
     let mut out = Vec::with_capacity(body.len());
     tally.take(&mut out);
-    Ok(Whole {
+    Ok(CompleteResponse {
         body: out.into(),
         usage: tally.usage(),
-        learned: tally.learned(),
+        learned: tally.known_usage(),
         generated_bytes: tally.generated_bytes,
         refused_free: tally.refused_free(),
     })
@@ -778,7 +820,7 @@ pub fn whole(
 /// Returns whether the vendor refuses the reasoning that came with a request, for a reason that
 /// only it can check, such as a signature.
 pub fn refuses_thinking(error_body: &[u8]) -> bool {
-    let error = VendorError::read(error_body).unwrap_or_default();
+    let error = VendorError::parse(error_body).unwrap_or_default();
     let says = |word: &str| error.message.contains(word);
     let by_messages =
         says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"));
@@ -792,18 +834,18 @@ pub fn refuses_thinking(error_body: &[u8]) -> bool {
 
 /// Returns whether a reasoning model of a chat vendor ran into the output limit before any output.
 /// The vendor reports that as an error.
-pub fn means_limit_reached(error_body: &[u8]) -> bool {
-    let message = VendorError::read(error_body).unwrap_or_default().message;
+pub fn is_limit_reached_error(error_body: &[u8]) -> bool {
+    let message = VendorError::parse(error_body).unwrap_or_default().message;
     message.starts_with(
         "Could not finish the message because max_tokens or model output limit was reached",
     )
 }
 
 /// Returns an answer that reached its output limit before any output.
-pub fn nothing_said(
+pub fn empty_response_at_limit(
     vendor: Protocol,
     surface: Protocol,
-    recall: Recall,
+    recall: ResponseContext,
     streamed: bool,
 ) -> Vec<u8> {
     let usage = Usage {
@@ -811,9 +853,9 @@ pub fn nothing_said(
         output: recall.output_limit,
         ..Usage::default()
     };
-    let mut tally = Tally::new(vendor, surface, recall, streamed);
-    tally.event(Event::Start(Start::default()));
-    tally.event(Event::Stop(Stop::MaxTokens));
+    let mut tally = StreamObserver::new(vendor, surface, recall, streamed);
+    tally.event(Event::Start(ResponseStart::default()));
+    tally.event(Event::Stop(StopReason::MaxTokens));
     tally.event(Event::Usage {
         usage,
         is_final: true,

@@ -4,22 +4,22 @@
 //! passwords are hashed concurrently, on blocking threads. Sign-in always redirects to the
 //! dashboard, whatever the URL contains. Must not know how a password is stored.
 
-use super::App;
+use super::SidecarState;
 use super::browser;
+use super::error::PageError;
 use super::page::{Frame, html};
-use super::problem::Problem;
 use super::session::{
-    CallerAddress, SignedForm, UNNAMED, Visitor, blocking, insecure, session_cookie, session_token,
-    site,
+    ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, run_blocking,
+    session_cookie, session_token, site_url,
 };
-use super::throttle::{Rate, Who};
+use super::throttle::{AttemptLimit, ThrottleKey};
 use crate::account::{
-    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SignedUp,
-    Stranger, complete_sign_ups,
+    self, Account, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SessionOrigin,
+    SignUpForm, SignUpResult, complete_sign_ups,
 };
-use crate::address::one_client;
+use crate::address::client_prefix;
 use crate::clock::now_ms;
-use crate::config::{Signup, SignupMode};
+use crate::config::{SignupMode, SignupSettings};
 use askama::Template;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, State};
@@ -31,57 +31,57 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 /// Maximum number of concurrent password hashes: each needs 19 MiB and a core.
-const HASHES_MAX: usize = 2;
+const MAX_CONCURRENT_HASHES: usize = 2;
 
 /// Maximum number of requests that wait for a hash or have one computed. Over the limit: 503.
-const HASH_PLACES: usize = 34;
+const MAX_PENDING_HASHES: usize = 34;
 
 /// Limit per e-mail and client address; `login_backoff.rs` adds further delays.
-const SIGN_IN_EMAIL: Rate = Rate {
+const SIGN_IN_EMAIL: AttemptLimit = AttemptLimit {
     count: 5,
     window_ms: 60_000,
 };
 /// Limit per e-mail over all addresses. It is high enough that a single attacker cannot keep the
 /// account holder out.
-const SIGN_IN_EMAIL_ANYWHERE: Rate = Rate {
+const SIGN_IN_EMAIL_ANYWHERE: AttemptLimit = AttemptLimit {
     count: 100,
     window_ms: 60_000,
 };
-const SIGN_IN_ADDRESS: Rate = Rate {
+const SIGN_IN_ADDRESS: AttemptLimit = AttemptLimit {
     count: 20,
     window_ms: 60_000,
 };
 
 /// Limits the number of concurrent password hashes.
-pub struct Hashing {
+pub struct PasswordHashLimiter {
     places: Arc<Semaphore>,
     running: Arc<Semaphore>,
 }
 
-impl Default for Hashing {
+impl Default for PasswordHashLimiter {
     fn default() -> Self {
         Self {
-            places: Arc::new(Semaphore::new(HASH_PLACES)),
-            running: Arc::new(Semaphore::new(HASHES_MAX)),
+            places: Arc::new(Semaphore::new(MAX_PENDING_HASHES)),
+            running: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)),
         }
     }
 }
 
-impl Hashing {
+impl PasswordHashLimiter {
     /// Runs a hash. The permits move with the work, so a client that disconnects does not make room
     /// for a third hash.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, PageError> {
         let place = Arc::clone(&self.places)
             .try_acquire_owned()
-            .map_err(|_| Problem::Busy)?;
+            .map_err(|_| PageError::Busy)?;
         let turn = Arc::clone(&self.running)
             .acquire_owned()
             .await
-            .map_err(|_| Problem::Busy)?;
-        blocking(move || {
+            .map_err(|_| PageError::Busy)?;
+        run_blocking(move || {
             let value = work();
             drop((turn, place));
             value
@@ -91,7 +91,7 @@ impl Hashing {
 }
 
 #[derive(Deserialize)]
-pub struct Credentials {
+pub struct SignInForm {
     email: String,
     password: String,
     /// Invitation code, if sign-up requires one.
@@ -122,12 +122,12 @@ struct SignInPage {
     open: bool,
 }
 
-fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
+fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) -> SignUpPage {
     let settings = app.settings.load();
     let signup = settings.signup;
     SignUpPage {
         frame: Frame {
-            insecure: insecure(&settings.base_url),
+            insecure: is_insecure(&settings.base_url),
             ..Frame::public("Sign up")
         },
         open: signup.mode != SignupMode::Closed,
@@ -135,27 +135,27 @@ fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
         email: email.to_owned(),
         invite: String::new(),
         fault,
-        trial: trial_of(&signup),
+        trial: describe_trial(&signup),
         least: PASSWORD_LEAST_CHARS,
         most: PASSWORD_MOST_CHARS,
     }
 }
 
 /// Describes the trial of a new account, if the settings grant one.
-fn trial_of(signup: &Signup) -> Option<String> {
+fn describe_trial(signup: &SignupSettings) -> Option<String> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     some.then(|| {
         format!(
             "{} free credits for {}",
             signup.trial_credits,
-            span(signup.trial_ms)
+            format_duration(signup.trial_ms)
         )
     })
 }
 
 /// Formats a duration as `7 days`, `36 hours` or `90 seconds`: in the largest unit that fits
 /// exactly.
-fn span(ms: i64) -> String {
+fn format_duration(ms: i64) -> String {
     let units = [
         (86_400_000, "day"),
         (3_600_000, "hour"),
@@ -171,17 +171,17 @@ fn span(ms: i64) -> String {
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
-pub async fn sign_up_page(State(app): State<Arc<App>>) -> Response {
-    html(StatusCode::OK, &sign_up_form(&app, "", None))
+pub async fn sign_up_page(State(app): State<Arc<SidecarState>>) -> Response {
+    html(StatusCode::OK, &build_sign_up_page(&app, "", None))
 }
 
 pub async fn sign_up(
-    State(app): State<Arc<App>>,
-    CallerAddress(address): CallerAddress,
+    State(app): State<Arc<SidecarState>>,
+    ClientIp(address): ClientIp,
     headers: HeaderMap,
-    form: Result<Form<Credentials>, FormRejection>,
-) -> Result<Response, Problem> {
-    let Form(Credentials {
+    form: Result<Form<SignInForm>, FormRejection>,
+) -> Result<Response, PageError> {
+    let Form(SignInForm {
         email,
         password,
         invite,
@@ -190,24 +190,25 @@ pub async fn sign_up(
     if settings.signup.mode == SignupMode::Closed {
         return Ok(html(
             StatusCode::FORBIDDEN,
-            &sign_up_form(&app, &email, None),
+            &build_sign_up_page(&app, &email, None),
         ));
     }
     let now_ms = now_ms();
     // Tests and first trials sign up from the machine itself, so loopback does not count. It does
     // count if it is a proxy that does not name its client: anyone may be behind it.
-    let counted = !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED);
-    let who = Who::AddressSigningUp(one_client(address));
-    let rate = Rate {
+    let counted =
+        !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED_CLIENT_HEADER);
+    let who = ThrottleKey::AddressSigningUp(client_prefix(address));
+    let rate = AttemptLimit {
         count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),
         window_ms: 3_600_000,
     };
-    if counted && let Err(seconds) = app.throttle.take(&who, rate, now_ms) {
+    if counted && let Err(seconds) = app.throttle.try_acquire(&who, rate, now_ms) {
         let fault = Some("Too many sign-ups from this address. Try again later.".to_owned());
         return Ok(with_retry_after(
             html(
                 StatusCode::TOO_MANY_REQUESTS,
-                &sign_up_form(&app, &email, fault),
+                &build_sign_up_page(&app, &email, fault),
             ),
             seconds,
         ));
@@ -215,7 +216,7 @@ pub async fn sign_up(
     let (accounts, billing, signup) = (app.accounts.clone(), app.billing.clone(), settings.signup);
     let (sent, code) = (email.clone(), invite.clone());
     let made = app.hashing.run(move || {
-        let stranger = Stranger {
+        let stranger = SignUpForm {
             email: &sent,
             password: &password,
             invite: &code,
@@ -223,32 +224,32 @@ pub async fn sign_up(
         account::sign_up(&accounts, &billing, &signup, &stranger, now_ms)
     });
     match made.await? {
-        Ok(SignedUp { account, trial }) => {
-            let had_one = trial.is_none() && trial_of(&settings.signup).is_some();
+        Ok(SignUpResult { account, trial }) => {
+            let had_one = trial.is_none() && describe_trial(&settings.signup).is_some();
             let to = if had_one {
                 "/dashboard?trial=had"
             } else {
                 "/dashboard"
             };
-            signed_in(&app, &account.id, address, &headers, to).await
+            start_session(&app, &account.id, address, &headers, to).await
         }
         Err(error) => {
             // An attempt counts if it created an account, or if its error reveals something:
             // whether an invitation code is valid or an e-mail has an account. Otherwise an
             // attacker could try addresses without limit.
             if counted && !matches!(error, AccountError::NoInvite | AccountError::EmailTaken) {
-                app.throttle.give_back(&who, rate);
+                app.throttle.release(&who, rate);
             }
-            let (status, fault) = not_signed_up(error)?;
+            let (status, fault) = describe_sign_up_error(error)?;
             let response = html(
                 status,
                 &SignUpPage {
                     invite,
-                    ..sign_up_form(&app, &email, Some(fault))
+                    ..build_sign_up_page(&app, &email, Some(fault))
                 },
             );
             Ok(if status == StatusCode::TOO_MANY_REQUESTS {
-                with_retry_after(response, to_midnight(now_ms))
+                with_retry_after(response, seconds_to_midnight(now_ms))
             } else {
                 response
             })
@@ -257,7 +258,7 @@ pub async fn sign_up(
 }
 
 /// Describes an error for the person who signs up. Internal errors become a page error.
-fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
+fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), PageError> {
     Ok(match error {
         AccountError::BadEmail => (
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -286,15 +287,15 @@ fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
 }
 
 /// Seconds until the trial budget of the next day.
-fn to_midnight(now_ms: i64) -> i64 {
+fn seconds_to_midnight(now_ms: i64) -> i64 {
     (86_400_000 - now_ms.rem_euclid(86_400_000)) / 1_000 + 1
 }
 
-fn sign_in_form(app: &App, email: &str, fault: Option<&str>) -> SignInPage {
+fn build_sign_in_page(app: &SidecarState, email: &str, fault: Option<&str>) -> SignInPage {
     let settings = app.settings.load();
     SignInPage {
         frame: Frame {
-            insecure: insecure(&settings.base_url),
+            insecure: is_insecure(&settings.base_url),
             ..Frame::public("Sign in")
         },
         email: email.to_owned(),
@@ -303,29 +304,29 @@ fn sign_in_form(app: &App, email: &str, fault: Option<&str>) -> SignInPage {
     }
 }
 
-pub async fn sign_in_page(State(app): State<Arc<App>>) -> Response {
-    html(StatusCode::OK, &sign_in_form(&app, "", None))
+pub async fn sign_in_page(State(app): State<Arc<SidecarState>>) -> Response {
+    html(StatusCode::OK, &build_sign_in_page(&app, "", None))
 }
 
 pub async fn sign_in(
-    State(app): State<Arc<App>>,
-    CallerAddress(address): CallerAddress,
+    State(app): State<Arc<SidecarState>>,
+    ClientIp(address): ClientIp,
     headers: HeaderMap,
-    form: Result<Form<Credentials>, FormRejection>,
-) -> Result<Response, Problem> {
-    let Form(Credentials {
+    form: Result<Form<SignInForm>, FormRejection>,
+) -> Result<Response, PageError> {
+    let Form(SignInForm {
         email, password, ..
     }) = form?;
     match try_password(&app, &email, password, address).await? {
-        Tried::Right(account) => {
-            signed_in(&app, &account.id, address, &headers, "/dashboard").await
+        PasswordOutcome::Right(account) => {
+            start_session(&app, &account.id, address, &headers, "/dashboard").await
         }
-        Tried::Wrong => {
-            let page = sign_in_form(&app, &email, Some("E-mail or password is wrong."));
+        PasswordOutcome::Wrong => {
+            let page = build_sign_in_page(&app, &email, Some("E-mail or password is wrong."));
             Ok(html(StatusCode::UNAUTHORIZED, &page))
         }
-        Tried::TooOften { seconds } => {
-            let page = sign_in_form(&app, &email, Some(TOO_OFTEN));
+        PasswordOutcome::TooOften { seconds } => {
+            let page = build_sign_in_page(&app, &email, Some(TOO_MANY_ATTEMPTS));
             Ok(with_retry_after(
                 html(StatusCode::TOO_MANY_REQUESTS, &page),
                 seconds,
@@ -334,10 +335,10 @@ pub async fn sign_in(
     }
 }
 
-const TOO_OFTEN: &str = "Too many tries. Wait a little, then try again.";
+const TOO_MANY_ATTEMPTS: &str = "Too many tries. Wait a little, then try again.";
 
 /// Result of a password check.
-pub enum Tried {
+pub enum PasswordOutcome {
     Right(Account),
     Wrong,
     /// The password was not checked.
@@ -348,19 +349,19 @@ pub enum Tried {
 
 /// Checks a password, within the limits on attempts.
 async fn try_password(
-    app: &App,
+    app: &SidecarState,
     email: &str,
     password: String,
     address: IpAddr,
-) -> Result<Tried, Problem> {
+) -> Result<PasswordOutcome, PageError> {
     let now_ms = now_ms();
-    let email = throttled_email(email);
-    let (place, account) = (one_client(address), email.clone());
-    if let Err(seconds) = app.patience.may(&email, place, now_ms) {
-        return Ok(Tried::TooOften { seconds });
+    let email = normalize_email(email);
+    let (place, account) = (client_prefix(address), email.clone());
+    if let Err(seconds) = app.patience.check(&email, place, now_ms) {
+        return Ok(PasswordOutcome::TooOften { seconds });
     }
     if let Err(seconds) = count_sign_in(app, &email, address, now_ms) {
-        return Ok(Tried::TooOften { seconds });
+        return Ok(PasswordOutcome::TooOften { seconds });
     }
     let accounts = app.accounts.clone();
     let Some(account) = app
@@ -368,62 +369,64 @@ async fn try_password(
         .run(move || accounts.check_password(&account, &password))
         .await??
     else {
-        app.patience.failed(&email, place, now_ms);
-        return Ok(Tried::Wrong);
+        app.patience.record_failure(&email, place, now_ms);
+        return Ok(PasswordOutcome::Wrong);
     };
-    app.patience.succeeded(&email, place);
-    for (who, rate) in sign_in_counts(&email, address) {
-        app.throttle.give_back(&who, rate);
+    app.patience.record_success(&email, place);
+    for (who, rate) in sign_in_limits(&email, address) {
+        app.throttle.release(&who, rate);
     }
-    Ok(Tried::Right(account))
+    Ok(PasswordOutcome::Right(account))
 }
 
 /// Why the check of a repeated password failed.
-pub struct Unconfirmed {
+pub struct ConfirmationError {
     pub status: StatusCode,
     pub fault: &'static str,
 }
 
 /// Confirms the user's identity by a password typed in the same form.
-pub async fn confirm(
-    app: &App,
-    visitor: &Visitor,
+pub async fn confirm_password(
+    app: &SidecarState,
+    visitor: &CurrentUser,
     password: &str,
     address: IpAddr,
-) -> Result<Result<(), Unconfirmed>, Problem> {
-    let unconfirmed = |status, fault| Ok(Err(Unconfirmed { status, fault }));
+) -> Result<Result<(), ConfirmationError>, PageError> {
+    let unconfirmed = |status, fault| Ok(Err(ConfirmationError { status, fault }));
     if password.is_empty() {
         return unconfirmed(StatusCode::FORBIDDEN, "Your password is needed for this.");
     }
     match try_password(app, &visitor.account.email, password.to_owned(), address).await? {
-        Tried::Right(account) if account.id == visitor.account.id => {
+        PasswordOutcome::Right(account) if account.id == visitor.account.id => {
             let (accounts, token) = (app.accounts.clone(), visitor.token.clone());
-            blocking(move || accounts.confirm_session(&token, now_ms())).await??;
+            run_blocking(move || accounts.confirm_session(&token, now_ms())).await??;
             Ok(Ok(()))
         }
-        Tried::Right(_) | Tried::Wrong => {
+        PasswordOutcome::Right(_) | PasswordOutcome::Wrong => {
             unconfirmed(StatusCode::FORBIDDEN, "The password is wrong.")
         }
-        Tried::TooOften { .. } => unconfirmed(StatusCode::TOO_MANY_REQUESTS, TOO_OFTEN),
+        PasswordOutcome::TooOften { .. } => {
+            unconfirmed(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_ATTEMPTS)
+        }
     }
 }
 
 /// Confirms the user's identity like [`confirm_password`], but also accepts a password typed within
 /// the last minutes.
-pub async fn confirm_again(
-    app: &App,
+pub async fn confirm_password_unless_recent(
+    app: &SidecarState,
     form: &SignedForm,
     address: IpAddr,
-) -> Result<Result<(), Unconfirmed>, Problem> {
+) -> Result<Result<(), ConfirmationError>, PageError> {
     if form.visitor.confirmed {
         return Ok(Ok(()));
     }
-    confirm(app, &form.visitor, form.field("password"), address).await
+    confirm_password(app, &form.visitor, form.field("password"), address).await
 }
 
 /// Normalizes an e-mail as a key for counting. It is cut at the maximum length of an e-mail, which
 /// bounds the size of the tables' entries too.
-fn throttled_email(email: &str) -> String {
+fn normalize_email(email: &str) -> String {
     email
         .trim()
         .chars()
@@ -434,24 +437,24 @@ fn throttled_email(email: &str) -> String {
 
 /// Limits that an attempt to sign in counts against. It counts before the hash, so that concurrent
 /// attempts cannot bypass the limits.
-fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 3] {
-    let place = one_client(address);
+fn sign_in_limits(email: &str, address: IpAddr) -> [(ThrottleKey, AttemptLimit); 3] {
+    let place = client_prefix(address);
     [
-        (Who::AddressSigningIn(place), SIGN_IN_ADDRESS),
+        (ThrottleKey::AddressSigningIn(place), SIGN_IN_ADDRESS),
         (
-            Who::EmailSigningInFrom(email.to_owned(), place),
+            ThrottleKey::EmailSigningInFrom(email.to_owned(), place),
             SIGN_IN_EMAIL,
         ),
         (
-            Who::EmailSigningIn(email.to_owned()),
+            ThrottleKey::EmailSigningIn(email.to_owned()),
             SIGN_IN_EMAIL_ANYWHERE,
         ),
     ]
 }
 
-fn count_sign_in(app: &App, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
-    for (who, rate) in sign_in_counts(email, address) {
-        app.throttle.take(&who, rate, now_ms)?;
+fn count_sign_in(app: &SidecarState, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
+    for (who, rate) in sign_in_limits(email, address) {
+        app.throttle.try_acquire(&who, rate, now_ms)?;
     }
     Ok(())
 }
@@ -465,22 +468,25 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
 
 /// Starts a new session, even if there was one. A token that was known before the sign-in is not
 /// valid after it.
-async fn signed_in(
-    app: &App,
+async fn start_session(
+    app: &SidecarState,
     account: &str,
     address: IpAddr,
     headers: &HeaderMap,
     to: &'static str,
-) -> Result<Response, Problem> {
-    let site = site(headers, &app.settings.load().base_url);
+) -> Result<Response, PageError> {
+    let site = site_url(headers, &app.settings.load().base_url);
     let old = session_token(headers, &site);
     let (accounts, billing, account) = (
         app.accounts.clone(),
         app.billing.clone(),
         account.to_owned(),
     );
-    let (address, browser) = (address.to_canonical().to_string(), browser::name(headers));
-    let new = blocking(move || {
+    let (address, browser) = (
+        address.to_canonical().to_string(),
+        browser::describe(headers),
+    );
+    let new = run_blocking(move || {
         // This may be the account of a sign-up that failed half way.
         complete_sign_ups(&accounts, &billing, now_ms())?;
         if let Some(old) = old {
@@ -488,7 +494,7 @@ async fn signed_in(
         }
         accounts.create_session_from(
             &account,
-            Origin {
+            SessionOrigin {
                 address: &address,
                 browser: &browser,
             },
@@ -500,9 +506,12 @@ async fn signed_in(
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(to)).into_response())
 }
 
-pub async fn sign_out(State(app): State<Arc<App>>, form: SignedForm) -> Result<Response, Problem> {
-    let (accounts, Visitor { token, site, .. }) = (app.accounts.clone(), form.visitor);
-    blocking(move || accounts.end_session(&token)).await??;
+pub async fn sign_out(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let (accounts, CurrentUser { token, site, .. }) = (app.accounts.clone(), form.visitor);
+    run_blocking(move || accounts.end_session(&token)).await??;
     let cookie = session_cookie("", &site)?;
     Ok((
         [(header::SET_COOKIE, cookie)],
@@ -540,7 +549,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn two_passwords_are_hashed_at_one_time_some_wait_and_the_rest_are_sent_away() {
-        let hashing = Arc::new(Hashing::default());
+        let hashing = Arc::new(PasswordHashLimiter::default());
         let (go, running) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicUsize::new(0)),
@@ -557,7 +566,7 @@ mod tests {
                 beside
             }
         };
-        let waiting: Vec<_> = (0..HASH_PLACES)
+        let waiting: Vec<_> = (0..MAX_PENDING_HASHES)
             .map(|_| {
                 let (hashing, work) = (Arc::clone(&hashing), work());
                 tokio::spawn(async move { hashing.run(work).await })
@@ -567,24 +576,30 @@ mod tests {
             hashing.places.available_permits() == 0
         })
         .await;
-        until("two work", || running.load(Ordering::SeqCst) == HASHES_MAX).await;
+        until("two work", || {
+            running.load(Ordering::SeqCst) == MAX_CONCURRENT_HASHES
+        })
+        .await;
         assert!(
-            matches!(hashing.run(work()).await, Err(Problem::Busy)),
+            matches!(hashing.run(work()).await, Err(PageError::Busy)),
             "one more"
         );
         drop(gate);
         for one in waiting {
             let beside = one.await.unwrap().expect("whoever has a place is served");
-            assert!(beside < HASHES_MAX, "{beside} others worked beside it");
+            assert!(
+                beside < MAX_CONCURRENT_HASHES,
+                "{beside} others worked beside it"
+            );
         }
         assert!(hashing.run(work()).await.is_ok(), "there is room again");
     }
 
     #[test]
     fn a_trial_is_named_in_the_largest_unit_that_fits() {
-        assert_eq!(span(7 * 86_400_000), "7 days");
-        assert_eq!(span(86_400_000), "1 day");
-        assert_eq!(span(129_600_000), "36 hours");
-        assert_eq!(span(8_640), "8 seconds");
+        assert_eq!(format_duration(7 * 86_400_000), "7 days");
+        assert_eq!(format_duration(86_400_000), "1 day");
+        assert_eq!(format_duration(129_600_000), "36 hours");
+        assert_eq!(format_duration(8_640), "8 seconds");
     }
 }

@@ -4,11 +4,11 @@
 mod download;
 mod receipt;
 
-use super::App;
-use super::page::{Frame, grouped, html, when};
-use super::problem::Problem;
-use super::session::Visitor;
-use crate::billing::activity::{Filter, Outcome, Place};
+use super::SidecarState;
+use super::error::PageError;
+use super::page::{Frame, format_time, group_digits, html};
+use super::session::CurrentUser;
+use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
 use crate::billing::{Billing, Receipt};
 use crate::clock::day_start_ms;
 use crate::store::StoreError;
@@ -23,15 +23,15 @@ use serde::Deserialize;
 use std::sync::Arc;
 
 /// Rows per page.
-const ROWS: u32 = 50;
+const ROWS_PER_PAGE: u32 = 50;
 
 /// Number of responses that the overview shows.
-const LATEST: u32 = 5;
+const LATEST_ROWS: u32 = 5;
 
 const DAY_MS: i64 = 86_400_000;
 
 /// A response in a table.
-pub struct Row {
+pub struct ActivityRow {
     pub request_id: String,
     pub at: String,
     pub model: String,
@@ -50,7 +50,7 @@ pub struct Row {
 /// Filters from the URL's query. An empty value means no filter.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct Asked {
+pub struct ActivityQuery {
     key: String,
     model: String,
     outcome: String,
@@ -61,7 +61,7 @@ pub struct Asked {
 }
 
 /// An option of a filter.
-struct Choice {
+struct FilterOption {
     value: String,
     name: String,
     chosen: bool,
@@ -71,21 +71,21 @@ struct Choice {
 #[template(path = "activity.html")]
 struct ActivityPage {
     frame: Frame,
-    keys: Vec<Choice>,
-    models: Vec<Choice>,
-    outcomes: Vec<Choice>,
-    asked: Asked,
+    keys: Vec<FilterOption>,
+    models: Vec<FilterOption>,
+    outcomes: Vec<FilterOption>,
+    asked: ActivityQuery,
     is_filtered: bool,
     fault: Option<&'static str>,
-    rows: Vec<Row>,
+    rows: Vec<ActivityRow>,
     older: Option<String>,
     rows_most: String,
 }
 
-impl Asked {
+impl ActivityQuery {
     /// # Errors
     /// Returns what is wrong with the filter, as a text for the user.
-    fn filter(&self) -> Result<Filter, &'static str> {
+    fn filter(&self) -> Result<ActivityFilter, &'static str> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let day = |text: &str| match text {
             "" => Ok(None),
@@ -96,7 +96,7 @@ impl Asked {
         let outcome = match self.outcome.as_str() {
             "" => None,
             name => Some(
-                *Outcome::ALL
+                *RequestOutcome::ALL
                     .iter()
                     .find(|outcome| outcome.as_str() == name)
                     .ok_or("No such outcome.")?,
@@ -109,7 +109,7 @@ impl Asked {
         if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
             return Err("The first day is after the last one.");
         }
-        Ok(Filter {
+        Ok(ActivityFilter {
             model: given(&self.model),
             key_id: given(&self.key),
             outcome,
@@ -119,18 +119,18 @@ impl Asked {
         })
     }
 
-    fn place(&self) -> Result<Option<Place>, Problem> {
+    fn cursor(&self) -> Result<Option<ActivityCursor>, PageError> {
         if self.before.is_empty() {
             return Ok(None);
         }
         let place = || {
             let (at_ms, seq) = self.before.split_once('.')?;
-            Some(Place {
+            Some(ActivityCursor {
                 at_ms: at_ms.parse().ok()?,
                 seq: seq.parse().ok()?,
             })
         };
-        place().map(Some).ok_or(Problem::NotFound)
+        place().map(Some).ok_or(PageError::NotFound)
     }
 
     fn is_filtered(&self) -> bool {
@@ -140,69 +140,70 @@ impl Asked {
     }
 }
 
-pub fn rows(receipts: &[Receipt]) -> Vec<Row> {
+pub fn rows(receipts: &[Receipt]) -> Vec<ActivityRow> {
     receipts.iter().map(row).collect()
 }
 
 /// The latest responses.
-pub fn latest(billing: &Billing, account: &str) -> Result<Vec<Row>, StoreError> {
+pub fn latest(billing: &Billing, account: &str) -> Result<Vec<ActivityRow>, StoreError> {
     Ok(rows(&billing.activity(
         account,
-        &Filter::default(),
+        &ActivityFilter::default(),
         None,
-        LATEST,
+        LATEST_ROWS,
     )?))
 }
 
-fn row(receipt: &Receipt) -> Row {
+fn row(receipt: &Receipt) -> ActivityRow {
     let detail = &receipt.detail;
     let usage = &detail.usage;
-    Row {
+    ActivityRow {
         request_id: receipt.request_id.clone(),
-        at: when(receipt.at_ms),
+        at: format_time(receipt.at_ms),
         model: detail.model.clone(),
         surface: detail.surface.as_str(),
         key: detail.key_shown.clone(),
-        outcome: outcome_name(detail.outcome),
-        is_odd: detail.outcome != Outcome::Completed,
-        tokens_in: grouped(usage.input_total()),
-        cached: grouped(usage.cache_read),
-        tokens_out: grouped(usage.output_total()),
+        outcome: outcome_label(detail.outcome),
+        is_odd: detail.outcome != RequestOutcome::Completed,
+        tokens_in: group_digits(usage.input_total()),
+        cached: group_digits(usage.cache_read),
+        tokens_out: group_digits(usage.output_total()),
         credits: receipt.credits.to_string(),
         estimated: detail.estimated,
     }
 }
 
-fn outcome_name(outcome: Outcome) -> &'static str {
+fn outcome_label(outcome: RequestOutcome) -> &'static str {
     match outcome {
-        Outcome::Completed => "completed",
-        Outcome::ClientLeft => "client left",
-        Outcome::GatewayEnded => "gateway ended",
-        Outcome::RefusedFree => "refused, free",
-        Outcome::VendorError => "vendor error",
-        Outcome::VendorCut => "vendor cut",
-        Outcome::Interrupted => "interrupted",
+        RequestOutcome::Completed => "completed",
+        RequestOutcome::ClientLeft => "client left",
+        RequestOutcome::GatewayEnded => "gateway ended",
+        RequestOutcome::RefusedFree => "refused, free",
+        RequestOutcome::VendorError => "vendor error",
+        RequestOutcome::VendorCut => "vendor cut",
+        RequestOutcome::Interrupted => "interrupted",
     }
 }
 
 pub async fn list(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let Query(asked) = asked.map_err(|_| Problem::NotFound)?;
-    let before = asked.place()?;
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+    asked: Result<Query<ActivityQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(asked) = asked.map_err(|_| PageError::NotFound)?;
+    let before = asked.cursor()?;
     let account = &visitor.account.id;
     let (status, receipts, fault) = match asked.filter() {
         // One more row than is shown, to know whether there is another page.
         Ok(filter) => (
             StatusCode::OK,
-            app.billing.activity(account, &filter, before, ROWS + 1)?,
+            app.billing
+                .activity(account, &filter, before, ROWS_PER_PAGE + 1)?,
             None,
         ),
         Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(fault)),
     };
-    let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let shown = receipts
         .get(..page_rows.min(receipts.len()))
         .unwrap_or_default();
@@ -210,11 +211,11 @@ pub async fn list(
         .last()
         .filter(|_| receipts.len() > page_rows)
         .map(|last| {
-            let Place { at_ms, seq } = last.place();
+            let ActivityCursor { at_ms, seq } = last.cursor();
             format!("{at_ms}.{seq}")
         });
     let page = ActivityPage {
-        frame: Frame::of("Activity", &visitor),
+        frame: Frame::new("Activity", &visitor),
         keys: key_choices(&app, account, &asked.key)?,
         models: model_choices(&app, &asked.model),
         outcomes: outcome_choices(&asked.outcome),
@@ -222,15 +223,19 @@ pub async fn list(
         fault,
         rows: rows(shown),
         older,
-        rows_most: grouped(download::ROWS_MAX.into()),
+        rows_most: group_digits(download::MAX_ROWS.into()),
         asked,
     };
     Ok(html(status, &page))
 }
 
-fn key_choices(app: &App, account: &str, chosen: &str) -> Result<Vec<Choice>, Problem> {
+fn key_choices(
+    app: &SidecarState,
+    account: &str,
+    chosen: &str,
+) -> Result<Vec<FilterOption>, PageError> {
     let keys = app.accounts.keys(account)?;
-    let choice = |key: crate::account::Key| Choice {
+    let choice = |key: crate::account::ApiKey| FilterOption {
         chosen: key.id == chosen,
         name: format!("{} ({})", key.name, key.shown),
         value: key.id,
@@ -240,7 +245,7 @@ fn key_choices(app: &App, account: &str, chosen: &str) -> Result<Vec<Choice>, Pr
 
 /// Models of the catalog, and the chosen one: a model that was removed from the catalog may still
 /// have billed responses.
-fn model_choices(app: &App, chosen: &str) -> Vec<Choice> {
+fn model_choices(app: &SidecarState, chosen: &str) -> Vec<FilterOption> {
     let settings = app.settings.load();
     let mut ids: Vec<_> = settings
         .catalog
@@ -252,7 +257,7 @@ fn model_choices(app: &App, chosen: &str) -> Vec<Choice> {
         ids.push(chosen.to_owned());
     }
     ids.into_iter()
-        .map(|id| Choice {
+        .map(|id| FilterOption {
             chosen: id == chosen,
             name: id.clone(),
             value: id,
@@ -260,21 +265,21 @@ fn model_choices(app: &App, chosen: &str) -> Vec<Choice> {
         .collect()
 }
 
-fn outcome_choices(chosen: &str) -> Vec<Choice> {
-    let choice = |outcome: Outcome| Choice {
+fn outcome_choices(chosen: &str) -> Vec<FilterOption> {
+    let choice = |outcome: RequestOutcome| FilterOption {
         value: outcome.as_str().to_owned(),
-        name: outcome_name(outcome).to_owned(),
+        name: outcome_label(outcome).to_owned(),
         chosen: outcome.as_str() == chosen,
     };
-    Outcome::ALL.into_iter().map(choice).collect()
+    RequestOutcome::ALL.into_iter().map(choice).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(change: impl FnOnce(&mut Asked)) -> Asked {
-        let mut asked = Asked::default();
+    fn asked(change: impl FnOnce(&mut ActivityQuery)) -> ActivityQuery {
+        let mut asked = ActivityQuery::default();
         change(&mut asked);
         asked
     }
@@ -286,14 +291,14 @@ mod tests {
             asked.to = "1970-01-02".into();
             asked.outcome = "vendor_cut".into();
         });
-        let expected = Filter {
-            outcome: Some(Outcome::VendorCut),
+        let expected = ActivityFilter {
+            outcome: Some(RequestOutcome::VendorCut),
             from_ms: Some(DAY_MS),
             to_ms: Some(2 * DAY_MS),
-            ..Filter::default()
+            ..ActivityFilter::default()
         };
         assert_eq!(filter.filter(), Ok(expected));
-        assert_eq!(asked(|_| ()).filter(), Ok(Filter::default()));
+        assert_eq!(asked(|_| ()).filter(), Ok(ActivityFilter::default()));
         for wrong in [
             asked(|asked| asked.from = "yesterday".into()),
             asked(|asked| asked.to = "2026-02-30".into()),
@@ -309,14 +314,14 @@ mod tests {
 
     #[test]
     fn a_page_begins_at_a_place_or_nowhere() {
-        let place = |text: &str| asked(|asked| asked.before = text.into()).place();
+        let place = |text: &str| asked(|asked| asked.before = text.into()).cursor();
         assert!(matches!(
             place("17.-3"),
-            Ok(Some(Place { at_ms: 17, seq: -3 }))
+            Ok(Some(ActivityCursor { at_ms: 17, seq: -3 }))
         ));
         assert!(matches!(place(""), Ok(None)));
         for bad in ["17", "17.", "x.1", "17.1.1", "99999999999999999999.1"] {
-            assert!(matches!(place(bad), Err(Problem::NotFound)), "{bad}");
+            assert!(matches!(place(bad), Err(PageError::NotFound)), "{bad}");
         }
     }
 }

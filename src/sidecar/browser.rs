@@ -26,7 +26,7 @@ const SYSTEMS: [(&str, &str); 6] = [
 ];
 
 /// Describes the browser, such as `Firefox on Linux`.
-pub fn name(headers: &HeaderMap) -> String {
+pub fn describe(headers: &HeaderMap) -> String {
     let said = headers
         .get(header::USER_AGENT)
         .and_then(|value| value.to_str().ok())
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_browser_is_known_by_name_alone() {
         let told = |text: &'static str| {
-            name(
+            describe(
                 &[(header::USER_AGENT, HeaderValue::from_static(text))]
                     .into_iter()
                     .collect(),
@@ -65,6 +65,6 @@ mod tests {
             "Firefox on Windows"
         );
         assert_eq!(told("<script>alert(1)</script>"), "unknown");
-        assert_eq!(name(&HeaderMap::new()), "unknown");
+        assert_eq!(describe(&HeaderMap::new()), "unknown");
     }
 }

@@ -1,22 +1,22 @@
 //! The public catalog: available models, their prices and how to call them, as a page and as JSON.
 
 mod errors;
-mod losses;
+mod limitations;
 
-use super::App;
-use super::page::{Frame, grouped, html};
-use crate::account::LIVE_KEYS_MAX;
-use crate::catalog::{Model, Price, Rates};
+use super::SidecarState;
+use super::page::{Frame, group_digits, html};
+use crate::account::MAX_LIVE_KEYS;
+use crate::catalog::{CatalogModel, PriceList, TokenPrices};
 use crate::config::Settings;
 use crate::money::Micro;
 use crate::protocol::Protocol;
-use crate::protocol::request::Outline;
+use crate::protocol::request::RequestSummary;
 use crate::usage::ServerTool;
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use losses::Loss;
+use limitations::Limitation;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Snippets {
             // Prefer a model with the surface's own protocol, which needs no translation.
             let own = models
                 .clone()
-                .find(|model| door(model, protocol).passes(protocol));
+                .find(|model| route_for_surface(model, protocol).passes_through(protocol));
             own.or_else(|| models.next()).map(|model| model.id.clone())
         };
         Self {
@@ -55,58 +55,61 @@ impl Snippets {
 }
 
 /// The variant of the model that handles a plain request of this surface.
-fn door(model: &Arc<Model>, surface: Protocol) -> &Arc<Model> {
-    model.door(surface, &Outline::default())
+fn route_for_surface(model: &Arc<CatalogModel>, surface: Protocol) -> &Arc<CatalogModel> {
+    model.select_variant(surface, &RequestSummary::default())
 }
 
 /// The surfaces of a model, first those without translation.
-fn surfaces(model: &Arc<Model>) -> [Protocol; 3] {
+fn surfaces(model: &Arc<CatalogModel>) -> [Protocol; 3] {
     let mut surfaces = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
-    surfaces.sort_by_key(|surface| !door(model, *surface).passes(*surface));
+    surfaces.sort_by_key(|surface| !route_for_surface(model, *surface).passes_through(*surface));
     surfaces
 }
 
 /// The protocols that the gateway uses with the model's vendor.
-fn spoken(model: &Model) -> Vec<Protocol> {
+fn vendor_protocols(model: &CatalogModel) -> Vec<Protocol> {
     let also = model.by_responses.as_ref().map(|model| model.protocol());
     std::iter::once(model.protocol()).chain(also).collect()
 }
 
 /// Parameters that the model does not support through a surface.
 #[derive(Serialize)]
-struct Lost {
+struct SurfaceLimitations {
     surface: Protocol,
-    members: Vec<Loss>,
+    members: Vec<Limitation>,
 }
 
 /// Limitations by surface, for surfaces that need translation.
-fn lost(model: &Arc<Model>) -> Vec<Lost> {
+fn limitations_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
     let translated = surfaces(model)
         .into_iter()
-        .filter(|surface| !door(model, *surface).passes(*surface));
-    let each = translated.map(|surface| Lost {
+        .filter(|surface| !route_for_surface(model, *surface).passes_through(*surface));
+    let each = translated.map(|surface| SurfaceLimitations {
         surface,
-        members: losses::losses(surface, &door(model, surface).accepts),
+        members: limitations::translation_limitations(
+            surface,
+            &route_for_surface(model, surface).accepts,
+        ),
     });
     each.filter(|lost| !lost.members.is_empty()).collect()
 }
 
 /// Limitations by surface, for surfaces without translation, whose requests are repaired.
-fn repaired(model: &Arc<Model>) -> Vec<Lost> {
+fn repairs_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
     let own = surfaces(model)
         .into_iter()
-        .filter(|surface| door(model, *surface).passes(*surface));
+        .filter(|surface| route_for_surface(model, *surface).passes_through(*surface));
     let each = own.map(|surface| {
-        let door = door(model, surface);
-        Lost {
+        let door = route_for_surface(model, surface);
+        SurfaceLimitations {
             surface,
-            members: losses::repaired(&door.accepts, &door.repairs),
+            members: limitations::repair_limitations(&door.accepts, &door.repairs),
         }
     });
     each.filter(|lost| !lost.members.is_empty()).collect()
 }
 
-fn words(protocols: impl IntoIterator<Item = Protocol>) -> String {
+fn join_protocols(protocols: impl IntoIterator<Item = Protocol>) -> String {
     protocols
         .into_iter()
         .map(Protocol::as_str)
@@ -114,7 +117,7 @@ fn words(protocols: impl IntoIterator<Item = Protocol>) -> String {
         .join(", ")
 }
 
-struct Row {
+struct CatalogRow {
     id: String,
     aliases: Vec<String>,
     vendor: String,
@@ -129,19 +132,19 @@ struct Row {
     cache_read: String,
     output: String,
     /// Input sizes from which on the prices differ; one column each.
-    tiers: Vec<TierRow>,
-    classes: Vec<Class>,
+    tiers: Vec<PriceTierRow>,
+    classes: Vec<TokenClassRow>,
     /// Descriptions of the other prices.
     extras: Vec<String>,
-    lost: Vec<Lost>,
+    lost: Vec<SurfaceLimitations>,
 }
 
-struct TierRow {
+struct PriceTierRow {
     above_input_tokens: String,
 }
 
 /// A token class and its prices by tier.
-struct Class {
+struct TokenClassRow {
     name: &'static str,
     prices: Vec<String>,
 }
@@ -151,44 +154,44 @@ struct Class {
 struct DocsPage {
     frame: Frame,
     base_url: String,
-    models: Vec<Row>,
+    models: Vec<CatalogRow>,
     snippets: Snippets,
     live_keys_max: i64,
-    errors: Vec<errors::Row>,
+    errors: Vec<errors::ErrorRow>,
 }
 
-fn row(model: &Arc<Model>) -> Row {
+fn row(model: &Arc<CatalogModel>) -> CatalogRow {
     let price = &model.price;
-    Row {
+    CatalogRow {
         id: model.id.clone(),
         aliases: model.aliases.clone(),
         vendor: model.vendor.name.clone(),
-        spoken: words(spoken(model)),
-        surfaces: words(surfaces(model)),
+        spoken: join_protocols(vendor_protocols(model)),
+        surfaces: join_protocols(surfaces(model)),
         fallback: model.fallback.clone(),
-        context_tokens: grouped(model.context_tokens),
-        max_output_tokens: grouped(model.max_output_tokens),
+        context_tokens: group_digits(model.context_tokens),
+        max_output_tokens: group_digits(model.max_output_tokens),
         input: price.input.to_string(),
         cache_read: price.cache_read.to_string(),
         output: price.output.to_string(),
         tiers: price
             .tiers
             .iter()
-            .map(|tier| TierRow {
-                above_input_tokens: grouped(tier.above_input_tokens),
+            .map(|tier| PriceTierRow {
+                above_input_tokens: group_digits(tier.above_input_tokens),
             })
             .collect(),
-        classes: classes(price),
-        extras: extras(price),
-        lost: [repaired(model), lost(model)]
+        classes: token_classes(price),
+        extras: extra_prices(price),
+        lost: [repairs_by_surface(model), limitations_by_surface(model)]
             .into_iter()
             .flatten()
             .collect(),
     }
 }
 
-fn classes(price: &Price) -> Vec<Class> {
-    let usual = Rates {
+fn token_classes(price: &PriceList) -> Vec<TokenClassRow> {
+    let usual = TokenPrices {
         input: price.input,
         cache_read: price.cache_read,
         cache_write_5m: price.cache_write_5m,
@@ -198,7 +201,7 @@ fn classes(price: &Price) -> Vec<Class> {
     let rates: Vec<_> = std::iter::once(usual)
         .chain(price.tiers.iter().map(|tier| tier.rates))
         .collect();
-    let class = |name, of: fn(&Rates) -> Micro| Class {
+    let class = |name, of: fn(&TokenPrices) -> Micro| TokenClassRow {
         name,
         prices: rates.iter().map(|rates| of(rates).to_string()).collect(),
     };
@@ -211,7 +214,7 @@ fn classes(price: &Price) -> Vec<Class> {
     ]
 }
 
-fn extras(price: &Price) -> Vec<String> {
+fn extra_prices(price: &PriceList) -> Vec<String> {
     let features = &price.features;
     let audio = [
         ("audio input", features.audio_input),
@@ -221,7 +224,7 @@ fn extras(price: &Price) -> Vec<String> {
         .into_iter()
         .filter_map(|(name, price)| Some(format!("{name} {} per 1 000 000 tokens", price?)));
     let tools = ServerTool::ALL.into_iter().filter_map(|tool| {
-        let (name, price) = (tool.key().replace('_', " "), features.of_tool(tool)?);
+        let (name, price) = (tool.key().replace('_', " "), features.tool_price(tool)?);
         Some(match price {
             Micro::ZERO => format!("{name} free"),
             price => format!("{name} {price} per 1 000 uses"),
@@ -240,20 +243,20 @@ fn extras(price: &Price) -> Vec<String> {
     audio.chain(tools).chain(factors).collect()
 }
 
-pub async fn docs(State(app): State<Arc<App>>) -> Response {
+pub async fn docs(State(app): State<Arc<SidecarState>>) -> Response {
     let settings = app.settings.load();
     let page = DocsPage {
         frame: Frame::public("Documentation"),
         base_url: settings.base_url.clone(),
         models: settings.catalog.models().iter().map(row).collect(),
         snippets: Snippets::new(&settings, None),
-        live_keys_max: LIVE_KEYS_MAX,
+        live_keys_max: MAX_LIVE_KEYS,
         errors: errors::rows(),
     };
-    revalidated(html(StatusCode::OK, &page))
+    with_no_cache(html(StatusCode::OK, &page))
 }
 
-pub async fn models_json(State(app): State<Arc<App>>) -> Response {
+pub async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {
     let settings = app.settings.load();
     let models: Vec<_> = settings.catalog.models().iter().map(model_json).collect();
     let value = json!({
@@ -263,7 +266,7 @@ pub async fn models_json(State(app): State<Arc<App>>) -> Response {
         "server_tool_unit": "credits per 1000 uses",
         "models": models,
     });
-    revalidated(
+    with_no_cache(
         (
             [(header::CONTENT_TYPE, "application/json")],
             value.to_string(),
@@ -272,24 +275,24 @@ pub async fn models_json(State(app): State<Arc<App>>) -> Response {
     )
 }
 
-fn model_json(model: &Arc<Model>) -> Value {
+fn model_json(model: &Arc<CatalogModel>) -> Value {
     json!({
         "id": model.id,
         "aliases": model.aliases,
         "vendor": model.vendor.name,
-        "vendor_protocols": spoken(model),
+        "vendor_protocols": vendor_protocols(model),
         "surfaces": surfaces(model),
         "fallback": model.fallback,
         "context_tokens": model.context_tokens,
         "max_output_tokens": model.max_output_tokens,
         "price": *model.price,
-        "lost_in_translation": lost(model),
-        "repaired": repaired(model),
+        "lost_in_translation": limitations_by_surface(model),
+        "repaired": repairs_by_surface(model),
     })
 }
 
 /// Adds `no-cache`: prices can change at any time, so clients must revalidate their copy.
-fn revalidated(mut response: Response) -> Response {
+fn with_no_cache(mut response: Response) -> Response {
     response
         .headers_mut()
         .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

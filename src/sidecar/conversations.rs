@@ -3,13 +3,13 @@
 //!
 //! The key of a conversation reveals nothing of its content.
 
-use super::App;
-use super::page::{Frame, grouped, html, when};
-use super::problem::Problem;
-use super::session::Visitor;
+use super::SidecarState;
+use super::error::PageError;
+use super::page::{Frame, format_time, group_digits, html};
+use super::session::CurrentUser;
 use super::spending::percent;
 use crate::billing::Receipt;
-use crate::billing::activity::{self, Filter, Outcome};
+use crate::billing::activity::{self, ActivityFilter, RequestOutcome};
 use crate::money::Micro;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -20,12 +20,12 @@ use serde::Deserialize;
 use std::sync::Arc;
 
 /// Conversations per page.
-const ROWS: u32 = 50;
+const ROWS_PER_PAGE: u32 = 50;
 
 /// Maximum number of turns shown of a conversation: the latest ones.
-const TURNS: u32 = 200;
+const MAX_TURNS: u32 = 200;
 
-struct Row {
+struct ConversationRow {
     id: String,
     last: String,
     began: String,
@@ -40,13 +40,13 @@ struct Row {
 #[template(path = "conversations.html")]
 struct ConversationsPage {
     frame: Frame,
-    rows: Vec<Row>,
+    rows: Vec<ConversationRow>,
     first: bool,
     older: Option<String>,
 }
 
 /// One turn: numbers for the chart, and their texts.
-struct Turn {
+struct TurnRow {
     number: u64,
     request_id: String,
     at: String,
@@ -66,8 +66,8 @@ struct Turn {
 #[template(path = "conversation.html")]
 struct ConversationPage {
     frame: Frame,
-    row: Row,
-    turns: Vec<Turn>,
+    row: ConversationRow,
+    turns: Vec<TurnRow>,
     /// Some turns are not shown.
     is_cut: bool,
     /// Ratio of the tokens sent by the last turn shown to those sent by the first, in tenths.
@@ -77,46 +77,46 @@ struct ConversationPage {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct Asked {
+pub struct ConversationListQuery {
     /// Cursor: time of the latest turn in the last row of the previous page, and that row's id.
     before: String,
 }
 
-fn row(conversation: &activity::Conversation) -> Row {
+fn row(conversation: &activity::Conversation) -> ConversationRow {
     let sum = &conversation.sum;
-    Row {
+    ConversationRow {
         id: conversation.id.clone(),
-        last: when(conversation.last_ms),
-        began: when(conversation.began_ms),
-        turns: grouped(sum.responses),
-        tokens_in: grouped(sum.input),
+        last: format_time(conversation.last_ms),
+        began: format_time(conversation.began_ms),
+        turns: group_digits(sum.responses),
+        tokens_in: group_digits(sum.input),
         cached_percent: percent(sum.cache_read, sum.input),
-        tokens_out: grouped(sum.output),
+        tokens_out: group_digits(sum.output),
         credits: sum.credits.to_string(),
     }
 }
 
 pub async fn list(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let Query(Asked { before }) = asked.map_err(|_| Problem::NotFound)?;
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+    asked: Result<Query<ConversationListQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(ConversationListQuery { before }) = asked.map_err(|_| PageError::NotFound)?;
     let place = match before.as_str() {
         "" => None,
         text => {
-            let (last_ms, id) = text.split_once('.').ok_or(Problem::NotFound)?;
-            Some((last_ms.parse().map_err(|_| Problem::NotFound)?, id))
+            let (last_ms, id) = text.split_once('.').ok_or(PageError::NotFound)?;
+            Some((last_ms.parse().map_err(|_| PageError::NotFound)?, id))
         }
     };
     let found = app
         .billing
-        .conversations(&visitor.account.id, place, ROWS + 1)?;
-    let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
+        .conversations(&visitor.account.id, place, ROWS_PER_PAGE + 1)?;
+    let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let shown = found.get(..page_rows.min(found.len())).unwrap_or_default();
     let last = shown.last().filter(|_| found.len() > page_rows);
     let page = ConversationsPage {
-        frame: Frame::of("Conversations", &visitor),
+        frame: Frame::new("Conversations", &visitor),
         rows: shown.iter().map(row).collect(),
         first: place.is_none(),
         older: last.map(|last| format!("{}.{}", last.last_ms, last.id)),
@@ -124,30 +124,30 @@ pub async fn list(
     Ok(html(StatusCode::OK, &page))
 }
 
-pub async fn one(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
+pub async fn show(
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let account = &visitor.account.id;
     let conversation = app
         .billing
         .conversation(account, &id)?
-        .ok_or(Problem::NotFound)?;
-    let filter = Filter {
+        .ok_or(PageError::NotFound)?;
+    let filter = ActivityFilter {
         conversation: Some(id),
-        ..Filter::default()
+        ..ActivityFilter::default()
     };
-    let mut receipts = app.billing.activity(account, &filter, None, TURNS)?;
+    let mut receipts = app.billing.activity(account, &filter, None, MAX_TURNS)?;
     // Failed requests are not turns.
     receipts.retain(|receipt| {
         !matches!(
             receipt.detail.outcome,
-            Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted
+            RequestOutcome::VendorError | RequestOutcome::VendorCut | RequestOutcome::Interrupted
         )
     });
     receipts.reverse();
-    let frame = Frame::of("Conversations", &visitor).with_charts();
+    let frame = Frame::new("Conversations", &visitor).with_charts();
     Ok(html(
         StatusCode::OK,
         &conversation_page(frame, &conversation, &receipts),
@@ -166,9 +166,9 @@ fn conversation_page(
         .zip(before + 1..)
         .map(|(receipt, number)| turn(number, receipt))
         .collect();
-    let saved = receipts
-        .iter()
-        .fold(Micro::ZERO, |sum, receipt| sum.plus(receipt.saved()));
+    let saved = receipts.iter().fold(Micro::ZERO, |sum, receipt| {
+        sum.plus(receipt.cache_savings())
+    });
     let growth = match (turns.first(), turns.last()) {
         (Some(first), Some(last))
             if turns.len() > 1 && first.sent > 0 && last.sent > first.sent =>
@@ -188,22 +188,22 @@ fn conversation_page(
     }
 }
 
-fn turn(number: u64, receipt: &Receipt) -> Turn {
+fn turn(number: u64, receipt: &Receipt) -> TurnRow {
     let usage = &receipt.detail.usage;
     let sent = usage.input_total();
-    Turn {
+    TurnRow {
         number,
         request_id: receipt.request_id.clone(),
-        at: when(receipt.at_ms),
+        at: format_time(receipt.at_ms),
         model: receipt.detail.model.clone(),
         sent,
-        sent_text: grouped(sent),
+        sent_text: group_digits(sent),
         cached: usage.cache_read,
-        cached_text: grouped(usage.cache_read),
+        cached_text: group_digits(usage.cache_read),
         fresh: sent.saturating_sub(usage.cache_read),
-        fresh_text: grouped(sent.saturating_sub(usage.cache_read)),
-        tokens_out: grouped(usage.output_total()),
+        fresh_text: group_digits(sent.saturating_sub(usage.cache_read)),
+        tokens_out: group_digits(usage.output_total()),
         credits: receipt.credits.to_string(),
-        saved: receipt.saved().to_string(),
+        saved: receipt.cache_savings().to_string(),
     }
 }

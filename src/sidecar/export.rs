@@ -4,10 +4,10 @@
 //! It contains no secrets: of a key only the data that the account holder sees anyway; of passwords
 //! and session tokens, nothing.
 
-use super::App;
-use super::problem::Problem;
-use super::session::Visitor;
-use crate::account::{Key, OwnSession};
+use super::SidecarState;
+use super::error::PageError;
+use super::session::CurrentUser;
+use crate::account::{ApiKey, SessionSummary};
 use crate::admin::document;
 use crate::clock::{now_ms, rfc3339};
 use axum::body::{Body, Bytes};
@@ -21,15 +21,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Entries per read.
-const PAGE: u32 = 200;
+const ENTRIES_PER_PAGE: u32 = 200;
 
-pub async fn export(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
+pub async fn export(
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+) -> Result<Response, PageError> {
     let now_ms = now_ms();
     let account = visitor.account;
     let balance = app.billing.balance(&account.id, now_ms)?;
     let mut head = json!({
         "exported_at": rfc3339(now_ms),
-        "account": document::account_with(&account, &balance),
+        "account": document::account_with_balance(&account, &balance),
         "keys": app.accounts.keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
         "sessions": app.accounts.sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
     })
@@ -37,10 +40,10 @@ pub async fn export(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Res
     // The entries are the last member of the document.
     head.pop();
     head += ",\"entries\":[";
-    let entries = Entries {
+    let entries = AccountExport {
         app,
         account: account.id,
-        part: Part::Head(head),
+        part: ExportStage::Head(head),
         before: None,
         is_first: true,
     };
@@ -54,14 +57,14 @@ pub async fn export(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Res
     Ok((headers, Body::from_stream(entries)).into_response())
 }
 
-fn key(key: &Key) -> Value {
+fn key(key: &ApiKey) -> Value {
     json!({
         "key_id": key.id, "name": key.name, "shown": key.shown, "status": key.status.name(),
         "created_at": rfc3339(key.created_at_ms), "revoked_at": key.revoked_at_ms.map(rfc3339),
     })
 }
 
-fn session(session: &OwnSession) -> Value {
+fn session(session: &SessionSummary) -> Value {
     json!({
         "created_at": rfc3339(session.created_at_ms), "used_at": rfc3339(session.used_at_ms),
         "address": session.address, "browser": session.browser,
@@ -69,23 +72,26 @@ fn session(session: &OwnSession) -> Value {
 }
 
 /// The document, in parts.
-struct Entries {
-    app: Arc<App>,
+struct AccountExport {
+    app: Arc<SidecarState>,
     account: String,
-    part: Part,
+    part: ExportStage,
     before: Option<i64>,
     is_first: bool,
 }
 
-enum Part {
+enum ExportStage {
     Head(String),
     Entries,
     Over,
 }
 
-impl Entries {
-    fn page(&mut self) -> Result<String, Problem> {
-        let entries = self.app.billing.entries(&self.account, self.before, PAGE)?;
+impl AccountExport {
+    fn read_page(&mut self) -> Result<String, PageError> {
+        let entries = self
+            .app
+            .billing
+            .entries(&self.account, self.before, ENTRIES_PER_PAGE)?;
         let mut text = String::new();
         for entry in &entries {
             if !self.is_first {
@@ -95,25 +101,27 @@ impl Entries {
             text += &document::entry(entry)?.to_string();
         }
         match entries.last() {
-            Some(last) if entries.len() as u64 >= u64::from(PAGE) => self.before = Some(last.seq),
+            Some(last) if entries.len() as u64 >= u64::from(ENTRIES_PER_PAGE) => {
+                self.before = Some(last.seq)
+            }
             _ => {
                 text += "]}";
-                self.part = Part::Over;
+                self.part = ExportStage::Over;
             }
         }
         Ok(text)
     }
 }
 
-impl Stream for Entries {
+impl Stream for AccountExport {
     type Item = Result<Bytes, std::io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let text = match std::mem::replace(&mut self.part, Part::Entries) {
-            Part::Head(head) => Ok(head),
-            Part::Entries => self.page(),
-            Part::Over => {
-                self.part = Part::Over;
+        let text = match std::mem::replace(&mut self.part, ExportStage::Entries) {
+            ExportStage::Head(head) => Ok(head),
+            ExportStage::Entries => self.read_page(),
+            ExportStage::Over => {
+                self.part = ExportStage::Over;
                 return Poll::Ready(None);
             }
         };

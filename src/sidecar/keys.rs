@@ -7,21 +7,21 @@
 
 mod settings;
 
-use super::App;
-use super::account::{Unconfirmed, confirm_again};
+use super::SidecarState;
+use super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::authz::may_administer;
 use super::catalog::Snippets;
-use super::page::{Frame, html, when};
-use super::problem::Problem;
-use super::role::may_act;
-use super::session::{CallerAddress, SignedForm, Visitor, blocking};
-use crate::account::{AccountError, KEY_NAME_CHARS_MAX, Key, KeySettings, KeyStatus, NewKey};
-use crate::billing::bounds::Period;
+use super::error::PageError;
+use super::page::{Frame, format_time, html};
+use super::session::{ClientIp, CurrentUser, SignedForm, run_blocking};
+use crate::account::{AccountError, ApiKey, ApiKeyStatus, KeySettings, MAX_KEY_NAME_CHARS, NewKey};
+use crate::billing::limits::Period;
 use crate::clock::now_ms;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use settings::{Choices, Typed};
+use settings::{KeyFormOptions, KeySettingsForm};
 use std::sync::Arc;
 
 #[derive(Template)]
@@ -29,17 +29,17 @@ use std::sync::Arc;
 struct KeysPage {
     frame: Frame,
     csrf: String,
-    keys: Vec<Row>,
-    made: Option<Made>,
+    keys: Vec<KeyListRow>,
+    made: Option<CreatedKey>,
     fault: Option<String>,
     name: String,
     name_chars_max: usize,
-    choices: Choices,
+    choices: KeyFormOptions,
     /// Creating a key requires the password again.
     asks_password: bool,
 }
 
-struct Row {
+struct KeyListRow {
     id: String,
     name: String,
     shown: String,
@@ -56,7 +56,7 @@ struct Row {
 }
 
 /// A key that was just created.
-struct Made {
+struct CreatedKey {
     name: String,
     key: String,
     snippets: Snippets,
@@ -69,8 +69,8 @@ struct Made {
 struct KeyPage {
     frame: Frame,
     csrf: String,
-    key: Row,
-    choices: Choices,
+    key: KeyListRow,
+    choices: KeyFormOptions,
     overlaps: [(&'static str, &'static str); 4],
     asks_password: bool,
     done: Option<&'static str>,
@@ -82,11 +82,11 @@ struct KeyPage {
 struct RevokePage {
     frame: Frame,
     csrf: String,
-    key: Row,
+    key: KeyListRow,
 }
 
 /// Options for the time that a key works after its rotation.
-const OVERLAPS: [(&str, &str); 4] = [
+const ROTATION_OVERLAPS: [(&str, &str); 4] = [
     ("0", "not at all"),
     ("1", "1 hour"),
     ("24", "24 hours"),
@@ -95,7 +95,7 @@ const OVERLAPS: [(&str, &str); 4] = [
 
 const HOUR_MS: i64 = 3_600_000;
 
-fn row(app: &App, key: Key) -> Result<Row, Problem> {
+fn row(app: &SidecarState, key: ApiKey) -> Result<KeyListRow, PageError> {
     let now_ms = now_ms();
     let limit = key.settings.spend_limit;
     let spend = app.billing.key_spend(
@@ -103,20 +103,22 @@ fn row(app: &App, key: Key) -> Result<Row, Problem> {
         limit.map_or(Period::Total, |limit| limit.period),
         now_ms,
     )?;
-    let live = key.status != KeyStatus::Revoked;
+    let live = key.status != ApiKeyStatus::Revoked;
     let expired = live && key.settings.has_expired(now_ms);
-    Ok(Row {
-        limits: settings::in_words(&key.settings, limit.map(|_| spend.spent)),
+    Ok(KeyListRow {
+        limits: settings::describe_settings(&key.settings, limit.map(|_| spend.spent)),
         status: if expired {
             "expired"
         } else {
             key.status.name()
         },
         live,
-        disabled: key.status == KeyStatus::Disabled,
-        created: when(key.created_at_ms),
-        revoked: key.revoked_at_ms.map(when),
-        used: spend.used_at_ms.map_or_else(|| "never".to_owned(), when),
+        disabled: key.status == ApiKeyStatus::Disabled,
+        created: format_time(key.created_at_ms),
+        revoked: key.revoked_at_ms.map(format_time),
+        used: spend
+            .used_at_ms
+            .map_or_else(|| "never".to_owned(), format_time),
         spent: spend.total.to_string(),
         id: key.id,
         name: key.name,
@@ -124,7 +126,7 @@ fn row(app: &App, key: Key) -> Result<Row, Problem> {
     })
 }
 
-fn rows(app: &App, visitor: &Visitor) -> Result<Vec<Row>, Problem> {
+fn rows(app: &SidecarState, visitor: &CurrentUser) -> Result<Vec<KeyListRow>, PageError> {
     app.accounts
         .keys(&visitor.account.id)?
         .into_iter()
@@ -132,38 +134,41 @@ fn rows(app: &App, visitor: &Visitor) -> Result<Vec<Row>, Problem> {
         .collect()
 }
 
-fn asks_password(visitor: &Visitor) -> bool {
-    may_act(&visitor.account) && !visitor.confirmed
+fn needs_password(visitor: &CurrentUser) -> bool {
+    may_administer(&visitor.account) && !visitor.confirmed
 }
 
-fn page(app: &App, visitor: &Visitor) -> Result<KeysPage, Problem> {
+fn page(app: &SidecarState, visitor: &CurrentUser) -> Result<KeysPage, PageError> {
     Ok(KeysPage {
-        frame: Frame::of("Keys", visitor),
+        frame: Frame::new("Keys", visitor),
         csrf: visitor.csrf.clone(),
         keys: rows(app, visitor)?,
         made: None,
         fault: None,
         name: String::new(),
-        name_chars_max: KEY_NAME_CHARS_MAX,
-        choices: Choices::new(app, &Typed::default()),
-        asks_password: asks_password(visitor),
+        name_chars_max: MAX_KEY_NAME_CHARS,
+        choices: KeyFormOptions::new(app, &KeySettingsForm::default()),
+        asks_password: needs_password(visitor),
     })
 }
 
-pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
+pub async fn list(
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+) -> Result<Response, PageError> {
     Ok(html(StatusCode::OK, &page(&app, &visitor)?))
 }
 
 /// Responds with the page itself instead of a redirect: the key cannot be read again later.
 pub async fn create(
-    State(app): State<Arc<App>>,
-    CallerAddress(address): CallerAddress,
+    State(app): State<Arc<SidecarState>>,
+    ClientIp(address): ClientIp,
     form: SignedForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let name = form.field("name").to_owned();
-    let typed = Typed::of(&form);
-    let refused = |status, fault: String, name: String, visitor: &Visitor| {
-        let choices = Choices::new(&app, &typed);
+    let typed = KeySettingsForm::from_form(&form);
+    let refused = |status, fault: String, name: String, visitor: &CurrentUser| {
+        let choices = KeyFormOptions::new(&app, &typed);
         Ok(html(
             status,
             &KeysPage {
@@ -174,16 +179,17 @@ pub async fn create(
             },
         ))
     };
-    let set = match typed.settings(&app, &[], now_ms()) {
+    let set = match typed.parse(&app, &[], now_ms()) {
         Ok(set) => set,
         Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.visitor),
     };
-    if may_act(&form.visitor.account)
-        && let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await?
+    if may_administer(&form.visitor.account)
+        && let Err(ConfirmationError { status, fault }) =
+            confirm_password_unless_recent(&app, &form, address).await?
     {
         return refused(status, fault.to_owned(), name, &form.visitor);
     }
-    let visitor = Visitor {
+    let visitor = CurrentUser {
         confirmed: true,
         ..form.visitor
     };
@@ -192,23 +198,23 @@ pub async fn create(
         visitor.account.id.clone(),
         name.clone(),
     );
-    match blocking(move || accounts.create_key_with(&account, &wanted, &set, now_ms())).await? {
-        Ok(new) => shown_once(&app, &visitor, new, None),
+    match run_blocking(move || accounts.create_key_with(&account, &wanted, &set, now_ms())).await? {
+        Ok(new) => render_created_key(&app, &visitor, new, None),
         Err(error) => {
-            let (status, fault) = not_made(error)?;
+            let (status, fault) = describe_key_error(error)?;
             refused(status, fault, name, &visitor)
         }
     }
 }
 
-fn shown_once(
-    app: &App,
-    visitor: &Visitor,
+fn render_created_key(
+    app: &SidecarState,
+    visitor: &CurrentUser,
     new: NewKey,
     old_until: Option<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let snippets = Snippets::new(&app.settings.load(), Some(&new.key));
-    let made = Some(Made {
+    let made = Some(CreatedKey {
         name: new.name,
         key: new.key,
         snippets,
@@ -224,11 +230,11 @@ fn shown_once(
 }
 
 /// Describes an error for the key holder. Internal errors become a page error.
-fn not_made(error: AccountError) -> Result<(StatusCode, String), Problem> {
+fn describe_key_error(error: AccountError) -> Result<(StatusCode, String), PageError> {
     Ok(match error {
         AccountError::BadKeyName => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("A name has 1 to {KEY_NAME_CHARS_MAX} characters."),
+            format!("A name has 1 to {MAX_KEY_NAME_CHARS} characters."),
         ),
         error @ (AccountError::BadModels | AccountError::BadRate) => (
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -238,54 +244,54 @@ fn not_made(error: AccountError) -> Result<(StatusCode, String), Problem> {
             StatusCode::CONFLICT,
             format!("{}.", AccountError::TooManyKeys),
         ),
-        AccountError::NoKey => return Err(Problem::NotFound),
+        AccountError::NoKey => return Err(PageError::NotFound),
         other => return Err(other.into()),
     })
 }
 
 /// Finds a live key of the current user.
-fn own(app: &App, visitor: &Visitor, id: &str) -> Result<Key, Problem> {
+fn find_own_key(app: &SidecarState, visitor: &CurrentUser, id: &str) -> Result<ApiKey, PageError> {
     let found = app
         .accounts
         .key(Some(&visitor.account.id), id)?
         .map(|(_, key)| key);
     found
-        .filter(|key| key.status != KeyStatus::Revoked)
-        .ok_or(Problem::NotFound)
+        .filter(|key| key.status != ApiKeyStatus::Revoked)
+        .ok_or(PageError::NotFound)
 }
 
-fn key_page(app: &App, visitor: &Visitor, id: &str) -> Result<KeyPage, Problem> {
-    let key = own(app, visitor, id)?;
+fn key_page(app: &SidecarState, visitor: &CurrentUser, id: &str) -> Result<KeyPage, PageError> {
+    let key = find_own_key(app, visitor, id)?;
     Ok(KeyPage {
-        frame: Frame::of("Keys", visitor),
+        frame: Frame::new("Keys", visitor),
         csrf: visitor.csrf.clone(),
-        choices: Choices::new(app, &Typed::from(&key.settings)),
+        choices: KeyFormOptions::new(app, &KeySettingsForm::from_settings(&key.settings)),
         key: row(app, key)?,
-        overlaps: OVERLAPS,
-        asks_password: asks_password(visitor),
+        overlaps: ROTATION_OVERLAPS,
+        asks_password: needs_password(visitor),
         done: None,
         fault: None,
     })
 }
 
 pub async fn show(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     Ok(html(StatusCode::OK, &key_page(&app, &visitor, &id)?))
 }
 
 /// Applies the settings in the form; settings without a field stay unchanged.
 pub async fn change(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     form: SignedForm,
-) -> Result<Response, Problem> {
-    let before = own(&app, &form.visitor, &id)?;
-    let typed = Typed::of(&form);
+) -> Result<Response, PageError> {
+    let before = find_own_key(&app, &form.visitor, &id)?;
+    let typed = KeySettingsForm::from_form(&form);
     let refused = |status, fault: String| {
-        let choices = Choices::new(&app, &typed);
+        let choices = KeyFormOptions::new(&app, &typed);
         Ok(html(
             status,
             &KeyPage {
@@ -295,7 +301,7 @@ pub async fn change(
             },
         ))
     };
-    let set = match typed.settings(&app, &before.settings.allowed_models, now_ms()) {
+    let set = match typed.parse(&app, &before.settings.allowed_models, now_ms()) {
         Ok(set) => set,
         Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault),
     };
@@ -320,8 +326,8 @@ pub async fn change(
             settings.allowed_models = allowed_models;
         })
     };
-    if let Err(error) = blocking(work).await? {
-        let (status, fault) = not_made(error)?;
+    if let Err(error) = run_blocking(work).await? {
+        let (status, fault) = describe_key_error(error)?;
         return refused(status, fault);
     }
     Ok(html(
@@ -334,46 +340,47 @@ pub async fn change(
 }
 
 pub async fn enable(
-    app: State<Arc<App>>,
+    app: State<Arc<SidecarState>>,
     id: Path<String>,
     form: SignedForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     set_enabled(app, id, form, true).await
 }
 
 pub async fn disable(
-    app: State<Arc<App>>,
+    app: State<Arc<SidecarState>>,
     id: Path<String>,
     form: SignedForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     set_enabled(app, id, form, false).await
 }
 
 async fn set_enabled(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     form: SignedForm,
     enabled: bool,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let (accounts, account, key) = (app.accounts.clone(), form.visitor.account.id, id.clone());
-    let is_set = blocking(move || accounts.set_own_key_enabled(&account, &key, enabled)).await??;
+    let is_set =
+        run_blocking(move || accounts.set_own_key_enabled(&account, &key, enabled)).await??;
     if is_set {
         Ok(Redirect::to(&format!("/dashboard/keys/{id}")).into_response())
     } else {
-        Err(Problem::NotFound)
+        Err(PageError::NotFound)
     }
 }
 
 /// Creates a new key with the same name and settings. The old key works for the overlap, so that no
 /// client is cut off.
 pub async fn rotate(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    CallerAddress(address): CallerAddress,
+    ClientIp(address): ClientIp,
     form: SignedForm,
-) -> Result<Response, Problem> {
-    own(&app, &form.visitor, &id)?;
-    let refused = |status, fault: String, visitor: &Visitor| {
+) -> Result<Response, PageError> {
+    find_own_key(&app, &form.visitor, &id)?;
+    let refused = |status, fault: String, visitor: &CurrentUser| {
         Ok(html(
             status,
             &KeyPage {
@@ -382,7 +389,7 @@ pub async fn rotate(
             },
         ))
     };
-    let chosen = OVERLAPS
+    let chosen = ROTATION_OVERLAPS
         .iter()
         .find(|(hours, _)| *hours == form.field("overlap_hours"));
     let Some(hours) = chosen.and_then(|(hours, _)| hours.parse::<i64>().ok()) else {
@@ -392,42 +399,43 @@ pub async fn rotate(
             &form.visitor,
         );
     };
-    if may_act(&form.visitor.account)
-        && let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await?
+    if may_administer(&form.visitor.account)
+        && let Err(ConfirmationError { status, fault }) =
+            confirm_password_unless_recent(&app, &form, address).await?
     {
         return refused(status, fault.to_owned(), &form.visitor);
     }
-    let visitor = Visitor {
+    let visitor = CurrentUser {
         confirmed: true,
         ..form.visitor
     };
     let (accounts, account, key) = (app.accounts.clone(), visitor.account.id.clone(), id.clone());
     let now_ms = now_ms();
-    match blocking(move || accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms))
+    match run_blocking(move || accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms))
         .await?
     {
         Ok(new) => {
             let old = app.accounts.key(Some(&visitor.account.id), &id)?;
             let until = old
                 .and_then(|(_, old)| old.settings.expires_at_ms)
-                .map(when);
-            shown_once(&app, &visitor, new, until)
+                .map(format_time);
+            render_created_key(&app, &visitor, new, until)
         }
         Err(error) => {
-            let (status, fault) = not_made(error)?;
+            let (status, fault) = describe_key_error(error)?;
             refused(status, fault, &visitor)
         }
     }
 }
 
 pub async fn confirm_revoke(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    let key = row(&app, own(&app, &visitor, &id)?)?;
+) -> Result<Response, PageError> {
+    let key = row(&app, find_own_key(&app, &visitor, &id)?)?;
     let page = RevokePage {
-        frame: Frame::of("Keys", &visitor),
+        frame: Frame::new("Keys", &visitor),
         csrf: visitor.csrf.clone(),
         key,
     };
@@ -435,15 +443,16 @@ pub async fn confirm_revoke(
 }
 
 pub async fn revoke(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     form: SignedForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let (accounts, account) = (app.accounts.clone(), form.visitor.account.id);
-    let revoked = blocking(move || accounts.revoke_key(Some(&account), &id, now_ms())).await??;
+    let revoked =
+        run_blocking(move || accounts.revoke_key(Some(&account), &id, now_ms())).await??;
     if revoked {
         Ok(Redirect::to("/dashboard/keys").into_response())
     } else {
-        Err(Problem::NotFound)
+        Err(PageError::NotFound)
     }
 }

@@ -17,11 +17,11 @@ pub struct PeerAddress(pub SocketAddr);
 impl PeerAddress {
     /// It is the edge of this process.
     pub fn is_own_edge(self) -> bool {
-        self.0 == EDGE_OF_THIS_PROCESS
+        self.0 == LOCAL_EDGE_ADDRESS
     }
 }
 
-const EDGE_OF_THIS_PROCESS: SocketAddr =
+const LOCAL_EDGE_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 pub struct PageListener {
@@ -41,12 +41,12 @@ impl PageListener {
 }
 
 /// A TCP or in-process connection.
-pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+pub trait PageConnection: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> PageConnection for T {}
 
 impl Listener for PageListener {
-    type Io = Box<dyn Connection>;
+    type Io = Box<dyn PageConnection>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, SocketAddr) {
@@ -57,7 +57,7 @@ impl Listener for PageListener {
             }
         };
         tokio::select! {
-            stream = edge => (Box::new(stream), EDGE_OF_THIS_PROCESS),
+            stream = edge => (Box::new(stream), LOCAL_EDGE_ADDRESS),
             // axum's `accept` waits a second if no file descriptor is available.
             (stream, address) = <TcpListener as Listener>::accept(&mut self.tcp) => {
                 if let Err(error) = stream.set_nodelay(true) {

@@ -5,12 +5,12 @@
 //! any process within a second. Streams are counted, end with their session, and end when the
 //! sidecar shuts down.
 
-use super::App;
-use super::activity::{Row, latest};
-use super::page::when;
-use super::problem::Problem;
-use super::session::Visitor;
-use super::spending::{Pace, span};
+use super::SidecarState;
+use super::activity::{ActivityRow, latest};
+use super::error::PageError;
+use super::page::format_time;
+use super::session::CurrentUser;
+use super::spending::{SpendRate, format_time_left};
 use crate::billing::{Balance, Billing};
 use crate::clock::now_ms;
 use crate::config::Limits;
@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-const READ_EVERY_MS: u64 = 250;
+const READ_INTERVAL_MS: u64 = 250;
 
 /// Reads between two checks of the session: every 2 s.
 const READS_PER_SESSION_CHECK: u64 = 8;
@@ -42,11 +42,11 @@ const READS_PER_SUM: u64 = 4;
 
 /// Reads without an event after which the stream sends a heartbeat: 5 s. The page marks its numbers
 /// as stale after 12 s of silence.
-const READS_PER_BEAT: u64 = 20;
+const READS_PER_HEARTBEAT: u64 = 20;
 
 /// An account's values on the overview, formatted for display.
 #[derive(Serialize, PartialEq, Eq)]
-pub struct Shown {
+pub struct BalanceView {
     pub balance: String,
     pub held: String,
     pub available: String,
@@ -56,41 +56,41 @@ pub struct Shown {
 }
 
 /// Values that change more slowly than a balance.
-pub struct Reading {
+pub struct SpendingSnapshot {
     granted: Option<Micro>,
-    pace: Pace,
+    pace: SpendRate,
 }
 
-impl Reading {
-    pub fn of(billing: &Billing, account: &str, now_ms: i64) -> Result<Self, StoreError> {
-        let spent = billing.spent(account, Pace::from_hour(now_ms))?;
+impl SpendingSnapshot {
+    pub fn load(billing: &Billing, account: &str, now_ms: i64) -> Result<Self, StoreError> {
+        let spent = billing.hourly_spend(account, SpendRate::first_hour(now_ms))?;
         Ok(Self {
             granted: billing.trial_granted(account)?,
-            pace: Pace::of(&spent, now_ms),
+            pace: SpendRate::new(&spent, now_ms),
         })
     }
 
-    pub fn shown(&self, balance: &Balance, now_ms: i64) -> Shown {
+    pub fn to_view(&self, balance: &Balance, now_ms: i64) -> BalanceView {
         let trial = match &balance.trial {
             None => "No trial".to_owned(),
             Some(trial) if trial.active => {
                 let granted = self.granted.unwrap_or(trial.credits_left);
-                let left = span(trial.ends_at_ms.saturating_sub(now_ms));
+                let left = format_time_left(trial.ends_at_ms.saturating_sub(now_ms));
                 format!(
                     "Trial: {left} left, {} of {granted} credits, until {}",
                     trial.credits_left,
-                    when(trial.ends_at_ms)
+                    format_time(trial.ends_at_ms)
                 )
             }
-            Some(trial) => format!("Trial ended {}", when(trial.ends_at_ms)),
+            Some(trial) => format!("Trial ended {}", format_time(trial.ends_at_ms)),
         };
-        Shown {
+        BalanceView {
             balance: balance.balance.to_string(),
             held: balance.held.to_string(),
             available: balance.available.to_string(),
             trial,
             today: self.pace.today.to_string(),
-            pace: self.pace.words(balance.available, now_ms),
+            pace: self.pace.describe(balance.available, now_ms),
         }
     }
 }
@@ -98,25 +98,29 @@ impl Reading {
 /// The latest responses, as a fragment of the page.
 #[derive(Template)]
 #[template(path = "rows.html")]
-struct Rows {
-    rows: Vec<Row>,
+struct LatestRowsFragment {
+    rows: Vec<ActivityRow>,
 }
 
 /// Number of open streams per account.
 #[derive(Default)]
-pub struct Streams {
+pub struct StreamCounts {
     open: Mutex<HashMap<String, u64>>,
 }
 
 /// The slot of one open stream or download. It is released on drop.
-pub struct Place {
-    streams: Arc<Streams>,
+pub struct StreamSlot {
+    streams: Arc<StreamCounts>,
     account: String,
 }
 
-impl Place {
+impl StreamSlot {
     /// Acquires a slot; `None` if the account or the process has reached its limit.
-    pub fn take(streams: &Arc<Streams>, account: &str, limits: &Limits) -> Option<Self> {
+    pub fn try_acquire(
+        streams: &Arc<StreamCounts>,
+        account: &str,
+        limits: &Limits,
+    ) -> Option<Self> {
         let mut open = streams.open.lock().unwrap_or_else(PoisonError::into_inner);
         if limits.live_streams > 0 && open.values().sum::<u64>() >= limits.live_streams {
             return None;
@@ -133,7 +137,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut open = self
             .streams
@@ -149,24 +153,24 @@ impl Drop for Place {
     }
 }
 
-struct Live {
-    app: Arc<App>,
-    place: Place,
+struct LiveStream {
+    app: Arc<SidecarState>,
+    place: StreamSlot,
     token: String,
     closing: watch::Receiver<bool>,
     ticks: Interval,
     reads: u64,
-    reading: Option<Reading>,
-    last: Option<Shown>,
+    reading: Option<SpendingSnapshot>,
+    last: Option<BalanceView>,
     /// Position of the latest response that was sent.
     last_ending: Option<i64>,
     /// Reads since the last event.
     silent: u64,
 }
 
-impl Live {
+impl LiveStream {
     /// Returns the next event, if there is one. `Err` ends the stream, and the page reconnects.
-    fn read(&mut self) -> Result<Option<Event>, ()> {
+    fn next_event(&mut self) -> Result<Option<Event>, ()> {
         let now_ms = now_ms();
         if *self.closing.borrow() {
             return Err(());
@@ -182,32 +186,35 @@ impl Live {
             session.ok_or(())?;
         }
         if self.reading.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
-            self.reading =
-                Some(Reading::of(&self.app.billing, &self.place.account, now_ms).map_err(failed)?);
+            self.reading = Some(
+                SpendingSnapshot::load(&self.app.billing, &self.place.account, now_ms)
+                    .map_err(failed)?,
+            );
         }
         self.reads += 1;
         self.silent += 1;
-        let event = match self.balance(now_ms).map_err(failed)? {
+        let event = match self.balance_update(now_ms).map_err(failed)? {
             Some(shown) => Some(Event::default().event("balance").json_data(shown)),
             None => self
-                .responses()
+                .latest_rows_update()
                 .map_err(failed)?
                 .map(|rows| Event::default().event("responses").json_data(rows)),
         };
         let event = event.or_else(|| {
             // A page that receives nothing for longer knows that its numbers are stale.
-            (self.silent >= READS_PER_BEAT).then(|| Ok(Event::default().event("beat").data("")))
+            (self.silent >= READS_PER_HEARTBEAT)
+                .then(|| Ok(Event::default().event("beat").data("")))
         });
         self.silent = if event.is_some() { 0 } else { self.silent };
         event.transpose().map_err(|_| ())
     }
 
-    fn balance(&mut self, now_ms: i64) -> Result<Option<&Shown>, StoreError> {
+    fn balance_update(&mut self, now_ms: i64) -> Result<Option<&BalanceView>, StoreError> {
         let balance = self.app.billing.balance(&self.place.account, now_ms)?;
         let Some(reading) = &self.reading else {
             return Ok(None);
         };
-        let shown = reading.shown(&balance, now_ms);
+        let shown = reading.to_view(&balance, now_ms);
         if self.last.as_ref() == Some(&shown) {
             return Ok(None);
         }
@@ -215,25 +222,25 @@ impl Live {
     }
 
     /// The latest responses as HTML, if there is a new one. The template escapes all values.
-    fn responses(&mut self) -> Result<Option<String>, StoreError> {
-        let last = self.app.billing.last_ending(&self.place.account)?;
+    fn latest_rows_update(&mut self) -> Result<Option<String>, StoreError> {
+        let last = self.app.billing.last_ending_seq(&self.place.account)?;
         if self.last_ending.replace(last) == Some(last) || last == 0 {
             return Ok(None);
         }
-        let rows = Rows {
+        let rows = LatestRowsFragment {
             rows: latest(&self.app.billing, &self.place.account)?,
         };
         Ok(rows.render().ok())
     }
 }
 
-impl Stream for Live {
+impl Stream for LiveStream {
     type Item = Result<Event, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             ready!(self.ticks.poll_tick(context));
-            match self.read() {
+            match self.next_event() {
                 Ok(Some(event)) => return Poll::Ready(Some(Ok(event))),
                 Ok(None) => {}
                 Err(()) => return Poll::Ready(None),
@@ -242,17 +249,20 @@ impl Stream for Live {
     }
 }
 
-pub async fn live(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
-    let place = Place::take(
+pub async fn live(
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+) -> Result<Response, PageError> {
+    let place = StreamSlot::try_acquire(
         &app.streams,
         &visitor.account.id,
         &app.settings.load().limits,
     )
-    .ok_or(Problem::Busy)?;
-    let mut ticks = interval(Duration::from_millis(READ_EVERY_MS));
+    .ok_or(PageError::Busy)?;
+    let mut ticks = interval(Duration::from_millis(READ_INTERVAL_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let closing = app.closing.clone();
-    let live = Live {
+    let live = LiveStream {
         app,
         place,
         token: visitor.token,
@@ -281,13 +291,13 @@ mod tests {
 
     #[test]
     fn an_account_and_everybody_have_a_number_of_streams_and_places_are_given_back() {
-        let streams = Arc::new(Streams::default());
+        let streams = Arc::new(StreamCounts::default());
         let limits = Limits {
             live_streams_per_account: 8,
             live_streams: 9,
             ..Limits::default()
         };
-        let take = |account| Place::take(&streams, account, &limits);
+        let take = |account| StreamSlot::try_acquire(&streams, account, &limits);
         let places: Vec<_> = (0..8).map(|_| take("a").unwrap()).collect();
         assert!(take("a").is_none());
         let other = take("b").expect("another account has its own");

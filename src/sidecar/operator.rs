@@ -10,10 +10,10 @@ pub mod invites;
 pub mod log;
 pub mod service;
 
-use super::App;
-use super::page::{Frame, html, when};
-use super::problem::Problem;
-use super::role::Operator;
+use super::SidecarState;
+use super::authz::Operator;
+use super::error::PageError;
+use super::page::{Frame, format_time, html};
 use crate::account::{Account, Role};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -24,13 +24,13 @@ use serde::Deserialize;
 use std::sync::Arc;
 
 /// Accounts per page.
-const ROWS: u32 = 50;
+const ROWS_PER_PAGE: u32 = 50;
 
 /// Maximum length of a search term; an e-mail has at most 254 characters.
-const PREFIX_CHARS_MAX: usize = 254;
+const MAX_PREFIX_CHARS: usize = 254;
 
 #[derive(Deserialize)]
-pub struct Search {
+pub struct AccountSearchQuery {
     /// Prefix of an id or an e-mail.
     #[serde(default)]
     q: String,
@@ -38,7 +38,7 @@ pub struct Search {
     after: Option<String>,
 }
 
-pub struct Row {
+pub struct AccountListRow {
     pub id: String,
     pub email: String,
     pub status: &'static str,
@@ -47,7 +47,7 @@ pub struct Row {
     pub created: String,
 }
 
-impl From<Account> for Row {
+impl From<Account> for AccountListRow {
     fn from(account: Account) -> Self {
         Self {
             status: account.status.name(),
@@ -56,7 +56,7 @@ impl From<Account> for Row {
             } else {
                 account.role.name()
             },
-            created: when(account.created_at_ms),
+            created: format_time(account.created_at_ms),
             id: account.id,
             email: account.email,
         }
@@ -69,29 +69,29 @@ struct AccountsPage {
     frame: Frame,
     here: &'static str,
     q: String,
-    rows: Vec<Row>,
+    rows: Vec<AccountListRow>,
     next: Option<String>,
     first: bool,
 }
 
 pub async fn accounts(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Operator(visitor): Operator,
-    search: Result<Query<Search>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let Query(Search { q, after }) = search.map_err(|_| Problem::NotFound)?;
-    let q: String = q.trim().chars().take(PREFIX_CHARS_MAX).collect();
+    search: Result<Query<AccountSearchQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(AccountSearchQuery { q, after }) = search.map_err(|_| PageError::NotFound)?;
+    let q: String = q.trim().chars().take(MAX_PREFIX_CHARS).collect();
     let found = if q.is_empty() {
-        app.accounts.page(after.as_deref(), ROWS)?
+        app.accounts.page(after.as_deref(), ROWS_PER_PAGE)?
     } else {
-        app.accounts.search(&q, after.as_deref(), ROWS)?
+        app.accounts.search(&q, after.as_deref(), ROWS_PER_PAGE)?
     };
-    let full = found.len() >= usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let full = found.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let page = AccountsPage {
-        frame: Frame::of("Operator", &visitor),
+        frame: Frame::new("Operator", &visitor),
         here: "accounts",
         next: found.last().filter(|_| full).map(|last| last.id.clone()),
-        rows: found.into_iter().map(Row::from).collect(),
+        rows: found.into_iter().map(AccountListRow::from).collect(),
         q,
         first: after.is_none(),
     };

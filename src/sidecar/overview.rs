@@ -1,14 +1,14 @@
 //! The first page of the dashboard: the live balance, the trial, the spending, and the latest
 //! responses.
 
-use super::App;
-use super::activity::{Row, latest};
-use super::live::{Reading, Shown};
+use super::SidecarState;
+use super::activity::{ActivityRow, latest};
+use super::error::PageError;
+use super::live::{BalanceView, SpendingSnapshot};
 use super::page::{Frame, html};
-use super::problem::Problem;
-use super::session::Visitor;
-use super::spending::{self, Month};
-use crate::account::KeyStatus;
+use super::session::CurrentUser;
+use super::spending::{self, MonthlySpending};
+use crate::account::ApiKeyStatus;
 use crate::clock::now_ms;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -22,27 +22,27 @@ use std::sync::Arc;
 #[template(path = "overview.html")]
 struct OverviewPage {
     frame: Frame,
-    shown: Shown,
+    shown: BalanceView,
     /// Why no more requests are possible, if so.
     over: Option<&'static str>,
     has_key: bool,
-    rows: Vec<Row>,
-    month: Month,
+    rows: Vec<ActivityRow>,
+    month: MonthlySpending,
     base_url: String,
     /// The user has just signed up with a mailbox that already had its trial.
     had_trial: bool,
 }
 
 #[derive(Deserialize)]
-pub struct Said {
+pub struct OverviewQuery {
     trial: Option<String>,
 }
 
 pub async fn overview(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    said: Result<Query<Said>, QueryRejection>,
-) -> Result<Response, Problem> {
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+    said: Result<Query<OverviewQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
     // The page shows a fixed text, never text from the URL, and only if it is true: not to an
     // account that has a trial.
     let said = said
@@ -52,7 +52,7 @@ pub async fn overview(
     let account = &visitor.account.id;
     let now_ms = now_ms();
     let keys = app.accounts.keys(account)?;
-    let reading = Reading::of(&app.billing, account, now_ms)?;
+    let reading = SpendingSnapshot::load(&app.billing, account, now_ms)?;
     let balance = app.billing.balance(account, now_ms)?;
     let over = match &balance.trial {
         _ if balance.balance.is_positive() => None,
@@ -60,14 +60,14 @@ pub async fn overview(
         _ => Some("There is no credit left."),
     };
     let page = OverviewPage {
-        frame: Frame::of("Overview", &visitor).with_charts(),
-        shown: reading.shown(&balance, now_ms),
+        frame: Frame::new("Overview", &visitor).with_charts(),
+        shown: reading.to_view(&balance, now_ms),
         over,
-        has_key: keys.iter().any(|key| key.status == KeyStatus::Active),
+        has_key: keys.iter().any(|key| key.status == ApiKeyStatus::Active),
         rows: latest(&app.billing, account)?,
-        month: spending::month(
+        month: spending::monthly_spending(
             &app.billing
-                .spent(account, spending::month_from_hour(now_ms))?,
+                .hourly_spend(account, spending::first_hour_of_month(now_ms))?,
             now_ms,
         ),
         had_trial: said && balance.trial.is_none(),

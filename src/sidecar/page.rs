@@ -1,9 +1,9 @@
 //! Parts common to all pages: the frame, static files, and the format of times.
 
-use super::problem::Problem;
-use super::role::may_look;
-use super::session::Visitor;
-use crate::account::Status;
+use super::authz::may_view;
+use super::error::PageError;
+use super::session::CurrentUser;
+use crate::account::AccountStatus;
 use crate::clock::rfc3339;
 use askama::Template;
 use axum::extract::Path;
@@ -70,13 +70,13 @@ pub struct Frame {
     pub script: &'static str,
     /// Style and script for charts, on pages that have charts.
     pub charts: Option<(&'static str, &'static str)>,
-    pub viewer: Option<Viewer>,
+    pub viewer: Option<FrameUser>,
     /// Passwords and keys cross a network unencrypted.
     pub insecure: bool,
 }
 
 /// The signed-in user, as the frame shows it.
-pub struct Viewer {
+pub struct FrameUser {
     pub email: String,
     pub csrf: String,
     pub suspended: bool,
@@ -96,12 +96,12 @@ impl Frame {
         }
     }
 
-    pub fn of(title: &'static str, visitor: &Visitor) -> Self {
-        let viewer = Viewer {
+    pub fn new(title: &'static str, visitor: &CurrentUser) -> Self {
+        let viewer = FrameUser {
             email: visitor.account.email.clone(),
             csrf: visitor.csrf.clone(),
-            suspended: visitor.account.status == Status::Suspended,
-            operator: may_look(&visitor.account),
+            suspended: visitor.account.status == AccountStatus::Suspended,
+            operator: may_view(&visitor.account),
         };
         Self {
             viewer: Some(viewer),
@@ -137,7 +137,7 @@ pub fn html(status: StatusCode, page: &impl Template) -> Response {
 }
 
 /// Formats `200000` as `200 000`, with narrow no-break spaces.
-pub fn grouped(number: u64) -> String {
+pub fn group_digits(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -150,7 +150,7 @@ pub fn grouped(number: u64) -> String {
 }
 
 /// Formats a time as `2026-11-21 12:00:00 UTC`.
-pub fn when(ms: i64) -> String {
+pub fn format_time(ms: i64) -> String {
     let text = rfc3339(ms);
     text.get(..19).map_or_else(
         || text.clone(),
@@ -158,16 +158,16 @@ pub fn when(ms: i64) -> String {
     )
 }
 
-pub async fn front_door() -> Redirect {
+pub async fn redirect_to_dashboard() -> Redirect {
     Redirect::to("/dashboard")
 }
 
-pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
+pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Response, PageError> {
     let assets = [&STYLE, &SCRIPT, &CHART_STYLE, &CHART_SCRIPT];
     let asset = assets
         .into_iter()
         .find(|asset| asset.name == file)
-        .ok_or(Problem::NotFound)?;
+        .ok_or(PageError::NotFound)?;
     let known = headers
         .get(header::IF_NONE_MATCH)
         .is_some_and(|etag| etag.as_bytes() == asset.etag.as_bytes());
@@ -177,7 +177,7 @@ pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Respo
         ([(header::CONTENT_TYPE, asset.content_type)], asset.bytes).into_response()
     };
     let etag =
-        HeaderValue::from_str(&asset.etag).map_err(|error| Problem::Inside(error.to_string()))?;
+        HeaderValue::from_str(&asset.etag).map_err(|error| PageError::Inside(error.to_string()))?;
     response.headers_mut().insert(header::ETAG, etag);
     let forever = HeaderValue::from_static("public, max-age=31536000, immutable");
     response
@@ -192,9 +192,9 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(group_digits(0), "0");
+        assert_eq!(group_digits(999), "999");
+        assert_eq!(group_digits(1_234_567), "1\u{202f}234\u{202f}567");
     }
 
     #[test]

@@ -3,15 +3,15 @@
 //! An action that cannot be undone, or that would lock the account holder out, requires the
 //! password. Must not know how it is stored.
 
-use super::App;
-use super::account::{Unconfirmed, confirm};
+use super::SidecarState;
+use super::account::{ConfirmationError, confirm_password};
 use super::browser;
-use super::page::{Frame, html, when};
-use super::problem::Problem;
-use super::session::{CallerAddress, SignedForm, Visitor, blocking, session_cookie};
+use super::error::PageError;
+use super::page::{Frame, format_time, html};
+use super::session::{ClientIp, CurrentUser, SignedForm, run_blocking, session_cookie};
 use crate::account::{
-    AccountError, By, Closed, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS,
-    Status, session_id,
+    AccountError, AccountStatus, Actor, CloseAccountOutcome, PASSWORD_LEAST_CHARS,
+    PASSWORD_MOST_CHARS, SessionOrigin, SessionSummary, session_id,
 };
 use crate::clock::now_ms;
 use askama::Template;
@@ -24,38 +24,38 @@ use std::sync::Arc;
 
 #[derive(Template)]
 #[template(path = "account.html")]
-struct AccountPage {
+struct ProfilePage {
     frame: Frame,
     csrf: String,
     id: String,
     email: String,
     status: &'static str,
     created: String,
-    sessions: Vec<Row>,
+    sessions: Vec<ProfileSessionRow>,
     has_others: bool,
     done: Option<&'static str>,
     /// The form with a fault, and the fault.
-    fault: Option<(Form, String)>,
+    fault: Option<(ProfileForm, String)>,
     least: usize,
     most: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ProfileForm {
     Password,
     Delete,
 }
 
-impl AccountPage {
+impl ProfilePage {
     fn password_fault(&self) -> Option<&str> {
-        self.fault_of(Form::Password)
+        self.fault_of(ProfileForm::Password)
     }
 
     fn delete_fault(&self) -> Option<&str> {
-        self.fault_of(Form::Delete)
+        self.fault_of(ProfileForm::Delete)
     }
 
-    fn fault_of(&self, form: Form) -> Option<&str> {
+    fn fault_of(&self, form: ProfileForm) -> Option<&str> {
         self.fault
             .as_ref()
             .filter(|(of, _)| *of == form)
@@ -63,7 +63,7 @@ impl AccountPage {
     }
 }
 
-struct Row {
+struct ProfileSessionRow {
     id: String,
     created: String,
     used: String,
@@ -79,12 +79,12 @@ struct FarewellPage {
 }
 
 #[derive(Deserialize)]
-pub struct Said {
+pub struct ProfileQuery {
     done: Option<String>,
 }
 
 /// Maps a known value from the URL to a message. Text from the URL is never shown.
-fn done(said: Option<&str>) -> Option<&'static str> {
+fn done_message(said: Option<&str>) -> Option<&'static str> {
     match said? {
         "password" => Some("Your password is changed. Every other session has ended."),
         "session" => Some("The session has ended."),
@@ -93,7 +93,7 @@ fn done(said: Option<&str>) -> Option<&'static str> {
     }
 }
 
-fn row(session: OwnSession, this: &str) -> Row {
+fn row(session: SessionSummary, this: &str) -> ProfileSessionRow {
     let shown = |text: String| {
         if text.is_empty() {
             "unknown".to_owned()
@@ -101,17 +101,17 @@ fn row(session: OwnSession, this: &str) -> Row {
             text
         }
     };
-    Row {
+    ProfileSessionRow {
         is_this: session.id == this,
         id: session.id,
-        created: when(session.created_at_ms),
-        used: when(session.used_at_ms),
+        created: format_time(session.created_at_ms),
+        used: format_time(session.used_at_ms),
         address: shown(session.address),
         browser: shown(session.browser),
     }
 }
 
-fn page(app: &App, visitor: &Visitor) -> Result<AccountPage, Problem> {
+fn page(app: &SidecarState, visitor: &CurrentUser) -> Result<ProfilePage, PageError> {
     let this = session_id(&visitor.token);
     let account = &visitor.account;
     let sessions: Vec<_> = app
@@ -120,13 +120,13 @@ fn page(app: &App, visitor: &Visitor) -> Result<AccountPage, Problem> {
         .into_iter()
         .map(|session| row(session, &this))
         .collect();
-    Ok(AccountPage {
-        frame: Frame::of("Account", visitor),
+    Ok(ProfilePage {
+        frame: Frame::new("Account", visitor),
         csrf: visitor.csrf.clone(),
         id: account.id.clone(),
         email: account.email.clone(),
         status: account.status.name(),
-        created: when(account.created_at_ms),
+        created: format_time(account.created_at_ms),
         has_others: sessions.len() > 1,
         sessions,
         done: None,
@@ -137,14 +137,16 @@ fn page(app: &App, visitor: &Visitor) -> Result<AccountPage, Problem> {
 }
 
 pub async fn show(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    said: Result<Query<Said>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let done = said.ok().and_then(|Query(said)| done(said.done.as_deref()));
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+    said: Result<Query<ProfileQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let done = said
+        .ok()
+        .and_then(|Query(said)| done_message(said.done.as_deref()));
     Ok(html(
         StatusCode::OK,
-        &AccountPage {
+        &ProfilePage {
             done,
             ..page(&app, &visitor)?
         },
@@ -152,38 +154,38 @@ pub async fn show(
 }
 
 pub async fn end_session(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     form: SignedForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let (accounts, account) = (app.accounts.clone(), form.visitor.account.id);
-    let ended = blocking(move || accounts.end_own_session(&account, &id)).await??;
+    let ended = run_blocking(move || accounts.end_own_session(&account, &id)).await??;
     if ended {
         Ok(Redirect::to("/dashboard/account?done=session").into_response())
     } else {
-        Err(Problem::NotFound)
+        Err(PageError::NotFound)
     }
 }
 
 pub async fn end_others(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     form: SignedForm,
-) -> Result<Response, Problem> {
-    let (accounts, Visitor { account, token, .. }) = (app.accounts.clone(), form.visitor);
-    blocking(move || accounts.end_other_sessions(&account.id, &token)).await??;
+) -> Result<Response, PageError> {
+    let (accounts, CurrentUser { account, token, .. }) = (app.accounts.clone(), form.visitor);
+    run_blocking(move || accounts.end_other_sessions(&account.id, &token)).await??;
     Ok(Redirect::to("/dashboard/account?done=others").into_response())
 }
 
-fn faulty(
-    app: &App,
-    visitor: &Visitor,
-    form: Form,
+fn render_with_fault(
+    app: &SidecarState,
+    visitor: &CurrentUser,
+    form: ProfileForm,
     status: StatusCode,
     fault: &str,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     Ok(html(
         status,
-        &AccountPage {
+        &ProfilePage {
             fault: Some((form, fault.to_owned())),
             ..page(app, visitor)?
         },
@@ -193,18 +195,20 @@ fn faulty(
 /// Ends all sessions and starts a new one, so that anyone who knows the old password or has a
 /// stolen cookie is signed out.
 pub async fn change_password(
-    State(app): State<Arc<App>>,
-    CallerAddress(address): CallerAddress,
+    State(app): State<Arc<SidecarState>>,
+    ClientIp(address): ClientIp,
     headers: HeaderMap,
     form: SignedForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let (old, new) = (
         form.field("password").to_owned(),
         form.field("new_password").to_owned(),
     );
     let visitor = form.visitor;
-    if let Err(Unconfirmed { status, fault }) = confirm(&app, &visitor, &old, address).await? {
-        return faulty(&app, &visitor, Form::Password, status, fault);
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password(&app, &visitor, &old, address).await?
+    {
+        return render_with_fault(&app, &visitor, ProfileForm::Password, status, fault);
     }
     let (accounts, account) = (app.accounts.clone(), visitor.account.id.clone());
     match app
@@ -217,10 +221,10 @@ pub async fn change_password(
             let fault = format!(
                 "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
             );
-            return faulty(
+            return render_with_fault(
                 &app,
                 &visitor,
-                Form::Password,
+                ProfileForm::Password,
                 StatusCode::UNPROCESSABLE_ENTITY,
                 &fault,
             );
@@ -228,18 +232,21 @@ pub async fn change_password(
         Err(other) => return Err(other.into()),
     }
     let (accounts, account, site) = (app.accounts.clone(), visitor.account.id, visitor.site);
-    let (address, browser) = (address.to_canonical().to_string(), browser::name(&headers));
+    let (address, browser) = (
+        address.to_canonical().to_string(),
+        browser::describe(&headers),
+    );
     let origin = move || {
         accounts.create_session_from(
             &account,
-            Origin {
+            SessionOrigin {
                 address: &address,
                 browser: &browser,
             },
             now_ms(),
         )
     };
-    let cookie = session_cookie(&blocking(origin).await??.token, &site)?;
+    let cookie = session_cookie(&run_blocking(origin).await??.token, &site)?;
     Ok((
         [(header::SET_COOKIE, cookie)],
         Redirect::to("/dashboard/account?done=password"),
@@ -249,10 +256,10 @@ pub async fn change_password(
 
 /// Requires the password and the typed e-mail, so that nobody deletes an account by accident.
 pub async fn delete(
-    State(app): State<Arc<App>>,
-    CallerAddress(address): CallerAddress,
+    State(app): State<Arc<SidecarState>>,
+    ClientIp(address): ClientIp,
     form: SignedForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let visitor = &form.visitor;
     if !form
         .field("confirmation")
@@ -260,35 +267,47 @@ pub async fn delete(
         .eq_ignore_ascii_case(&visitor.account.email)
     {
         let fault = "Type your e-mail as it stands above.";
-        return faulty(
+        return render_with_fault(
             &app,
             visitor,
-            Form::Delete,
+            ProfileForm::Delete,
             StatusCode::UNPROCESSABLE_ENTITY,
             fault,
         );
     }
-    if let Err(Unconfirmed { status, fault }) =
-        confirm(&app, visitor, form.field("password"), address).await?
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password(&app, visitor, form.field("password"), address).await?
     {
-        return faulty(&app, visitor, Form::Delete, status, fault);
+        return render_with_fault(&app, visitor, ProfileForm::Delete, status, fault);
     }
-    if visitor.account.status == Status::Suspended {
+    if visitor.account.status == AccountStatus::Suspended {
         let fault = "A suspended account cannot be deleted: it could come back with another trial.";
-        return faulty(&app, visitor, Form::Delete, StatusCode::CONFLICT, fault);
+        return render_with_fault(
+            &app,
+            visitor,
+            ProfileForm::Delete,
+            StatusCode::CONFLICT,
+            fault,
+        );
     }
-    let by = By {
+    let by = Actor {
         actor: visitor.account.id.clone(),
         address: address.to_canonical().to_string(),
     };
     let accounts = app.accounts.clone();
-    match blocking(move || accounts.delete(&by, now_ms())).await?? {
-        Closed::Done => {}
-        Closed::NoAccount => return Err(Problem::NotFound),
-        Closed::LastAdministrator => {
+    match run_blocking(move || accounts.delete(&by, now_ms())).await?? {
+        CloseAccountOutcome::Done => {}
+        CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
+        CloseAccountOutcome::LastAdministrator => {
             let fault = "You are the only administrator who can sign in: nobody could run this gateway's accounts without \
                          you. Make another one first, with `model-gateway account create --admin`.";
-            return faulty(&app, visitor, Form::Delete, StatusCode::CONFLICT, fault);
+            return render_with_fault(
+                &app,
+                visitor,
+                ProfileForm::Delete,
+                StatusCode::CONFLICT,
+                fault,
+            );
         }
     }
     let cookie = session_cookie("", &visitor.site)?;

@@ -4,9 +4,9 @@
 //! A handler that changes something takes a `SignedForm`, which requires a live session and the
 //! form's own token. Must not know where sessions are stored.
 
-use super::App;
+use super::SidecarState;
+use super::error::PageError;
 use super::listener::PeerAddress;
-use super::problem::Problem;
 use crate::account::{Account, csrf_token};
 use crate::clock::now_ms;
 use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 /// The signed-in account holder.
-pub struct Visitor {
+pub struct CurrentUser {
     pub account: Account,
     pub token: String,
     /// Result of [`site_url`].
@@ -35,7 +35,7 @@ pub struct Visitor {
 
 /// A form that a signed-in user sent from one of our pages.
 pub struct SignedForm {
-    pub visitor: Visitor,
+    pub visitor: CurrentUser,
     fields: HashMap<String, String>,
 }
 
@@ -45,7 +45,7 @@ impl SignedForm {
     }
 
     /// Names of the ticked boxes: the rest of each sent field name after `prefix`, in order.
-    pub fn ticked(&self, prefix: &str) -> Vec<String> {
+    pub fn checked_boxes(&self, prefix: &str) -> Vec<String> {
         let mut names: Vec<_> = self
             .fields
             .keys()
@@ -59,62 +59,69 @@ impl SignedForm {
 
 /// Header by which the edge reports that the client address is that of a trusted proxy that did not
 /// name its client.
-pub const UNNAMED: &str = "x-gateway-unnamed";
+pub const UNNAMED_CLIENT_HEADER: &str = "x-gateway-unnamed";
 
 /// Client address: the value from the edge, which removes any value from the client; otherwise the
 /// address of the connection.
-pub struct CallerAddress(pub IpAddr);
+pub struct ClientIp(pub IpAddr);
 
-impl FromRequestParts<Arc<App>> for Visitor {
-    type Rejection = Problem;
+impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
+    type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let site = site(&parts.headers, &app.settings.load().base_url);
-        let token = session_token(&parts.headers, &site).ok_or(Problem::SignIn)?;
+    async fn from_request_parts(
+        parts: &mut Parts,
+        app: &Arc<SidecarState>,
+    ) -> Result<Self, PageError> {
+        let site = site_url(&parts.headers, &app.settings.load().base_url);
+        let token = session_token(&parts.headers, &site).ok_or(PageError::SignIn)?;
         let now_ms = now_ms();
         let session = app
             .accounts
             .find_session(&token, now_ms)?
-            .ok_or(Problem::SignIn)?;
-        if session.touch_due(now_ms) {
+            .ok_or(PageError::SignIn)?;
+        if session.is_touch_due(now_ms) {
             let (accounts, token) = (app.accounts.clone(), token.clone());
-            blocking(move || accounts.touch_session(&token, now_ms)).await??;
+            run_blocking(move || accounts.touch_session(&token, now_ms)).await??;
         }
         let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
         Ok(Self {
             account: session.account,
             token,
             csrf,
-            insecure: insecure(&site),
+            insecure: is_insecure(&site),
             site,
             confirmed,
         })
     }
 }
 
-impl FromRequest<Arc<App>> for SignedForm {
-    type Rejection = Problem;
+impl FromRequest<Arc<SidecarState>> for SignedForm {
+    type Rejection = PageError;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &Arc<SidecarState>) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
-        let visitor = Visitor::from_request_parts(&mut parts, app).await?;
-        Self::of(visitor, Request::from_parts(parts, body), app).await
+        let visitor = CurrentUser::from_request_parts(&mut parts, app).await?;
+        Self::from_user_request(visitor, Request::from_parts(parts, body), app).await
     }
 }
 
 impl SignedForm {
     /// Extracts the form that `visitor` sent.
-    pub async fn of(visitor: Visitor, request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+    pub async fn from_user_request(
+        visitor: CurrentUser,
+        request: Request,
+        app: &Arc<SidecarState>,
+    ) -> Result<Self, PageError> {
         let Form(fields) = Form::<HashMap<String, String>>::from_request(request, app).await?;
         let sent = fields.get("csrf").map_or("", String::as_str);
         if !bool::from(sent.as_bytes().ct_eq(visitor.csrf.as_bytes())) {
-            return Err(Problem::StaleForm);
+            return Err(PageError::StaleForm);
         }
         Ok(Self { visitor, fields })
     }
 }
 
-impl<S: Sync> FromRequestParts<S> for CallerAddress {
+impl<S: Sync> FromRequestParts<S> for ClientIp {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
@@ -137,18 +144,18 @@ impl<S: Sync> FromRequestParts<S> for CallerAddress {
 }
 
 /// Runs work that may wait for the disk or for another process's lock on a blocking thread.
-pub async fn blocking<T: Send + 'static>(
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Problem> {
+) -> Result<T, PageError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| Problem::Inside(error.to_string()))
+        .map_err(|error| PageError::Inside(error.to_string()))
 }
 
 /// URL of the site as the user sees it: the configured URL, with https if the edge reports that the
 /// user came by https. (The edge trusts only trusted proxies for this, and removes any value from
 /// clients.)
-pub fn site(headers: &HeaderMap, base_url: &str) -> String {
+pub fn site_url(headers: &HeaderMap, base_url: &str) -> String {
     let by_https = headers
         .get("x-forwarded-proto")
         .is_some_and(|proto| proto == "https");
@@ -172,7 +179,7 @@ pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
 }
 
 /// Cookie for a new session; with an empty token, a cookie that ends the session.
-pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, Problem> {
+pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, PageError> {
     let cookie = Cookie::build((cookie_name(site), token.to_owned()))
         .http_only(true)
         .same_site(SameSite::Lax)
@@ -186,7 +193,7 @@ pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, Problem> {
         cookie
     };
     HeaderValue::from_str(&cookie.build().to_string())
-        .map_err(|error| Problem::Inside(error.to_string()))
+        .map_err(|error| PageError::Inside(error.to_string()))
 }
 
 /// Name of the session cookie. The prefix binds the cookie to this host and to https; plain HTTP
@@ -200,7 +207,7 @@ fn cookie_name(site: &str) -> &'static str {
 }
 
 /// Plain HTTP to an address of another machine: others can read the input on the way.
-pub fn insecure(base_url: &str) -> bool {
+pub fn is_insecure(base_url: &str) -> bool {
     let Some(authority) = base_url.strip_prefix("http://") else {
         return false;
     };
@@ -237,16 +244,19 @@ mod tests {
             HeaderMap::from_iter([("x-forwarded-proto".parse().unwrap(), proto.parse().unwrap())])
         };
         assert_eq!(
-            site(&by("https"), "http://gw.example"),
+            site_url(&by("https"), "http://gw.example"),
             "https://gw.example"
         );
-        assert_eq!(site(&by("http"), "http://gw.example"), "http://gw.example");
         assert_eq!(
-            site(&HeaderMap::new(), "http://gw.example"),
+            site_url(&by("http"), "http://gw.example"),
             "http://gw.example"
         );
         assert_eq!(
-            site(&by("http"), "https://gw.example"),
+            site_url(&HeaderMap::new(), "http://gw.example"),
+            "http://gw.example"
+        );
+        assert_eq!(
+            site_url(&by("http"), "https://gw.example"),
             "https://gw.example",
             "what is configured is never less"
         );
@@ -260,14 +270,14 @@ mod tests {
             "http://[::1]:8080",
             "http://localhost:8080",
         ] {
-            assert!(!insecure(fine), "{fine}");
+            assert!(!is_insecure(fine), "{fine}");
         }
         for bad in [
             "http://gw.example",
             "http://10.0.0.1:8080",
             "http://localhost.evil.example",
         ] {
-            assert!(insecure(bad), "{bad}");
+            assert!(is_insecure(bad), "{bad}");
         }
     }
 }

@@ -3,36 +3,36 @@
 //!
 //! Must not read the ledger row by row: the caller passes hourly totals.
 
-use super::page::grouped;
-use crate::billing::activity::{HOUR_MS, Spent, Sum};
+use super::page::group_digits;
+use crate::billing::activity::{HOUR_MS, HourlySpend, SpendTotals};
 use crate::clock::rfc3339;
 use crate::money::Micro;
 
 /// Number of days on the charts, including today.
-const DAYS: i64 = 30;
+const CHART_DAYS: i64 = 30;
 
 /// Maximum number of models with their own colour on a chart; all others share one more.
-const MODELS_MAX: usize = 7;
+const MAX_CHART_MODELS: usize = 7;
 
 const DAY_HOURS: i64 = 24;
 const MINUTE_MS: i64 = 60_000;
 
 /// Spending since midnight, and in the previous hour plus the elapsed part of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct SpendRate {
     pub today: Micro,
     recent: Micro,
     since_ms: i64,
 }
 
-impl Pace {
+impl SpendRate {
     /// The first hour that [`SpendRate::new`] needs.
-    pub fn from_hour(now_ms: i64) -> i64 {
+    pub fn first_hour(now_ms: i64) -> i64 {
         let hour = now_ms.div_euclid(HOUR_MS);
         (hour - hour.rem_euclid(DAY_HOURS)).min(hour - 1)
     }
 
-    pub fn of(spent: &[Spent], now_ms: i64) -> Self {
+    pub fn new(spent: &[HourlySpend], now_ms: i64) -> Self {
         let hour = now_ms.div_euclid(HOUR_MS);
         let from = |first: i64| {
             let hours = spent.iter().filter(|spent| spent.hour >= first);
@@ -46,7 +46,7 @@ impl Pace {
     }
 
     /// Describes the rate of spending, and how long `available` lasts at it.
-    pub fn words(&self, available: Micro, now_ms: i64) -> String {
+    pub fn describe(&self, available: Micro, now_ms: i64) -> String {
         let since = rfc3339(self.since_ms);
         let since = since.get(11..16).unwrap_or_default();
         if !self.recent.is_positive() {
@@ -67,14 +67,14 @@ impl Pace {
             .saturating_mul(MINUTE_MS);
         format!(
             "{} credits an hour since {since} UTC; at that pace it lasts {}",
-            rounded(an_hour),
-            span(left)
+            round_to_thousandth(an_hour),
+            format_time_left(left)
         )
     }
 }
 
 /// Formats an amount with a few significant digits, down to a thousandth.
-fn rounded(amount: Micro) -> String {
+fn round_to_thousandth(amount: Micro) -> String {
     match amount.get() {
         0..1_000 => "less than 0.001".to_owned(),
         micro => Micro::new(micro - micro % 1_000).to_string(),
@@ -82,7 +82,7 @@ fn rounded(amount: Micro) -> String {
 }
 
 /// Formats a duration as `5 days 3 h`, `3 h 12 min` or `12 min`.
-pub fn span(ms: i64) -> String {
+pub fn format_time_left(ms: i64) -> String {
     let minutes = ms.max(0) / MINUTE_MS;
     let (days, hours, minutes) = (minutes / 1_440, minutes / 60 % 24, minutes % 60);
     match (days, hours, minutes) {
@@ -96,16 +96,16 @@ pub fn span(ms: i64) -> String {
 }
 
 /// Spending of the last `CHART_DAYS` days.
-pub struct Month {
+pub struct MonthlySpending {
     /// Models by cost, the most expensive first; each is a column of `days`.
-    pub models: Vec<ModelSum>,
+    pub models: Vec<ModelSpending>,
     /// Days in ascending order, including days without spending.
-    pub days: Vec<Day>,
+    pub days: Vec<DailySpending>,
     pub total: String,
     pub is_empty: bool,
 }
 
-pub struct ModelSum {
+pub struct ModelSpending {
     pub model: String,
     pub credits: String,
     pub responses: String,
@@ -119,7 +119,7 @@ pub struct ModelSum {
     pub colour: usize,
 }
 
-pub struct Day {
+pub struct DailySpending {
     pub date: String,
     /// Seconds since 1970, for the axis of the chart.
     pub at_s: i64,
@@ -128,13 +128,13 @@ pub struct Day {
 }
 
 /// The first hour of the period of `CHART_DAYS` days that ends today.
-pub fn month_from_hour(now_ms: i64) -> i64 {
-    (now_ms.div_euclid(HOUR_MS * DAY_HOURS) - (DAYS - 1)).saturating_mul(DAY_HOURS)
+pub fn first_hour_of_month(now_ms: i64) -> i64 {
+    (now_ms.div_euclid(HOUR_MS * DAY_HOURS) - (CHART_DAYS - 1)).saturating_mul(DAY_HOURS)
 }
 
-pub fn month(spent: &[Spent], now_ms: i64) -> Month {
-    let mut sums: Vec<(String, Sum)> = Vec::new();
-    for Spent { model, sum, .. } in spent {
+pub fn monthly_spending(spent: &[HourlySpend], now_ms: i64) -> MonthlySpending {
+    let mut sums: Vec<(String, SpendTotals)> = Vec::new();
+    for HourlySpend { model, sum, .. } in spent {
         match sums.iter_mut().find(|(name, _)| name == model) {
             Some((_, all)) => *all = all.plus(*sum),
             None => sums.push((model.clone(), *sum)),
@@ -143,11 +143,11 @@ pub fn month(spent: &[Spent], now_ms: i64) -> Month {
     sums.sort_by(|(a_name, a), (b_name, b)| {
         b.credits.cmp(&a.credits).then_with(|| a_name.cmp(b_name))
     });
-    let others = sums.split_off(sums.len().min(MODELS_MAX));
+    let others = sums.split_off(sums.len().min(MAX_CHART_MODELS));
     if !others.is_empty() {
         let all = others
             .iter()
-            .fold(Sum::default(), |all, (_, sum)| all.plus(*sum));
+            .fold(SpendTotals::default(), |all, (_, sum)| all.plus(*sum));
         sums.push((format!("{} others", others.len()), all));
     }
     let total = sums
@@ -156,13 +156,13 @@ pub fn month(spent: &[Spent], now_ms: i64) -> Month {
     let column = |model: &str| {
         sums.iter()
             .position(|(name, _)| name == model)
-            .unwrap_or(MODELS_MAX)
+            .unwrap_or(MAX_CHART_MODELS)
     };
-    let first_day = month_from_hour(now_ms) / DAY_HOURS;
-    let mut days: Vec<_> = (first_day..first_day + DAYS)
+    let first_day = first_hour_of_month(now_ms) / DAY_HOURS;
+    let mut days: Vec<_> = (first_day..first_day + CHART_DAYS)
         .map(|day| empty_day(day, sums.len()))
         .collect();
-    for Spent { hour, model, sum } in spent {
+    for HourlySpend { hour, model, sum } in spent {
         let day = usize::try_from(hour / DAY_HOURS - first_day)
             .ok()
             .and_then(|index| days.get_mut(index));
@@ -177,7 +177,7 @@ pub fn month(spent: &[Spent], now_ms: i64) -> Month {
         .zip(1..)
         .map(|((model, sum), colour)| model_sum(model, sum, total, colour))
         .collect();
-    Month {
+    MonthlySpending {
         models,
         days,
         total: total.to_string(),
@@ -185,10 +185,10 @@ pub fn month(spent: &[Spent], now_ms: i64) -> Month {
     }
 }
 
-fn empty_day(day: i64, models: usize) -> Day {
+fn empty_day(day: i64, models: usize) -> DailySpending {
     let at_ms = day.saturating_mul(DAY_HOURS * HOUR_MS);
     let date = rfc3339(at_ms).get(..10).unwrap_or_default().to_owned();
-    Day {
+    DailySpending {
         date,
         at_s: at_ms / 1_000,
         credits: vec![Micro::ZERO; models],
@@ -196,15 +196,15 @@ fn empty_day(day: i64, models: usize) -> Day {
     }
 }
 
-fn model_sum(model: &str, sum: &Sum, total: Micro, colour: usize) -> ModelSum {
+fn model_sum(model: &str, sum: &SpendTotals, total: Micro, colour: usize) -> ModelSpending {
     let micro = |amount: Micro| amount.or_zero().get().unsigned_abs();
-    ModelSum {
+    ModelSpending {
         model: model.to_owned(),
         credits: sum.credits.to_string(),
-        responses: grouped(sum.responses),
-        tokens_in: grouped(sum.input),
+        responses: group_digits(sum.responses),
+        tokens_in: group_digits(sum.input),
         cached_percent: percent(sum.cache_read, sum.input),
-        tokens_out: grouped(sum.output),
+        tokens_out: group_digits(sum.output),
         percent: percent(micro(sum.credits), micro(total)),
         colour,
     }
@@ -224,15 +224,15 @@ mod tests {
     const NOW: i64 = 1_800_000_000_000;
     const HOUR: i64 = NOW / HOUR_MS;
 
-    fn spent(hour: i64, model: &str, credits: i64) -> Spent {
-        let sum = Sum {
+    fn spent(hour: i64, model: &str, credits: i64) -> HourlySpend {
+        let sum = SpendTotals {
             responses: 1,
             credits: Micro::new(credits * 1_000_000),
             input: 40,
             cache_read: 30,
             output: 5,
         };
-        Spent {
+        HourlySpend {
             hour,
             model: model.into(),
             sum,
@@ -249,32 +249,32 @@ mod tests {
             spent(HOUR, "b", 1),
         ];
         let now_ms = NOW + 30 * MINUTE_MS;
-        let pace = Pace::of(&rows, now_ms);
+        let pace = SpendRate::new(&rows, now_ms);
         assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
         // Three credits in ninety minutes are two per hour, so ten credits last five hours.
         let ten = Micro::new(10_000_000);
         let words = "2 credits an hour since 07:00 UTC; at that pace it lasts 5 h 0 min";
-        assert_eq!(pace.words(ten, now_ms), words);
+        assert_eq!(pace.describe(ten, now_ms), words);
         assert_eq!(
-            pace.words(ten, now_ms + 59_999),
+            pace.describe(ten, now_ms + 59_999),
             words,
             "the words change by the minute"
         );
         assert_eq!(
-            Pace::of(&rows[..2], now_ms).words(ten, now_ms),
+            SpendRate::new(&rows[..2], now_ms).describe(ten, now_ms),
             "Nothing spent since 07:00 UTC"
         );
         assert_eq!(
-            Pace::of(&rows, now_ms)
-                .words(Micro::ZERO, now_ms)
+            SpendRate::new(&rows, now_ms)
+                .describe(Micro::ZERO, now_ms)
                 .split("lasts ")
                 .last(),
             Some("less than a minute")
         );
         // Just after midnight, the previous hour counts for the rate, but not for today.
         let midnight = HOUR - 8;
-        assert_eq!(Pace::from_hour(midnight * HOUR_MS), midnight - 1);
-        let early = Pace::of(&[spent(midnight - 1, "a", 6)], midnight * HOUR_MS);
+        assert_eq!(SpendRate::first_hour(midnight * HOUR_MS), midnight - 1);
+        let early = SpendRate::new(&[spent(midnight - 1, "a", 6)], midnight * HOUR_MS);
         assert_eq!(
             (early.today, early.recent),
             (Micro::ZERO, Micro::new(6_000_000))
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn spans_are_said_in_two_units_at_most() {
-        let minutes = |count: i64| span(count * MINUTE_MS);
+        let minutes = |count: i64| format_time_left(count * MINUTE_MS);
         assert_eq!(
             [0, 1, 59, 60, 1_439, 1_440, 7_403, 576_000].map(minutes),
             [
@@ -297,18 +297,18 @@ mod tests {
                 "more than a year"
             ]
         );
-        assert_eq!(span(-5), "less than a minute");
+        assert_eq!(format_time_left(-5), "less than a minute");
     }
 
     #[test]
     fn a_month_has_every_day_and_the_dearest_models_first() {
-        let first = month_from_hour(NOW);
+        let first = first_hour_of_month(NOW);
         let mut rows = vec![
             spent(first, "a", 1),
             spent(HOUR, "a", 1),
             spent(HOUR, "b", 6),
         ];
-        let shown = month(&rows, NOW);
+        let shown = monthly_spending(&rows, NOW);
         assert_eq!(
             (shown.days.len(), shown.total.as_str(), shown.is_empty),
             (30, "8", false)
@@ -331,10 +331,13 @@ mod tests {
         );
         // More models than colours: the remaining ones share a column, and no spending is lost.
         rows.extend((0..20).map(|n| spent(HOUR, &format!("m{n:02}"), 1)));
-        let shown = month(&rows, NOW);
+        let shown = monthly_spending(&rows, NOW);
         assert_eq!(
-            (shown.models.len(), shown.models[MODELS_MAX].model.as_str()),
-            (MODELS_MAX + 1, "15 others")
+            (
+                shown.models.len(),
+                shown.models[MAX_CHART_MODELS].model.as_str()
+            ),
+            (MAX_CHART_MODELS + 1, "15 others")
         );
         assert!(shown.days.iter().all(|day| {
             day.credits
@@ -342,6 +345,6 @@ mod tests {
                 .fold(Micro::ZERO, |sum, one| sum.plus(*one))
                 == day.total
         }));
-        assert!(month(&[], NOW).is_empty);
+        assert!(monthly_spending(&[], NOW).is_empty);
     }
 }

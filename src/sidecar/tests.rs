@@ -6,7 +6,7 @@ mod people;
 mod security;
 
 use super::*;
-use crate::account::{NewAccount, Role, sign_up_with};
+use crate::account::{NewAccount, Role, open_account};
 use crate::clock::now_ms;
 use crate::config;
 use std::collections::HashMap;
@@ -95,9 +95,9 @@ async fn world(change: &[(&str, &str)]) -> World {
 }
 
 impl World {
-    fn price(&self) -> crate::catalog::Price {
+    fn price(&self) -> crate::catalog::PriceList {
         let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
-        crate::catalog::Price::clone(&settings.catalog.models()[0].price)
+        crate::catalog::PriceList::clone(&settings.catalog.models()[0].price)
     }
 
     async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
@@ -592,7 +592,7 @@ async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place()
 
 /// Posts `count` debits of one account to a gateway's ledger, and returns the account.
 fn spend(world: &World, email: &str, count: u32) -> String {
-    use crate::store::ledger::{Detail, Ending, Ledger, Outcome};
+    use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
     let account = world
         .accounts
         .list()
@@ -603,7 +603,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
         .id;
     let price = world.price();
     let ledger = Ledger::open(world.folder.path()).unwrap();
-    ledger.keep_price(&price, 0).unwrap();
+    ledger.store_price(&price, 0).unwrap();
     let usage = crate::usage::Usage {
         input: 1_000,
         cache_read: 1_000,
@@ -613,9 +613,9 @@ fn spend(world: &World, email: &str, count: u32) -> String {
     let now_ms = crate::clock::now_ms();
     let ending = |n: u32| {
         let outcome = if n == 3 {
-            Outcome::ClientLeft
+            RequestOutcome::ClientLeft
         } else {
-            Outcome::Completed
+            RequestOutcome::Completed
         };
         let plain = Ending::in_test(
             &format!("req_{n:032x}"),
@@ -625,7 +625,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
         );
         Ending {
             trial: crate::money::Micro::new(1_000),
-            detail: Detail {
+            detail: EndingDetail {
                 key_shown: "gw-sk-Ab12…wxyz".into(),
                 model: if n.is_multiple_of(2) {
                     "even<b>".into()
@@ -648,7 +648,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
         .iter()
         .map(|ending| (ending, Default::default()))
         .collect();
-    assert_eq!(ledger.end_requests(&pairs, "").unwrap(), pairs.len());
+    assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), pairs.len());
     account
 }
 
@@ -781,7 +781,7 @@ async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_th
         role: Role::Member,
         trial: None,
     };
-    let account = sign_up_with(&world.accounts, &world.billing, &new, now_ms).unwrap();
+    let account = open_account(&world.accounts, &world.billing, &new, now_ms).unwrap();
     let mut streams = Vec::new();
     for _ in 0..2 {
         let token = world

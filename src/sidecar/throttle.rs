@@ -9,11 +9,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of entries. When the table is full, the entry that is full again the earliest is
 /// evicted.
-const ENTRIES_MAX: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 
 /// Subject and kind of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Who {
+pub enum ThrottleKey {
     EmailSigningIn(String),
     EmailSigningInFrom(String, IpAddr),
     AddressSigningIn(IpAddr),
@@ -22,12 +22,12 @@ pub enum Who {
 
 /// `count` attempts in `window_ms`.
 #[derive(Debug, Clone, Copy)]
-pub struct Rate {
+pub struct AttemptLimit {
     pub count: i64,
     pub window_ms: i64,
 }
 
-impl Rate {
+impl AttemptLimit {
     fn step_ms(self) -> i64 {
         (self.window_ms / self.count.max(1)).max(1)
     }
@@ -35,12 +35,17 @@ impl Rate {
 
 #[derive(Default)]
 pub struct Throttle {
-    whole_at_ms: Mutex<HashMap<Who, i64>>,
+    whole_at_ms: Mutex<HashMap<ThrottleKey, i64>>,
 }
 
 impl Throttle {
     /// Counts an attempt. If it is over the limit, returns the seconds to wait.
-    pub fn take(&self, who: &Who, rate: Rate, now_ms: i64) -> Result<(), i64> {
+    pub fn try_acquire(
+        &self,
+        who: &ThrottleKey,
+        rate: AttemptLimit,
+        now_ms: i64,
+    ) -> Result<(), i64> {
         let mut table = self
             .whole_at_ms
             .lock()
@@ -58,15 +63,15 @@ impl Throttle {
         if wait_ms > 0 {
             return Err((wait_ms + 999) / 1_000);
         }
-        if table.len() >= ENTRIES_MAX && !table.contains_key(who) {
-            make_room(&mut table, now_ms);
+        if table.len() >= MAX_ENTRIES && !table.contains_key(who) {
+            evict_earliest(&mut table, now_ms);
         }
         table.insert(who.clone(), whole_at);
         Ok(())
     }
 
     /// Takes back a counted attempt that succeeded.
-    pub fn give_back(&self, who: &Who, rate: Rate) {
+    pub fn release(&self, who: &ThrottleKey, rate: AttemptLimit) {
         let mut table = self
             .whole_at_ms
             .lock()
@@ -77,9 +82,9 @@ impl Throttle {
     }
 }
 
-fn make_room(table: &mut HashMap<Who, i64>, now_ms: i64) {
+fn evict_earliest(table: &mut HashMap<ThrottleKey, i64>, now_ms: i64) {
     table.retain(|_, whole_at| *whole_at > now_ms);
-    if table.len() >= ENTRIES_MAX
+    if table.len() >= MAX_ENTRIES
         && let Some(first) = table
             .iter()
             .min_by_key(|(_, whole_at)| **whole_at)
@@ -93,7 +98,7 @@ fn make_room(table: &mut HashMap<Who, i64>, now_ms: i64) {
 mod tests {
     use super::*;
 
-    const RATE: Rate = Rate {
+    const RATE: AttemptLimit = AttemptLimit {
         count: 5,
         window_ms: 60_000,
     };
@@ -101,21 +106,25 @@ mod tests {
     #[test]
     fn five_tries_at_once_then_one_every_twelve_seconds() {
         let throttle = Throttle::default();
-        let who = Who::EmailSigningIn("a@example.com".into());
+        let who = ThrottleKey::EmailSigningIn("a@example.com".into());
         for _ in 0..5 {
-            assert_eq!(throttle.take(&who, RATE, 1_000), Ok(()));
+            assert_eq!(throttle.try_acquire(&who, RATE, 1_000), Ok(()));
         }
-        assert_eq!(throttle.take(&who, RATE, 1_000), Err(12));
-        assert_eq!(throttle.take(&who, RATE, 13_000), Ok(()));
-        assert_eq!(throttle.take(&who, RATE, 13_000), Err(12));
-        throttle.give_back(&who, RATE);
+        assert_eq!(throttle.try_acquire(&who, RATE, 1_000), Err(12));
+        assert_eq!(throttle.try_acquire(&who, RATE, 13_000), Ok(()));
+        assert_eq!(throttle.try_acquire(&who, RATE, 13_000), Err(12));
+        throttle.release(&who, RATE);
         assert_eq!(
-            throttle.take(&who, RATE, 13_000),
+            throttle.try_acquire(&who, RATE, 13_000),
             Ok(()),
             "a good try does not count"
         );
         assert_eq!(
-            throttle.take(&Who::EmailSigningIn("b@example.com".into()), RATE, 13_000),
+            throttle.try_acquire(
+                &ThrottleKey::EmailSigningIn("b@example.com".into()),
+                RATE,
+                13_000
+            ),
             Ok(())
         );
     }
@@ -123,24 +132,24 @@ mod tests {
     #[test]
     fn a_clock_that_is_put_back_keeps_nobody_waiting_for_it() {
         let throttle = Throttle::default();
-        let who = Who::EmailSigningIn("a@example.com".into());
+        let who = ThrottleKey::EmailSigningIn("a@example.com".into());
         let day = 86_400_000;
         for now_ms in [day, 0] {
             for _ in 0..5 {
-                assert_eq!(throttle.take(&who, RATE, now_ms), Ok(()));
+                assert_eq!(throttle.try_acquire(&who, RATE, now_ms), Ok(()));
             }
-            assert_eq!(throttle.take(&who, RATE, now_ms), Err(12));
+            assert_eq!(throttle.try_acquire(&who, RATE, now_ms), Err(12));
         }
     }
 
     #[test]
     fn the_table_has_a_ceiling() {
         let throttle = Throttle::default();
-        for index in 0..ENTRIES_MAX + 500 {
+        for index in 0..MAX_ENTRIES + 500 {
             throttle
-                .take(&Who::EmailSigningIn(index.to_string()), RATE, 1_000)
+                .try_acquire(&ThrottleKey::EmailSigningIn(index.to_string()), RATE, 1_000)
                 .unwrap();
         }
-        assert_eq!(throttle.whole_at_ms.lock().unwrap().len(), ENTRIES_MAX);
+        assert_eq!(throttle.whole_at_ms.lock().unwrap().len(), MAX_ENTRIES);
     }
 }

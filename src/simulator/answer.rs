@@ -4,49 +4,49 @@
 
 use std::ops::Range;
 
-use super::behaviour::{Behaviour, Refusal};
-use super::errors::Vendor;
-use super::part::{Call, Part, Text, Thought};
-use super::request::Turn;
-use super::usage::Usage;
+use super::behaviour::{Behaviour, RefusalMode};
+use super::errors::SimVendor;
+use super::part::{SimPart, SimText, SimThinking, SimToolCall};
+use super::request::SimTurn;
+use super::usage::SimUsage;
 
 const REFUSAL: &str = "I'm sorry, but I can't help with that.";
 const ECHO_CHARACTERS: usize = 200;
 const BYTES_PER_TOKEN: usize = 4;
 const FILLER: &str = "The quick brown fox jumps over the lazy dog. ";
 /// Number of deltas for each thinking and for the arguments of each call in a stream.
-const PIECES: usize = 6;
+const DELTAS_PER_PART: usize = 6;
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct SimulatedAnswer {
     /// Parts in the order in which the model produces them.
-    pub parts: Vec<Part>,
+    pub parts: Vec<SimPart>,
     pub refuses: bool,
     /// Whether the output was cut at the caller's limit.
     pub limited: bool,
     /// Number of deltas of each text in a stream, if the marker sets it.
     deltas: Option<usize>,
-    pub usage: Usage,
+    pub usage: SimUsage,
 }
 
-impl Answer {
-    pub fn new(turn: &Turn, behaviour: &Behaviour) -> Self {
+impl SimulatedAnswer {
+    pub fn new(turn: &SimTurn, behaviour: &Behaviour) -> Self {
         let mut parts = parts(turn, behaviour);
         for part in &mut parts {
-            if let Part::Thinking(thought) = part {
+            if let SimPart::Thinking(thought) = part {
                 thought.omitted |= behaviour.omitted.unwrap_or(turn.omits_thinking);
             }
         }
         let searches = parts
             .iter()
-            .filter(|part| matches!(part, Part::Search(_)))
+            .filter(|part| matches!(part, SimPart::Search(_)))
             .count();
         let mut answer = Self {
             parts,
-            refuses: behaviour.refusal != Refusal::No,
+            refuses: behaviour.refusal != RefusalMode::No,
             limited: false,
             deltas: behaviour.events,
-            usage: Usage {
+            usage: SimUsage {
                 mode: behaviour.usage,
                 input: behaviour.input.unwrap_or(turn.input_tokens),
                 cache_read: behaviour.cache_read,
@@ -68,7 +68,7 @@ impl Answer {
         let thought = answer
             .parts
             .iter()
-            .filter(|part| matches!(part, Part::Thinking(_)));
+            .filter(|part| matches!(part, SimPart::Thinking(_)));
         let thought = tokens(thought.map(|part| part.output().len()).sum());
         // A count that the marker sets is reported unchanged, even if it makes no sense.
         answer.usage.reasoning = behaviour
@@ -106,53 +106,53 @@ impl Answer {
     }
 
     /// Ranges of the deltas of a part's output in a stream.
-    pub fn pieces(&self, part: &Part) -> Vec<Range<usize>> {
+    pub fn pieces(&self, part: &SimPart) -> Vec<Range<usize>> {
         let output = part.output();
         let count = match part {
-            Part::Text(_) | Part::Refusal(_) => {
-                self.deltas.unwrap_or_else(|| usual_deltas(output.len()))
-            }
-            _ => PIECES,
+            SimPart::Text(_) | SimPart::Refusal(_) => self
+                .deltas
+                .unwrap_or_else(|| default_delta_count(output.len())),
+            _ => DELTAS_PER_PART,
         };
         pieces(output, count)
     }
 
-    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+    pub fn calls(&self) -> impl Iterator<Item = &SimToolCall> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Call(call) => Some(call),
+            SimPart::Call(call) => Some(call),
             _ => None,
         })
     }
 
     /// All texts, concatenated.
     pub fn text(&self) -> String {
-        self.joined(|part| matches!(part, Part::Text(_)))
+        self.join_output(|part| matches!(part, SimPart::Text(_)))
     }
 
     /// All thinking, concatenated.
     pub fn thinking(&self) -> String {
-        self.joined(|part| matches!(part, Part::Thinking(_)))
+        self.join_output(|part| matches!(part, SimPart::Thinking(_)))
     }
 
     /// The refusal texts, concatenated.
     pub fn refusal(&self) -> String {
-        self.joined(|part| matches!(part, Part::Refusal(_)))
+        self.join_output(|part| matches!(part, SimPart::Refusal(_)))
     }
 
-    fn joined(&self, is_meant: impl Fn(&Part) -> bool) -> String {
+    fn join_output(&self, is_meant: impl Fn(&SimPart) -> bool) -> String {
         self.parts
             .iter()
             .filter(|part| is_meant(part))
-            .map(Part::output)
+            .map(SimPart::output)
             .collect()
     }
 }
 
-fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
+fn parts(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
     let thinking = behaviour.thinking.iter().filter(|text| !text.is_empty());
-    let mut parts: Vec<Part> = thinking
+    let mut parts: Vec<SimPart> = thinking
         .map(|text| {
-            Part::Thinking(Thought {
+            SimPart::Thinking(SimThinking {
                 text: text.clone(),
                 omitted: false,
             })
@@ -163,17 +163,17 @@ fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
         // The model makes its calls once; after their results it replies.
         Some(blocks)
             if turn.tool_result.is_none()
-                || !blocks.iter().any(|part| matches!(part, Part::Call(_))) =>
+                || !blocks.iter().any(|part| matches!(part, SimPart::Call(_))) =>
         {
             parts.clone_from(blocks);
         }
         _ => {
             let said = text(turn, behaviour, calls.is_empty());
-            let refuses = behaviour.refusal == Refusal::Instead;
+            let refuses = behaviour.refusal == RefusalMode::Instead;
             let part = if refuses {
-                Part::Refusal(said)
+                SimPart::Refusal(said)
             } else {
-                Part::Text(Text {
+                SimPart::Text(SimText {
                     text: said,
                     sources: Vec::new(),
                 })
@@ -182,8 +182,8 @@ fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
         }
     }
     parts.append(&mut calls);
-    if behaviour.refusal == Refusal::After && turn.vendor != Vendor::Messages {
-        parts.push(Part::Refusal(
+    if behaviour.refusal == RefusalMode::After && turn.vendor != SimVendor::Messages {
+        parts.push(SimPart::Refusal(
             behaviour
                 .explanation
                 .clone()
@@ -193,8 +193,8 @@ fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
     parts
 }
 
-fn calls(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
-    let refuses = behaviour.refusal == Refusal::Instead;
+fn calls(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
+    let refuses = behaviour.refusal == RefusalMode::Instead;
     let Some(name) = behaviour
         .tool
         .as_ref()
@@ -209,7 +209,7 @@ fn calls(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
                 _ => format!("{id}_{number}"),
             });
             let args = behaviour.args.clone().unwrap_or_else(|| "{}".to_owned());
-            Part::Call(Call {
+            SimPart::Call(SimToolCall {
                 id,
                 name: name.clone(),
                 args,
@@ -218,9 +218,9 @@ fn calls(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
         .collect()
 }
 
-fn text(turn: &Turn, behaviour: &Behaviour, is_whole_answer: bool) -> String {
-    let refuses = behaviour.refusal == Refusal::Instead;
-    if refuses && turn.vendor == Vendor::Messages {
+fn text(turn: &SimTurn, behaviour: &Behaviour, is_whole_answer: bool) -> String {
+    let refuses = behaviour.refusal == RefusalMode::Instead;
+    if refuses && turn.vendor == SimVendor::Messages {
         return String::new();
     }
     if let Some(text) = &behaviour.text {
@@ -260,7 +260,7 @@ pub fn tokens(bytes: usize) -> u64 {
     u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX)
 }
 
-fn usual_deltas(bytes: usize) -> usize {
+fn default_delta_count(bytes: usize) -> usize {
     if bytes > 512 {
         bytes.div_ceil(64)
     } else {
@@ -269,7 +269,7 @@ fn usual_deltas(bytes: usize) -> usize {
 }
 
 /// Interleaves the lists: the first element of each, then the second of each, until all are empty.
-pub fn in_turns<T>(waiting: Vec<Vec<T>>) -> Vec<T> {
+pub fn interleave<T>(waiting: Vec<Vec<T>>) -> Vec<T> {
     let mut waiting: Vec<_> = waiting.into_iter().map(Vec::into_iter).collect();
     let mut all = Vec::new();
     while !waiting.is_empty() {

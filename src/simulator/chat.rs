@@ -6,29 +6,29 @@ mod deltas;
 
 use std::ops::Range;
 
-use super::answer::{Answer, in_turns};
-use super::behaviour::{Behaviour, Calls, Shape, Spelling, UsageMode};
+use super::answer::{SimulatedAnswer, interleave};
+use super::behaviour::{Behaviour, MalformedShape, ReasoningFieldMode, ToolCallMode, UsageMode};
 use super::json::{pretty, quote};
-use super::part::Part;
-use super::request::Turn;
-use super::usage::Usage;
+use super::part::SimPart;
+use super::request::SimTurn;
+use super::usage::SimUsage;
 
 const FINGERPRINT: &str = "fp_sim0123456";
 
 #[derive(Debug)]
-pub struct Reply {
-    turn: Turn,
+pub struct SimChatReply {
+    turn: SimTurn,
     behaviour: Behaviour,
-    answer: Answer,
+    answer: SimulatedAnswer,
     /// The unique part of every id.
     serial: String,
     created: i64,
-    steps: Vec<(usize, Step)>,
+    steps: Vec<(usize, SimChatEvent)>,
 }
 
 /// One event of a stream before it is encoded; small, because streams can be long.
 #[derive(Clone, Debug)]
-enum Step {
+enum SimChatEvent {
     /// An empty chunk, as some hosts send first.
     Prelude,
     Role,
@@ -47,12 +47,12 @@ enum Step {
     Done,
 }
 
-impl Reply {
-    pub fn new(turn: Turn, mut behaviour: Behaviour, serial: String, created: i64) -> Self {
+impl SimChatReply {
+    pub fn new(turn: SimTurn, mut behaviour: Behaviour, serial: String, created: i64) -> Self {
         if turn.legacy_functions {
-            behaviour.calls = Calls::Legacy;
+            behaviour.calls = ToolCallMode::Legacy;
         }
-        let answer = Answer::new(&turn, &behaviour);
+        let answer = SimulatedAnswer::new(&turn, &behaviour);
         let mut reply = Self {
             turn,
             behaviour,
@@ -76,7 +76,7 @@ impl Reply {
 
     /// The body of a JSON answer.
     pub fn whole(&self) -> String {
-        let count = if self.behaviour.shape == Some(Shape::NoChoices) {
+        let count = if self.behaviour.shape == Some(MalformedShape::NoChoices) {
             0
         } else {
             self.turn.choices
@@ -103,15 +103,15 @@ impl Reply {
         self.steps.len()
     }
 
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> SimUsage {
         self.answer.usage
     }
 
     /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
-            Some((_, Step::Piece(_, range))) => range.len(),
-            Some((_, Step::Calls(entries))) => {
+            Some((_, SimChatEvent::Piece(_, range))) => range.len(),
+            Some((_, SimChatEvent::Calls(entries))) => {
                 entries.iter().map(|(_, _, range)| range.len()).sum()
             }
             _ => 0,
@@ -122,27 +122,27 @@ impl Reply {
     pub fn event(&self, index: usize) -> Option<String> {
         let (choice, step) = self.steps.get(index)?;
         let delta = match step {
-            Step::Done => return Some("[DONE]".to_owned()),
-            Step::Prelude => {
+            SimChatEvent::Done => return Some("[DONE]".to_owned()),
+            SimChatEvent::Prelude => {
                 return Some(
                     r#"{"choices":[],"created":0,"id":"","model":"","object":"","sim_prelude":[{"index":0}]}"#
                         .to_owned(),
                 );
             }
-            Step::Usage => return Some(self.chunk(index, "[]", &self.answer.usage)),
-            Step::Role => self.role(""),
-            Step::RoleAndCall => self.role(&format!(
+            SimChatEvent::Usage => return Some(self.chunk(index, "[]", &self.answer.usage)),
+            SimChatEvent::Role => self.role(""),
+            SimChatEvent::RoleAndCall => self.role(&format!(
                 r#","tool_calls":[{}]"#,
                 self.entry(*choice, 0, true, None)
             )),
-            Step::Piece(part, range) => self.piece(*part, range.clone()),
-            Step::Opaque(part) => self.opaque(*part),
-            Step::Annotations => format!(r#"{{"annotations":[{}]}}"#, self.annotations()),
-            Step::Calls(entries) => self.calls(*choice, entries),
-            Step::Finish => "{}".to_owned(),
+            SimChatEvent::Piece(part, range) => self.piece(*part, range.clone()),
+            SimChatEvent::Opaque(part) => self.opaque(*part),
+            SimChatEvent::Annotations => format!(r#"{{"annotations":[{}]}}"#, self.annotations()),
+            SimChatEvent::Calls(entries) => self.calls(*choice, entries),
+            SimChatEvent::Finish => "{}".to_owned(),
         };
         let (finish, usage) = match step {
-            Step::Finish => (self.finish_reason(), self.answer.usage),
+            SimChatEvent::Finish => (self.finish_reason(), self.answer.usage),
             _ => {
                 let so_far = self.answer.usage.partial(index + 1, self.steps.len());
                 ("null".to_owned(), so_far)
@@ -158,14 +158,14 @@ impl Reply {
         let usage = &self.answer.usage;
         let mut steps = Vec::new();
         let only_call = self.answer.parts.len() == 1 && self.answer.calls().next().is_some();
-        let opens_at_once = only_call && self.behaviour.calls == Calls::Usual;
+        let opens_at_once = only_call && self.behaviour.calls == ToolCallMode::Usual;
         if self.behaviour.unknown {
-            steps.push(Step::Prelude);
+            steps.push(SimChatEvent::Prelude);
         }
         steps.push(if opens_at_once {
-            Step::RoleAndCall
+            SimChatEvent::RoleAndCall
         } else {
-            Step::Role
+            SimChatEvent::Role
         });
         self.plan_parts(opens_at_once, &mut steps);
         let is_before = usage.mode == UsageMode::Before && self.turn.include_usage;
@@ -175,50 +175,57 @@ impl Reply {
             _ => 1,
         };
         let choices = self.turn.choices;
-        let for_each = |step: Step| (0..choices).map(move |choice| (choice, step.clone()));
-        let mut all: Vec<(usize, Step)> = steps.into_iter().flat_map(for_each).collect();
-        all.extend(is_before.then_some((0, Step::Usage)));
+        let for_each = |step: SimChatEvent| (0..choices).map(move |choice| (choice, step.clone()));
+        let mut all: Vec<(usize, SimChatEvent)> = steps.into_iter().flat_map(for_each).collect();
+        all.extend(is_before.then_some((0, SimChatEvent::Usage)));
         if !self.behaviour.nofinish {
-            all.extend(for_each(Step::Finish));
+            all.extend(for_each(SimChatEvent::Finish));
             if self.turn.include_usage {
-                all.extend((0..reports).map(|_| (0, Step::Usage)));
+                all.extend((0..reports).map(|_| (0, SimChatEvent::Usage)));
             }
             if !self.behaviour.nodone {
-                all.push((0, Step::Done));
+                all.push((0, SimChatEvent::Done));
             }
         }
         self.steps = all;
     }
 
-    fn plan_parts(&self, opens_at_once: bool, steps: &mut Vec<Step>) {
+    fn plan_parts(&self, opens_at_once: bool, steps: &mut Vec<SimChatEvent>) {
         let mut call = 0;
         let mut waiting = Vec::new();
         for (index, part) in self.answer.parts.iter().enumerate() {
             let pieces = self.answer.pieces(part);
             match part {
-                Part::Thinking(_) | Part::Text(_) | Part::Refusal(_) => {
-                    steps.extend(pieces.into_iter().map(|range| Step::Piece(index, range)));
+                SimPart::Thinking(_) | SimPart::Text(_) | SimPart::Refusal(_) => {
+                    steps.extend(
+                        pieces
+                            .into_iter()
+                            .map(|range| SimChatEvent::Piece(index, range)),
+                    );
                 }
-                Part::Redacted
-                    if matches!(self.behaviour.spelling, Spelling::Details | Spelling::All) =>
+                SimPart::Redacted
+                    if matches!(
+                        self.behaviour.spelling,
+                        ReasoningFieldMode::Details | ReasoningFieldMode::All
+                    ) =>
                 {
-                    steps.push(Step::Opaque(index));
+                    steps.push(SimChatEvent::Opaque(index));
                 }
-                Part::Call(_) => {
+                SimPart::Call(_) => {
                     let entries = self.entries(call, part, opens_at_once);
-                    if self.behaviour.calls == Calls::Interleaved {
+                    if self.behaviour.calls == ToolCallMode::Interleaved {
                         waiting.push(entries);
                     } else {
-                        steps.extend(entries.into_iter().map(Step::Calls));
+                        steps.extend(entries.into_iter().map(SimChatEvent::Calls));
                     }
                     call += 1;
                 }
-                Part::Redacted | Part::Search(_) | Part::Unknown(_) => {}
+                SimPart::Redacted | SimPart::Search(_) | SimPart::Unknown(_) => {}
             }
         }
-        steps.extend(in_turns(waiting).into_iter().map(Step::Calls));
+        steps.extend(interleave(waiting).into_iter().map(SimChatEvent::Calls));
         if !self.annotations().is_empty() {
-            steps.push(Step::Annotations);
+            steps.push(SimChatEvent::Annotations);
         }
     }
 
@@ -226,16 +233,16 @@ impl Reply {
     fn entries(
         &self,
         call: usize,
-        part: &Part,
+        part: &SimPart,
         is_open: bool,
     ) -> Vec<Vec<(usize, bool, Range<usize>)>> {
         let pieces = self.answer.pieces(part);
         let later = |range: Range<usize>| (call, false, range);
         let opening = (call, true, 0..0);
         match self.behaviour.calls {
-            Calls::Whole => vec![vec![(call, true, 0..part.output().len())]],
-            Calls::Legacy if call > 0 => Vec::new(),
-            Calls::Double => {
+            ToolCallMode::Whole => vec![vec![(call, true, 0..part.output().len())]],
+            ToolCallMode::Legacy if call > 0 => Vec::new(),
+            ToolCallMode::Double => {
                 let mut entries: Vec<_> = std::iter::once(opening)
                     .chain(pieces.into_iter().map(later))
                     .collect();
@@ -257,19 +264,19 @@ impl Reply {
 
     fn calls(&self, choice: usize, entries: &[(usize, bool, Range<usize>)]) -> String {
         let word = |(call, opens, range): &(usize, bool, Range<usize>)| match self.behaviour.calls {
-            Calls::Legacy => self.function(*call, *opens, Some(range.clone())),
+            ToolCallMode::Legacy => self.function(*call, *opens, Some(range.clone())),
             _ => self.entry(choice, *call, *opens, Some(range.clone())),
         };
         let words: Vec<String> = entries.iter().map(word).collect();
         match self.behaviour.calls {
-            Calls::Legacy => format!(r#"{{"function_call":{}}}"#, words.concat()),
+            ToolCallMode::Legacy => format!(r#"{{"function_call":{}}}"#, words.concat()),
             _ => format!(r#"{{"tool_calls":[{}]}}"#, words.join(",")),
         }
     }
 
-    fn chunk(&self, index: usize, choices: &str, usage: &Usage) -> String {
+    fn chunk(&self, index: usize, choices: &str, usage: &SimUsage) -> String {
         let is_report = choices == "[]";
-        let is_finish = matches!(self.steps.get(index), Some((_, Step::Finish)));
+        let is_finish = matches!(self.steps.get(index), Some((_, SimChatEvent::Finish)));
         let shows = match usage.mode {
             UsageMode::Every => true,
             UsageMode::Finish => is_finish,
@@ -304,7 +311,7 @@ impl Reply {
             Some(finish) => quote(finish),
             None if self.answer.limited => quote("length"),
             None if self.answer.calls().next().is_none() => quote("stop"),
-            None if self.behaviour.calls == Calls::Legacy => quote("function_call"),
+            None if self.behaviour.calls == ToolCallMode::Legacy => quote("function_call"),
             None => quote("tool_calls"),
         }
     }

@@ -27,10 +27,10 @@ mod turns;
 use serde_json::Value;
 
 use super::behaviour::Behaviour;
-use super::errors::{Problem, Vendor};
+use super::errors::{SimVendor, SimulatedError};
 
 /// A call with a parsed body.
-pub struct Call<'a> {
+pub struct SimRequestCheck<'a> {
     pub model: &'a str,
     pub body: &'a Value,
     pub behaviour: &'a Behaviour,
@@ -38,23 +38,23 @@ pub struct Call<'a> {
     pub previews: &'a str,
 }
 
-impl Call<'_> {
-    pub fn check(&self, vendor: Vendor) -> Result<(), Problem> {
+impl SimRequestCheck<'_> {
+    pub fn check(&self, vendor: SimVendor) -> Result<(), SimulatedError> {
         match vendor {
-            Vendor::Chat => chat::check(self),
-            Vendor::Messages => messages::check(self),
-            Vendor::Responses => responses::check(self),
+            SimVendor::Chat => chat::check(self),
+            SimVendor::Messages => messages::check(self),
+            SimVendor::Responses => responses::check(self),
         }
     }
 
     /// A member of the body; null counts as absent.
-    fn given(&self, name: &str) -> Option<&Value> {
-        given(self.body, name)
+    fn non_null(&self, name: &str) -> Option<&Value> {
+        non_null(self.body, name)
     }
 
     /// Output limit of the model.
     fn output_max(&self) -> Option<u64> {
-        models::output_max(self.model)
+        models::max_output_tokens(self.model)
     }
 
     /// Whether the model is a real vendor's. All others belong to compatible servers, which accept
@@ -69,12 +69,12 @@ impl Call<'_> {
 
     /// Whether an unknown field is accepted: it is an extension, and the model is not a real
     /// vendor's.
-    fn spares(&self, name: &str) -> bool {
+    fn allows_extension(&self, name: &str) -> bool {
         !self.is_real() && name.starts_with("x_")
     }
 }
 
-fn given<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+fn non_null<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     value.get(name).filter(|value| !value.is_null())
 }
 
@@ -83,7 +83,7 @@ fn list(value: &Value) -> &[Value] {
 }
 
 /// The first member of an object that is not in the list of known ones.
-fn unknown<'a>(value: &'a Value, known: &[&str]) -> Option<&'a str> {
+fn unknown_member<'a>(value: &'a Value, known: &[&str]) -> Option<&'a str> {
     let names = value.as_object()?.keys().map(String::as_str);
     names.into_iter().find(|name| !known.contains(name))
 }

@@ -8,47 +8,47 @@ use base64::Engine;
 use serde_json::Value;
 
 use super::answer::tokens;
-use super::errors::Vendor;
+use super::errors::SimVendor;
 
 /// Messages vendor: longest edge of an image in pixels, and pixels per token.
-const EDGE_MAX: u64 = 1_568;
+const MAX_EDGE: u64 = 1_568;
 const PIXELS_PER_TOKEN: u64 = 750;
 /// Chat vendor: largest image, its shorter side after that, and the edge of a tile, in pixels.
-const SQUARE_MAX: u64 = 2_048;
-const SHORT_SIDE_MAX: u64 = 768;
-const TILE: u64 = 512;
+const MAX_SQUARE: u64 = 2_048;
+const MAX_SHORT_SIDE: u64 = 768;
+const TILE_EDGE: u64 = 512;
 /// Assumed size of an image whose size the simulator cannot read.
-const UNREAD: (u64, u64) = (1_024, 1_024);
+const DEFAULT_IMAGE_SIZE: (u64, u64) = (1_024, 1_024);
 const TOKENS_PER_PAGE: u64 = 1_500;
 /// Base64 bytes of a second of audio at 64 kbit/s, and tokens of a second.
 const AUDIO_BYTES_PER_SECOND: usize = 10_667;
 const AUDIO_TOKENS_PER_SECOND: u64 = 10;
 
 /// Input tokens of the body, which has `body_bytes` bytes.
-pub fn input_tokens(vendor: Vendor, model: &str, body: &Value, body_bytes: usize) -> u64 {
-    let mut media = Media {
+pub fn input_tokens(vendor: SimVendor, model: &str, body: &Value, body_bytes: usize) -> u64 {
+    let mut media = MediaCounter {
         vendor,
         model,
         bytes: 0,
         tokens: 0,
     };
     for member in ["messages", "input", "system"] {
-        media.look(&body[member]);
+        media.visit(&body[member]);
     }
     tokens(body_bytes.saturating_sub(media.bytes)).saturating_add(media.tokens)
 }
 
-struct Media<'a> {
-    vendor: Vendor,
+struct MediaCounter<'a> {
+    vendor: SimVendor,
     model: &'a str,
     bytes: usize,
     tokens: u64,
 }
 
-impl Media<'_> {
-    fn look(&mut self, value: &Value) {
+impl MediaCounter<'_> {
+    fn visit(&mut self, value: &Value) {
         match value {
-            Value::Array(values) => values.iter().for_each(|value| self.look(value)),
+            Value::Array(values) => values.iter().for_each(|value| self.visit(value)),
             Value::Object(members) => {
                 let kind = value["type"].as_str().unwrap_or_default();
                 match kind {
@@ -59,7 +59,7 @@ impl Media<'_> {
                     "input_audio" => {
                         self.audio(value["input_audio"]["data"].as_str().unwrap_or_default())
                     }
-                    _ => members.values().for_each(|value| self.look(value)),
+                    _ => members.values().for_each(|value| self.visit(value)),
                 }
             }
             _ => {}
@@ -74,11 +74,11 @@ impl Media<'_> {
             .or(part["source"]["data"].as_str())
             .unwrap_or_default();
         self.bytes += data.len();
-        let (width, height) = png_size(base64(data)).unwrap_or(UNREAD);
+        let (width, height) = png_size(strip_data_url(data)).unwrap_or(DEFAULT_IMAGE_SIZE);
         let is_low = url["detail"] == "low" || part["detail"] == "low";
         self.tokens += match self.vendor {
-            Vendor::Messages => messages_tokens(width, height),
-            Vendor::Chat | Vendor::Responses => {
+            SimVendor::Messages => messages_tokens(width, height),
+            SimVendor::Chat | SimVendor::Responses => {
                 let (base, tile) = if self.model.starts_with("gpt-5") {
                     (70, 140)
                 } else {
@@ -104,7 +104,7 @@ impl Media<'_> {
             .find_map(Value::as_str)
             .unwrap_or_default();
         self.bytes += data.len();
-        let pdf = decoded(base64(data));
+        let pdf = decode_base64(strip_data_url(data));
         let pages = pdf
             .windows(11)
             .filter(|bytes| *bytes == b"/Type /Page")
@@ -122,18 +122,18 @@ impl Media<'_> {
 }
 
 fn messages_tokens(width: u64, height: u64) -> u64 {
-    let (width, height) = fitted((width, height), width.max(height), EDGE_MAX);
+    let (width, height) = scale_to_fit((width, height), width.max(height), MAX_EDGE);
     (width * height).div_ceil(PIXELS_PER_TOKEN)
 }
 
 fn tiles(width: u64, height: u64) -> u64 {
-    let size = fitted((width, height), width.max(height), SQUARE_MAX);
-    let (width, height) = fitted(size, size.0.min(size.1), SHORT_SIDE_MAX);
-    width.div_ceil(TILE) * height.div_ceil(TILE)
+    let size = scale_to_fit((width, height), width.max(height), MAX_SQUARE);
+    let (width, height) = scale_to_fit(size, size.0.min(size.1), MAX_SHORT_SIDE);
+    width.div_ceil(TILE_EDGE) * height.div_ceil(TILE_EDGE)
 }
 
 /// Scales the size down so that this side is at most `most`.
-fn fitted((width, height): (u64, u64), side: u64, most: u64) -> (u64, u64) {
+fn scale_to_fit((width, height): (u64, u64), side: u64, most: u64) -> (u64, u64) {
     if side <= most {
         (width, height)
     } else {
@@ -141,18 +141,18 @@ fn fitted((width, height): (u64, u64), side: u64, most: u64) -> (u64, u64) {
     }
 }
 
-fn base64(data: &str) -> &str {
+fn strip_data_url(data: &str) -> &str {
     data.split_once("base64,").map_or(data, |(_, data)| data)
 }
 
-fn decoded(base64: &str) -> Vec<u8> {
+fn decode_base64(base64: &str) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD
         .decode(base64)
         .unwrap_or_default()
 }
 
 fn png_size(base64: &str) -> Option<(u64, u64)> {
-    let head = decoded(base64.get(..32)?);
+    let head = decode_base64(base64.get(..32)?);
     let side = |at: usize| {
         head.get(at..)?
             .first_chunk()
@@ -189,23 +189,23 @@ mod tests {
             json!({"messages": [{"content": [{"type": "image_url", "image_url": {"url": url}}]}]});
         let text = tokens(1_000 - url.len());
         assert_eq!(
-            input_tokens(Vendor::Chat, "gpt-4o", &chat, 1_000),
+            input_tokens(SimVendor::Chat, "gpt-4o", &chat, 1_000),
             text + 85 + 4 * 170
         );
         assert_eq!(
-            input_tokens(Vendor::Chat, "gpt-5.2", &chat, 1_000),
+            input_tokens(SimVendor::Chat, "gpt-5.2", &chat, 1_000),
             text + 70 + 4 * 140
         );
         let source = json!({"type": "base64", "data": image});
         let messages = json!({"messages": [{"content": [{"type": "tool_result", "content": [{"type": "image", "source": source}]}]}]});
         let text = tokens(1_000 - image.len());
         assert_eq!(
-            input_tokens(Vendor::Messages, "claude-opus-4-7", &messages, 1_000),
+            input_tokens(SimVendor::Messages, "claude-opus-4-7", &messages, 1_000),
             text + 1_399
         );
         assert_eq!(
             input_tokens(
-                Vendor::Messages,
+                SimVendor::Messages,
                 "m",
                 &json!({"messages": [{"content": "hi"}]}),
                 1_000

@@ -3,12 +3,12 @@
 //! It must not decide when an error occurs. Read next: `vendor.rs`.
 
 use super::behaviour::{Behaviour, ErrorBody};
+use super::error_messages::{chat_error_message, messages_error_message, messages_error_type};
 use super::json::{pretty, quote};
-use super::words::{chat_words, messages_type, messages_words};
 
 /// The protocol of a call. Chat and responses belong to one vendor, and their errors look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vendor {
+pub enum SimVendor {
     Chat,
     Messages,
     Responses,
@@ -16,7 +16,7 @@ pub enum Vendor {
 
 /// An error before it is encoded.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub struct SimulatedError {
     pub status: u16,
     pub message: String,
     chat_type: &'static str,
@@ -34,7 +34,7 @@ const CHAT_NOT_JSON: &str = "We could not parse the JSON body of your request. (
 const CHAT_NO_KEY: &str = "You didn't provide an API key. You need to provide your API key in an \
     Authorization header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).";
 
-impl Problem {
+impl SimulatedError {
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         let chat_type = if status >= 500 {
             "server_error"
@@ -51,15 +51,15 @@ impl Problem {
         }
     }
 
-    fn coded(mut self, param: Option<&str>, code: Option<&str>) -> Self {
+    fn with_code(mut self, param: Option<&str>, code: Option<&str>) -> Self {
         self.param = param.map(str::to_owned);
         self.code = code.map(str::to_owned);
         self
     }
 
     /// The chat vendor's error for a request parameter.
-    pub fn of_param(message: impl Into<String>, param: &str, code: Option<&str>) -> Self {
-        Self::new(400, message).coded(Some(param), code)
+    pub fn from_param(message: impl Into<String>, param: &str, code: Option<&str>) -> Self {
+        Self::new(400, message).with_code(Some(param), code)
     }
 
     pub fn chat_not_json() -> Self {
@@ -72,28 +72,28 @@ impl Problem {
 
     pub fn chat_missing(param: &'static str) -> Self {
         Self::new(400, format!("Missing required parameter: '{param}'."))
-            .coded(Some(param), Some("missing_required_parameter"))
+            .with_code(Some(param), Some("missing_required_parameter"))
     }
 
     pub fn chat_empty_messages() -> Self {
         let text = "Invalid 'messages': empty array. Expected an array with minimum length 1, but \
             got an empty array instead.";
-        Self::new(400, text).coded(Some("messages"), Some("empty_array"))
+        Self::new(400, text).with_code(Some("messages"), Some("empty_array"))
     }
 
     pub fn chat_bad_n() -> Self {
         Self::new(400, "Invalid 'n': expected an integer from 1 to 128.")
-            .coded(Some("n"), Some("invalid_value"))
+            .with_code(Some("n"), Some("invalid_value"))
     }
 
     pub fn chat_stream_options() -> Self {
         let text = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
-        Self::new(400, text).coded(Some("stream_options"), None)
+        Self::new(400, text).with_code(Some("stream_options"), None)
     }
 
     pub fn chat_no_such_model(model: &str) -> Self {
         let text = format!("The model `{model}` does not exist or you do not have access to it.");
-        Self::new(404, text).coded(None, Some("model_not_found"))
+        Self::new(404, text).with_code(None, Some("model_not_found"))
     }
 
     pub fn messages_not_json(error: &serde_json::Error) -> Self {
@@ -116,62 +116,62 @@ impl Problem {
         Self::new(400, "anthropic-version: header is required")
     }
 
-    pub fn marker(fault: &str) -> Self {
+    pub fn from_bad_marker(fault: &str) -> Self {
         Self::new(400, format!("simulator marker: {fault}"))
-            .coded(Some("messages"), Some("sim_marker"))
+            .with_code(Some("messages"), Some("sim_marker"))
     }
 
-    pub fn no_such_path(vendor: Vendor, method: &str, target: &str) -> Self {
+    pub fn no_such_path(vendor: SimVendor, method: &str, target: &str) -> Self {
         match vendor {
-            Vendor::Chat | Vendor::Responses => {
+            SimVendor::Chat | SimVendor::Responses => {
                 Self::new(404, format!("Invalid URL ({method} {target})"))
             }
-            Vendor::Messages => Self::new(404, "Not Found"),
+            SimVendor::Messages => Self::new(404, "Not Found"),
         }
     }
 
-    /// The 401 for `key`, or for a missing key.
-    pub fn key(vendor: Vendor, key: Option<&str>) -> Self {
+    /// The 401 for `invalid_key`, or for a missing key.
+    pub fn invalid_key(vendor: SimVendor, key: Option<&str>) -> Self {
         match (vendor, key) {
-            (Vendor::Chat | Vendor::Responses, None) => Self::new(401, CHAT_NO_KEY),
-            (Vendor::Chat | Vendor::Responses, Some(key)) => {
+            (SimVendor::Chat | SimVendor::Responses, None) => Self::new(401, CHAT_NO_KEY),
+            (SimVendor::Chat | SimVendor::Responses, Some(key)) => {
                 let shown: String = key.chars().take(6).collect();
                 let text = format!("Incorrect API key provided: {shown}****.");
-                Self::new(401, text).coded(None, Some("invalid_api_key"))
+                Self::new(401, text).with_code(None, Some("invalid_api_key"))
             }
-            (Vendor::Messages, None) => Self::new(401, "x-api-key header is required"),
-            (Vendor::Messages, Some(_)) => Self::new(401, "invalid x-api-key"),
+            (SimVendor::Messages, None) => Self::new(401, "x-api-key header is required"),
+            (SimVendor::Messages, Some(_)) => Self::new(401, "invalid x-api-key"),
         }
     }
 
     /// The vendor's default error for this status.
-    pub fn of_status(vendor: Vendor, status: u16) -> Self {
+    pub fn from_status(vendor: SimVendor, status: u16) -> Self {
         let text = match vendor {
-            Vendor::Chat | Vendor::Responses => chat_words(status),
-            Vendor::Messages => messages_words(status),
+            SimVendor::Chat | SimVendor::Responses => chat_error_message(status),
+            SimVendor::Messages => messages_error_message(status),
         };
         let problem = Self::new(status, text);
         match status {
-            401 => problem.coded(None, Some("invalid_api_key")),
-            404 => problem.coded(None, Some("model_not_found")),
+            401 => problem.with_code(None, Some("invalid_api_key")),
+            404 => problem.with_code(None, Some("model_not_found")),
             402 => Self {
                 chat_type: "insufficient_quota",
                 ..problem
             }
-            .coded(None, Some("billing_not_active")),
+            .with_code(None, Some("billing_not_active")),
             429 => Self {
                 chat_type: "requests",
                 ..problem
             }
-            .coded(None, Some("rate_limit_exceeded")),
+            .with_code(None, Some("rate_limit_exceeded")),
             _ => problem,
         }
     }
 
     /// The error that a marker with `status` selected.
-    pub fn of_marker(vendor: Vendor, status: u16, behaviour: &Behaviour) -> Self {
-        let usual = Self::of_status(vendor, status);
-        let chat = vendor != Vendor::Messages;
+    pub fn from_marker(vendor: SimVendor, status: u16, behaviour: &Behaviour) -> Self {
+        let usual = Self::from_status(vendor, status);
+        let chat = vendor != SimVendor::Messages;
         let mut problem = match behaviour.error_body {
             ErrorBody::Leak => Self {
                 message: format!(
@@ -186,42 +186,42 @@ impl Problem {
                 chat_type: "insufficient_quota",
                 ..usual
             }
-            .coded(None, Some("insufficient_quota")),
+            .with_code(None, Some("insufficient_quota")),
             ErrorBody::Quota => {
                 Self::new(status, "Your credit balance is too low to access the API.")
             }
             ErrorBody::Context if chat => {
                 let text = "This model's maximum context length is 128000 tokens. However, your \
                     messages resulted in 210000 tokens. Please reduce the length of the messages.";
-                Self::new(status, text).coded(Some("messages"), Some("context_length_exceeded"))
+                Self::new(status, text).with_code(Some("messages"), Some("context_length_exceeded"))
             }
             ErrorBody::Context => {
                 Self::new(status, "prompt is too long: 210000 tokens > 200000 maximum")
             }
             ErrorBody::Policy => {
                 Self::new(status, "Your request was rejected by our safety system.")
-                    .coded(None, Some("content_policy_violation"))
+                    .with_code(None, Some("content_policy_violation"))
             }
             ErrorBody::Json | ErrorBody::Html | ErrorBody::Empty => usual,
         };
         if let Some(text) = &behaviour.text {
             problem.message.clone_from(text);
         }
-        problem.named(behaviour)
+        problem.with_marker_overrides(behaviour)
     }
 
     /// Applies the error type and code from the marker, if it has them.
-    pub fn named(mut self, behaviour: &Behaviour) -> Self {
+    pub fn with_marker_overrides(mut self, behaviour: &Behaviour) -> Self {
         self.kind = behaviour.error_type.clone().or(self.kind);
         self.code = behaviour.error_code.clone().or(self.code);
         self
     }
 
     /// Body of an HTTP error.
-    pub fn body(&self, vendor: Vendor, request_id: &str) -> String {
+    pub fn body(&self, vendor: SimVendor, request_id: &str) -> String {
         match vendor {
-            Vendor::Chat | Vendor::Responses => pretty(&self.chat_shape(), 4),
-            Vendor::Messages => {
+            SimVendor::Chat | SimVendor::Responses => pretty(&self.chat_shape(), 4),
+            SimVendor::Messages => {
                 let (kind, message) = (self.messages_type(), quote(&self.message));
                 format!(
                     r#"{{"type":"error","error":{{"type":{kind},"message":{message}}},"request_id":"{request_id}"}}"#
@@ -231,19 +231,19 @@ impl Problem {
     }
 
     /// Data of an error event in a stream.
-    pub fn event(&self, vendor: Vendor, request_id: &str) -> String {
+    pub fn event(&self, vendor: SimVendor, request_id: &str) -> String {
         let message = quote(&self.message);
         match vendor {
-            Vendor::Chat => self.chat_shape(),
+            SimVendor::Chat => self.chat_shape(),
             // The stream adds the rest of the event, because it numbers its events.
-            Vendor::Responses => {
+            SimVendor::Responses => {
                 let (param, code) = (
                     nullable(self.param.as_deref()),
                     nullable(self.code.as_deref()),
                 );
                 format!(r#""code":{code},"message":{message},"param":{param}"#)
             }
-            Vendor::Messages => {
+            SimVendor::Messages => {
                 let kind = self.messages_type();
                 format!(
                     r#"{{"type":"error","error":{{"details":null,"type":{kind},"message":{message}}},"request_id":"{request_id}"}}"#
@@ -270,7 +270,7 @@ impl Problem {
         quote(
             self.kind
                 .as_deref()
-                .unwrap_or_else(|| messages_type(self.status)),
+                .unwrap_or_else(|| messages_error_type(self.status)),
         )
     }
 }

@@ -5,12 +5,12 @@
 
 use tokio::time::Instant;
 
-use super::http::{Connection, Gone};
-use super::http2::Stream;
+use super::http::{ClientGone, SimConnection};
+use super::http2::SimHttp2Stream;
 
 /// How the client finds the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum SimFraming {
     /// `content-length`.
     Sized(usize),
     /// The last chunk; over HTTP/2, the end of the stream.
@@ -18,7 +18,7 @@ pub enum Framing {
 }
 
 /// The head of an answer.
-pub struct Head {
+pub struct SimResponseHead {
     pub status: u16,
     /// Header lines in lower case, each with its line end, without connection headers.
     pub lines: String,
@@ -26,7 +26,7 @@ pub struct Head {
 
 /// What happens to the connection or the stream after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum ConnectionAction {
     /// The answer ended properly in its framing; the next request may follow.
     Next,
     /// The answer breaks off: the connection closes; over HTTP/2 the stream is reset.
@@ -40,8 +40,8 @@ pub enum After {
 }
 
 pub enum Exchange<'a> {
-    Http1(&'a mut Connection),
-    Http2(Stream),
+    Http1(&'a mut SimConnection),
+    Http2(SimHttp2Stream),
 }
 
 impl Exchange<'_> {
@@ -49,10 +49,10 @@ impl Exchange<'_> {
     /// answer.
     pub async fn send_head(
         &mut self,
-        head: &Head,
-        framing: Framing,
+        head: &SimResponseHead,
+        framing: SimFraming,
         closes: bool,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.push_head(head, framing, closes).await,
             Self::Http2(stream) => stream.send_head(head, framing),
@@ -60,7 +60,11 @@ impl Exchange<'_> {
     }
 
     /// Sends a piece of the body: one chunk, or one DATA frame if it fits.
-    pub async fn send_piece(&mut self, bytes: &[u8], framing: Framing) -> Result<(), Gone> {
+    pub async fn send_piece(
+        &mut self,
+        bytes: &[u8],
+        framing: SimFraming,
+    ) -> Result<(), ClientGone> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -71,7 +75,7 @@ impl Exchange<'_> {
     }
 
     /// Writes all buffered bytes.
-    pub async fn flush(&mut self) -> Result<(), Gone> {
+    pub async fn flush(&mut self) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.flush().await,
             // The connection's own task does the writing, and already has all pieces.
@@ -80,7 +84,7 @@ impl Exchange<'_> {
     }
 
     /// Ends the body properly in its framing.
-    pub async fn end(&mut self, framing: Framing) -> Result<(), Gone> {
+    pub async fn end(&mut self, framing: SimFraming) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.push_end(framing).await,
             Self::Http2(stream) => stream.end(),
@@ -89,11 +93,11 @@ impl Exchange<'_> {
 
     /// Sends an invalid chunk. HTTP/2 has no chunks; there, the stream will be reset with
     /// `PROTOCOL_ERROR`.
-    pub async fn break_framing(&mut self) -> Result<(), Gone> {
+    pub async fn break_framing(&mut self) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.push_invalid_chunk().await,
             Self::Http2(stream) => {
-                stream.blame_protocol();
+                stream.set_protocol_error();
                 Ok(())
             }
         }
@@ -101,15 +105,15 @@ impl Exchange<'_> {
 
     /// Ends a body that is shorter than its `content-length`: by a close, or by the end of the
     /// stream.
-    pub async fn end_short(&mut self) -> Result<After, Gone> {
+    pub async fn end_short(&mut self) -> Result<ConnectionAction, ClientGone> {
         match self {
-            Self::Http1(connection) => connection.flush().await.map(|()| After::Close),
-            Self::Http2(stream) => stream.end().map(|()| After::Next),
+            Self::Http1(connection) => connection.flush().await.map(|()| ConnectionAction::Close),
+            Self::Http2(stream) => stream.end().map(|()| ConnectionAction::Next),
         }
     }
 
     /// Waits until `deadline`, or until the client disconnects.
-    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), Gone> {
+    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.pause_until(deadline).await,
             Self::Http2(stream) => stream.pause_until(deadline).await,
@@ -117,10 +121,10 @@ impl Exchange<'_> {
     }
 
     /// Waits until the client disconnects, without a time limit.
-    pub async fn gone(&mut self) -> Gone {
+    pub async fn wait_until_gone(&mut self) -> ClientGone {
         match self {
-            Self::Http1(connection) => connection.gone().await,
-            Self::Http2(stream) => stream.gone().await,
+            Self::Http1(connection) => connection.wait_until_gone().await,
+            Self::Http2(stream) => stream.wait_until_gone().await,
         }
     }
 }

@@ -11,21 +11,21 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until};
 
-use super::exchange::{After, Framing, Head};
+use super::exchange::{ConnectionAction, SimFraming, SimResponseHead};
 use super::socket::Socket;
 
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const MAX_HEAD_BYTES: usize = 64 * 1024;
+pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum length of a chunk's size line or of a trailer.
-const LINE_BYTES_MAX: usize = 4 * 1024;
+const MAX_LINE_BYTES: usize = 4 * 1024;
 /// Maximum number of bytes read ahead while an answer is being sent.
-const AHEAD_BYTES_MAX: usize = 256 * 1024;
+const MAX_READ_AHEAD_BYTES: usize = 256 * 1024;
 /// Number of output bytes that are buffered before a write.
-const OUT_BYTES: usize = 32 * 1024;
+const WRITE_BUFFER_BYTES: usize = 32 * 1024;
 
 /// A complete request.
 #[derive(Debug)]
-pub struct Request {
+pub struct SimRequest {
     /// `1.1` or `2`.
     pub version: &'static str,
     pub method: String,
@@ -37,7 +37,7 @@ pub struct Request {
     pub keeps_alive: bool,
 }
 
-impl Request {
+impl SimRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -74,21 +74,21 @@ impl From<io::Error> for ReadError {
 
 /// The client has disconnected.
 #[derive(Debug)]
-pub struct Gone;
+pub struct ClientGone;
 
-impl From<io::Error> for Gone {
+impl From<io::Error> for ClientGone {
     fn from(_: io::Error) -> Self {
         Self
     }
 }
 
-pub struct Connection {
+pub struct SimConnection {
     stream: Socket,
     input: BytesMut,
     output: Vec<u8>,
 }
 
-impl Connection {
+impl SimConnection {
     pub fn new(stream: Socket) -> Self {
         Self {
             stream,
@@ -97,12 +97,12 @@ impl Connection {
         }
     }
 
-    pub async fn read_request(&mut self) -> Result<Request, ReadError> {
+    pub async fn read_request(&mut self) -> Result<SimRequest, ReadError> {
         let head_length = loop {
             if let Some(at) = memmem::find(&self.input, b"\r\n\r\n") {
                 break at + 4;
             }
-            if self.input.len() > HEAD_BYTES_MAX {
+            if self.input.len() > MAX_HEAD_BYTES {
                 return Err(ReadError::Refused(431));
             }
             self.fill(4096).await?;
@@ -134,7 +134,7 @@ impl Connection {
     }
 
     async fn read_sized(&mut self, length: usize) -> Result<Bytes, ReadError> {
-        if length > BODY_BYTES_MAX {
+        if length > MAX_BODY_BYTES {
             return Err(ReadError::Refused(413));
         }
         while self.input.len() < length {
@@ -152,7 +152,7 @@ impl Connection {
             if size == 0 {
                 break;
             }
-            if size > BODY_BYTES_MAX - body.len() {
+            if size > MAX_BODY_BYTES - body.len() {
                 return Err(ReadError::Refused(413));
             }
             body.extend_from_slice(&self.read_sized(size).await?);
@@ -171,7 +171,7 @@ impl Connection {
                 self.input.advance(2);
                 return Ok(String::from_utf8_lossy(&line).into_owned());
             }
-            if self.input.len() > LINE_BYTES_MAX {
+            if self.input.len() > MAX_LINE_BYTES {
                 return Err(ReadError::Refused(400));
             }
             self.fill(4096).await?;
@@ -188,14 +188,14 @@ impl Connection {
 
     pub async fn push_head(
         &mut self,
-        head: &Head,
-        framing: Framing,
+        head: &SimResponseHead,
+        framing: SimFraming,
         closes: bool,
-    ) -> Result<(), Gone> {
-        let Head { status, lines } = head;
+    ) -> Result<(), ClientGone> {
+        let SimResponseHead { status, lines } = head;
         let framing = match framing {
-            Framing::Sized(length) => format!("content-length: {length}\r\n"),
-            Framing::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
+            SimFraming::Sized(length) => format!("content-length: {length}\r\n"),
+            SimFraming::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
         };
         let closes = if closes { "connection: close\r\n" } else { "" };
         let text = format!(
@@ -205,8 +205,12 @@ impl Connection {
         self.push(text.as_bytes()).await
     }
 
-    pub async fn push_piece(&mut self, bytes: &[u8], framing: Framing) -> Result<(), Gone> {
-        if framing != Framing::Chunked {
+    pub async fn push_piece(
+        &mut self,
+        bytes: &[u8],
+        framing: SimFraming,
+    ) -> Result<(), ClientGone> {
+        if framing != SimFraming::Chunked {
             return self.push(bytes).await;
         }
         self.push(format!("{:x}\r\n", bytes.len()).as_bytes())
@@ -215,49 +219,49 @@ impl Connection {
         self.push(b"\r\n").await
     }
 
-    pub async fn push_end(&mut self, framing: Framing) -> Result<(), Gone> {
-        if framing == Framing::Chunked {
+    pub async fn push_end(&mut self, framing: SimFraming) -> Result<(), ClientGone> {
+        if framing == SimFraming::Chunked {
             self.push(b"0\r\n\r\n").await?;
         }
         self.flush().await
     }
 
     /// Sends a chunk that no parser accepts.
-    pub async fn push_invalid_chunk(&mut self) -> Result<(), Gone> {
+    pub async fn push_invalid_chunk(&mut self) -> Result<(), ClientGone> {
         self.push(b"zz\r\nnot a chunk\r\n").await?;
         self.flush().await
     }
 
     /// Buffers bytes of an answer. They are sent once there are enough of them, or by
     /// [`Self::flush`].
-    async fn push(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn push(&mut self, bytes: &[u8]) -> Result<(), ClientGone> {
         self.output.extend_from_slice(bytes);
-        if self.output.len() >= OUT_BYTES {
+        if self.output.len() >= WRITE_BUFFER_BYTES {
             self.flush().await?;
         }
         Ok(())
     }
 
-    pub async fn flush(&mut self) -> Result<(), Gone> {
+    pub async fn flush(&mut self) -> Result<(), ClientGone> {
         let written = self.stream.write_all(&self.output).await;
         self.output.clear();
-        self.output.shrink_to(OUT_BYTES * 2);
+        self.output.shrink_to(WRITE_BUFFER_BYTES * 2);
         written?;
         // TLS may have buffered the last bytes.
         Ok(self.stream.flush().await?)
     }
 
     /// Waits until `deadline`, or until the client disconnects.
-    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), Gone> {
+    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), ClientGone> {
         let timer = sleep_until(deadline);
         tokio::pin!(timer);
         loop {
-            let has_room = self.input.len() < AHEAD_BYTES_MAX;
+            let has_room = self.input.len() < MAX_READ_AHEAD_BYTES;
             tokio::select! {
                 () = &mut timer => return Ok(()),
                 read = self.stream.read_buf(&mut self.input), if has_room => {
                     if read? == 0 {
-                        return Err(Gone);
+                        return Err(ClientGone);
                     }
                 }
             }
@@ -265,23 +269,23 @@ impl Connection {
     }
 
     /// Waits until the client disconnects, without a time limit.
-    pub async fn gone(&mut self) -> Gone {
+    pub async fn wait_until_gone(&mut self) -> ClientGone {
         loop {
             self.input.clear();
             match self.stream.read_buf(&mut self.input).await {
-                Ok(0) | Err(_) => return Gone,
+                Ok(0) | Err(_) => return ClientGone,
                 Ok(_) => {}
             }
         }
     }
 
     /// Responds to an unacceptable request, in no vendor's format.
-    pub async fn refuse(&mut self, status: u16) -> After {
+    pub async fn refuse(&mut self, status: u16) -> ConnectionAction {
         let head =
             format!("HTTP/1.1 {status} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         match self.push(head.as_bytes()).await {
-            Ok(()) if self.flush().await.is_ok() => After::Close,
-            _ => After::Closed,
+            Ok(()) if self.flush().await.is_ok() => ConnectionAction::Close,
+            _ => ConnectionAction::Closed,
         }
     }
 
@@ -297,7 +301,7 @@ impl Connection {
     }
 }
 
-fn parse_head(head: &[u8]) -> Option<Request> {
+fn parse_head(head: &[u8]) -> Option<SimRequest> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.trim_end_matches("\r\n").split("\r\n");
     let mut words = lines.next()?.split(' ');
@@ -307,7 +311,7 @@ fn parse_head(head: &[u8]) -> Option<Request> {
         let (name, value) = line.split_once(':')?;
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let mut request = Request {
+    let mut request = SimRequest {
         version: "1.1",
         method: method.to_owned(),
         target: target.to_owned(),

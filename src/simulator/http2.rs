@@ -19,61 +19,61 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::exchange::{After, Exchange, Framing, Head};
-use super::http::{BODY_BYTES_MAX, Gone, HEAD_BYTES_MAX, ReadError, Request};
-use super::play;
-use super::socket::{Socket, State};
-use super::vendor::Server;
+use super::exchange::{ConnectionAction, Exchange, SimFraming, SimResponseHead};
+use super::http::{ClientGone, MAX_BODY_BYTES, MAX_HEAD_BYTES, ReadError, SimRequest};
+use super::sender;
+use super::socket::{Socket, SocketState};
+use super::vendor::SimServer;
 
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 /// Maximum number of bytes of one answer that may wait to be written.
-const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
+const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes per send: the default size of one DATA frame.
-const PIECE_BYTES_MAX: usize = 16 * 1024;
+const MAX_PIECE_BYTES: usize = 16 * 1024;
 /// Maximum number of aborts that wait for the connection.
-const BREAKS_MAX: usize = 64;
+const MAX_PENDING_ABORTS: usize = 64;
 
 /// An abort of an answer, to be done once all data before it has been written.
-struct Break {
+struct StreamAbort {
     /// Dropping the stream makes the library reset it, so it must live until then.
-    stream: Stream,
-    after: After,
+    stream: SimHttp2Stream,
+    after: ConnectionAction,
 }
 
 /// Serves one connection until it ends.
-pub async fn serve(socket: Socket, server: Arc<Server>) {
+pub async fn serve(socket: Socket, server: Arc<SimServer>) {
     let state = socket.state();
     let streams_max = server
         .options
         .tls
         .as_ref()
-        .map_or(super::H2_STREAMS, |tls| tls.h2_streams);
+        .map_or(super::DEFAULT_H2_STREAMS, |tls| tls.h2_streams);
     let handshake = Builder::new()
         .max_concurrent_streams(streams_max)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
-        .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
+        .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
+        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
         .handshake::<_, Bytes>(socket);
     let Ok(mut connection) = handshake.await else {
         return;
     };
-    let (breaks, mut broken) = mpsc::channel(BREAKS_MAX);
+    let (breaks, mut broken) = mpsc::channel(MAX_PENDING_ABORTS);
     let mut answers = JoinSet::new();
     let mut last = None;
-    while let Some(event) = next(&mut connection, &mut broken, &state).await {
+    while let Some(event) = next_event(&mut connection, &mut broken, &state).await {
         match event {
-            Event::Request(request, reply) => {
+            SimHttp2Event::Request(request, reply) => {
                 let (server, breaks) = (Arc::clone(&server), breaks.clone());
-                answers.spawn(answer(request, Stream::new(reply), server, breaks));
+                answers.spawn(answer(request, SimHttp2Stream::new(reply), server, breaks));
             }
-            Event::Break(Break {
+            SimHttp2Event::Break(StreamAbort {
                 mut stream,
-                after: After::Close,
+                after: ConnectionAction::Close,
             }) => stream.reset(),
-            Event::Break(Break { stream, after }) => {
-                if after == After::Reset {
+            SimHttp2Event::Break(StreamAbort { stream, after }) => {
+                if after == ConnectionAction::Reset {
                     state.reset_on_close();
                 }
                 last = Some(stream);
@@ -88,22 +88,22 @@ pub async fn serve(socket: Socket, server: Arc<Server>) {
     while answers.join_next().await.is_some() {}
 }
 
-enum Event {
+enum SimHttp2Event {
     Request(http::Request<RecvStream>, SendResponse<Bytes>),
-    Break(Break),
+    Break(StreamAbort),
 }
 
 /// The next event; `None` once the connection has ended.
-async fn next(
+async fn next_event(
     connection: &mut Connection<Socket, Bytes>,
-    broken: &mut mpsc::Receiver<Break>,
-    state: &State,
-) -> Option<Event> {
+    broken: &mut mpsc::Receiver<StreamAbort>,
+    state: &SocketState,
+) -> Option<SimHttp2Event> {
     poll_fn(|cx| {
         // This call also writes the data that the streams have queued.
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok((request, reply)))) => {
-                return Poll::Ready(Some(Event::Request(request, reply)));
+                return Poll::Ready(Some(SimHttp2Event::Request(request, reply)));
             }
             Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(None),
             Poll::Pending => {}
@@ -111,48 +111,50 @@ async fn next(
         if state.is_blocked() {
             return Poll::Pending;
         }
-        broken.poll_recv(cx).map(|order| order.map(Event::Break))
+        broken
+            .poll_recv(cx)
+            .map(|order| order.map(SimHttp2Event::Break))
     })
     .await
 }
 
 async fn answer(
     request: http::Request<RecvStream>,
-    stream: Stream,
-    server: Arc<Server>,
-    breaks: mpsc::Sender<Break>,
+    stream: SimHttp2Stream,
+    server: Arc<SimServer>,
+    breaks: mpsc::Sender<StreamAbort>,
 ) {
     let mut exchange = Exchange::Http2(stream);
-    let after = match read(request).await {
-        Ok(request) => play::play(&mut exchange, &server, request).await,
-        Err(ReadError::Closed) => After::Closed,
+    let after = match read_request(request).await {
+        Ok(request) => sender::answer_request(&mut exchange, &server, request).await,
+        Err(ReadError::Closed) => ConnectionAction::Closed,
         Err(ReadError::Refused(status)) => {
-            let head = Head {
+            let head = SimResponseHead {
                 status,
                 lines: String::new(),
             };
-            let framing = Framing::Sized(0);
+            let framing = SimFraming::Sized(0);
             match exchange.send_head(&head, framing, false).await {
                 Ok(()) => exchange
                     .end(framing)
                     .await
-                    .map_or(After::Closed, |()| After::Next),
-                Err(Gone) => After::Closed,
+                    .map_or(ConnectionAction::Closed, |()| ConnectionAction::Next),
+                Err(ClientGone) => ConnectionAction::Closed,
             }
         }
     };
     let Exchange::Http2(stream) = exchange else {
         return;
     };
-    if matches!(after, After::Next | After::Closed) {
+    if matches!(after, ConnectionAction::Next | ConnectionAction::Closed) {
         return;
     }
     // Without a connection there is nothing to abort.
-    let _ = breaks.send(Break { stream, after }).await;
+    let _ = breaks.send(StreamAbort { stream, after }).await;
 }
 
 /// Reads a complete request.
-async fn read(request: http::Request<RecvStream>) -> Result<Request, ReadError> {
+async fn read_request(request: http::Request<RecvStream>) -> Result<SimRequest, ReadError> {
     let (head, mut incoming) = request.into_parts();
     let authority = head.uri.authority().ok_or(ReadError::Refused(400))?;
     let mut headers = vec![(":authority".to_owned(), authority.to_string())];
@@ -166,7 +168,7 @@ async fn read(request: http::Request<RecvStream>) -> Result<Request, ReadError> 
     let mut body = BytesMut::new();
     while let Some(piece) = incoming.data().await {
         let piece = piece.map_err(|_| ReadError::Closed)?;
-        if piece.len() > BODY_BYTES_MAX - body.len() {
+        if piece.len() > MAX_BODY_BYTES - body.len() {
             return Err(ReadError::Refused(413));
         }
         body.extend_from_slice(&piece);
@@ -175,7 +177,7 @@ async fn read(request: http::Request<RecvStream>) -> Result<Request, ReadError> 
             .release_capacity(piece.len())
             .map_err(|_| ReadError::Closed)?;
     }
-    Ok(Request {
+    Ok(SimRequest {
         version: "2",
         method: head.method.as_str().to_owned(),
         target: head
@@ -189,7 +191,7 @@ async fn read(request: http::Request<RecvStream>) -> Result<Request, ReadError> 
 }
 
 /// The response side of one stream.
-pub struct Stream {
+pub struct SimHttp2Stream {
     reply: SendResponse<Bytes>,
     /// Set once the head has been sent.
     body: Option<SendStream<Bytes>>,
@@ -197,7 +199,7 @@ pub struct Stream {
     reason: Reason,
 }
 
-impl Stream {
+impl SimHttp2Stream {
     fn new(reply: SendResponse<Bytes>) -> Self {
         Self {
             reply,
@@ -206,7 +208,11 @@ impl Stream {
         }
     }
 
-    pub fn send_head(&mut self, head: &Head, framing: Framing) -> Result<(), Gone> {
+    pub fn send_head(
+        &mut self,
+        head: &SimResponseHead,
+        framing: SimFraming,
+    ) -> Result<(), ClientGone> {
         let mut response = Response::new(());
         *response.status_mut() =
             StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -221,52 +227,52 @@ impl Stream {
                 headers.append(name, value);
             }
         }
-        if let Framing::Sized(length) = framing {
+        if let SimFraming::Sized(length) = framing {
             headers.insert(http::header::CONTENT_LENGTH, length.into());
         }
         self.body = Some(
             self.reply
                 .send_response(response, false)
-                .map_err(|_| Gone)?,
+                .map_err(|_| ClientGone)?,
         );
         Ok(())
     }
 
     /// Sends bytes as the client's flow control window allows.
-    pub async fn send_piece(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
-        let body = self.body.as_mut().ok_or(Gone)?;
+    pub async fn send_piece(&mut self, mut bytes: &[u8]) -> Result<(), ClientGone> {
+        let body = self.body.as_mut().ok_or(ClientGone)?;
         while !bytes.is_empty() {
-            body.reserve_capacity(bytes.len().min(PIECE_BYTES_MAX));
+            body.reserve_capacity(bytes.len().min(MAX_PIECE_BYTES));
             // The library wakes this task only for additional capacity, not for existing capacity.
             while body.capacity() == 0 {
                 match poll_fn(|cx| body.poll_capacity(cx)).await {
                     Some(Ok(_)) => {}
-                    Some(Err(_)) | None => return Err(Gone),
+                    Some(Err(_)) | None => return Err(ClientGone),
                 }
             }
             let (piece, rest) =
-                bytes.split_at(body.capacity().min(bytes.len()).min(PIECE_BYTES_MAX));
+                bytes.split_at(body.capacity().min(bytes.len()).min(MAX_PIECE_BYTES));
             body.send_data(Bytes::copy_from_slice(piece), false)
-                .map_err(|_| Gone)?;
+                .map_err(|_| ClientGone)?;
             bytes = rest;
         }
         Ok(())
     }
 
-    pub fn end(&mut self) -> Result<(), Gone> {
+    pub fn end(&mut self) -> Result<(), ClientGone> {
         self.body
             .as_mut()
-            .ok_or(Gone)?
+            .ok_or(ClientGone)?
             .send_data(Bytes::new(), true)
-            .map_err(|_| Gone)
+            .map_err(|_| ClientGone)
     }
 
     /// Makes a later reset report a protocol error instead of an internal error.
-    pub fn blame_protocol(&mut self) {
+    pub fn set_protocol_error(&mut self) {
         self.reason = Reason::PROTOCOL_ERROR;
     }
 
-    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), Gone> {
+    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), ClientGone> {
         let mut timer = pin!(sleep_until(deadline));
         poll_fn(|cx| match self.poll_reset(cx) {
             Poll::Ready(gone) => Poll::Ready(Err(gone)),
@@ -275,17 +281,17 @@ impl Stream {
         .await
     }
 
-    pub async fn gone(&mut self) -> Gone {
+    pub async fn wait_until_gone(&mut self) -> ClientGone {
         poll_fn(|cx| self.poll_reset(cx)).await
     }
 
     /// Ready once the client has reset the stream, or the connection has ended.
-    fn poll_reset(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Gone> {
+    fn poll_reset(&mut self, cx: &mut std::task::Context<'_>) -> Poll<ClientGone> {
         let reset = match &mut self.body {
             Some(body) => body.poll_reset(cx),
             None => self.reply.poll_reset(cx),
         };
-        reset.map(|_| Gone)
+        reset.map(|_| ClientGone)
     }
 
     fn reset(&mut self) {

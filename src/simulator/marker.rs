@@ -4,7 +4,7 @@
 //! cannot parse.
 
 /// Keys and values of the first marker in `text`, in order; empty if there is no marker.
-pub fn read(text: &str) -> Result<Vec<(&str, String)>, String> {
+pub fn parse(text: &str) -> Result<Vec<(&str, String)>, String> {
     let mut pairs = Vec::new();
     let Some(mut rest) = after_start(text) else {
         return Ok(pairs);
@@ -17,7 +17,7 @@ pub fn read(text: &str) -> Result<Vec<(&str, String)>, String> {
         let (key, after_key) = rest
             .split_once('=')
             .filter(|(key, _)| !key.is_empty() && key.bytes().all(is_key_byte))
-            .ok_or_else(|| format!("expected key=value at {:?}", head(rest)))?;
+            .ok_or_else(|| format!("expected key=value at {:?}", excerpt(rest)))?;
         let (value, after_value) = read_value(key, after_key)?;
         pairs.push((key, value));
         rest = after_value;
@@ -96,7 +96,7 @@ fn json_end(text: &str) -> Option<usize> {
     None
 }
 
-fn head(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(20).collect()
 }
 
@@ -106,12 +106,12 @@ fn unclosed(key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::read;
+    use super::parse;
 
     #[test]
     fn values_may_be_words_quoted_or_json() {
         let text = r#"hello [[sim a=1 b="x ]] \"y\"" c='{"k": 1}' d={"k":"}]]"} f=[[1],"]"] e=]] [[sim g=2]]"#;
-        let pairs = read(text).unwrap_or_default();
+        let pairs = parse(text).unwrap_or_default();
         let want = [
             ("a", "1"),
             ("b", "x ]] \"y\""),
@@ -125,10 +125,10 @@ mod tests {
 
     #[test]
     fn an_unreadable_marker_is_an_error_and_a_lookalike_is_none() {
-        assert!(read("[[sim a=1").is_err());
-        assert!(read("[[sim a]]").is_err());
-        assert!(read("[[sim a=\"1]]").is_err());
-        assert_eq!(read("[[simple a=1]]"), Ok(Vec::new()));
-        assert_eq!(read("[[sim]]"), Ok(Vec::new()));
+        assert!(parse("[[sim a=1").is_err());
+        assert!(parse("[[sim a]]").is_err());
+        assert!(parse("[[sim a=\"1]]").is_err());
+        assert_eq!(parse("[[simple a=1]]"), Ok(Vec::new()));
+        assert_eq!(parse("[[sim]]"), Ok(Vec::new()));
     }
 }

@@ -6,34 +6,34 @@ mod blocks;
 
 use std::ops::Range;
 
-use super::answer::Answer;
-use super::behaviour::{Behaviour, Calls, Refusal, UsageMode};
+use super::answer::SimulatedAnswer;
+use super::behaviour::{Behaviour, RefusalMode, ToolCallMode, UsageMode};
 use super::json::quote;
-use super::part::Part;
-use super::request::Turn;
-use super::usage::Usage;
+use super::part::SimPart;
+use super::request::SimTurn;
+use super::usage::SimUsage;
 
 #[derive(Debug)]
-pub struct Reply {
-    turn: Turn,
+pub struct SimMessagesReply {
+    turn: SimTurn,
     behaviour: Behaviour,
-    answer: Answer,
+    answer: SimulatedAnswer,
     /// The unique part of every id.
     serial: String,
-    blocks: Vec<Block>,
-    steps: Vec<Step>,
+    blocks: Vec<SimBlock>,
+    steps: Vec<SimMessagesEvent>,
 }
 
 /// A block, by the index of its part; a search has two blocks.
 #[derive(Clone, Copy, Debug)]
-enum Block {
+enum SimBlock {
     Part(usize),
     Result(usize),
 }
 
 /// One event of a stream before it is encoded; small, because streams can be long.
 #[derive(Debug)]
-enum Step {
+enum SimMessagesEvent {
     Start,
     Unknown,
     Ping,
@@ -51,18 +51,18 @@ enum Step {
     Stop,
 }
 
-impl Reply {
-    pub fn new(turn: Turn, behaviour: Behaviour, serial: String) -> Self {
-        let answer = Answer::new(&turn, &behaviour);
+impl SimMessagesReply {
+    pub fn new(turn: SimTurn, behaviour: Behaviour, serial: String) -> Self {
+        let answer = SimulatedAnswer::new(&turn, &behaviour);
         let mut blocks = Vec::with_capacity(answer.parts.len());
         for (index, part) in answer.parts.iter().enumerate() {
-            blocks.push(Block::Part(index));
-            blocks.extend(matches!(part, Part::Search(_)).then_some(Block::Result(index)));
+            blocks.push(SimBlock::Part(index));
+            blocks.extend(matches!(part, SimPart::Search(_)).then_some(SimBlock::Result(index)));
         }
-        if behaviour.refusal == Refusal::Instead {
+        if behaviour.refusal == RefusalMode::Instead {
             // In a refusal the vendor shows its thinking, but no output.
             blocks
-                .retain(|block| matches!(block, Block::Part(part) if matches!(answer.parts[*part], Part::Thinking(_))));
+                .retain(|block| matches!(block, SimBlock::Part(part) if matches!(answer.parts[*part], SimPart::Thinking(_))));
         }
         let mut reply = Self {
             turn,
@@ -108,14 +108,14 @@ impl Reply {
         self.steps.len()
     }
 
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> SimUsage {
         self.answer.usage
     }
 
     /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
-            Some(Step::Delta(_, range)) => range.len(),
+            Some(SimMessagesEvent::Delta(_, range)) => range.len(),
             _ => 0,
         }
     }
@@ -123,24 +123,24 @@ impl Reply {
     /// Name and data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<(&'static str, String)> {
         let (name, fields) = match self.steps.get(index)? {
-            Step::Start => ("message_start", self.start()),
-            Step::Unknown => ("sim_unknown", r#","n":1"#.to_owned()),
-            Step::Ping => return Some(("ping", r#"{"type": "ping"}"#.to_owned())),
-            Step::BlockStart(block) => {
+            SimMessagesEvent::Start => ("message_start", self.start()),
+            SimMessagesEvent::Unknown => ("sim_unknown", r#","n":1"#.to_owned()),
+            SimMessagesEvent::Ping => return Some(("ping", r#"{"type": "ping"}"#.to_owned())),
+            SimMessagesEvent::BlockStart(block) => {
                 let content = self.empty_block(*block);
                 (
                     "content_block_start",
                     format!(r#","index":{block},"content_block":{content}"#),
                 )
             }
-            Step::Delta(block, range) => {
+            SimMessagesEvent::Delta(block, range) => {
                 let delta = self.delta(*block, range.clone());
                 (
                     "content_block_delta",
                     format!(r#","index":{block},"delta":{delta}"#),
                 )
             }
-            Step::Signature(block) => {
+            SimMessagesEvent::Signature(block) => {
                 let signature = self.signature(*block);
                 let delta = format!(r#"{{"type":"signature_delta","signature":"{signature}"}}"#);
                 (
@@ -148,8 +148,8 @@ impl Reply {
                     format!(r#","index":{block},"delta":{delta}"#),
                 )
             }
-            Step::Citation(block, number) => {
-                let Part::Text(text) = self.part(*block) else {
+            SimMessagesEvent::Citation(block, number) => {
+                let SimPart::Text(text) = self.part(*block) else {
                     return None;
                 };
                 let citation = self.citation(*block, text.sources.get(*number)?);
@@ -159,8 +159,8 @@ impl Reply {
                     format!(r#","index":{block},"delta":{delta}"#),
                 )
             }
-            Step::Odd(block) => {
-                let Part::Unknown(kind) = self.part(*block) else {
+            SimMessagesEvent::Odd(block) => {
+                let SimPart::Unknown(kind) = self.part(*block) else {
                     return None;
                 };
                 let delta = format!(
@@ -172,8 +172,10 @@ impl Reply {
                     format!(r#","index":{block},"delta":{delta}"#),
                 )
             }
-            Step::BlockStop(block) => ("content_block_stop", format!(r#","index":{block}"#)),
-            Step::Report => {
+            SimMessagesEvent::BlockStop(block) => {
+                ("content_block_stop", format!(r#","index":{block}"#))
+            }
+            SimMessagesEvent::Report => {
                 let usage = match self.answer.usage.mode {
                     UsageMode::Before => self.answer.usage,
                     _ => self.answer.usage.partial(index + 1, self.steps.len()),
@@ -184,8 +186,8 @@ impl Reply {
                     format!(r#","delta":{{"stop_reason":null,"stop_sequence":null}}{usage}"#),
                 )
             }
-            Step::Finish => ("message_delta", self.finish()),
-            Step::Stop => ("message_stop", String::new()),
+            SimMessagesEvent::Finish => ("message_delta", self.finish()),
+            SimMessagesEvent::Stop => ("message_stop", String::new()),
         };
         let unknown = self.behaviour.unknown_field();
         // The vendor pads its events with spaces before the last brace.
@@ -197,60 +199,60 @@ impl Reply {
     }
 
     fn plan(&mut self) {
-        let mut steps = vec![Step::Start];
+        let mut steps = vec![SimMessagesEvent::Start];
         if self.behaviour.unknown {
-            steps.push(Step::Unknown);
+            steps.push(SimMessagesEvent::Unknown);
         }
         if self.answer.usage.mode == UsageMode::Before {
-            steps.push(Step::Report);
+            steps.push(SimMessagesEvent::Report);
         }
         for index in 0..self.blocks.len() {
-            steps.push(Step::BlockStart(index));
+            steps.push(SimMessagesEvent::BlockStart(index));
             if index == 0 {
-                steps.push(Step::Ping);
+                steps.push(SimMessagesEvent::Ping);
             }
             self.plan_block(index, &mut steps);
-            steps.push(Step::BlockStop(index));
+            steps.push(SimMessagesEvent::BlockStop(index));
         }
         if !self.behaviour.nofinish {
-            steps.push(Step::Finish);
+            steps.push(SimMessagesEvent::Finish);
             if self.answer.usage.mode == UsageMode::Twice {
-                steps.push(Step::Finish);
+                steps.push(SimMessagesEvent::Finish);
             }
             if !self.behaviour.nodone {
-                steps.push(Step::Stop);
+                steps.push(SimMessagesEvent::Stop);
             }
         }
         self.steps = steps;
     }
 
-    fn plan_block(&self, index: usize, steps: &mut Vec<Step>) {
+    fn plan_block(&self, index: usize, steps: &mut Vec<SimMessagesEvent>) {
         let reports = self.answer.usage.mode == UsageMode::Every;
         let part = self.part(index);
         let ranges = match part {
-            Part::Thinking(thought) if thought.omitted => Vec::new(),
-            Part::Call(_) if self.behaviour.calls == Calls::Whole => Vec::new(),
-            Part::Search(_) if matches!(self.blocks[index], Block::Result(_)) => Vec::new(),
-            Part::Search(search) => {
+            SimPart::Thinking(thought) if thought.omitted => Vec::new(),
+            SimPart::Call(_) if self.behaviour.calls == ToolCallMode::Whole => Vec::new(),
+            SimPart::Search(_) if matches!(self.blocks[index], SimBlock::Result(_)) => Vec::new(),
+            SimPart::Search(search) => {
                 std::iter::once(0..blocks::search_input(search).len()).collect()
             }
             _ => self.answer.pieces(part),
         };
-        let is_input = matches!(part, Part::Call(_) | Part::Search(_)) && !ranges.is_empty();
+        let is_input = matches!(part, SimPart::Call(_) | SimPart::Search(_)) && !ranges.is_empty();
         if is_input {
             // The vendor starts every tool input with an empty piece.
-            steps.push(Step::Delta(index, 0..0));
+            steps.push(SimMessagesEvent::Delta(index, 0..0));
         }
         for range in ranges {
-            steps.push(Step::Delta(index, range));
-            steps.extend(reports.then_some(Step::Report));
+            steps.push(SimMessagesEvent::Delta(index, range));
+            steps.extend(reports.then_some(SimMessagesEvent::Report));
         }
         match part {
-            Part::Thinking(_) => steps.push(Step::Signature(index)),
-            Part::Text(text) => {
-                steps.extend((0..text.sources.len()).map(|number| Step::Citation(index, number)))
-            }
-            Part::Unknown(_) => steps.push(Step::Odd(index)),
+            SimPart::Thinking(_) => steps.push(SimMessagesEvent::Signature(index)),
+            SimPart::Text(text) => steps.extend(
+                (0..text.sources.len()).map(|number| SimMessagesEvent::Citation(index, number)),
+            ),
+            SimPart::Unknown(_) => steps.push(SimMessagesEvent::Odd(index)),
             _ => {}
         }
     }
@@ -282,17 +284,17 @@ impl Reply {
         format!(r#","delta":{{"stop_reason":{stop},"stop_sequence":{sequence}{details}}}{usage}"#)
     }
 
-    fn part(&self, index: usize) -> &Part {
-        let (Block::Part(part) | Block::Result(part)) = self.blocks[index];
+    fn part(&self, index: usize) -> &SimPart {
+        let (SimBlock::Part(part) | SimBlock::Result(part)) = self.blocks[index];
         &self.answer.parts[part]
     }
 
     fn delta(&self, index: usize, range: Range<usize>) -> String {
         let search;
         let (kind, field, whole) = match self.part(index) {
-            Part::Thinking(_) => ("thinking_delta", "thinking", self.shown(index)),
-            Part::Call(call) => ("input_json_delta", "partial_json", call.args.as_str()),
-            Part::Search(written) => {
+            SimPart::Thinking(_) => ("thinking_delta", "thinking", self.visible_output(index)),
+            SimPart::Call(call) => ("input_json_delta", "partial_json", call.args.as_str()),
+            SimPart::Search(written) => {
                 search = blocks::search_input(written);
                 ("input_json_delta", "partial_json", search.as_str())
             }
@@ -328,7 +330,7 @@ impl Reply {
         let text = behaviour
             .text
             .as_ref()
-            .filter(|_| behaviour.refusal == Refusal::Instead);
+            .filter(|_| behaviour.refusal == RefusalMode::Instead);
         let words = behaviour
             .explanation
             .as_ref()

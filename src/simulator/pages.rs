@@ -2,20 +2,20 @@
 //!
 //! It must not count requests for these pages.
 
-use super::exchange::{Exchange, Framing, Head};
-use super::http::{Gone, Request};
-use super::vendor::Server;
+use super::exchange::{Exchange, SimFraming, SimResponseHead};
+use super::http::{ClientGone, SimRequest};
+use super::vendor::SimServer;
 
-pub fn is_page(request: &Request) -> bool {
+pub fn is_page(request: &SimRequest) -> bool {
     request.path().starts_with("/_sim/")
 }
 
 /// Responds to a request for one of the simulator's own pages.
 pub async fn answer(
     exchange: &mut Exchange<'_>,
-    server: &Server,
-    request: &Request,
-) -> Result<(), Gone> {
+    server: &SimServer,
+    request: &SimRequest,
+) -> Result<(), ClientGone> {
     let (status, body) = match (request.method.as_str(), request.path()) {
         ("GET", "/_sim/stats") => (200, server.stats.summary().to_string()),
         ("GET", "/_sim/requests") => {
@@ -31,11 +31,11 @@ pub async fn answer(
         }
         _ => (404, r#"{"error":"no such simulator page"}"#.to_owned()),
     };
-    let head = Head {
+    let head = SimResponseHead {
         status,
         lines: "content-type: application/json\r\n".to_owned(),
     };
-    let framing = Framing::Sized(body.len());
+    let framing = SimFraming::Sized(body.len());
     exchange.send_head(&head, framing, false).await?;
     exchange.send_piece(body.as_bytes(), framing).await?;
     exchange.end(framing).await

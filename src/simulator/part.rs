@@ -5,38 +5,38 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-const PARTS_MAX: usize = 256;
+const MAX_PARTS: usize = 256;
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Part {
-    Thinking(Thought),
+pub enum SimPart {
+    Thinking(SimThinking),
     /// Thinking that only the vendor can decode.
     Redacted,
-    Text(Text),
+    Text(SimText),
     /// The chat vendor's refusal text.
     Refusal(String),
-    Call(Call),
+    Call(SimToolCall),
     /// A search that the vendor ran itself, with its results.
-    Search(Search),
+    Search(SimSearch),
     /// A block of an unknown type.
     Unknown(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Thought {
+pub struct SimThinking {
     pub text: String,
     /// Whether only the signature is shown.
     pub omitted: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Text {
+pub struct SimText {
     pub text: String,
-    pub sources: Vec<Source>,
+    pub sources: Vec<SimSource>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Call {
+pub struct SimToolCall {
     /// The id of the call, if the marker set it.
     pub id: Option<String>,
     pub name: String,
@@ -45,15 +45,15 @@ pub struct Call {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Search {
+pub struct SimSearch {
     pub query: String,
-    pub hits: Vec<Source>,
+    pub hits: Vec<SimSource>,
     pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Source {
+pub struct SimSource {
     pub url: String,
     #[serde(default)]
     pub title: String,
@@ -62,7 +62,7 @@ pub struct Source {
     pub cited: String,
 }
 
-impl Part {
+impl SimPart {
     /// The text that is produced piece by piece and counted as output.
     pub fn output(&self) -> &str {
         match self {
@@ -88,7 +88,7 @@ impl Part {
 /// One element of the marker's list: one of the seven kinds, and its members.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written<'a> {
+struct SimPartSpec<'a> {
     thinking: Option<String>,
     #[serde(default)]
     omitted: bool,
@@ -96,7 +96,7 @@ struct Written<'a> {
     redacted: bool,
     text: Option<String>,
     #[serde(default)]
-    citations: Vec<Source>,
+    citations: Vec<SimSource>,
     refusal: Option<String>,
     tool: Option<String>,
     #[serde(borrow)]
@@ -104,23 +104,23 @@ struct Written<'a> {
     id: Option<String>,
     search: Option<String>,
     #[serde(default)]
-    hits: Vec<Source>,
+    hits: Vec<SimSource>,
     error: Option<String>,
     unknown: Option<String>,
 }
 
 /// Parses the marker's list of parts.
-pub fn read(text: &str) -> Result<Vec<Part>, String> {
-    let written: Vec<Written<'_>> =
+pub fn parse(text: &str) -> Result<Vec<SimPart>, String> {
+    let written: Vec<SimPartSpec<'_>> =
         serde_json::from_str(text).map_err(|error| format!("'blocks': {error}"))?;
-    if written.len() > PARTS_MAX {
-        return Err(format!("'blocks' has more than {PARTS_MAX} elements"));
+    if written.len() > MAX_PARTS {
+        return Err(format!("'blocks' has more than {MAX_PARTS} elements"));
     }
     written.into_iter().map(part).collect()
 }
 
-fn part(written: Written<'_>) -> Result<Part, String> {
-    let Written {
+fn part(written: SimPartSpec<'_>) -> Result<SimPart, String> {
+    let SimPartSpec {
         thinking,
         omitted,
         redacted,
@@ -136,24 +136,24 @@ fn part(written: Written<'_>) -> Result<Part, String> {
         unknown,
     } = written;
     let kinds = [
-        thinking.map(|text| Part::Thinking(Thought { text, omitted })),
-        redacted.then_some(Part::Redacted),
+        thinking.map(|text| SimPart::Thinking(SimThinking { text, omitted })),
+        redacted.then_some(SimPart::Redacted),
         text.map(|text| {
-            Part::Text(Text {
+            SimPart::Text(SimText {
                 text,
                 sources: citations,
             })
         }),
-        refusal.map(Part::Refusal),
+        refusal.map(SimPart::Refusal),
         tool.map(|name| {
-            Part::Call(Call {
+            SimPart::Call(SimToolCall {
                 id,
                 name,
                 args: arguments(args),
             })
         }),
-        search.map(|query| Part::Search(Search { query, hits, error })),
-        unknown.map(Part::Unknown),
+        search.map(|query| SimPart::Search(SimSearch { query, hits, error })),
+        unknown.map(SimPart::Unknown),
     ];
     let mut found = kinds.into_iter().flatten();
     match (found.next(), found.next()) {

@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use super::checks::models;
 use super::count;
-use super::errors::{Problem, Vendor};
+use super::errors::{SimVendor, SimulatedError};
 use super::marker;
-use super::responses::Offered;
+use super::responses::SimResponsesOptions;
 
-const CHOICES_MAX: u64 = 128;
+const MAX_CHOICES: u64 = 128;
 const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
 
 /// The body of a call, parsed as far as every answer needs it.
-pub struct Asked {
-    pub turn: Turn,
+pub struct SimParsedBody {
+    pub turn: SimTurn,
     /// The whole body, for the checks.
     pub body: Value,
 }
 
 /// The members of a request body that determine the answer.
 #[derive(Debug)]
-pub struct Turn {
-    pub vendor: Vendor,
+pub struct SimTurn {
+    pub vendor: SimVendor,
     pub model: String,
     pub stream: bool,
     /// Chat: whether the caller wants the usage chunk.
@@ -45,10 +45,10 @@ pub struct Turn {
     /// Input tokens as the vendor counts them.
     pub input_tokens: u64,
     /// Responses: further options of the request.
-    pub offered: Offered,
+    pub offered: SimResponsesOptions,
 }
 
-impl Turn {
+impl SimTurn {
     /// The vendor's padding of an event, which hides the size of its content.
     pub fn padding(&self, index: usize) -> String {
         match self.obfuscation {
@@ -61,38 +61,38 @@ impl Turn {
     }
 }
 
-pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
-    let value: Value = serde_json::from_slice(body).map_err(|_| Problem::chat_not_json())?;
+pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| SimulatedError::chat_not_json())?;
     let model = value["model"]
         .as_str()
-        .ok_or_else(Problem::chat_without_model)?;
+        .ok_or_else(SimulatedError::chat_without_model)?;
     let messages = match value.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
-        Some(Value::Array(_)) => return Err(Problem::chat_empty_messages()),
-        _ => return Err(Problem::chat_missing("messages")),
+        Some(Value::Array(_)) => return Err(SimulatedError::chat_empty_messages()),
+        _ => return Err(SimulatedError::chat_missing("messages")),
     };
     if model.starts_with("missing-") {
-        return Err(Problem::chat_no_such_model(model));
+        return Err(SimulatedError::chat_no_such_model(model));
     }
     let options = &value["stream_options"];
     let stream = value["stream"] == true;
     if options.is_object() && !stream {
-        return Err(Problem::chat_stream_options());
+        return Err(SimulatedError::chat_stream_options());
     }
     let choices = match &value["n"] {
         Value::Null => 1,
         n => n
             .as_u64()
-            .filter(|n| (1..=CHOICES_MAX).contains(n))
-            .ok_or_else(Problem::chat_bad_n)?,
+            .filter(|n| (1..=MAX_CHOICES).contains(n))
+            .ok_or_else(SimulatedError::chat_bad_n)?,
     };
     let tier = value["service_tier"]
         .as_str()
         .filter(|tier| matches!(*tier, "flex" | "priority"));
     let last = messages.last().unwrap_or(&Value::Null);
     let is_result = matches!(last["role"].as_str(), Some("tool" | "function"));
-    let turn = Turn {
-        vendor: Vendor::Chat,
+    let turn = SimTurn {
+        vendor: SimVendor::Chat,
         model: model.to_owned(),
         stream,
         include_usage: options["include_usage"] == true,
@@ -106,19 +106,19 @@ pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
         service_tier: tier.unwrap_or("default").to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
-        input_tokens: count::input_tokens(Vendor::Chat, model, &value, body.len()),
-        offered: Offered::default(),
+        input_tokens: count::input_tokens(SimVendor::Chat, model, &value, body.len()),
+        offered: SimResponsesOptions::default(),
     };
-    Ok(Asked { turn, body: value })
+    Ok(SimParsedBody { turn, body: value })
 }
 
-pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
-    let value: Value = serde_json::from_slice(body).map_err(|_| Problem::chat_not_json())?;
+pub fn read_responses(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| SimulatedError::chat_not_json())?;
     let model = value["model"]
         .as_str()
-        .ok_or_else(Problem::chat_without_model)?;
+        .ok_or_else(SimulatedError::chat_without_model)?;
     if model.starts_with("missing-") {
-        return Err(Problem::chat_no_such_model(model));
+        return Err(SimulatedError::chat_no_such_model(model));
     }
     let empty = Vec::new();
     let items = value["input"].as_array().unwrap_or(&empty);
@@ -126,8 +126,8 @@ pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
     let is_result = last["type"]
         .as_str()
         .is_some_and(|kind| kind.ends_with("_output"));
-    let turn = Turn {
-        vendor: Vendor::Responses,
+    let turn = SimTurn {
+        vendor: SimVendor::Responses,
         model: model.to_owned(),
         stream: value["stream"] == true,
         include_usage: true,
@@ -146,30 +146,30 @@ pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
             .unwrap_or_else(|| last_user_text(items))
             .to_owned(),
         tool_result: is_result.then(|| joined_text(&last["output"])),
-        input_tokens: count::input_tokens(Vendor::Responses, model, &value, body.len()),
-        offered: Offered::read(&value),
+        input_tokens: count::input_tokens(SimVendor::Responses, model, &value, body.len()),
+        offered: SimResponsesOptions::parse(&value),
     };
-    Ok(Asked { turn, body: value })
+    Ok(SimParsedBody { turn, body: value })
 }
 
 /// `counts` is true for the token counter, which needs no `max_tokens`.
-pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
+pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, SimulatedError> {
     let value: Value =
-        serde_json::from_slice(body).map_err(|error| Problem::messages_not_json(&error))?;
+        serde_json::from_slice(body).map_err(|error| SimulatedError::messages_not_json(&error))?;
     let model = value["model"]
         .as_str()
-        .ok_or_else(|| Problem::messages_missing("model"))?;
+        .ok_or_else(|| SimulatedError::messages_missing("model"))?;
     let max_tokens = value["max_tokens"].as_u64();
     if max_tokens.is_none() && !counts {
-        return Err(Problem::messages_missing("max_tokens"));
+        return Err(SimulatedError::messages_missing("max_tokens"));
     }
     let messages = match value.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
-        Some(Value::Array(_)) => return Err(Problem::messages_empty()),
-        _ => return Err(Problem::messages_missing("messages")),
+        Some(Value::Array(_)) => return Err(SimulatedError::messages_empty()),
+        _ => return Err(SimulatedError::messages_missing("messages")),
     };
     if model.starts_with("missing-") {
-        return Err(Problem::messages_no_such_model(model));
+        return Err(SimulatedError::messages_no_such_model(model));
     }
     let last = &messages.last().unwrap_or(&Value::Null)["content"];
     let result = last.as_array().and_then(|blocks| {
@@ -178,8 +178,8 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
             .rev()
             .find(|block| block["type"] == "tool_result")
     });
-    let turn = Turn {
-        vendor: Vendor::Messages,
+    let turn = SimTurn {
+        vendor: SimVendor::Messages,
         model: model.to_owned(),
         stream: value["stream"] == true,
         include_usage: true,
@@ -191,10 +191,10 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
         service_tier: "standard".to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: result.map(|block| joined_text(&block["content"])),
-        input_tokens: count::input_tokens(Vendor::Messages, model, &value, body.len()),
-        offered: Offered::default(),
+        input_tokens: count::input_tokens(SimVendor::Messages, model, &value, body.len()),
+        offered: SimResponsesOptions::default(),
     };
-    Ok(Asked { turn, body: value })
+    Ok(SimParsedBody { turn, body: value })
 }
 
 /// The newer models show their thinking only on request.

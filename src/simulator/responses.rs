@@ -9,16 +9,18 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::answer::{Answer, in_turns};
-use super::behaviour::{Behaviour, Calls, ErrorForm, Items, KeepAlive, Shape, UsageMode};
+use super::answer::{SimulatedAnswer, interleave};
+use super::behaviour::{
+    Behaviour, ErrorForm, ItemMode, KeepAliveMode, MalformedShape, ToolCallMode, UsageMode,
+};
 use super::json::{pretty, quote};
-use super::part::Part;
-use super::request::Turn;
-use super::usage::Usage;
+use super::part::SimPart;
+use super::request::SimTurn;
+use super::usage::SimUsage;
 
 /// Options of the request, other than the conversation, that determine the answer.
 #[derive(Debug, Default)]
-pub struct Offered {
+pub struct SimResponsesOptions {
     /// Whether to include the encrypted content of reasoning.
     encrypted: bool,
     /// Names of the custom tools, which take plain text.
@@ -30,8 +32,8 @@ pub struct Offered {
     reasoning: String,
 }
 
-impl Offered {
-    pub fn read(body: &Value) -> Self {
+impl SimResponsesOptions {
+    pub fn parse(body: &Value) -> Self {
         let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let added = items(&body["input"])
             .into_iter()
@@ -74,20 +76,20 @@ impl Offered {
 }
 
 #[derive(Debug)]
-pub struct Reply {
-    turn: Turn,
+pub struct SimResponsesReply {
+    turn: SimTurn,
     behaviour: Behaviour,
-    answer: Answer,
+    answer: SimulatedAnswer,
     /// The unique part of every id.
     serial: String,
     created: i64,
-    steps: Vec<Step>,
+    steps: Vec<SimResponsesEvent>,
 }
 
 /// One event of a stream before it is encoded; small, because streams can be long. The first number
 /// is the index of the item.
 #[derive(Clone, Debug)]
-enum Step {
+enum SimResponsesEvent {
     Created,
     InProgress,
     Unknown,
@@ -109,9 +111,9 @@ enum Step {
     Terminal,
 }
 
-impl Reply {
-    pub fn new(turn: Turn, behaviour: Behaviour, serial: String, created: i64) -> Self {
-        let answer = Answer::new(&turn, &behaviour);
+impl SimResponsesReply {
+    pub fn new(turn: SimTurn, behaviour: Behaviour, serial: String, created: i64) -> Self {
+        let answer = SimulatedAnswer::new(&turn, &behaviour);
         let mut reply = Self {
             turn,
             behaviour,
@@ -136,14 +138,16 @@ impl Reply {
         self.steps.len()
     }
 
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> SimUsage {
         self.answer.usage
     }
 
     /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
-            Some(Step::Delta(_, range) | Step::SummaryDelta(_, _, range)) => range.len(),
+            Some(
+                SimResponsesEvent::Delta(_, range) | SimResponsesEvent::SummaryDelta(_, _, range),
+            ) => range.len(),
             _ => 0,
         }
     }
@@ -152,10 +156,14 @@ impl Reply {
     pub fn event(&self, index: usize) -> Option<(String, String)> {
         let step = self.steps.get(index)?;
         let (name, fields) = match step {
-            Step::Created => ("response.created".to_owned(), self.begun()),
-            Step::InProgress => ("response.in_progress".to_owned(), self.begun()),
-            Step::Unknown => ("response.sim_unknown".to_owned(), r#","n":1"#.to_owned()),
-            Step::Terminal => (
+            SimResponsesEvent::Created => ("response.created".to_owned(), self.started_fields()),
+            SimResponsesEvent::InProgress => {
+                ("response.in_progress".to_owned(), self.started_fields())
+            }
+            SimResponsesEvent::Unknown => {
+                ("response.sim_unknown".to_owned(), r#","n":1"#.to_owned())
+            }
+            SimResponsesEvent::Terminal => (
                 format!("response.{}", self.status()),
                 format!(r#","response":{}"#, self.envelope(true)),
             ),
@@ -199,90 +207,103 @@ impl Reply {
     }
 
     fn plan(&mut self) {
-        let mut steps = vec![Step::Created, Step::InProgress];
+        let mut steps = vec![SimResponsesEvent::Created, SimResponsesEvent::InProgress];
         if self.behaviour.unknown {
-            steps.push(Step::Unknown);
+            steps.push(SimResponsesEvent::Unknown);
         }
-        if self.behaviour.items != Items::Last {
+        if self.behaviour.items != ItemMode::Last {
             self.plan_items(&mut steps);
         }
         if !self.behaviour.nofinish && !self.behaviour.nodone {
-            steps.push(Step::Terminal);
+            steps.push(SimResponsesEvent::Terminal);
         }
         self.steps = steps;
     }
 
-    fn plan_items(&self, steps: &mut Vec<Step>) {
+    fn plan_items(&self, steps: &mut Vec<SimResponsesEvent>) {
         let mut waiting = Vec::new();
         for (item, part) in self.answer.parts.iter().enumerate() {
             let planned = self.item_steps(item, part);
             match part {
-                Part::Call(_) if self.behaviour.calls == Calls::Interleaved => {
+                SimPart::Call(_) if self.behaviour.calls == ToolCallMode::Interleaved => {
                     waiting.push(planned)
                 }
                 _ => steps.extend(planned),
             }
         }
-        steps.extend(in_turns(waiting));
+        steps.extend(interleave(waiting));
     }
 
-    fn item_steps(&self, item: usize, part: &Part) -> Vec<Step> {
+    fn item_steps(&self, item: usize, part: &SimPart) -> Vec<SimResponsesEvent> {
         let form = self.behaviour.items;
-        if form == Items::Done {
-            return vec![Step::Done(item)];
+        if form == ItemMode::Done {
+            return vec![SimResponsesEvent::Done(item)];
         }
-        let mut steps = vec![Step::Added(item)];
-        let pieces = if form == Items::Whole {
+        let mut steps = vec![SimResponsesEvent::Added(item)];
+        let pieces = if form == ItemMode::Whole {
             Vec::new()
         } else {
             self.answer.pieces(part)
         };
-        let deltas = pieces.into_iter().map(|range| Step::Delta(item, range));
+        let deltas = pieces
+            .into_iter()
+            .map(|range| SimResponsesEvent::Delta(item, range));
         match part {
-            Part::Thinking(_) | Part::Redacted => {
+            SimPart::Thinking(_) | SimPart::Redacted => {
                 for (number, range) in self.summary(item).into_iter().enumerate() {
                     let middle = range.start + range.len() / 2;
                     let middle = part.output().floor_char_boundary(middle).max(range.start);
-                    steps.push(Step::SummaryBegins(item, number));
-                    if form != Items::Whole {
+                    steps.push(SimResponsesEvent::SummaryBegins(item, number));
+                    if form != ItemMode::Whole {
                         let halves = [range.start..middle, middle..range.end];
                         let halves = halves.into_iter().filter(|half| !half.is_empty());
-                        steps.extend(halves.map(|half| Step::SummaryDelta(item, number, half)));
+                        steps.extend(
+                            halves.map(|half| SimResponsesEvent::SummaryDelta(item, number, half)),
+                        );
                     }
                     steps.extend([
-                        Step::SummaryText(item, number),
-                        Step::SummaryEnds(item, number),
+                        SimResponsesEvent::SummaryText(item, number),
+                        SimResponsesEvent::SummaryEnds(item, number),
                     ]);
                 }
             }
-            Part::Text(text) => {
-                steps.push(Step::ContentBegins(item));
+            SimPart::Text(text) => {
+                steps.push(SimResponsesEvent::ContentBegins(item));
                 steps.extend(deltas);
-                steps.extend((0..text.sources.len()).map(|number| Step::Annotation(item, number)));
-                steps.extend([Step::Whole(item), Step::ContentEnds(item)]);
+                steps.extend(
+                    (0..text.sources.len())
+                        .map(|number| SimResponsesEvent::Annotation(item, number)),
+                );
+                steps.extend([
+                    SimResponsesEvent::Whole(item),
+                    SimResponsesEvent::ContentEnds(item),
+                ]);
             }
-            Part::Refusal(_) => {
-                steps.push(Step::ContentBegins(item));
+            SimPart::Refusal(_) => {
+                steps.push(SimResponsesEvent::ContentBegins(item));
                 steps.extend(deltas);
-                steps.extend([Step::Whole(item), Step::ContentEnds(item)]);
+                steps.extend([
+                    SimResponsesEvent::Whole(item),
+                    SimResponsesEvent::ContentEnds(item),
+                ]);
             }
-            Part::Call(_) => {
+            SimPart::Call(_) => {
                 steps.extend(deltas);
-                steps.push(Step::Whole(item));
+                steps.push(SimResponsesEvent::Whole(item));
             }
-            Part::Search(_) => {
+            SimPart::Search(_) => {
                 steps.extend(
                     ["in_progress", "searching", "completed"]
-                        .map(|phase| Step::Search(item, phase)),
+                        .map(|phase| SimResponsesEvent::Search(item, phase)),
                 );
             }
-            Part::Unknown(_) => {}
+            SimPart::Unknown(_) => {}
         }
-        steps.push(Step::Done(item));
+        steps.push(SimResponsesEvent::Done(item));
         steps
     }
 
-    fn begun(&self) -> String {
+    fn started_fields(&self) -> String {
         format!(
             r#","response":{}"#,
             self.envelope_of("in_progress", "[]", "null", "null", "null")
@@ -303,8 +324,8 @@ impl Reply {
     fn envelope(&self, is_listed: bool) -> String {
         let status = self.status();
         let listed = is_listed
-            && !(self.turn.stream && self.behaviour.items == Items::Unlisted)
-            && self.behaviour.shape != Some(Shape::NoChoices);
+            && !(self.turn.stream && self.behaviour.items == ItemMode::Unlisted)
+            && self.behaviour.shape != Some(MalformedShape::NoChoices);
         let items: Vec<String> = (0..self.answer.parts.len())
             .filter(|_| listed)
             .map(|item| self.item(item))
@@ -390,7 +411,7 @@ impl Reply {
 
     /// The sequence number of an event; keep-alives have numbers too.
     fn number(&self, index: usize) -> usize {
-        if self.behaviour.keep_alive == Some(KeepAlive::Ping) {
+        if self.behaviour.keep_alive == Some(KeepAliveMode::Ping) {
             index * 2 + 1
         } else {
             index

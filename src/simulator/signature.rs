@@ -10,7 +10,7 @@ const NONCE_BYTES: usize = 16;
 
 /// Kind of the signed content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sealed {
+pub enum SignatureKind {
     Thinking,
     Redacted,
     /// Search results, and the positions that citations refer to.
@@ -19,41 +19,43 @@ pub enum Sealed {
     Reasoning,
 }
 
-impl Sealed {
+impl SignatureKind {
     /// Prefix of the vendor's signatures.
-    fn start(self) -> &'static [u8] {
+    fn prefix(self) -> &'static [u8] {
         match self {
-            Sealed::Thinking | Sealed::Redacted | Sealed::Search => &[0x12, 0xa4, 0x01],
-            Sealed::Reasoning => &[0x80, 0, 0, 0],
+            SignatureKind::Thinking | SignatureKind::Redacted | SignatureKind::Search => {
+                &[0x12, 0xa4, 0x01]
+            }
+            SignatureKind::Reasoning => &[0x80, 0, 0, 0],
         }
     }
 }
 
 /// Signs `text`, or an empty text if it is not shown. Each `serial` gives a different signature.
-pub fn sign(what: Sealed, text: &str, serial: &str) -> String {
+pub fn sign(what: SignatureKind, text: &str, serial: &str) -> String {
     let nonce: Vec<u8> = Sha256::digest(serial)
         .iter()
         .take(NONCE_BYTES)
         .copied()
         .collect();
-    seal(what, text, &nonce)
+    compute_signature(what, text, &nonce)
 }
 
 /// Whether [`sign`] made this signature for this text.
-pub fn is_ours(what: Sealed, text: &str, signature: &str) -> bool {
+pub fn is_ours(what: SignatureKind, text: &str, signature: &str) -> bool {
     let nonce = decode(signature).and_then(|bytes| {
-        let nonce = bytes.strip_prefix(what.start())?.get(..NONCE_BYTES)?;
+        let nonce = bytes.strip_prefix(what.prefix())?.get(..NONCE_BYTES)?;
         Some(nonce.to_vec())
     });
-    nonce.is_some_and(|nonce| seal(what, text, &nonce) == signature)
+    nonce.is_some_and(|nonce| compute_signature(what, text, &nonce) == signature)
 }
 
-fn seal(what: Sealed, text: &str, nonce: &[u8]) -> String {
+fn compute_signature(what: SignatureKind, text: &str, nonce: &[u8]) -> String {
     let label = match what {
-        Sealed::Thinking => "thinking",
-        Sealed::Redacted => "redacted",
-        Sealed::Search => "search",
-        Sealed::Reasoning => "reasoning",
+        SignatureKind::Thinking => "thinking",
+        SignatureKind::Redacted => "redacted",
+        SignatureKind::Search => "search",
+        SignatureKind::Reasoning => "reasoning",
     };
     let mut hash = Sha256::new();
     hash.update(nonce);
@@ -61,7 +63,7 @@ fn seal(what: Sealed, text: &str, nonce: &[u8]) -> String {
     hash.update([0]);
     hash.update(text);
     let digest = hash.finalize();
-    let mut bytes = [what.start(), nonce, digest.as_slice()].concat();
+    let mut bytes = [what.prefix(), nonce, digest.as_slice()].concat();
     for round in 0..3u8 {
         bytes.extend_from_slice(&Sha256::digest([&digest[..], &[round]].concat()));
     }
@@ -121,22 +123,25 @@ fn value(digit: u8) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Sealed, decode, encode, is_ours, sign};
+    use super::{SignatureKind, decode, encode, is_ours, sign};
 
     #[test]
     fn a_signature_is_base64_of_one_text_and_no_other() {
-        let signature = sign(Sealed::Thinking, "hm", "1");
+        let signature = sign(SignatureKind::Thinking, "hm", "1");
         assert!(
             signature.starts_with("EqQB") && signature.len() > 150,
             "{signature}"
         );
-        assert!(is_ours(Sealed::Thinking, "hm", &signature));
-        assert!(!is_ours(Sealed::Thinking, "hm ", &signature));
-        assert!(!is_ours(Sealed::Redacted, "hm", &signature));
-        assert_ne!(sign(Sealed::Thinking, "hm", "2"), signature);
-        assert!(sign(Sealed::Reasoning, "", "1").starts_with("gAAAA"));
+        assert!(is_ours(SignatureKind::Thinking, "hm", &signature));
+        assert!(!is_ours(SignatureKind::Thinking, "hm ", &signature));
+        assert!(!is_ours(SignatureKind::Redacted, "hm", &signature));
+        assert_ne!(sign(SignatureKind::Thinking, "hm", "2"), signature);
+        assert!(sign(SignatureKind::Reasoning, "", "1").starts_with("gAAAA"));
         for foreign in ["", "gw1.", "EqQB", "EqQBCgIYAhIM1gbcDa9GJwZA2b3h"] {
-            assert!(!is_ours(Sealed::Thinking, "hm", foreign), "{foreign}");
+            assert!(
+                !is_ours(SignatureKind::Thinking, "hm", foreign),
+                "{foreign}"
+            );
         }
     }
 

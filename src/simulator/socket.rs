@@ -20,17 +20,17 @@ enum Transport {
 
 pub struct Socket {
     transport: Transport,
-    state: Arc<State>,
+    state: Arc<SocketState>,
 }
 
 /// State that a server library which owns the socket does not expose.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct SocketState {
     is_blocked: AtomicBool,
     resets: AtomicBool,
 }
 
-impl State {
+impl SocketState {
     /// Whether the last write or flush could not complete because the client does not read.
     pub fn is_blocked(&self) -> bool {
         self.is_blocked.load(Relaxed)
@@ -41,7 +41,7 @@ impl State {
         self.resets.store(true, Relaxed);
     }
 
-    fn note<T>(&self, written: Poll<T>) -> Poll<T> {
+    fn record_blocking<T>(&self, written: Poll<T>) -> Poll<T> {
         self.is_blocked.store(written.is_pending(), Relaxed);
         written
     }
@@ -63,7 +63,7 @@ impl Socket {
         }
     }
 
-    pub fn state(&self) -> Arc<State> {
+    pub fn state(&self) -> Arc<SocketState> {
         Arc::clone(&self.state)
     }
 
@@ -106,7 +106,7 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let state = self.state();
-        state.note(match self.transport() {
+        state.record_blocking(match self.transport() {
             Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
         })
@@ -114,7 +114,7 @@ impl AsyncWrite for Socket {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = self.state();
-        state.note(match self.transport() {
+        state.record_blocking(match self.transport() {
             Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         })

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::http::Request;
-use super::usage::Usage;
+use super::http::SimRequest;
+use super::usage::SimUsage;
 
-const REQUESTS_KEPT: usize = 256;
-const BODY_BYTES_KEPT: usize = 64 * 1024;
-const NAMES_MAX: usize = 256;
+const MAX_REQUESTS_KEPT: usize = 256;
+const MAX_BODY_BYTES_KEPT: usize = 64 * 1024;
+const MAX_NAMES: usize = 256;
 
 /// Counters of one simulator, shown at `/_sim/stats`.
 #[derive(Debug, Default)]
@@ -28,19 +28,19 @@ pub struct Stats {
     in_flight: AtomicU64,
     completed: AtomicU64,
     client_gone: AtomicU64,
-    tables: Mutex<Tables>,
+    tables: Mutex<StatTables>,
 }
 
 #[derive(Debug, Default)]
-struct Tables {
+struct StatTables {
     paths: BTreeMap<String, u64>,
     models: BTreeMap<String, u64>,
     statuses: BTreeMap<u16, u64>,
-    last: VecDeque<Arc<Record>>,
+    last: VecDeque<Arc<SimRequestRecord>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct SimRequestRecord {
     number: u64,
     version: &'static str,
     method: String,
@@ -49,21 +49,21 @@ pub(super) struct Record {
     body_length: usize,
     body_sha256: String,
     body: Option<Bytes>,
-    pub answer: Tally,
+    pub answer: SimAnswerStats,
 }
 
 /// Statistics of an answer, while it is sent and afterwards.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    usage: OnceLock<Usage>,
+pub(super) struct SimAnswerStats {
+    usage: OnceLock<SimUsage>,
     events: AtomicU64,
     shown_bytes: AtomicU64,
     end: OnceLock<&'static str>,
 }
 
-impl Tally {
+impl SimAnswerStats {
     /// Sets the usage of the complete answer; `None` if it is not a model's answer.
-    pub fn plan(&self, usage: Option<Usage>) {
+    pub fn set_usage(&self, usage: Option<SimUsage>) {
         if let Some(usage) = usage {
             // A request gets only one answer.
             let _ = self.usage.set(usage);
@@ -71,15 +71,15 @@ impl Tally {
     }
 
     /// Counts one event with this many bytes of output.
-    pub fn wrote(&self, shown_bytes: usize) {
+    pub fn record_event(&self, shown_bytes: usize) {
         self.events.fetch_add(1, Relaxed);
         self.shown_bytes
             .fetch_add(u64::try_from(shown_bytes).unwrap_or(u64::MAX), Relaxed);
     }
 
-    fn show(&self) -> Value {
+    fn to_json(&self) -> Value {
         let usage = self.usage.get().map(|usage| {
-            let Usage { input, cache_read, write_5m, write_1h, output, .. } = usage;
+            let SimUsage { input, cache_read, write_5m, write_1h, output, .. } = usage;
             json!({"input": input, "cache_read": cache_read, "write_5m": write_5m, "write_1h": write_1h, "output": output})
         });
         json!({
@@ -98,7 +98,7 @@ impl Stats {
     }
 
     /// Counts a connection by its HTTP version.
-    pub(super) fn version_known(&self, version: &str) {
+    pub(super) fn record_http_version(&self, version: &str) {
         let counter = if version == "2" {
             &self.over_http2
         } else {
@@ -112,11 +112,11 @@ impl Stats {
     }
 
     /// Records a complete request, whose answer starts now.
-    pub(super) fn started(&self, request: &Request) -> Arc<Record> {
+    pub(super) fn record_start(&self, request: &SimRequest) -> Arc<SimRequestRecord> {
         let number = self.requests.fetch_add(1, Relaxed) + 1;
         self.in_flight.fetch_add(1, Relaxed);
-        let kept = request.body.len() <= BODY_BYTES_KEPT;
-        let record = Arc::new(Record {
+        let kept = request.body.len() <= MAX_BODY_BYTES_KEPT;
+        let record = Arc::new(SimRequestRecord {
             number,
             version: request.version,
             method: request.method.clone(),
@@ -126,14 +126,14 @@ impl Stats {
             body_sha256: hex(&Sha256::digest(&request.body)),
             // A copy: a slice would keep the whole read buffer alive.
             body: kept.then(|| Bytes::copy_from_slice(&request.body)),
-            answer: Tally::default(),
+            answer: SimAnswerStats::default(),
         });
         let mut tables = self.tables();
         count(
             &mut tables.paths,
             &format!("{} {}", request.method, request.path()),
         );
-        if tables.last.len() == REQUESTS_KEPT {
+        if tables.last.len() == MAX_REQUESTS_KEPT {
             tables.last.pop_front();
         }
         tables.last.push_back(Arc::clone(&record));
@@ -149,14 +149,14 @@ impl Stats {
     }
 
     /// Records the end of an answer that was sent as planned, including its faults.
-    pub(super) fn completed(&self, record: &Record) {
+    pub(super) fn record_completed(&self, record: &SimRequestRecord) {
         let _ = record.answer.end.set("sent");
         self.completed.fetch_add(1, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
     /// Records the end of an answer because the client disconnected.
-    pub(super) fn client_gone(&self, record: &Record) {
+    pub(super) fn record_client_gone(&self, record: &SimRequestRecord) {
         let _ = record.answer.end.set("gone");
         self.client_gone.fetch_add(1, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
@@ -164,7 +164,7 @@ impl Stats {
 
     /// Resets the counters, except those of open connections and running requests.
     pub(super) fn reset(&self) {
-        *self.tables() = Tables::default();
+        *self.tables() = StatTables::default();
         let Self {
             connections,
             over_http1,
@@ -188,7 +188,7 @@ impl Stats {
 
     pub(super) fn summary(&self) -> Value {
         let tables = self.tables();
-        let last = tables.last.back().map(|record| record.show(false));
+        let last = tables.last.back().map(|record| record.to_json(false));
         json!({
             "connections": self.connections.load(Relaxed),
             "connections_by_http": {
@@ -213,16 +213,16 @@ impl Stats {
         let skipped = tables.last.len().saturating_sub(count);
         let records: Vec<_> = tables.last.iter().skip(skipped).cloned().collect();
         drop(tables);
-        records.iter().map(|record| record.show(true)).collect()
+        records.iter().map(|record| record.to_json(true)).collect()
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
+    fn tables(&self) -> MutexGuard<'_, StatTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Record {
-    fn show(&self, with_body: bool) -> Value {
+impl SimRequestRecord {
+    fn to_json(&self, with_body: bool) -> Value {
         let mut shown = json!({
             "number": self.number,
             "http": self.version,
@@ -232,7 +232,7 @@ impl Record {
             "headers": self.headers,
             "body_length": self.body_length,
             "body_sha256": self.body_sha256,
-            "answer": self.answer.show(),
+            "answer": self.answer.to_json(),
         });
         if with_body {
             shown["body"] = match &self.body {
@@ -247,7 +247,7 @@ impl Record {
 fn count(table: &mut BTreeMap<String, u64>, name: &str) {
     if let Some(number) = table.get_mut(name) {
         *number += 1;
-    } else if table.len() < NAMES_MAX {
+    } else if table.len() < MAX_NAMES {
         table.insert(name.to_owned(), 1);
     } else {
         *table.entry("(others)".to_owned()).or_default() += 1;

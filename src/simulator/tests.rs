@@ -17,11 +17,11 @@ use tokio::io::AsyncWriteExt as _;
 
 use self::wire::{MESSAGES_HEAD, Simulator, post, read_answer};
 use super::stats::hex;
-use super::{Fault, Options, parse_fault};
+use super::{SimulatedFault, SimulatorOptions, parse_fault};
 
 #[tokio::test]
 async fn chat_answers_whole_with_the_vendors_headers() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let answer = simulator.chat(false, "hello").await;
     assert_eq!(answer.status, 200);
     assert!(
@@ -41,7 +41,7 @@ async fn chat_answers_whole_with_the_vendors_headers() {
 
 #[tokio::test]
 async fn chat_streams_role_text_finish_usage_and_done() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let answer = simulator
         .chat(true, "[[sim events=7 text=\"0123456789\" output=3]]")
         .await;
@@ -64,7 +64,7 @@ async fn chat_streams_role_text_finish_usage_and_done() {
 
 #[tokio::test]
 async fn messages_answers_whole_and_counts_the_cache_apart() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let answer = simulator
         .messages(false, "[[sim text=hi input=5 cache_read=6 write_1h=7]]")
         .await;
@@ -86,7 +86,7 @@ async fn messages_answers_whole_and_counts_the_cache_apart() {
 
 #[tokio::test]
 async fn messages_streams_thinking_text_and_calls_as_named_events() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let marker = r#"[[sim thinking="well" text="so" events=1 tool=get args={"a":1} split=9]]"#;
     let answer = simulator.messages(true, marker).await;
     assert!(answer.ended);
@@ -119,7 +119,7 @@ async fn messages_streams_thinking_text_and_calls_as_named_events() {
 
 #[tokio::test]
 async fn a_connection_takes_pipelined_and_chunked_requests() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let mut stream = simulator.connect().await;
     let body = r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;
     let head = "authorization: Bearer sk-1\r\n";
@@ -145,7 +145,7 @@ async fn a_connection_takes_pipelined_and_chunked_requests() {
 
 #[tokio::test]
 async fn a_large_body_is_known_by_its_sha_and_a_small_one_in_full() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let text = "x".repeat(5 * 1024 * 1024);
     let body = json!({"model": "m", "messages": [{"role": "user", "content": text}]}).to_string();
     let head = "authorization: Bearer sk-1\r\nX-Mixed: Case\r\n";
@@ -172,7 +172,7 @@ async fn a_large_body_is_known_by_its_sha_and_a_small_one_in_full() {
 
 #[tokio::test]
 async fn a_cut_stops_without_the_terminator_and_a_clean_end_with_it() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     for (marker, ended) in [
         ("cut=3", false),
         ("cut=3 reset=1", false),
@@ -190,7 +190,7 @@ async fn a_cut_stops_without_the_terminator_and_a_clean_end_with_it() {
 
 #[tokio::test]
 async fn an_error_event_ends_the_stream_in_each_vendors_form() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let chat = simulator.chat(true, "[[sim error_event=2]]").await;
     assert_eq!(chat.events()[2]["error"]["type"], "server_error");
     assert_eq!(chat.data().len(), 3);
@@ -207,7 +207,7 @@ async fn an_error_event_ends_the_stream_in_each_vendors_form() {
 
 #[tokio::test]
 async fn faults_of_the_caller_get_the_vendors_own_errors() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let chat = simulator.chat(false, "[[sim txet=1]]").await;
     assert_eq!(chat.status, 400);
     assert!(
@@ -249,7 +249,7 @@ async fn faults_of_the_caller_get_the_vendors_own_errors() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_noticed_between_events_and_in_silence() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     for (gone, marker) in [(1, "gap_ms=600000"), (2, "hang=1"), (3, "delay_ms=600000")] {
         let mut stream = simulator.connect().await;
         let body = json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": format!("[[sim {marker}]]")}]});
@@ -269,19 +269,19 @@ async fn a_client_that_leaves_is_noticed_between_events_and_in_silence() {
 #[tokio::test]
 async fn a_broken_endpoint_breaks_every_call() {
     let fault = parse_fault("status=503").unwrap();
-    let simulator = Simulator::start(Options {
+    let simulator = Simulator::start(SimulatorOptions {
         fault: Some(fault),
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     assert_eq!(
         simulator.messages(true, "hi").await.json()["error"]["type"],
         "overloaded_error"
     );
-    let fault = Some(Fault::CloseAfterRequest);
-    let simulator = Simulator::start(Options {
+    let fault = Some(SimulatedFault::CloseAfterRequest);
+    let simulator = Simulator::start(SimulatorOptions {
         fault,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     assert_eq!(simulator.chat(true, "hi").await.status, 0);
@@ -291,7 +291,7 @@ async fn a_broken_endpoint_breaks_every_call() {
 
 #[tokio::test]
 async fn an_overrun_passes_the_limit_and_what_was_shown_is_on_record() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     for (marker, shown) in [("overrun=1 bytes=9000", 9_000), ("bytes=9000", 4_000)] {
         let answer = simulator
             .messages(true, &format!("[[sim {marker} input=5 output=7]]"))
@@ -324,9 +324,9 @@ async fn vendors_are_strict_unless_the_simulator_or_the_marker_says_otherwise() 
         (true, "", 200),
         (true, "lenient=0", 400),
     ] {
-        let simulator = Simulator::start(Options {
+        let simulator = Simulator::start(SimulatorOptions {
             lenient,
-            ..Options::default()
+            ..SimulatorOptions::default()
         })
         .await;
         let answer = simulator

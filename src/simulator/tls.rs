@@ -28,14 +28,14 @@ const KEY: &str = "server-key.pem";
 const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Path of the authority's certificate, which clients must trust.
-pub fn authority(dir: &Path) -> PathBuf {
+pub fn authority_file(dir: &Path) -> PathBuf {
     dir.join(AUTHORITY)
 }
 
 /// Accepts TLS with the certificate in `dir`; generates it if the directory is missing or empty.
 pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
-    if !authority(dir).exists() {
-        make(dir)?;
+    if !authority_file(dir).exists() {
+        generate(dir)?;
     }
     let (certificate, key) = (dir.join(CERTIFICATE), dir.join(KEY));
     let unreadable = |file: &Path| {
@@ -60,22 +60,22 @@ pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
 
 /// Generates the files in a temporary sibling directory and renames it to `dir`. If several
 /// simulators start at once, all use the files of the first.
-fn make(dir: &Path) -> anyhow::Result<()> {
+fn generate(dir: &Path) -> anyhow::Result<()> {
     let mut beside = dir.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     let beside = PathBuf::from(beside);
-    let made = write(&beside).and_then(|()| Ok(fs::rename(&beside, dir)?));
+    let made = write_files(&beside).and_then(|()| Ok(fs::rename(&beside, dir)?));
     if made.is_err() {
         // Nobody uses these files, so a failure to remove them is harmless.
         let _ = fs::remove_dir_all(&beside);
     }
     match made {
-        Err(_) if authority(dir).exists() => Ok(()),
+        Err(_) if authority_file(dir).exists() => Ok(()),
         made => made.with_context(|| format!("cannot make a certificate in {}", dir.display())),
     }
 }
 
-fn write(dir: &Path) -> anyhow::Result<()> {
+fn write_files(dir: &Path) -> anyhow::Result<()> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];

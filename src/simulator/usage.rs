@@ -6,7 +6,7 @@ use super::behaviour::UsageMode;
 
 /// True token counts; the reported counts depend on the mode.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct SimUsage {
     pub mode: UsageMode,
     pub input: u64,
     pub cache_read: u64,
@@ -21,8 +21,8 @@ pub struct Usage {
     pub audio_output: u64,
 }
 
-impl Usage {
-    fn written(&self) -> u64 {
+impl SimUsage {
+    fn cache_written(&self) -> u64 {
         self.write_5m.saturating_add(self.write_1h)
     }
 
@@ -30,7 +30,7 @@ impl Usage {
     fn prompt(&self) -> u64 {
         self.input
             .saturating_add(self.cache_read)
-            .saturating_add(self.written())
+            .saturating_add(self.cache_written())
             .saturating_add(self.audio_input)
     }
 
@@ -39,7 +39,7 @@ impl Usage {
     }
 
     /// Encodes a count as a JSON token.
-    fn shown(&self, count: u64) -> String {
+    fn format_count(&self, count: u64) -> String {
         match self.mode {
             UsageMode::Zero => "0".to_owned(),
             UsageMode::Negative => format!("-{}", count.max(1)),
@@ -64,19 +64,19 @@ impl Usage {
     /// The chat vendor's report.
     pub fn chat(&self) -> String {
         let total = self.prompt().saturating_add(self.completion());
-        let written = match self.written() {
+        let written = match self.cache_written() {
             0 => String::new(),
-            written => format!(r#","cache_write_tokens":{}"#, self.shown(written)),
+            written => format!(r#","cache_write_tokens":{}"#, self.format_count(written)),
         };
         format!(
             r#"{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{},"audio_tokens":{}{written}}},"completion_tokens_details":{{"reasoning_tokens":{},"audio_tokens":{},"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}}"#,
-            self.shown(self.prompt()),
-            self.shown(self.completion()),
-            self.shown(total),
-            self.shown(self.cache_read),
-            self.shown(self.audio_input),
-            self.shown(self.reasoning),
-            self.shown(self.audio_output),
+            self.format_count(self.prompt()),
+            self.format_count(self.completion()),
+            self.format_count(total),
+            self.format_count(self.cache_read),
+            self.format_count(self.audio_input),
+            self.format_count(self.reasoning),
+            self.format_count(self.audio_output),
         )
     }
 
@@ -85,12 +85,12 @@ impl Usage {
         let total = self.prompt().saturating_add(self.completion());
         format!(
             r#"{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},"cache_write_tokens":{}}},"output_tokens":{},"output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}"#,
-            self.shown(self.prompt()),
-            self.shown(self.cache_read),
-            self.shown(self.written()),
-            self.shown(self.completion()),
-            self.shown(self.reasoning),
-            self.shown(total),
+            self.format_count(self.prompt()),
+            self.format_count(self.cache_read),
+            self.format_count(self.cache_written()),
+            self.format_count(self.completion()),
+            self.format_count(self.reasoning),
+            self.format_count(total),
         )
     }
 
@@ -100,8 +100,8 @@ impl Usage {
             UsageMode::NoSplit => String::new(),
             _ => format!(
                 r#""cache_creation":{{"ephemeral_5m_input_tokens":{},"ephemeral_1h_input_tokens":{}}},"#,
-                self.shown(self.write_5m),
-                self.shown(self.write_1h),
+                self.format_count(self.write_5m),
+                self.format_count(self.write_1h),
             ),
         };
         let tier = tier
@@ -110,7 +110,7 @@ impl Usage {
         format!(
             r#"{{{},{split}"output_tokens":{}{}{}{tier}}}"#,
             self.messages_input(),
-            self.shown(self.output),
+            self.format_count(self.output),
             self.thinking_tokens(),
             self.search_requests(),
         )
@@ -147,7 +147,7 @@ impl Usage {
         };
         format!(
             r#"{{{input}"output_tokens":{}{}{}}}"#,
-            self.shown(self.output),
+            self.format_count(self.output),
             self.thinking_tokens(),
             self.search_requests(),
         )
@@ -156,9 +156,9 @@ impl Usage {
     fn messages_input(&self) -> String {
         format!(
             r#""input_tokens":{},"cache_creation_input_tokens":{},"cache_read_input_tokens":{}"#,
-            self.shown(self.input),
-            self.shown(self.written()),
-            self.shown(self.cache_read),
+            self.format_count(self.input),
+            self.format_count(self.cache_written()),
+            self.format_count(self.cache_read),
         )
     }
 
@@ -167,7 +167,7 @@ impl Usage {
             0 => String::new(),
             count => format!(
                 r#","server_tool_use":{{"web_search_requests":{}}}"#,
-                self.shown(count)
+                self.format_count(count)
             ),
         }
     }
@@ -177,7 +177,7 @@ impl Usage {
             0 => String::new(),
             count => format!(
                 r#","output_tokens_details":{{"thinking_tokens":{}}}"#,
-                self.shown(count)
+                self.format_count(count)
             ),
         }
     }

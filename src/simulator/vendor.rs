@@ -8,22 +8,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::behaviour::{Behaviour, ErrorBody, Shape};
-use super::errors::{self, Problem, Vendor};
-use super::events::{Events, Reply};
-use super::http::Request;
-use super::request::Asked;
+use super::behaviour::{Behaviour, ErrorBody, MalformedShape};
+use super::errors::{self, SimVendor, SimulatedError};
+use super::events::{SimEventStream, SimReply};
+use super::http::SimRequest;
+use super::request::SimParsedBody;
 use super::stats::hex;
-use super::usage::Usage;
-use super::{Fault, Keys, Options, Stats, chat, checks, messages, request, responses};
+use super::usage::SimUsage;
+use super::{
+    AcceptedKeys, SimulatedFault, SimulatorOptions, Stats, chat, checks, messages, request,
+    responses,
+};
 
 const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
 const MODELS_CREATED_S: i64 = 1_767_225_600;
 
 /// One simulator.
-pub struct Server {
-    pub options: Options,
+pub struct SimServer {
+    pub options: SimulatorOptions,
     pub stats: Stats,
     serial: AtomicU64,
     /// Makes the ids of two simulators different.
@@ -31,26 +34,26 @@ pub struct Server {
 }
 
 /// An answer, ready to be sent, perhaps with faults.
-pub struct Plan {
+pub struct SimResponsePlan {
     pub status: u16,
     /// Header lines of the vendor, each with its line end.
     pub head: String,
     pub behaviour: Behaviour,
-    pub body: Body,
+    pub body: SimBody,
     /// Usage of a model's answer.
-    pub usage: Option<Usage>,
+    pub usage: Option<SimUsage>,
 }
 
-pub enum Body {
+pub enum SimBody {
     Whole {
         content_type: &'static str,
         bytes: Vec<u8>,
     },
-    Stream(Box<Events>),
+    Stream(Box<SimEventStream>),
 }
 
-impl Server {
-    pub fn new(options: Options) -> Self {
+impl SimServer {
+    pub fn new(options: SimulatorOptions) -> Self {
         let mut salt = [0; 3];
         // Without randomness, ids of two simulators may collide; that is the only effect.
         let _ = getrandom::fill(&mut salt);
@@ -63,48 +66,50 @@ impl Server {
     }
 
     /// The answer to a call; `None` if the endpoint's fault is to send none.
-    pub fn plan(&self, request: &Request) -> Option<Plan> {
+    pub fn plan(&self, request: &SimRequest) -> Option<SimResponsePlan> {
         let serial = format!("{}{:010}", self.salt, self.serial.fetch_add(1, Relaxed));
         let vendor = vendor_of(request);
-        let call = Call {
+        let call = SimCall {
             server: self,
             request,
             vendor,
             serial,
         };
         let planned = match self.options.fault {
-            Some(Fault::CloseAfterRequest) => return None,
-            Some(Fault::Status(status)) => Err(Problem::of_status(vendor, status)),
+            Some(SimulatedFault::CloseAfterRequest) => return None,
+            Some(SimulatedFault::Status(status)) => {
+                Err(SimulatedError::from_status(vendor, status))
+            }
             None => call.plan(),
         };
-        Some(planned.unwrap_or_else(|problem| call.refuse(&problem, Behaviour::default())))
+        Some(planned.unwrap_or_else(|problem| call.error_response(&problem, Behaviour::default())))
     }
 }
 
 /// A call that is being answered.
-struct Call<'a> {
-    server: &'a Server,
-    request: &'a Request,
-    vendor: Vendor,
+struct SimCall<'a> {
+    server: &'a SimServer,
+    request: &'a SimRequest,
+    vendor: SimVendor,
     serial: String,
 }
 
-impl Call<'_> {
-    fn plan(&self) -> Result<Plan, Problem> {
+impl SimCall<'_> {
+    fn plan(&self) -> Result<SimResponsePlan, SimulatedError> {
         let request = self.request;
         match (request.method.as_str(), request.path()) {
             ("POST", "/v1/chat/completions") => {
                 self.check_key()?;
-                self.converse(request::read_chat(&request.body)?)
+                self.generate(request::read_chat(&request.body)?)
             }
             ("POST", "/v1/responses") => {
                 self.check_key()?;
-                self.converse(request::read_responses(&request.body)?)
+                self.generate(request::read_responses(&request.body)?)
             }
             ("POST", "/v1/messages") => {
                 self.check_key()?;
                 self.check_version()?;
-                self.converse(request::read_messages(&request.body, false)?)
+                self.generate(request::read_messages(&request.body, false)?)
             }
             ("POST", "/v1/messages/count_tokens") => {
                 self.check_key()?;
@@ -115,70 +120,76 @@ impl Call<'_> {
                 self.check_key()?;
                 Ok(self.json(200, models(self.vendor).to_string(), Behaviour::default()))
             }
-            (method, _) => Err(Problem::no_such_path(self.vendor, method, &request.target)),
+            (method, _) => Err(SimulatedError::no_such_path(
+                self.vendor,
+                method,
+                &request.target,
+            )),
         }
     }
 
-    fn converse(&self, asked: Asked) -> Result<Plan, Problem> {
+    fn generate(&self, asked: SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
         self.server.stats.count_model(&asked.turn.model);
         let behaviour = self.check(&asked)?;
         let turn = asked.turn;
         let asked = behaviour
             .status
-            .map(|status| Problem::of_marker(self.vendor, status, &behaviour));
+            .map(|status| SimulatedError::from_marker(self.vendor, status, &behaviour));
         if let Some(problem) = asked
             .as_ref()
             .filter(|_| behaviour.error_event.is_none() || !turn.stream)
         {
-            return Ok(self.refuse(problem, behaviour));
+            return Ok(self.error_response(problem, behaviour));
         }
         let streams = turn.stream;
         let serial = format!("Sim{}", self.serial);
         let error = asked.unwrap_or_else(|| match self.vendor {
-            Vendor::Chat | Vendor::Responses => Problem::of_status(self.vendor, 500),
-            Vendor::Messages => Problem::of_status(self.vendor, 529),
+            SimVendor::Chat | SimVendor::Responses => SimulatedError::from_status(self.vendor, 500),
+            SimVendor::Messages => SimulatedError::from_status(self.vendor, 529),
         });
-        let error = error.named(&behaviour);
-        if behaviour.shape == Some(Shape::Error) && !streams {
+        let error = error.with_marker_overrides(&behaviour);
+        if behaviour.shape == Some(MalformedShape::Error) && !streams {
             return Ok(self.json(200, error.body(self.vendor, &self.request_id()), behaviour));
         }
         let (whole, usage, reply) = match self.vendor {
-            Vendor::Chat => {
+            SimVendor::Chat => {
                 let created = Timestamp::now().as_second();
-                let reply = chat::Reply::new(turn, behaviour.clone(), serial, created);
+                let reply = chat::SimChatReply::new(turn, behaviour.clone(), serial, created);
                 (
                     (!streams).then(|| reply.whole()),
                     reply.usage(),
-                    Reply::Chat(reply),
+                    SimReply::Chat(reply),
                 )
             }
-            Vendor::Responses => {
+            SimVendor::Responses => {
                 let created = Timestamp::now().as_second();
-                let reply = responses::Reply::new(turn, behaviour.clone(), serial, created);
+                let reply =
+                    responses::SimResponsesReply::new(turn, behaviour.clone(), serial, created);
                 (
                     (!streams).then(|| reply.whole()),
                     reply.usage(),
-                    Reply::Responses(reply),
+                    SimReply::Responses(reply),
                 )
             }
-            Vendor::Messages => {
-                let reply = messages::Reply::new(turn, behaviour.clone(), format!("01{serial}"));
+            SimVendor::Messages => {
+                let reply =
+                    messages::SimMessagesReply::new(turn, behaviour.clone(), format!("01{serial}"));
                 (
                     (!streams).then(|| reply.whole()),
                     reply.usage(),
-                    Reply::Messages(reply),
+                    SimReply::Messages(reply),
                 )
             }
         };
         if let Some(whole) = whole {
-            return Ok(Plan {
+            return Ok(SimResponsePlan {
                 usage: Some(usage),
                 ..self.json(200, whole, behaviour)
             });
         }
         let error = error.event(self.vendor, &self.request_id());
-        let body = Body::Stream(Box::new(Events { reply, error }));
-        Ok(Plan {
+        let body = SimBody::Stream(Box::new(SimEventStream { reply, error }));
+        Ok(SimResponsePlan {
             status: 200,
             head: self.head(),
             behaviour,
@@ -188,9 +199,9 @@ impl Call<'_> {
     }
 
     /// The behaviour that the call selects, if it passes the vendor's checks.
-    fn check(&self, asked: &Asked) -> Result<Behaviour, Problem> {
-        let behaviour =
-            Behaviour::read(&asked.turn.user_text).map_err(|fault| Problem::marker(&fault))?;
+    fn check(&self, asked: &SimParsedBody) -> Result<Behaviour, SimulatedError> {
+        let behaviour = Behaviour::parse(&asked.turn.user_text)
+            .map_err(|fault| SimulatedError::from_bad_marker(&fault))?;
         if !behaviour.lenient.unwrap_or(self.server.options.lenient) {
             let previews = self
                 .request
@@ -199,7 +210,7 @@ impl Call<'_> {
                 .filter(|(name, _)| name == "anthropic-beta");
             let previews: Vec<&str> = previews.map(|(_, value)| value.as_str()).collect();
             let (model, body, previews) = (&asked.turn.model, &asked.body, &previews.join(","));
-            checks::Call {
+            checks::SimRequestCheck {
                 model,
                 body,
                 behaviour: &behaviour,
@@ -210,18 +221,18 @@ impl Call<'_> {
         Ok(behaviour)
     }
 
-    fn count_tokens(&self, asked: &Asked) -> Result<Plan, Problem> {
+    fn count_tokens(&self, asked: &SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
         let behaviour = self.check(asked)?;
         let turn = &asked.turn;
         if let Some(status) = behaviour.status {
-            let problem = Problem::of_marker(self.vendor, status, &behaviour);
-            return Ok(self.refuse(&problem, behaviour));
+            let problem = SimulatedError::from_marker(self.vendor, status, &behaviour);
+            return Ok(self.error_response(&problem, behaviour));
         }
         let count = behaviour.input.unwrap_or(turn.input_tokens);
         Ok(self.json(200, format!(r#"{{"input_tokens":{count}}}"#), behaviour))
     }
 
-    fn refuse(&self, problem: &Problem, behaviour: Behaviour) -> Plan {
+    fn error_response(&self, problem: &SimulatedError, behaviour: Behaviour) -> SimResponsePlan {
         let body = match behaviour.error_body {
             ErrorBody::Html => errors::html(problem.status),
             ErrorBody::Empty => String::new(),
@@ -230,13 +241,13 @@ impl Call<'_> {
         let is_html = behaviour.error_body == ErrorBody::Html;
         let retry_after = behaviour.retry_after;
         let mut plan = self.json(problem.status, body, behaviour);
-        if let (true, Body::Whole { content_type, .. }) = (is_html, &mut plan.body) {
+        if let (true, SimBody::Whole { content_type, .. }) = (is_html, &mut plan.body) {
             *content_type = "text/html";
         }
         if let Some(seconds) = retry_after {
             plan.head.push_str(&format!("retry-after: {seconds}\r\n"));
         }
-        if self.vendor == Vendor::Messages {
+        if self.vendor == SimVendor::Messages {
             let retry = matches!(problem.status, 408 | 409 | 429 | 500..);
             plan.head.push_str(&format!("x-should-retry: {retry}\r\n"));
         }
@@ -247,12 +258,12 @@ impl Call<'_> {
         plan
     }
 
-    fn json(&self, status: u16, text: String, behaviour: Behaviour) -> Plan {
-        let body = Body::Whole {
+    fn json(&self, status: u16, text: String, behaviour: Behaviour) -> SimResponsePlan {
+        let body = SimBody::Whole {
             content_type: "application/json",
             bytes: text.into_bytes(),
         };
-        Plan {
+        SimResponsePlan {
             status,
             head: self.head(),
             behaviour,
@@ -261,38 +272,38 @@ impl Call<'_> {
         }
     }
 
-    fn check_key(&self) -> Result<(), Problem> {
+    fn check_key(&self) -> Result<(), SimulatedError> {
         let key = match self.vendor {
-            Vendor::Chat | Vendor::Responses => self
+            SimVendor::Chat | SimVendor::Responses => self
                 .request
                 .header("authorization")
                 .and_then(|value| value.strip_prefix("Bearer ")),
-            Vendor::Messages => self.request.header("x-api-key"),
+            SimVendor::Messages => self.request.header("x-api-key"),
         };
         let key = key.filter(|key| !key.is_empty());
         let is_accepted = key.is_some_and(|key| match &self.server.options.keys {
-            Keys::AnyVendor => !key.starts_with("gw-"),
-            Keys::Only(keys) => keys.iter().any(|accepted| accepted == key),
+            AcceptedKeys::AnyVendor => !key.starts_with("gw-"),
+            AcceptedKeys::Only(keys) => keys.iter().any(|accepted| accepted == key),
         });
         if is_accepted {
             Ok(())
         } else {
-            Err(Problem::key(self.vendor, key))
+            Err(SimulatedError::invalid_key(self.vendor, key))
         }
     }
 
-    fn check_version(&self) -> Result<(), Problem> {
+    fn check_version(&self) -> Result<(), SimulatedError> {
         let version = self.request.header("anthropic-version");
         match version.or_else(|| self.request.header("compat-version")) {
             Some(_) => Ok(()),
-            None => Err(Problem::messages_version()),
+            None => Err(SimulatedError::messages_version()),
         }
     }
 
     fn request_id(&self) -> String {
         match self.vendor {
-            Vendor::Chat | Vendor::Responses => format!("req_{}{:016x}", self.serial, 0x51),
-            Vendor::Messages => format!("req_011Sim{}", self.serial),
+            SimVendor::Chat | SimVendor::Responses => format!("req_{}{:016x}", self.serial, 0x51),
+            SimVendor::Messages => format!("req_011Sim{}", self.serial),
         }
     }
 
@@ -307,7 +318,7 @@ impl Call<'_> {
              x-robots-tag: none\r\nstrict-transport-security: max-age=31536000; includeSubDomains\r\n"
         );
         match self.vendor {
-            Vendor::Chat | Vendor::Responses => format!(
+            SimVendor::Chat | SimVendor::Responses => format!(
                 "{shared}x-request-id: {id}\r\nopenai-organization: org-simulated\r\n\
                  openai-project: proj_simulated\r\nopenai-processing-ms: 7\r\nopenai-version: 2020-10-01\r\n\
                  x-ratelimit-limit-requests: 10000\r\nx-ratelimit-limit-tokens: 2000000\r\n\
@@ -315,7 +326,7 @@ impl Call<'_> {
                  x-ratelimit-reset-requests: 6ms\r\nx-ratelimit-reset-tokens: 30ms\r\n\
                  access-control-expose-headers: X-Request-ID\r\nalt-svc: h3=\":443\"; ma=86400\r\n"
             ),
-            Vendor::Messages => {
+            SimVendor::Messages => {
                 let reset = now.strftime("%Y-%m-%dT%H:%M:%SZ");
                 format!(
                     "{shared}request-id: {id}\r\nanthropic-organization-id: 00000000-51e0-4000-8000-000000000000\r\n\
@@ -327,25 +338,25 @@ impl Call<'_> {
     }
 }
 
-fn vendor_of(request: &Request) -> Vendor {
+fn vendor_of(request: &SimRequest) -> SimVendor {
     let path = request.path();
     let is_messages = path.starts_with("/v1/messages")
         || (!path.starts_with("/v1/chat") && request.header("x-api-key").is_some());
     match path {
-        "/v1/responses" => Vendor::Responses,
-        _ if is_messages => Vendor::Messages,
-        _ => Vendor::Chat,
+        "/v1/responses" => SimVendor::Responses,
+        _ if is_messages => SimVendor::Messages,
+        _ => SimVendor::Chat,
     }
 }
 
-fn models(vendor: Vendor) -> Value {
+fn models(vendor: SimVendor) -> Value {
     match vendor {
-        Vendor::Chat | Vendor::Responses => {
+        SimVendor::Chat | SimVendor::Responses => {
             let data = MODELS
                 .map(|id| json!({"id": id, "object": "model", "created": MODELS_CREATED_S, "owned_by": "simulator"}));
             json!({"object": "list", "data": data})
         }
-        Vendor::Messages => {
+        SimVendor::Messages => {
             let data =
                 MODELS.map(|id| json!({"type": "model", "id": id, "display_name": id, "created_at": MODELS_CREATED}));
             json!({"data": data, "has_more": false, "first_id": MODELS[0], "last_id": MODELS[2]})

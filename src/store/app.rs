@@ -5,18 +5,18 @@
 //! Inserts the values it receives: ids, times, hashes and rules come from `account.rs`. Must not
 //! see a key, a password or a session token in plain text.
 
+pub mod account_lifecycle;
 pub mod audit;
-pub mod change;
-pub mod people;
+pub mod key_changes;
 pub mod session;
 
 use super::StoreError;
-use super::lately::Lately;
 use super::missing;
+use super::row_cache::RowCache;
 use super::sqlite::{self, Readers};
 use crate::billing::Trial;
 use crate::money::Micro;
-use audit::Act;
+use audit::AuditEntry;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,17 +32,17 @@ const MIGRATIONS: &[&str] = &[
 
 /// Maximum number of connections for reading. A point read takes microseconds: more would not make
 /// two cores faster.
-const READERS: usize = 4;
+const MAX_READERS: usize = 4;
 
 /// Maximum number of keys in a list, revoked ones included.
-const KEYS_LISTED: i64 = 500;
+const MAX_KEYS_LISTED: i64 = 500;
 
 /// The database of one process: one connection that writes, a few that read.
 pub struct AppDb {
     writer: Mutex<Connection>,
     readers: Readers,
     /// Owner of each key, by the key's hash.
-    owners: Lately<Arc<KeyOwner>>,
+    owners: RowCache<Arc<KeyOwner>>,
 }
 
 /// Rights of a person beyond the use of their own account.
@@ -116,7 +116,7 @@ pub struct KeyRow {
 
 /// The result of an insert that has a limit.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Inserted {
+pub enum InsertKeyOutcome {
     Done,
     NoAccount,
     LimitReached,
@@ -128,8 +128,8 @@ impl AppDb {
         let path = data_dir.join("app.db");
         let mut writer = sqlite::open(&path, operation)?;
         sqlite::migrate(&mut writer, MIGRATIONS, "bring app.db up to date")?;
-        let readers = Readers::open(&path, READERS, operation)?;
-        let owners = Lately::of(&path, operation)?;
+        let readers = Readers::open(&path, MAX_READERS, operation)?;
+        let owners = RowCache::open(&path, operation)?;
         Ok(Self {
             writer: Mutex::new(writer),
             readers,
@@ -155,21 +155,23 @@ impl AppDb {
     ) -> Result<T, StoreError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let work = || {
-            let transaction = sqlite::write(&mut writer)?;
+            let transaction = sqlite::begin_write(&mut writer)?;
             let value = change(&transaction)?;
             transaction.commit()?;
             Ok(value)
         };
         let outcome = work();
         // A caller that wrote must see its own write: a revoked key is not valid from here on.
-        self.owners.forget();
+        self.owners.clear();
         outcome.map_err(|source| StoreError::Sqlite { operation, source })
     }
 
     pub fn account(&self, id: &str) -> Result<Option<AccountRow>, StoreError> {
         self.read("find an account by id", |connection| {
             connection
-                .prepare_cached(&format!("SELECT {ACCOUNT} FROM account WHERE id = ?1"))?
+                .prepare_cached(&format!(
+                    "SELECT {ACCOUNT_COLUMNS} FROM account WHERE id = ?1"
+                ))?
                 .query_row([id], account_row)
                 .optional()
         })
@@ -183,7 +185,7 @@ impl AppDb {
         self.read("find an account by e-mail", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {ACCOUNT}, password FROM account WHERE email = ?1"
+                    "SELECT {ACCOUNT_COLUMNS}, password FROM account WHERE email = ?1"
                 ))?
                 .query_row([email], |row| Ok((account_row(row)?, row.get("password")?)))
                 .optional()
@@ -196,7 +198,7 @@ impl AppDb {
         self.read("list a page of accounts", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {ACCOUNT} FROM account WHERE id > ?1 ORDER BY id LIMIT ?2"
+                    "SELECT {ACCOUNT_COLUMNS} FROM account WHERE id > ?1 ORDER BY id LIMIT ?2"
                 ))?
                 .query_map(params![after, limit], account_row)?
                 .collect()
@@ -221,7 +223,7 @@ impl AppDb {
         self.read(operation, |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {ACCOUNT} FROM account WHERE {filter} ORDER BY created_at_ms, id"
+                    "SELECT {ACCOUNT_COLUMNS} FROM account WHERE {filter} ORDER BY created_at_ms, id"
                 ))?
                 .query_map([], account_row)?
                 .collect()
@@ -242,7 +244,7 @@ impl AppDb {
         &self,
         id: &str,
         active: bool,
-        told: Option<&Act<'_>>,
+        told: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.write("set an account's status", |transaction| {
             let status = if active { "active" } else { "suspended" };
@@ -269,29 +271,29 @@ impl AppDb {
         row: &KeyRow,
         hash: &[u8; 32],
         live_max: i64,
-    ) -> Result<Inserted, StoreError> {
+    ) -> Result<InsertKeyOutcome, StoreError> {
         self.write("insert a key", |transaction| {
             let known: bool =
-                transaction.query_row("SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)", [&row.account], first)?;
+                transaction.query_row("SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)", [&row.account], first_column)?;
             if !known {
-                return Ok(Inserted::NoAccount);
+                return Ok(InsertKeyOutcome::NoAccount);
             }
             // An expired key is not valid, so a rotated one does not count.
             let live: i64 = transaction.query_row(
                 "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'
                  AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
                 params![row.account, row.created_at_ms],
-                first,
+                first_column,
             )?;
             if live >= live_max {
-                return Ok(Inserted::LimitReached);
+                return Ok(InsertKeyOutcome::LimitReached);
             }
             transaction.execute(
                 "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings)
                  VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings],
             )?;
-            Ok(Inserted::Done)
+            Ok(InsertKeyOutcome::Done)
         })
     }
 
@@ -329,10 +331,10 @@ impl AppDb {
         self.read("list an account's keys", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {KEY} FROM api_key
+                    "SELECT {KEY_COLUMNS} FROM api_key
                      WHERE account = ?1 ORDER BY status = 'revoked', created_at_ms DESC, id DESC LIMIT ?2",
                 ))?
-                .query_map(params![account, KEYS_LISTED], key_row)?
+                .query_map(params![account, MAX_KEYS_LISTED], key_row)?
                 .collect()
         })
     }
@@ -342,7 +344,7 @@ impl AppDb {
         self.read("list an account's keys with settings", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {KEY} FROM api_key WHERE account = ?1 AND status <> 'revoked' AND settings <> ''",
+                    "SELECT {KEY_COLUMNS} FROM api_key WHERE account = ?1 AND status <> 'revoked' AND settings <> ''",
                 ))?
                 .query_map([account], key_row)?
                 .collect()
@@ -352,7 +354,7 @@ impl AppDb {
     pub fn key(&self, key: &str) -> Result<Option<KeyRow>, StoreError> {
         self.read("find a key by its id", |connection| {
             connection
-                .prepare_cached(&format!("SELECT {KEY} FROM api_key WHERE id = ?1"))?
+                .prepare_cached(&format!("SELECT {KEY_COLUMNS} FROM api_key WHERE id = ?1"))?
                 .query_row([key], key_row)
                 .optional()
         })
@@ -371,7 +373,7 @@ impl AppDb {
                 .prepare_cached(
                     "SELECT settings FROM api_key WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
                 )?
-                .query_row(params![key, account], first)
+                .query_row(params![key, account], first_column)
                 .optional()?;
             let Some(before) = before else { return Ok(None) };
             Ok(Some(match change(&before) {
@@ -389,7 +391,7 @@ impl AppDb {
         self.read("read an account's rates", |connection| {
             connection
                 .prepare_cached("SELECT rates FROM account WHERE id = ?1")?
-                .query_row([id], first)
+                .query_row([id], first_column)
                 .optional()
         })
     }
@@ -411,7 +413,7 @@ impl AppDb {
         account: Option<&str>,
         key: &str,
         active: bool,
-        told: Option<&Act<'_>>,
+        told: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.write("set a key's status", |transaction| {
             let status = if active { "active" } else { "disabled" };
@@ -432,7 +434,7 @@ impl AppDb {
         account: Option<&str>,
         key: &str,
         now_ms: i64,
-        told: Option<&Act<'_>>,
+        told: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.write("revoke a key", |transaction| {
             let rows = transaction.execute(
@@ -449,9 +451,10 @@ impl AppDb {
     }
 }
 
-const ACCOUNT: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
 
-const KEY: &str = "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
+const KEY_COLUMNS: &str =
+    "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
 
 fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let trial = row
@@ -486,7 +489,7 @@ fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
     })
 }
 
-fn first<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
+fn first_column<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
     row.get(0)
 }
 

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// Maximum size in bytes of a file that is checked completely at the start, which takes some tenths
 /// of a second.
-const READ_THROUGH_MAX: u64 = 268_435_456;
+const MAX_CHECKED_BYTES: u64 = 268_435_456;
 
 /// What a sound database contains.
-pub struct Shape {
+pub struct DatabaseSpec {
     /// The only table that is checked in a file above 256 MiB.
     pub table: &'static str,
     pub migrations: &'static [&'static str],
@@ -31,15 +31,15 @@ pub struct Shape {
 /// renamed.
 pub fn open_or_renew<T>(
     path: &Path,
-    shape: &Shape,
+    shape: &DatabaseSpec,
     open: impl Fn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     let error = match check(path, shape).and_then(|()| open()) {
         Err(error) if is_damage(&error) => error,
         outcome => return outcome,
     };
-    let aside =
-        set_aside(path).map_err(|source| StoreError::io("set a damaged database aside", source))?;
+    let aside = move_aside(path)
+        .map_err(|source| StoreError::io("set a damaged database aside", source))?;
     let name = path
         .file_name()
         .unwrap_or_default()
@@ -58,7 +58,7 @@ pub fn open_or_renew<T>(
 ///
 /// # Errors
 /// Returns an error if the file cannot be read for another reason.
-pub fn find(path: &Path, shape: &Shape) -> Result<Option<String>, StoreError> {
+pub fn find_damage(path: &Path, shape: &DatabaseSpec) -> Result<Option<String>, StoreError> {
     match check(path, shape) {
         Err(error) if is_damage(&error) => Ok(Some(error.to_string())),
         outcome => outcome.map(|()| None),
@@ -69,7 +69,7 @@ pub fn find(path: &Path, shape: &Shape) -> Result<Option<String>, StoreError> {
 ///
 /// # Errors
 /// Returns an error if the file is damaged, or cannot be read.
-fn check(path: &Path, shape: &Shape) -> Result<(), StoreError> {
+fn check(path: &Path, shape: &DatabaseSpec) -> Result<(), StoreError> {
     let operation = "check a database";
     let Ok(metadata) = std::fs::metadata(path) else {
         return Ok(());
@@ -77,7 +77,7 @@ fn check(path: &Path, shape: &Shape) -> Result<(), StoreError> {
     if metadata.len() == 0 {
         return Ok(());
     }
-    let question = match metadata.len() <= READ_THROUGH_MAX {
+    let question = match metadata.len() <= MAX_CHECKED_BYTES {
         true => "PRAGMA quick_check(1)".to_owned(),
         false => format!("PRAGMA quick_check({})", shape.table),
     };
@@ -87,11 +87,11 @@ fn check(path: &Path, shape: &Shape) -> Result<(), StoreError> {
         .map_err(|source| StoreError::sqlite(operation, source))?;
     match verdict.as_str() {
         "ok" => check_schema(&connection, shape.migrations),
-        _ => Err(damage(verdict)),
+        _ => Err(damage_error(verdict)),
     }
 }
 
-fn damage(what: String) -> StoreError {
+fn damage_error(what: String) -> StoreError {
     StoreError::io(
         "check a database",
         io::Error::new(io::ErrorKind::InvalidData, what),
@@ -117,11 +117,11 @@ fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), Stor
     let expected = columns(&fresh).map_err(sql)?;
     let found = columns(connection).map_err(sql)?;
     if let Some((table, column)) = expected.difference(&found).next() {
-        return Err(damage(format!("{table} has no {column}")));
+        return Err(damage_error(format!("{table} has no {column}")));
     }
     match found.first() {
         Some((table, _)) if applied.is_empty() => {
-            Err(damage(format!("{table} is in a file of version 0")))
+            Err(damage_error(format!("{table} is in a file of version 0")))
         }
         _ => Ok(()),
     }
@@ -152,7 +152,7 @@ fn is_damage(error: &StoreError) -> bool {
 
 /// Moves the log first: a new database must never be next to an old log, which SQLite would write
 /// into it.
-fn set_aside(path: &Path) -> io::Result<PathBuf> {
+fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let time: String = clock::rfc3339(clock::now_ms())
         .chars()
         .filter(char::is_ascii_alphanumeric)
@@ -177,7 +177,7 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use crate::store::holds::HeldMirror;
+    use crate::store::holds::HoldsMirror;
     use crate::store::idempotency::IdempotencyDb;
     use std::fs;
     use std::path::Path;
@@ -194,7 +194,7 @@ mod tests {
 
     /// Opens both databases, as a start does.
     fn open(dir: &Path) {
-        HeldMirror::begin(dir).unwrap();
+        HoldsMirror::open_or_renew(dir).unwrap();
         IdempotencyDb::open(dir).unwrap();
     }
 

@@ -7,10 +7,10 @@
 //! Must not be synced.
 
 use super::StoreError;
-use super::damage::{self, Shape};
+use super::damage::{self, DatabaseSpec};
 use super::ledger::Claim;
 use super::sqlite;
-use crate::money::Parts;
+use crate::money::CreditSplit;
 use rusqlite::{Connection, params};
 use std::path::Path;
 
@@ -39,22 +39,22 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 const FILE: &str = "holds.db";
-const SHAPE: Shape = Shape {
+const DATABASE_SPEC: DatabaseSpec = DatabaseSpec {
     table: "held",
     migrations: MIGRATIONS,
 };
 
 /// The database of the copied holds.
-pub struct HeldMirror(Connection);
+pub struct HoldsMirror(Connection);
 
-impl HeldMirror {
+impl HoldsMirror {
     /// Opens `holds.db` in `dir` at the start of the process that admits requests, and replaces a
     /// damaged file by a new one. See [`HoldsMirror::open`].
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened.
-    pub fn begin(dir: &Path) -> Result<Self, StoreError> {
-        let mirror = damage::open_or_renew(&dir.join(FILE), &SHAPE, || Self::open(dir))?;
+    pub fn open_or_renew(dir: &Path) -> Result<Self, StoreError> {
+        let mirror = damage::open_or_renew(&dir.join(FILE), &DATABASE_SPEC, || Self::open(dir))?;
         let ask = "INSERT INTO question SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM question)";
         mirror
             .0
@@ -67,8 +67,8 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read for another reason.
-    pub fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
-        damage::find(&dir.join(FILE), &SHAPE)
+    pub fn find_damage(dir: &Path) -> Result<Option<String>, StoreError> {
+        damage::find_damage(&dir.join(FILE), &DATABASE_SPEC)
     }
 
     /// Opens `holds.db` in `dir`.
@@ -82,7 +82,7 @@ impl HeldMirror {
             MIGRATIONS,
             "bring the holds' mirror up to date",
         )?;
-        sqlite::never_sync(&connection)?;
+        sqlite::disable_sync(&connection)?;
         Ok(Self(connection))
     }
 
@@ -92,7 +92,7 @@ impl HeldMirror {
     /// Returns an error if the file cannot be written.
     pub fn put(&mut self, rows: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("mirror the holds", source);
-        let transaction = sqlite::write(&mut self.0).map_err(sql)?;
+        let transaction = sqlite::begin_write(&mut self.0).map_err(sql)?;
         for (account, claim) in rows {
             transaction
                 .prepare_cached(
@@ -114,7 +114,7 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn ask(&self) -> Result<i64, StoreError> {
+    pub fn request_refresh(&self) -> Result<i64, StoreError> {
         self.0
             .query_row(
                 "UPDATE question SET asked = asked + 1 RETURNING asked",
@@ -128,7 +128,7 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn questions(&self) -> Result<(i64, i64), StoreError> {
+    pub fn refresh_state(&self) -> Result<(i64, i64), StoreError> {
         self.0
             .prepare_cached("SELECT answered, asked FROM question")
             .and_then(|mut statement| statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?))))
@@ -139,7 +139,7 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn answer(&self, number: i64) -> Result<(), StoreError> {
+    pub fn complete_refresh(&self, number: i64) -> Result<(), StoreError> {
         self.0
             .execute("UPDATE question SET answered = max(answered, ?1)", [number])
             .map(drop)
@@ -150,7 +150,7 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn forget(&self, boot: &str) -> Result<(), StoreError> {
+    pub fn remove_instance(&self, boot: &str) -> Result<(), StoreError> {
         self.0
             .execute("DELETE FROM held WHERE boot = ?1", [boot])
             .map(drop)
@@ -161,7 +161,7 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn of(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
+    pub fn claims_of(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
         Ok(self
             .select("WHERE account = ?1", [account])?
             .into_iter()
@@ -173,7 +173,7 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn all(&self) -> Result<Vec<(String, Claim)>, StoreError> {
+    pub fn all_claims(&self) -> Result<Vec<(String, Claim)>, StoreError> {
         self.select("WHERE paid <> 0 OR trial <> 0", [])
     }
 
@@ -190,11 +190,11 @@ impl HeldMirror {
             .map_err(sql)?;
         let rows = statement
             .query_map(values, |row| {
-                let held = Parts {
+                let held = CreditSplit {
                     paid: row.get(2)?,
                     trial: row.get(3)?,
                 };
-                let settled = Parts {
+                let settled = CreditSplit {
                     paid: row.get(4)?,
                     trial: row.get(5)?,
                 };
@@ -215,7 +215,7 @@ impl HeldMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn forget_boots(&mut self, live: &[String]) -> Result<(), StoreError> {
+    pub fn retain_instances(&mut self, live: &[String]) -> Result<(), StoreError> {
         let live = serde_json::to_string(live).unwrap_or_default();
         self.0
             .execute(

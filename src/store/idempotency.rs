@@ -6,7 +6,7 @@
 //! not validate keys, nor know a request's cost.
 
 use super::StoreError;
-use super::damage::{self, Shape};
+use super::damage::{self, DatabaseSpec};
 use super::sqlite;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::Path;
@@ -16,10 +16,10 @@ const MIGRATIONS: &[&str] = &[include_str!("idempotency/001.sql")];
 
 /// Maximum number of rows that one commit removes. Each can have a response of many pages, and
 /// requests wait meanwhile.
-const BATCH: usize = 16;
+const MAX_REMOVAL_BATCH: usize = 16;
 
 /// Size of the log, in pages, above which it is restarted. Writers wait for that.
-const LOG_PAGES_MAX: i64 = 4_096;
+const MAX_LOG_PAGES: i64 = 4_096;
 
 /// The database of one process: one connection for all calls, since every call writes, and one that
 /// writes the log back.
@@ -30,7 +30,7 @@ pub struct IdempotencyDb {
 
 /// A request under an idempotency key.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct IdempotencyRequest<'a> {
     pub account: &'a str,
     pub path: &'a str,
     pub key: &'a str,
@@ -41,27 +41,27 @@ pub struct Ask<'a> {
 
 /// A stored response, without its request id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Kept {
+pub struct StoredResponse {
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
 /// The result of looking an idempotency key up.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum IdempotencyLookup {
     /// The key was unknown: the request is now in the table, as running.
     Nothing,
     Running,
     OtherBody,
     Done {
         request_id: String,
-        kept: Option<Kept>,
+        kept: Option<StoredResponse>,
     },
 }
 
 /// Limits on the stored rows and responses.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct RetentionLimits {
     pub entries: u64,
     /// Maximum size of all responses together.
     pub bytes: u64,
@@ -74,7 +74,7 @@ impl IdempotencyDb {
     /// Returns an error if the file cannot be opened or migrated.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join("idempotency.db");
-        let shape = Shape {
+        let shape = DatabaseSpec {
             table: "asked",
             migrations: MIGRATIONS,
         };
@@ -106,7 +106,7 @@ impl IdempotencyDb {
     ) -> Result<T, StoreError> {
         let mut writer = lock(&self.writer);
         let work = || {
-            let transaction = sqlite::write(&mut writer)?;
+            let transaction = sqlite::begin_write(&mut writer)?;
             let value = change(&transaction)?;
             transaction.commit()?;
             Ok(value)
@@ -119,7 +119,11 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or written; nothing was entered.
-    pub fn begin(&self, ask: &Ask<'_>, now_ms: i64) -> Result<Found, StoreError> {
+    pub fn claim(
+        &self,
+        ask: &IdempotencyRequest<'_>,
+        now_ms: i64,
+    ) -> Result<IdempotencyLookup, StoreError> {
         self.write("begin a request under an idempotency key", |transaction| {
             let known: Option<(Vec<u8>, String, bool, i64)> = transaction
                 .prepare_cached(
@@ -131,17 +135,17 @@ impl IdempotencyDb {
                 })
                 .optional()?;
             let Some((hash, request_id, done, expires_at)) = known else {
-                return enter(transaction, ask);
+                return insert_or_find(transaction, ask);
             };
             if done && expires_at <= now_ms {
                 remove(transaction, &request_id)?;
-                return enter(transaction, ask);
+                return insert_or_find(transaction, ask);
             }
             Ok(match (hash == ask.hash, done) {
-                (false, _) => Found::OtherBody,
-                (true, false) => Found::Running,
-                (true, true) => Found::Done {
-                    kept: kept(transaction, &request_id)?,
+                (false, _) => IdempotencyLookup::OtherBody,
+                (true, false) => IdempotencyLookup::Running,
+                (true, true) => IdempotencyLookup::Done {
+                    kept: read_response(transaction, &request_id)?,
                     request_id,
                 },
             })
@@ -152,7 +156,7 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn is_known(&self, ask: &Ask<'_>, now_ms: i64) -> Result<bool, StoreError> {
+    pub fn is_known(&self, ask: &IdempotencyRequest<'_>, now_ms: i64) -> Result<bool, StoreError> {
         let writer = lock(&self.writer);
         let look = || {
             let mut known = writer.prepare_cached(
@@ -167,10 +171,10 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn done(
+    pub fn complete(
         &self,
         request_id: &str,
-        kept: Option<&Kept>,
+        kept: Option<&StoredResponse>,
         expires_at_ms: i64,
     ) -> Result<(), StoreError> {
         self.write("keep an answer for its idempotency key", |transaction| {
@@ -198,7 +202,7 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn free(&self, request_id: &str) -> Result<(), StoreError> {
+    pub fn release(&self, request_id: &str) -> Result<(), StoreError> {
         self.write("free an idempotency key", |transaction| {
             transaction
                 .prepare_cached("DELETE FROM asked WHERE request_id = ?1 AND done = 0")?
@@ -211,7 +215,7 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn left_running(&self, boots: &[String]) -> Result<Vec<(String, String)>, StoreError> {
+    pub fn orphaned_requests(&self, boots: &[String]) -> Result<Vec<(String, String)>, StoreError> {
         let boots = serde_json::to_string(boots).unwrap_or_default();
         // Does not use the writer's connection, since requests wait for that one. This query runs
         // every second and usually finds nothing.
@@ -233,8 +237,8 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written; removed rows stay removed.
-    pub fn clean(&self, now_ms: i64, room: Room) -> Result<(), StoreError> {
-        while self.remove_expired(now_ms)? == BATCH {}
+    pub fn clean(&self, now_ms: i64, room: RetentionLimits) -> Result<(), StoreError> {
+        while self.remove_expired(now_ms)? == MAX_REMOVAL_BATCH {}
         while self.shrink_bytes(room.bytes)? {}
         while self.shrink_entries(room.entries)? {}
         Ok(())
@@ -247,7 +251,7 @@ impl IdempotencyDb {
                     "DELETE FROM asked WHERE request_id IN
                      (SELECT request_id FROM asked WHERE done = 1 AND expires_at <= ?1 LIMIT ?2)",
                 )?
-                .execute(params![now_ms, count(BATCH)])
+                .execute(params![now_ms, count(MAX_REMOVAL_BATCH)])
         })
     }
 
@@ -262,7 +266,7 @@ impl IdempotencyDb {
                 .prepare_cached(
                     "SELECT request_id, bytes FROM asked WHERE done = 1 AND bytes > 0 ORDER BY expires_at LIMIT ?1",
                 )?
-                .query_map([count(BATCH)], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .query_map([count(MAX_REMOVAL_BATCH)], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?;
             for (request_id, bytes) in oldest {
                 if excess <= 0 {
@@ -293,7 +297,7 @@ impl IdempotencyDb {
                     "DELETE FROM asked WHERE request_id IN
                      (SELECT request_id FROM asked WHERE done = 1 ORDER BY expires_at LIMIT ?1)",
                 )?
-                .execute([excess.min(count(BATCH))])?;
+                .execute([excess.min(count(MAX_REMOVAL_BATCH))])?;
             Ok(removed > 0)
         })
     }
@@ -311,7 +315,7 @@ impl IdempotencyDb {
                 .map_err(|source| StoreError::sqlite("carry idempotency.db's log back", source))
         };
         let pages = passive(&lock(&self.checkpointer))?;
-        if pages > LOG_PAGES_MAX {
+        if pages > MAX_LOG_PAGES {
             passive(&lock(&self.writer))?;
         }
         Ok(())
@@ -326,8 +330,11 @@ fn count(rows: usize) -> i64 {
     i64::try_from(rows).unwrap_or(i64::MAX)
 }
 
-fn enter(transaction: &Transaction<'_>, ask: &Ask<'_>) -> rusqlite::Result<Found> {
-    let Ask {
+fn insert_or_find(
+    transaction: &Transaction<'_>,
+    ask: &IdempotencyRequest<'_>,
+) -> rusqlite::Result<IdempotencyLookup> {
+    let IdempotencyRequest {
         account,
         path,
         key,
@@ -348,7 +355,7 @@ fn enter(transaction: &Transaction<'_>, ask: &Ask<'_>) -> rusqlite::Result<Found
             request_id,
             boot
         ])?;
-    Ok(Found::Nothing)
+    Ok(IdempotencyLookup::Nothing)
 }
 
 fn remove(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<()> {
@@ -358,14 +365,17 @@ fn remove(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<(
         .map(drop)
 }
 
-fn kept(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<Option<Kept>> {
+fn read_response(
+    transaction: &Transaction<'_>,
+    request_id: &str,
+) -> rusqlite::Result<Option<StoredResponse>> {
     let row: Option<(String, Vec<u8>)> = transaction
         .prepare_cached("SELECT headers, body FROM answer WHERE request_id = ?1")?
         .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     // This program can read every response it wrote; an unreadable one is ignored.
     Ok(row.and_then(|(headers, body)| {
-        Some(Kept {
+        Some(StoredResponse {
             headers: serde_json::from_str(&headers).ok()?,
             body,
         })

@@ -5,41 +5,45 @@
 //! decide what a response costs.
 
 mod activity;
+mod aggregates;
 pub mod anchor;
 mod batch;
 mod claim;
-mod correct;
 #[cfg(test)]
 mod fixture;
-mod key;
+mod key_spend;
+mod posting;
 mod schema;
-mod shared;
-mod sums;
+mod store_events;
 
 use super::StoreError;
-use super::lately::Lately;
 use super::missing;
+use super::row_cache::RowCache;
 use super::sqlite::{self, Readers};
-use crate::catalog::Price;
+use crate::catalog::PriceList;
 use crate::failpoint::{self, Point};
-use crate::money::{Micro, Parts};
+use crate::money::{CreditSplit, Micro};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
-pub use activity::{Conversation, Filter, HOUR_MS, Place, Spent, Sum};
-use anchor::{Anchor, Trust};
-use batch::{Batch, append};
+pub use activity::{
+    ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, SpendTotals,
+};
+use anchor::{AnchorTrust, LedgerAnchor};
+use batch::{EndingBatch, append};
 pub use claim::Claim;
-pub use correct::{Change, ChangeKind, Posted, PostedDetail, Refund, bear};
-pub use key::KeySpend;
+pub use key_spend::KeySpend;
+pub use posting::{
+    BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
+};
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-pub use shared::{Done, Found};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+pub use store_events::{IngestEvent, PartitionLocation};
 
 const MIGRATIONS: &[&str] = &[
     include_str!("ledger/001.sql"),
@@ -50,29 +54,29 @@ const MIGRATIONS: &[&str] = &[
     include_str!("ledger/006.sql"),
     include_str!("ledger/007.sql"),
 ];
-const READERS: usize = 8;
+const MAX_READERS: usize = 8;
 
 /// The ledger's database.
 pub struct Ledger {
     writer: Mutex<Connection>,
     readers: Readers,
     /// Accounts as admission reads them, by process and account.
-    standing: Lately<Account>,
+    standing: RowCache<LedgerAccount>,
     /// Whether this process has handed over. Changes under the writer's lock.
     guest: AtomicBool,
     /// `None` if the ledger is opened only for reading.
-    anchor: Option<Anchor>,
+    anchor: Option<LedgerAnchor>,
     /// Time at which the anchor was last written before it was opened.
     anchored_ms: i64,
 }
 
 /// The one connection that writes. When it is released, admission reads accounts again.
-struct Writer<'a> {
+struct LedgerWriteGuard<'a> {
     connection: MutexGuard<'a, Connection>,
-    standing: &'a Lately<Account>,
+    standing: &'a RowCache<LedgerAccount>,
 }
 
-impl Deref for Writer<'_> {
+impl Deref for LedgerWriteGuard<'_> {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
@@ -80,22 +84,22 @@ impl Deref for Writer<'_> {
     }
 }
 
-impl DerefMut for Writer<'_> {
+impl DerefMut for LedgerWriteGuard<'_> {
     fn deref_mut(&mut self) -> &mut Connection {
         &mut self.connection
     }
 }
 
-impl Drop for Writer<'_> {
+impl Drop for LedgerWriteGuard<'_> {
     fn drop(&mut self) {
-        self.standing.forget();
+        self.standing.clear();
     }
 }
 
 /// An account's row, the part of the instance's settled credits that it already includes, and the
 /// claims of other instances: one consistent snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct LedgerAccount {
     pub paid: Micro,
     pub trial: Micro,
     pub trial_ends_at_ms: Option<i64>,
@@ -110,7 +114,7 @@ pub struct Account {
 
 /// An account's row as the audit reads it.
 #[derive(Debug, Clone)]
-pub struct AccountRow {
+pub struct LedgerAccountRow {
     pub id: String,
     pub paid: Micro,
     pub trial: Micro,
@@ -130,17 +134,17 @@ pub struct Ending {
     pub trial: Micro,
     /// Part of the cost that the account could not cover.
     pub writeoff: Micro,
-    pub detail: Detail,
+    pub detail: EndingDetail,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Detail {
+pub struct EndingDetail {
     pub key_id: String,
     pub key_shown: String,
     pub model: String,
     pub surface: Protocol,
     pub vendor: String,
-    pub outcome: Outcome,
+    pub outcome: RequestOutcome,
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
@@ -163,7 +167,7 @@ pub struct Detail {
 /// How a request with a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum RequestOutcome {
     Completed,
     ClientLeft,
     /// The gateway stopped the stream, because of a time, size or write limit.
@@ -176,7 +180,7 @@ pub enum Outcome {
     Interrupted,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// Every outcome, the usual one first.
     pub const ALL: [Self; 7] = [
         Self::Completed,
@@ -210,21 +214,23 @@ impl Ending {
     /// received it or if the vendor generated it for a client that disconnected.
     pub fn kind(&self) -> &'static str {
         match self.detail.outcome {
-            Outcome::Completed
-            | Outcome::ClientLeft
-            | Outcome::GatewayEnded
-            | Outcome::RefusedFree => "debit",
-            Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted => "void",
+            RequestOutcome::Completed
+            | RequestOutcome::ClientLeft
+            | RequestOutcome::GatewayEnded
+            | RequestOutcome::RefusedFree => "debit",
+            RequestOutcome::VendorError
+            | RequestOutcome::VendorCut
+            | RequestOutcome::Interrupted => "void",
         }
     }
 }
 
 /// End of the detail of a late ending.
-const LATE: &str = ",\"late\":true}";
+const LATE_SUFFIX: &str = ",\"late\":true}";
 
 /// An entry of the ledger as stored.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct LedgerEntry {
     pub seq: i64,
     pub kind: String,
     pub reference: String,
@@ -242,7 +248,7 @@ pub struct Entry {
     pub hash: Vec<u8>,
 }
 
-impl Entry {
+impl LedgerEntry {
     /// Creates an entry that is not chained yet and has no balances yet.
     fn new(
         kind: &str,
@@ -293,13 +299,13 @@ impl Entry {
     /// Returns true if the entry is the end of a request whose debit the ledger decided by itself,
     /// not the shared store.
     pub fn is_late(&self) -> bool {
-        self.is_ending() && self.detail.ends_with(LATE)
+        self.is_ending() && self.detail.ends_with(LATE_SUFFIX)
     }
 }
 
 /// Which entries to read.
 #[derive(Debug, Clone, Default)]
-pub struct Selection {
+pub struct EntrySelection {
     pub account: Option<String>,
     /// Start of the period, inclusive, in ms since 1970.
     pub from_ms: Option<i64>,
@@ -310,7 +316,7 @@ pub struct Selection {
 /// A change of a balance that no request caused and nobody ordered: a sign-up's trial, and its
 /// expiry.
 #[derive(Debug, Clone, Copy)]
-pub struct Post<'a> {
+pub struct Posting<'a> {
     pub kind: &'static str,
     pub reference: &'a str,
     pub account: &'a str,
@@ -326,23 +332,23 @@ impl Ledger {
     /// Returns an error if the file cannot be opened or migrated, if it is missing although there
     /// are accounts, or if it is an older or a different ledger.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        Self::open_as(dir, Trust::Anchored)
+        Self::open_with_trust(dir, AnchorTrust::Anchored)
     }
 
-    fn open_as(dir: &Path, trust: Trust) -> Result<Self, StoreError> {
+    fn open_with_trust(dir: &Path, trust: AnchorTrust) -> Result<Self, StoreError> {
         let path = dir.join("ledger.db");
         if let Some(fault) = missing::ledger(dir)? {
             return Err(StoreError::Unusable(fault));
         }
         // Read before the ledger, which only grows.
         let named = anchor::read(dir)?;
-        let anchored_ms = anchor::written_ms(dir);
+        let anchored_ms = anchor::modified_ms(dir);
         let mut writer = sqlite::open(&path, "open the ledger")?;
         sqlite::migrate(&mut writer, MIGRATIONS, "bring the ledger up to date")?;
         writer.set_prepared_statement_cache_capacity(64);
-        let readers = Readers::open(&path, READERS, "open the ledger for reading")?;
-        let standing = Lately::of(&path, "open the ledger for reading")?;
-        let anchor = anchor::begin(dir, &writer, named, trust)?;
+        let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
+        let standing = RowCache::open(&path, "open the ledger for reading")?;
+        let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
         let (writer, guest) = (Mutex::new(writer), AtomicBool::new(false));
         Ok(Self {
             writer,
@@ -354,9 +360,9 @@ impl Ledger {
         })
     }
 
-    fn writer(&self) -> Writer<'_> {
+    fn writer(&self) -> LedgerWriteGuard<'_> {
         let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        Writer {
+        LedgerWriteGuard {
             connection,
             standing: &self.standing,
         }
@@ -384,7 +390,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
-    pub fn keep_price(&self, price: &Price, at_ms: i64) -> Result<(), StoreError> {
+    pub fn store_price(&self, price: &PriceList, at_ms: i64) -> Result<(), StoreError> {
         let json = serde_json::to_string(price)
             .map_err(|error| StoreError::Unusable(error.to_string()))?;
         self.writer()
@@ -400,7 +406,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn price(&self, version: &str) -> Result<Option<Price>, StoreError> {
+    pub fn price(&self, version: &str) -> Result<Option<PriceList>, StoreError> {
         let json: Option<String> = self.read("read a price version", |connection| {
             connection
                 .prepare_cached("SELECT json FROM price_version WHERE id = ?1")?
@@ -417,7 +423,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn account(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
+    pub fn account(&self, account: &str, boot: &str) -> Result<Option<LedgerAccount>, StoreError> {
         self.read("read an account's balance", |connection| {
             connection
                 .prepare_cached(
@@ -437,7 +443,11 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn account_lately(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
+    pub fn cached_account(
+        &self,
+        account: &str,
+        boot: &str,
+    ) -> Result<Option<LedgerAccount>, StoreError> {
         self.standing.get([boot, account].concat().as_bytes(), || {
             self.account(account, boot)
         })
@@ -445,13 +455,13 @@ impl Ledger {
 
     /// See [`RowCache::pause_checks`].
     #[cfg(test)]
-    pub fn hold_accounts_still(&self) {
-        self.standing.hold_still();
+    pub fn pause_account_checks(&self) {
+        self.standing.pause_checks();
     }
 
     /// Clears the cache of accounts.
-    pub fn forget_accounts(&self) {
-        self.standing.forget();
+    pub fn clear_account_cache(&self) {
+        self.standing.clear();
     }
 
     /// Posts an entry and changes the balance, once per kind and reference. Returns false if it was
@@ -460,11 +470,11 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be written, if the account is not open, or if a
     /// balance would go below zero.
-    pub fn post(&self, post: &Post<'_>) -> Result<bool, StoreError> {
+    pub fn post(&self, post: &Posting<'_>) -> Result<bool, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("post to the ledger", source);
-        let transaction = sqlite::write(&mut writer).map_err(sql)?;
-        let posted = post_in(&transaction, post).map_err(sql)?;
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let posted = insert_posting(&transaction, post).map_err(sql)?;
         self.commit(transaction, || {}).map_err(sql)?;
         Ok(posted)
     }
@@ -475,36 +485,36 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written; nothing was entered.
-    pub fn end_requests(
+    pub fn enter_endings(
         &self,
-        endings: &[(&Ending, Parts)],
+        endings: &[(&Ending, CreditSplit)],
         boot: &str,
     ) -> Result<usize, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("enter debits", source);
-        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         let mut new = 0;
-        let mut batch = Batch::begin(&transaction).map_err(sql)?;
-        let mut applied = key::Applied::default();
+        let mut batch = EndingBatch::new(&transaction).map_err(sql)?;
+        let mut applied = key_spend::AppliedUpdate::default();
         for (ending, freed) in endings {
             new += usize::from(
                 batch
-                    .end(ending, detail(ending).map_err(sql)?)
+                    .enter(ending, ending_detail(ending).map_err(sql)?)
                     .map_err(sql)?,
             );
-            if self.is_guest() && *freed != Parts::ZERO {
+            if self.has_handed_over() && *freed != CreditSplit::ZERO {
                 claim::subtract_claim(&transaction, boot, &ending.account, *freed).map_err(sql)?;
             }
-            applied.count(ending);
-            failpoint::pass(Point::MidCommit);
+            applied.add(ending);
+            failpoint::hit(Point::MidCommit);
         }
-        batch.close().map_err(sql)?;
+        batch.write().map_err(sql)?;
         // A replay of a journal has no instance: it changes balances that no running process has
         // settled.
         if !boot.is_empty() {
             applied.write(&transaction, boot).map_err(sql)?;
         }
-        self.commit(transaction, || failpoint::pass(Point::AfterCommit))
+        self.commit(transaction, || failpoint::hit(Point::AfterCommit))
             .map_err(sql)?;
         Ok(new)
     }
@@ -513,7 +523,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn boots(&self) -> Result<Vec<String>, StoreError> {
+    pub fn instance_ids(&self) -> Result<Vec<String>, StoreError> {
         self.read("look for processes", |connection| {
             connection
                 .prepare("SELECT boot FROM claim UNION SELECT boot FROM applied UNION SELECT boot FROM applied_key")?
@@ -527,11 +537,11 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
-    pub fn forget_boots(&self, dead: &[String]) -> Result<(), StoreError> {
+    pub fn forget_instances(&self, dead: &[String]) -> Result<(), StoreError> {
         let dead = serde_json::to_string(dead).unwrap_or_default();
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("forget ended processes", source);
-        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         for table in ["applied", "applied_key", "claim"] {
             let sql_text =
                 format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
@@ -544,7 +554,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn lapsing(&self, now_ms: i64) -> Result<Vec<(String, Micro)>, StoreError> {
+    pub fn expired_trials(&self, now_ms: i64) -> Result<Vec<(String, Micro)>, StoreError> {
         self.read("look for lapsed trials", |connection| {
             connection
                 .prepare_cached("SELECT id, trial FROM account WHERE trial > 0 AND trial_ends_at <= ?1 LIMIT 100")?
@@ -557,11 +567,15 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn ending(&self, account: &str, request_id: &str) -> Result<Option<Entry>, StoreError> {
+    pub fn ending(
+        &self,
+        account: &str,
+        request_id: &str,
+    ) -> Result<Option<LedgerEntry>, StoreError> {
         self.read("read a receipt", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void') AND account = ?2"
+                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void') AND account = ?2"
                 ))?
                 .query_row([request_id, account], entry)
                 .optional()
@@ -579,7 +593,7 @@ impl Ledger {
         endings_only: bool,
         before: Option<i64>,
         limit: u32,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
         let kinds = if endings_only {
             "AND kind IN ('debit', 'void')"
         } else {
@@ -588,7 +602,7 @@ impl Ledger {
         self.read("read an account's entries", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM entry WHERE account = ?1 AND seq < ?2 {kinds} ORDER BY seq DESC LIMIT ?3"
+                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE account = ?1 AND seq < ?2 {kinds} ORDER BY seq DESC LIMIT ?3"
                 ))?
                 .query_map(params![account, before.unwrap_or(i64::MAX), limit], entry)?
                 .collect()
@@ -599,12 +613,15 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn walk(&self, each: &mut dyn FnMut(Entry)) -> Result<Vec<AccountRow>, StoreError> {
+    pub fn for_each_entry(
+        &self,
+        each: &mut dyn FnMut(LedgerEntry),
+    ) -> Result<Vec<LedgerAccountRow>, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("read the whole ledger", source);
         let snapshot = writer.transaction().map_err(sql)?;
         let mut statement = snapshot
-            .prepare(&format!("SELECT {COLUMNS} FROM entry ORDER BY seq"))
+            .prepare(&format!("SELECT {ENTRY_COLUMNS} FROM entry ORDER BY seq"))
             .map_err(sql)?;
         for entry in statement.query_map([], entry).map_err(sql)? {
             each(entry.map_err(sql)?);
@@ -613,7 +630,7 @@ impl Ledger {
             .prepare("SELECT id, paid, trial, credited, trial_ends_at FROM account")
             .map_err(sql)?;
         let account = |row: &Row<'_>| {
-            Ok(AccountRow {
+            Ok(LedgerAccountRow {
                 id: row.get(0)?,
                 paid: row.get(1)?,
                 trial: row.get(2)?,
@@ -630,20 +647,20 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read, or if `each` fails.
-    pub fn select(
+    pub fn for_each_selected(
         &self,
-        selection: &Selection,
-        each: &mut dyn FnMut(Entry) -> std::io::Result<()>,
+        selection: &EntrySelection,
+        each: &mut dyn FnMut(LedgerEntry) -> std::io::Result<()>,
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("read the ledger's entries", source);
         self.readers.with(|connection| {
             let mut statement = connection
                 .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM entry WHERE account = ifnull(?1, account) AND at >= ifnull(?2, at)
+                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE account = ifnull(?1, account) AND at >= ifnull(?2, at)
                      AND (?3 IS NULL OR at < ?3) ORDER BY seq"
                 ))
                 .map_err(sql)?;
-            let Selection { account, from_ms, to_ms } = selection;
+            let EntrySelection { account, from_ms, to_ms } = selection;
             for entry in statement.query_map(params![account, from_ms, to_ms], entry).map_err(sql)? {
                 each(entry.map_err(sql)?).map_err(|source| StoreError::io("hand over the ledger's entries", source))?;
             }
@@ -657,9 +674,9 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be written.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
-        failpoint::pass(Point::BeforeCheckpoint);
+        failpoint::hit(Point::BeforeCheckpoint);
         sqlite::checkpoint(&self.writer())?;
-        failpoint::pass(Point::AfterCheckpoint);
+        failpoint::hit(Point::AfterCheckpoint);
         Ok(())
     }
 
@@ -674,8 +691,8 @@ impl Ledger {
     }
 }
 
-fn account_row(row: &Row<'_>) -> rusqlite::Result<Account> {
-    Ok(Account {
+fn account_row(row: &Row<'_>) -> rusqlite::Result<LedgerAccount> {
+    Ok(LedgerAccount {
         paid: row.get(0)?,
         trial: row.get(1)?,
         trial_ends_at_ms: row.get(2)?,
@@ -687,10 +704,10 @@ fn account_row(row: &Row<'_>) -> rusqlite::Result<Account> {
     })
 }
 
-const COLUMNS: &str = "seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash";
+const ENTRY_COLUMNS: &str = "seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash";
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
+fn entry(row: &Row<'_>) -> rusqlite::Result<LedgerEntry> {
+    Ok(LedgerEntry {
         seq: row.get(0)?,
         kind: row.get(1)?,
         reference: row.get(2)?,
@@ -708,7 +725,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 }
 
 /// Returns an entry's hash, over the previous entry's hash and all fields of the entry.
-pub fn entry_hash(entry: &Entry) -> Vec<u8> {
+pub fn entry_hash(entry: &LedgerEntry) -> Vec<u8> {
     let mut hash = Sha256::new();
     hash.update(&entry.prev);
     let numbers = [
@@ -719,7 +736,7 @@ pub fn entry_hash(entry: &Entry) -> Vec<u8> {
         entry.writeoff,
     ]
     .map(Micro::get);
-    let Entry {
+    let LedgerEntry {
         seq,
         kind,
         reference,
@@ -734,7 +751,7 @@ pub fn entry_hash(entry: &Entry) -> Vec<u8> {
     hash.finalize().to_vec()
 }
 
-fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<bool> {
+fn insert_posting(transaction: &Transaction<'_>, post: &Posting<'_>) -> rusqlite::Result<bool> {
     let known = transaction
         .prepare_cached("SELECT 1 FROM entry WHERE kind = ?1 AND ref = ?2")?
         .exists(params![post.kind, post.reference])?;
@@ -743,17 +760,17 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
     }
     let (paid, trial) = balances(transaction, post.account)?;
     let parts = (post.d_paid, post.d_trial);
-    let entry = Entry::new(
+    let entry = LedgerEntry::new(
         post.kind,
         post.reference,
         post.account,
         post.at_ms,
         parts,
-        posted_detail(transaction, post)?,
+        posting_detail(transaction, post)?,
     );
     append(
         transaction,
-        Entry {
+        LedgerEntry {
             bal_paid: paid.plus(post.d_paid),
             bal_trial: trial.plus(post.d_trial),
             ..entry
@@ -763,21 +780,21 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
 }
 
 /// A trial's grant contains its end, so that the chain of hashes covers it.
-fn posted_detail(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<String> {
+fn posting_detail(transaction: &Transaction<'_>, post: &Posting<'_>) -> rusqlite::Result<String> {
     if post.kind != "trial" {
         return Ok(String::new());
     }
-    let trial_ends_at_ms = correct::trial_ends(transaction, post.account)?;
-    let detail = PostedDetail {
+    let trial_ends_at_ms = posting::trial_end(transaction, post.account)?;
+    let detail = PostingDetail {
         trial_ends_at_ms,
-        ..PostedDetail::default()
+        ..PostingDetail::default()
     };
     serde_json::to_string(&detail)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 /// Returns the JSON of an ending's detail.
-fn detail(ending: &Ending) -> rusqlite::Result<String> {
+fn ending_detail(ending: &Ending) -> rusqlite::Result<String> {
     serde_json::to_string(&ending.detail)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }

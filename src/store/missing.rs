@@ -13,7 +13,7 @@ const LEDGER: &str = "ledger.db";
 const APP: &str = "app.db";
 const ANCHOR: &str = "ledger.anchor";
 /// Maximum number of accounts that the message names.
-const LOST_MAX: usize = 100;
+const MAX_LOST: usize = 100;
 const OPERATION: &str = "look for accounts";
 
 /// Returns the reason why no ledger may be opened in `dir`: `ledger.db` is missing, and `app.db`
@@ -22,7 +22,7 @@ const OPERATION: &str = "look for accounts";
 /// # Errors
 /// Returns an error if `app.db` cannot be read.
 pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
-    let is_missing = !is_written(dir, LEDGER) && has_accounts(dir, APP)?;
+    let is_missing = !is_nonempty(dir, LEDGER) && has_accounts(dir, APP)?;
     let dir = dir.display();
     Ok(is_missing.then(|| {
         format!(
@@ -39,7 +39,7 @@ pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
 /// Returns an error if one of the two cannot be read.
 pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     let is_missing = has_rows(dir, LEDGER, "entry")? && !has_accounts(dir, APP)?;
-    let what = if is_written(dir, APP) {
+    let what = if is_nonempty(dir, APP) {
         "has no account"
     } else {
         "is missing"
@@ -78,12 +78,12 @@ pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
         .filter(|id| !known.contains(id))
         .collect();
     lost.sort();
-    lost.truncate(LOST_MAX);
+    lost.truncate(MAX_LOST);
     Ok(lost)
 }
 
 /// Returns true if the database's file exists and is not empty.
-fn is_written(dir: &Path, name: &str) -> bool {
+fn is_nonempty(dir: &Path, name: &str) -> bool {
     std::fs::metadata(dir.join(name)).is_ok_and(|metadata| metadata.len() > 0)
 }
 
@@ -113,7 +113,7 @@ pub(super) fn open_with(
     name: &str,
     table: &str,
 ) -> Result<Option<Connection>, StoreError> {
-    if !is_written(dir, name) {
+    if !is_nonempty(dir, name) {
         return Ok(None);
     }
     let connection = sqlite::open_reader(&dir.join(name), OPERATION)?;

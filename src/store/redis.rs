@@ -7,26 +7,28 @@
 //! read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices. Read
 //! next: `redis/common.lua` (the start of every script), `redis/reserve.lua`, `redis/end.lua`.
 
-mod asked;
 pub mod breaker;
-mod fault;
-mod feed;
-mod judge;
-mod late;
+mod errors;
+mod fitness;
+mod idempotency;
+mod ingest;
+mod late_settlement;
 mod link;
-mod revoked;
+mod revocations;
 
 use super::StoreError;
-use crate::billing::bounds::Bounds;
-use crate::billing::rates::{Limited, Meter, Meters, Wait, Whose};
-use crate::money::{Micro, Parts};
+use crate::billing::limits::RequestLimits;
+use crate::billing::rates::{
+    LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait,
+};
+use crate::money::{CreditSplit, Micro};
 use ::redis::{Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
-pub use asked::{Entry, SharedRoom};
-use breaker::Breaker;
-pub use fault::reason;
-pub use feed::{KeySeed, Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
-pub use late::TOLD_MOST;
-use link::Link;
+use breaker::StoreBreaker;
+pub use errors::reason;
+pub use idempotency::{IdempotencyEntry, SharedRetentionLimits};
+pub use ingest::{KeySeed, MAX_RESTORED, PartitionServer, RestoreEntry, SharedKey};
+pub use late_settlement::MAX_REPORT_AGE;
+use link::RedisLink;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,28 +53,28 @@ const KEYS_KNOWN: &str = "gw:keys";
 /// at its first use and belongs to the runtime that uses it first: a thread with its own runtime
 /// needs its own `SharedStore`.
 #[derive(Clone)]
-pub struct SharedStore(Arc<Inner>);
+pub struct SharedStore(Arc<SharedStoreInner>);
 
-struct Inner {
-    link: Link,
+struct SharedStoreInner {
+    link: RedisLink,
     /// Circuit breaker that stops requests from calling a store that does not answer.
-    breaker: Option<Arc<Breaker>>,
+    breaker: Option<Arc<StoreBreaker>>,
     scripts: &'static Scripts,
 }
 
 /// Address of the shared store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum RedisAddress {
     One(String),
     /// Some nodes of a cluster.
     Cluster(Vec<String>),
     /// The primary that Sentinels name.
-    Sentinel(Sentinel),
+    Sentinel(SentinelAddress),
 }
 
 /// The Sentinels that know the primary's address, and the credentials for the primary.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Sentinel {
+pub struct SentinelAddress {
     pub master: String,
     pub nodes: Vec<String>,
     pub user: Option<String>,
@@ -82,7 +84,7 @@ pub struct Sentinel {
     pub tls: bool,
 }
 
-impl std::fmt::Debug for Sentinel {
+impl std::fmt::Debug for SentinelAddress {
     /// Leaves out the credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -96,7 +98,7 @@ impl std::fmt::Debug for Sentinel {
 
 /// A request to reserve credits.
 #[derive(Debug, Clone, Copy)]
-pub struct Reserve<'a> {
+pub struct ReserveCommand<'a> {
     pub request_id: &'a str,
     pub account: &'a str,
     /// Highest possible cost of the request.
@@ -108,22 +110,22 @@ pub struct Reserve<'a> {
     pub lease: Duration,
     pub most_open: u64,
     /// The API key and the limits of the request; `None` if it has no limits.
-    pub within: Option<(&'a str, &'a Bounds)>,
+    pub within: Option<(&'a str, &'a RequestLimits)>,
 }
 
 /// The result of a [`ReserveCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reserved {
-    Held(Parts),
+pub enum ReserveReply {
+    Held(CreditSplit),
     /// Credits reserved under limits, with the remaining limits.
-    HeldWithin(Parts, Meters),
+    HeldWithin(CreditSplit, RateLimitStatuses),
     Insufficient {
         available: Micro,
     },
     TrialExpired,
     TooManyOpen,
     /// A limit on requests, on tokens or on concurrency was reached.
-    Limited(Wait),
+    Limited(RateLimitWait),
     /// The API key's spending limit leaves less than the request needs.
     KeySpendLimit {
         free: Micro,
@@ -138,7 +140,7 @@ pub enum Reserved {
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct End<'a> {
+pub struct SettleCommand<'a> {
     pub request_id: &'a str,
     pub account: &'a str,
     pub cost: Micro,
@@ -150,12 +152,12 @@ pub struct End<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum SettleReply {
     /// The event for the ledger, the debited amount, and the amount written off because the account
     /// could not cover it.
     Done {
         event: String,
-        taken: Parts,
+        taken: CreditSplit,
         writeoff: Micro,
     },
     /// The request had ended before, with this event.
@@ -168,11 +170,11 @@ pub enum Ended {
 
 /// A change of a balance that the ledger has posted, or a debit that it is about to post.
 #[derive(Debug, Clone, Copy)]
-pub struct Post<'a> {
+pub struct PostCommand<'a> {
     /// Reference of the operation; the store applies an operation once.
     pub operation: &'a str,
     pub account: &'a str,
-    pub change: Parts,
+    pub change: CreditSplit,
     pub credited: Micro,
     /// Whether the debit must be covered by credits that are not reserved.
     pub only_free: bool,
@@ -181,11 +183,11 @@ pub struct Post<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Posted {
+pub enum PostReply {
     Done,
     /// The store had applied the operation before, with this change.
     Known {
-        change: Parts,
+        change: CreditSplit,
     },
     Insufficient {
         available: Micro,
@@ -198,9 +200,9 @@ pub enum Posted {
 
 /// An account as the ledger has it.
 #[derive(Debug, Clone, Copy)]
-pub struct Seed<'a> {
+pub struct AccountSeed<'a> {
     pub account: &'a str,
-    pub has: Parts,
+    pub has: CreditSplit,
     pub credited: Micro,
     pub is_active: bool,
     pub trial_ends_at_ms: Option<i64>,
@@ -212,9 +214,9 @@ pub struct Seed<'a> {
 
 /// An account as the store has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shared {
-    pub has: Parts,
-    pub held: Parts,
+pub struct StoreAccount {
+    pub has: CreditSplit,
+    pub held: CreditSplit,
     pub credited: Micro,
     pub is_active: bool,
     pub trial_ends_at_ms: Option<i64>,
@@ -222,11 +224,11 @@ pub struct Shared {
 
 /// An event that the ledger must enter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum StoreEvent {
     Ended {
         request_id: String,
         account: String,
-        taken: Parts,
+        taken: CreditSplit,
         writeoff: Micro,
         ending: String,
     },
@@ -307,19 +309,27 @@ fn key(partition: u32, kind: &str, of: &str) -> String {
 impl SharedStore {
     /// Connects at the first use. A call fails if it has no reply within `patience`, connecting
     /// included.
-    pub fn new(address: Address, patience: Duration) -> Self {
-        Self::with(address, patience, None)
+    pub fn new(address: RedisAddress, patience: Duration) -> Self {
+        Self::build(address, patience, None)
     }
 
     /// Creates a store for calls on behalf of requests. A call fails at once while `breaker` is
     /// open, and each outcome is recorded in `breaker`.
-    pub fn guarded(address: Address, patience: Duration, breaker: Arc<Breaker>) -> Self {
-        Self::with(address, patience, Some(breaker))
+    pub fn with_breaker(
+        address: RedisAddress,
+        patience: Duration,
+        breaker: Arc<StoreBreaker>,
+    ) -> Self {
+        Self::build(address, patience, Some(breaker))
     }
 
-    fn with(address: Address, patience: Duration, breaker: Option<Arc<Breaker>>) -> Self {
-        Self(Arc::new(Inner {
-            link: Link::new(address, patience),
+    fn build(
+        address: RedisAddress,
+        patience: Duration,
+        breaker: Option<Arc<StoreBreaker>>,
+    ) -> Self {
+        Self(Arc::new(SharedStoreInner {
+            link: RedisLink::new(address, patience),
             breaker,
             scripts: &SCRIPTS,
         }))
@@ -327,12 +337,12 @@ impl SharedStore {
 
     /// Returns a new connection to the same store, without the circuit breaker, for background
     /// work.
-    pub fn another(&self, patience: Duration) -> Self {
+    pub fn new_connection(&self, patience: Duration) -> Self {
         Self::new(self.0.link.address().clone(), patience)
     }
 
     /// Returns true while the circuit breaker stops requests from calling the store.
-    pub fn is_away(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         self.0
             .breaker
             .as_ref()
@@ -343,7 +353,7 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the address is not valid, or if no server answers there.
-    pub async fn connect(address: &Address, patience: Duration) -> Result<Self, StoreError> {
+    pub async fn connect(address: &RedisAddress, patience: Duration) -> Result<Self, StoreError> {
         let store = Self::new(address.clone(), patience);
         store
             .0
@@ -359,16 +369,17 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called. The credits can be reserved all the same,
     /// until the lease ends or the caller tries again.
-    pub async fn reserve(&self, asked: &Reserve<'_>) -> Result<Reserved, StoreError> {
+    pub async fn reserve(&self, asked: &ReserveCommand<'_>) -> Result<ReserveReply, StoreError> {
         let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
-        let mut call = self.of_request(&self.0.scripts.reserve, asked.account, asked.request_id);
+        let mut call =
+            self.request_invocation(&self.0.scripts.reserve, asked.account, asked.request_id);
         call.arg(asked.full.get())
             .arg(asked.floor.get())
             .arg(lease_ms)
             .arg(asked.most_open);
         if let Some((
             key_id,
-            Bounds {
+            RequestLimits {
                 key: of_key,
                 account: of_account,
                 spend,
@@ -394,22 +405,22 @@ impl SharedStore {
         let answer = self.call("set credit aside", &call).await?;
         Ok(match answer.word() {
             "held" if asked.within.is_some() => {
-                Reserved::HeldWithin(answer.parts(1)?, answer.meters(3)?)
+                ReserveReply::HeldWithin(answer.parts(1)?, answer.rate_limits(3)?)
             }
-            "held" => Reserved::Held(answer.parts(1)?),
-            "limited" => Reserved::Limited(answer.wait()?),
-            "key_spend" => Reserved::KeySpendLimit {
+            "held" => ReserveReply::Held(answer.parts(1)?),
+            "limited" => ReserveReply::Limited(answer.wait()?),
+            "key_spend" => ReserveReply::KeySpendLimit {
                 free: answer.amount(1)?,
             },
-            "insufficient" => Reserved::Insufficient {
+            "insufficient" => ReserveReply::Insufficient {
                 available: answer.amount(1)?,
             },
-            "trial_expired" => Reserved::TrialExpired,
-            "too_many" => Reserved::TooManyOpen,
-            "suspended" => Reserved::Suspended,
-            "ended" => Reserved::Ended,
-            "unknown" => Reserved::Unknown,
-            _ => return Err(answer.strange()),
+            "trial_expired" => ReserveReply::TrialExpired,
+            "too_many" => ReserveReply::TooManyOpen,
+            "suspended" => ReserveReply::Suspended,
+            "ended" => ReserveReply::Ended,
+            "unknown" => ReserveReply::Unknown,
+            _ => return Err(answer.unexpected_reply()),
         })
     }
 
@@ -417,8 +428,9 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called. Try again until it answers.
-    pub async fn end(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
-        let mut call = self.of_request(&self.0.scripts.end, asked.account, asked.request_id);
+    pub async fn settle(&self, asked: &SettleCommand<'_>) -> Result<SettleReply, StoreError> {
+        let mut call =
+            self.request_invocation(&self.0.scripts.end, asked.account, asked.request_id);
         let partition = partition(asked.account);
         call.key(key(partition, "ev", ""))
             .key(key(partition, "k:", asked.key_id));
@@ -428,17 +440,17 @@ impl SharedStore {
             .arg(asked.tokens);
         let answer = self.call("end a request", &call).await?;
         Ok(match answer.word() {
-            "done" => Ended::Done {
+            "done" => SettleReply::Done {
                 event: answer.text(1)?.into(),
                 taken: answer.parts(2)?,
                 writeoff: answer.amount(4)?,
             },
-            "known" if answer.text(1)? == APPLIED => Ended::Applied,
-            "known" => Ended::Known {
+            "known" if answer.text(1)? == APPLIED => SettleReply::Applied,
+            "known" => SettleReply::Known {
                 event: answer.text(1)?.into(),
             },
-            "unknown" => Ended::Unknown,
-            _ => return Err(answer.strange()),
+            "unknown" => SettleReply::Unknown,
+            _ => return Err(answer.unexpected_reply()),
         })
     }
 
@@ -447,8 +459,8 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called. It is safe to try again, since an operation
     /// counts once.
-    pub async fn post(&self, post: &Post<'_>) -> Result<Posted, StoreError> {
-        self.post_beside(post, None).await
+    pub async fn post(&self, post: &PostCommand<'_>) -> Result<PostReply, StoreError> {
+        self.invoke_post(post, None).await
     }
 
     /// Posts the difference between the ledger's and the store's debit for `request_id`, like
@@ -456,15 +468,19 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called. It is safe to try again.
-    pub async fn level(&self, post: &Post<'_>, request_id: &str) -> Result<Posted, StoreError> {
-        self.post_beside(post, Some(request_id)).await
+    pub async fn reconcile(
+        &self,
+        post: &PostCommand<'_>,
+        request_id: &str,
+    ) -> Result<PostReply, StoreError> {
+        self.invoke_post(post, Some(request_id)).await
     }
 
-    async fn post_beside(
+    async fn invoke_post(
         &self,
-        post: &Post<'_>,
+        post: &PostCommand<'_>,
         request_id: Option<&str>,
-    ) -> Result<Posted, StoreError> {
+    ) -> Result<PostReply, StoreError> {
         let partition = partition(post.account);
         let mut call = self.0.scripts.post.prepare_invoke();
         call.key(key(partition, "a:", post.account))
@@ -480,16 +496,16 @@ impl SharedStore {
             .arg(post.seq);
         let answer = self.call("change a balance", &call).await?;
         Ok(match answer.word() {
-            "done" => Posted::Done,
-            "lost" => Posted::Lost,
-            "known" => Posted::Known {
+            "done" => PostReply::Done,
+            "lost" => PostReply::Lost,
+            "known" => PostReply::Known {
                 change: answer.parts(1)?,
             },
-            "insufficient" => Posted::Insufficient {
+            "insufficient" => PostReply::Insufficient {
                 available: answer.amount(1)?,
             },
-            "unknown" => Posted::Unknown,
-            _ => return Err(answer.strange()),
+            "unknown" => PostReply::Unknown,
+            _ => return Err(answer.unexpected_reply()),
         })
     }
 
@@ -498,7 +514,7 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn seed(&self, seed: &Seed<'_>) -> Result<bool, StoreError> {
+    pub async fn seed_account(&self, seed: &AccountSeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
         let mut call = self.0.scripts.seed.prepare_invoke();
         call.key(key(partition, "a:", seed.account))
@@ -528,7 +544,7 @@ impl SharedStore {
     pub async fn api_key(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("HGETALL").arg(format!("gw:k:{hash}"));
-        self.ask("look a key up", &get).await
+        self.query("look a key up", &get).await
     }
 
     /// Returns the server's time.
@@ -537,7 +553,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
         let (seconds, micros): (i64, i64) = self
-            .ask("ask the server's time", &::redis::cmd("TIME"))
+            .query("ask the server's time", &::redis::cmd("TIME"))
             .await?;
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
@@ -547,10 +563,10 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn knows_keys(&self) -> Result<bool, StoreError> {
+    pub async fn has_all_keys(&self) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
         exists.arg("EXISTS").arg(KEYS_KNOWN);
-        self.ask("ask whether the keys are known", &exists).await
+        self.query("ask whether the keys are known", &exists).await
     }
 
     /// Releases the holds of a partition whose leases have ended, at most one hundred per call.
@@ -569,13 +585,13 @@ impl SharedStore {
             .arg("LIMIT")
             .arg(0)
             .arg(100);
-        let lapsed: Vec<String> = self.ask("look for lapsed holds", &lapsed).await?;
+        let lapsed: Vec<String> = self.query("look for lapsed holds", &lapsed).await?;
         let mut swept = 0;
         for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
             let holds = key(partition, "h:", account);
             let mut hold = Cmd::new();
             hold.arg("HGET").arg(&holds).arg(request_id);
-            let hold: Option<String> = self.ask("look at a lapsed hold", &hold).await?;
+            let hold: Option<String> = self.query("look at a lapsed hold", &hold).await?;
             // The fifth field of a hold is the API key, if there is one.
             let api_key = hold
                 .as_deref()
@@ -601,7 +617,7 @@ impl SharedStore {
         let mut call = self.0.scripts.expire.prepare_invoke();
         call.key(key(partition, "a:", account))
             .key(key(partition, "ev", ""));
-        call.key(key(partition, "op:", &lapse(account)))
+        call.key(key(partition, "op:", &lapse_operation(account)))
             .arg(account)
             .arg(OPERATION_MS);
         Ok(self.call("lapse a trial", &call).await?.word() == "done")
@@ -611,7 +627,7 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn account(&self, account: &str) -> Result<Option<Shared>, StoreError> {
+    pub async fn account(&self, account: &str) -> Result<Option<StoreAccount>, StoreError> {
         let fields = [
             "paid",
             "trial",
@@ -625,7 +641,7 @@ impl SharedStore {
         get.arg("HMGET")
             .arg(key(partition(account), "a:", account))
             .arg(&fields[..]);
-        let values: Vec<Option<String>> = self.ask("read a balance", &get).await?;
+        let values: Vec<Option<String>> = self.query("read a balance", &get).await?;
         let [
             Some(paid),
             Some(trial),
@@ -638,20 +654,20 @@ impl SharedStore {
         else {
             return Ok(None);
         };
-        let has = Parts {
-            paid: amount(paid)?,
-            trial: amount(trial)?,
+        let has = CreditSplit {
+            paid: parse_amount(paid)?,
+            trial: parse_amount(trial)?,
         };
-        let held = Parts {
-            paid: amount(held_paid)?,
-            trial: amount(held_trial)?,
+        let held = CreditSplit {
+            paid: parse_amount(held_paid)?,
+            trial: parse_amount(held_trial)?,
         };
         let trial_ends_at_ms = ends.as_deref().and_then(|ends| ends.parse().ok());
         let is_active = status == "active";
-        Ok(Some(Shared {
+        Ok(Some(StoreAccount {
             has,
             held,
-            credited: amount(credited)?,
+            credited: parse_amount(credited)?,
             is_active,
             trial_ends_at_ms,
         }))
@@ -667,7 +683,7 @@ impl SharedStore {
         partition: u32,
         after: &str,
         most: usize,
-    ) -> Result<Vec<(String, Event)>, StoreError> {
+    ) -> Result<Vec<(String, StoreEvent)>, StoreError> {
         let mut read = Cmd::new();
         read.arg("XRANGE")
             .arg(key(partition, "ev", ""))
@@ -675,17 +691,18 @@ impl SharedStore {
             .arg("+")
             .arg("COUNT")
             .arg(most);
-        let events: Vec<(String, Vec<(String, String)>)> = self.ask("read events", &read).await?;
+        let events: Vec<(String, Vec<(String, String)>)> = self.query("read events", &read).await?;
         // An unreadable event must not block the others: the caller decides about it.
-        let read =
-            |fields| event(fields).unwrap_or_else(|error| Event::Unreadable(error.to_string()));
+        let read = |fields| {
+            parse_event(fields).unwrap_or_else(|error| StoreEvent::Unreadable(error.to_string()))
+        };
         Ok(events
             .into_iter()
             .map(|(id, fields)| (id, read(fields)))
             .collect())
     }
 
-    fn of_request<'s>(
+    fn request_invocation<'s>(
         &self,
         script: &'s Script,
         account: &str,
@@ -706,10 +723,10 @@ impl SharedStore {
         &self,
         operation: &'static str,
         call: &ScriptInvocation<'_>,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<ScriptReply, StoreError> {
         let mut link = self.0.link.clone();
         let words = self.guard(operation, call.invoke_async(&mut link)).await?;
-        Ok(Answer { operation, words })
+        Ok(ScriptReply { operation, words })
     }
 
     /// Like `call`, for a reply that need not be text.
@@ -722,7 +739,7 @@ impl SharedStore {
         self.guard(operation, call.invoke_async(&mut link)).await
     }
 
-    async fn ask<T: FromRedisValue>(
+    async fn query<T: FromRedisValue>(
         &self,
         operation: &'static str,
         command: &Cmd,
@@ -737,23 +754,23 @@ impl SharedStore {
         operation: &'static str,
         ask: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, StoreError> {
-        let failed = |source| StoreError::redis(operation, fault::first_of(source));
+        let failed = |source| StoreError::redis(operation, errors::first_error(source));
         let Some(breaker) = &self.0.breaker else {
             return ask.await.map_err(failed);
         };
-        if self.is_away() {
+        if self.is_unavailable() {
             return Err(StoreError::Away(operation));
         }
         let outcome = ask.await.map_err(failed);
         match &outcome {
-            Ok(_) => breaker.worked(Instant::now()),
-            Err(error) => breaker.failed(Instant::now(), error),
+            Ok(_) => breaker.record_success(Instant::now()),
+            Err(error) => breaker.record_failure(Instant::now(), error),
         }
         outcome
     }
 }
 
-fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
+fn parse_event(fields: Vec<(String, String)>) -> Result<StoreEvent, StoreError> {
     let field = |name: &str| {
         let found = fields
             .iter()
@@ -767,15 +784,15 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
     };
     match fields.first().map(|(name, _)| name.as_str()) {
         Some("lapse") => {
-            return Ok(Event::Lapsed {
+            return Ok(StoreEvent::Lapsed {
                 account: field("account")?,
-                trial: amount(&field("trial")?)?,
+                trial: parse_amount(&field("trial")?)?,
             });
         }
         Some("late") => {
             let (request_id, account, ending) =
                 (field("late")?, field("account")?, field("ending")?);
-            return Ok(Event::EndedLate {
+            return Ok(StoreEvent::EndedLate {
                 request_id,
                 account,
                 ending,
@@ -783,36 +800,36 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
         }
         _ => {}
     }
-    Ok(Event::Ended {
+    Ok(StoreEvent::Ended {
         request_id: field("request")?,
         account: field("account")?,
-        taken: Parts {
-            paid: amount(&field("paid")?)?,
-            trial: amount(&field("trial")?)?,
+        taken: CreditSplit {
+            paid: parse_amount(&field("paid")?)?,
+            trial: parse_amount(&field("trial")?)?,
         },
-        writeoff: amount(&field("writeoff")?)?,
+        writeoff: parse_amount(&field("writeoff")?)?,
         ending: field("ending")?,
     })
 }
 
 /// Operation id of a trial's expiry, so that it counts once.
-pub fn lapse(account: &str) -> String {
+pub fn lapse_operation(account: &str) -> String {
     format!("lapse:{account}")
 }
 
-fn amount(text: &str) -> Result<Micro, StoreError> {
+fn parse_amount(text: &str) -> Result<Micro, StoreError> {
     text.parse()
         .map(Micro::new)
         .map_err(|_| StoreError::Unusable(format!("the shared store has {text:?} for an amount")))
 }
 
 /// A script's reply: a result word and its arguments.
-struct Answer {
+struct ScriptReply {
     operation: &'static str,
     words: Vec<String>,
 }
 
-impl Answer {
+impl ScriptReply {
     fn word(&self) -> &str {
         self.words.first().map_or("", String::as_str)
     }
@@ -821,29 +838,31 @@ impl Answer {
         self.words
             .get(index)
             .map(String::as_str)
-            .ok_or_else(|| self.strange())
+            .ok_or_else(|| self.unexpected_reply())
     }
 
     fn amount(&self, index: usize) -> Result<Micro, StoreError> {
-        amount(self.text(index)?)
+        parse_amount(self.text(index)?)
     }
 
-    fn parts(&self, index: usize) -> Result<Parts, StoreError> {
-        Ok(Parts {
+    fn parts(&self, index: usize) -> Result<CreditSplit, StoreError> {
+        Ok(CreditSplit {
             paid: self.amount(index)?,
             trial: self.amount(index + 1)?,
         })
     }
 
     fn count(&self, index: usize) -> Result<u64, StoreError> {
-        self.text(index)?.parse().map_err(|_| self.strange())
+        self.text(index)?
+            .parse()
+            .map_err(|_| self.unexpected_reply())
     }
 
     /// Reads what is left under the limits, beginning at word `first`: requests and tokens of the
     /// key, then of the account. Empty if the request was a repeat or has no limits.
-    fn meters(&self, first: usize) -> Result<Meters, StoreError> {
+    fn rate_limits(&self, first: usize) -> Result<RateLimitStatuses, StoreError> {
         if self.words.len() <= first {
-            return Ok(Meters::default());
+            return Ok(RateLimitStatuses::default());
         }
         let meter = |index: usize| {
             let (limit, remaining, reset_ms) = (
@@ -851,45 +870,45 @@ impl Answer {
                 self.count(index + 1)?,
                 self.count(index + 2)?,
             );
-            Ok::<_, StoreError>((limit > 0).then_some(Meter {
+            Ok::<_, StoreError>((limit > 0).then_some(RateLimitStatus {
                 limit,
                 remaining,
                 reset_ms,
             }))
         };
-        let of_key = Meters {
+        let of_key = RateLimitStatuses {
             requests: meter(first)?,
             tokens: meter(first + 3)?,
         };
-        let of_account = Meters {
+        let of_account = RateLimitStatuses {
             requests: meter(first + 6)?,
             tokens: meter(first + 9)?,
         };
-        Ok(of_key.with(of_account))
+        Ok(of_key.tighter(of_account))
     }
 
-    fn wait(&self) -> Result<Wait, StoreError> {
+    fn wait(&self) -> Result<RateLimitWait, StoreError> {
         let whose = match self.text(1)? {
-            "key" => Whose::Key,
-            "account" => Whose::Account,
-            _ => return Err(self.strange()),
+            "key" => LimitScope::Key,
+            "account" => LimitScope::Account,
+            _ => return Err(self.unexpected_reply()),
         };
         let limited = match self.text(2)? {
-            "requests" => Limited::Requests,
-            "tokens" => Limited::Tokens,
-            "concurrent" => Limited::Concurrent,
-            _ => return Err(self.strange()),
+            "requests" => RateLimitKind::Requests,
+            "tokens" => RateLimitKind::Tokens,
+            "concurrent" => RateLimitKind::Concurrent,
+            _ => return Err(self.unexpected_reply()),
         };
-        Ok(Wait {
+        Ok(RateLimitWait {
             limited,
             whose,
             most: self.count(3)?,
             ms: self.count(4)?,
-            meters: self.meters(5)?,
+            meters: self.rate_limits(5)?,
         })
     }
 
-    fn strange(&self) -> StoreError {
+    fn unexpected_reply(&self) -> StoreError {
         StoreError::Unusable(format!(
             "{}: the shared store answered {:?}",
             self.operation, self.words

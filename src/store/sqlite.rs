@@ -16,21 +16,21 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// 3.51.3: in older versions, two connections that write and checkpoint can corrupt a WAL file.
-const SQLITE_LEAST: i32 = 3_051_003;
+const MIN_SQLITE_VERSION: i32 = 3_051_003;
 
 /// Longest wait of a statement for another process's lock.
-const BUSY_MS: u64 = 5_000;
+const BUSY_TIMEOUT_MS: u64 = 5_000;
 
 /// Maximum number of attempts, 50 ms apart, to switch a file to WAL while another process does the
 /// same: SQLite answers "busy" there without waiting.
-const WAL_TRIES: u32 = 100;
+const MAX_WAL_ATTEMPTS: u32 = 100;
 
 /// Opens `path`; creates it (mode 0600, its folder 0700) if it does not exist.
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened, or if the SQLite library is too old to be safe.
 pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
-    if rusqlite::version_number() < SQLITE_LEAST {
+    if rusqlite::version_number() < MIN_SQLITE_VERSION {
         let message = format!(
             "SQLite {} is too old: 3.51.3 is needed",
             rusqlite::version()
@@ -102,7 +102,7 @@ pub fn create_dir(dir: &Path) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// Returns an error if SQLite refuses the setting.
-pub fn never_sync(connection: &Connection) -> Result<(), StoreError> {
+pub fn disable_sync(connection: &Connection) -> Result<(), StoreError> {
     connection
         .execute_batch("PRAGMA synchronous = OFF")
         .map_err(|source| StoreError::sqlite("set a database's durability", source))
@@ -132,7 +132,7 @@ pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), Store
     )
     .map_err(sql)?;
     source
-        .busy_timeout(Duration::from_millis(BUSY_MS))
+        .busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))
         .map_err(sql)?;
     // A reader that writes the log back would make the writer wait.
     source
@@ -147,7 +147,7 @@ pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), Store
         let mut tries = 0;
         while backup.step(-1).map_err(sql)? != StepResult::Done {
             tries += 1;
-            if tries > WAL_TRIES {
+            if tries > MAX_WAL_ATTEMPTS {
                 let source = io::Error::new(
                     io::ErrorKind::ResourceBusy,
                     "the database is locked by another process",
@@ -215,11 +215,11 @@ fn create_private(path: &Path) -> io::Result<()> {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
     // Without this setting, SQLite plans a cached statement again for every newly bound value,
     // which costs more than the look-up itself.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    turn_to_wal(&connection)?;
+    enable_wal(&connection)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL;
          PRAGMA foreign_keys = ON;
@@ -229,13 +229,13 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn turn_to_wal(connection: &Connection) -> rusqlite::Result<()> {
+fn enable_wal(connection: &Connection) -> rusqlite::Result<()> {
     let mut tries = 0;
     loop {
         match connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())) {
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && tries < WAL_TRIES =>
+                    && tries < MAX_WAL_ATTEMPTS =>
             {
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(50));
@@ -250,7 +250,7 @@ fn turn_to_wal(connection: &Connection) -> rusqlite::Result<()> {
 ///
 /// # Errors
 /// Returns an error if another process held the lock for longer than the busy time-out.
-pub fn write(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+pub fn begin_write(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
 

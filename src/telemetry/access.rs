@@ -9,7 +9,7 @@
 use super::METRICS;
 use crate::clock;
 use crate::money::Micro;
-use crate::queue::{Receiver, Sender, queue};
+use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -24,13 +24,13 @@ use std::time::Duration;
 /// Size of one write. It holds many lines, so that a busy log needs few writes.
 const BATCH_BYTES: usize = 65_536;
 /// Time that a batch waits for more lines. It keeps the number of wake-ups and writes low.
-const GATHER: Duration = Duration::from_millis(20);
+const BATCH_DELAY: Duration = Duration::from_millis(20);
 /// Mode of a new file: not everyone may read who requested what.
 const FILE_MODE: u32 = 0o640;
 
 /// Destination of the access log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Destination {
+pub enum LogDestination {
     #[default]
     Off,
     Stdout,
@@ -40,7 +40,7 @@ pub enum Destination {
 
 /// The log record of one request. Times are in microseconds; fields that do not apply are omitted.
 #[derive(Debug, Serialize)]
-pub struct Record {
+pub struct AccessRecord {
     /// Arrival time; written as RFC 3339 in UTC.
     #[serde(rename = "at", serialize_with = "rfc3339")]
     pub at_ms: i64,
@@ -121,13 +121,13 @@ fn credits<S: serde::Serializer>(
 
 /// Handle of the log writer, which can be replaced. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct AccessLog(Arc<ArcSwapOption<Sender<Told>>>);
+pub struct AccessLog(Arc<ArcSwapOption<QueueSender<LogCommand>>>);
 
 /// A writer that no handle uses yet; `None` if the log is off.
-pub struct Opened(Option<Sender<Told>>);
+pub struct PendingAccessLog(Option<QueueSender<LogCommand>>);
 
-enum Told {
-    Line(Box<Record>),
+enum LogCommand {
+    Line(Box<AccessRecord>),
     /// Reopen the file, which was moved away.
     Reopen,
     /// Write everything queued before, then notify the waiting thread.
@@ -139,9 +139,9 @@ impl AccessLog {
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened.
-    pub fn start(destination: &Destination, lines: u64) -> io::Result<Self> {
+    pub fn start(destination: &LogDestination, lines: u64) -> io::Result<Self> {
         let log = Self::default();
-        log.turn_to(Self::open(destination, lines)?);
+        log.replace_writer(Self::open(destination, lines)?);
         Ok(log)
     }
 
@@ -149,22 +149,22 @@ impl AccessLog {
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened.
-    pub fn open(destination: &Destination, lines: u64) -> io::Result<Opened> {
+    pub fn open(destination: &LogDestination, lines: u64) -> io::Result<PendingAccessLog> {
         let out = match destination {
-            Destination::Off => return Ok(Opened(None)),
-            Destination::Stdout => Out::Stdout(io::stdout()),
-            Destination::File(path) => Out::File(path.clone(), open(path)?),
+            LogDestination::Off => return Ok(PendingAccessLog(None)),
+            LogDestination::Stdout => LogOutput::Stdout(io::stdout()),
+            LogDestination::File(path) => LogOutput::File(path.clone(), open(path)?),
         };
-        let (sender, receiver) = queue(usize::try_from(lines).unwrap_or(usize::MAX));
+        let (sender, receiver) = bounded_queue(usize::try_from(lines).unwrap_or(usize::MAX));
         std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || Writer::new(out).run(&receiver))?;
-        Ok(Opened(Some(sender)))
+            .spawn(move || LogWriter::new(out).run(&receiver))?;
+        Ok(PendingAccessLog(Some(sender)))
     }
 
     /// Sends all further records to this writer. The previous writer ends once its queue is
     /// written.
-    pub fn turn_to(&self, opened: Opened) {
+    pub fn replace_writer(&self, opened: PendingAccessLog) {
         self.0.store(opened.0.map(Arc::new));
     }
 
@@ -173,10 +173,10 @@ impl AccessLog {
     }
 
     /// Queues a record without blocking. If the queue is full, it drops and counts the record.
-    pub fn write(&self, record: Record) {
+    pub fn write(&self, record: AccessRecord) {
         let door = self.0.load();
         let Some(sender) = door.as_ref() else { return };
-        match sender.try_send(Told::Line(Box::new(record))) {
+        match sender.try_send(LogCommand::Line(Box::new(record))) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => METRICS.access_log_dropped("full"),
             Err(TrySendError::Disconnected(_)) => METRICS.access_log_dropped("failed"),
@@ -187,7 +187,7 @@ impl AccessLog {
     pub fn reopen(&self) {
         if let Some(sender) = self.0.load().as_ref() {
             // If the queue is full, the writer is stuck, and reopening would not help.
-            let _ = sender.try_send(Told::Reopen);
+            let _ = sender.try_send(LogCommand::Reopen);
         }
     }
 
@@ -196,27 +196,27 @@ impl AccessLog {
         let door = self.0.load();
         let Some(sender) = door.as_ref() else { return };
         let (done, is_done) = sync_channel(1);
-        if sender.try_send(Told::Flush(done)).is_ok() {
+        if sender.try_send(LogCommand::Flush(done)).is_ok() {
             let _ = is_done.recv_timeout(patience);
         }
     }
 }
 
-enum Out {
+enum LogOutput {
     Stdout(io::Stdout),
     File(PathBuf, File),
 }
 
-struct Writer {
-    out: Out,
+struct LogWriter {
+    out: LogOutput,
     batch: Vec<u8>,
     lines: u64,
     /// The last write failed. The error is logged once, not once per batch.
     is_failing: bool,
 }
 
-impl Writer {
-    fn new(out: Out) -> Self {
+impl LogWriter {
+    fn new(out: LogOutput) -> Self {
         Self {
             out,
             batch: Vec::with_capacity(BATCH_BYTES),
@@ -226,32 +226,32 @@ impl Writer {
     }
 
     /// Runs until all senders are gone.
-    fn run(mut self, told: &Receiver<Told>) {
+    fn run(mut self, told: &QueueReceiver<LogCommand>) {
         while let Ok(first) = told.recv() {
             // Sleep instead of waiting on the queue: there, every line would wake this thread.
-            if let Told::Line(_) = first {
-                std::thread::sleep(GATHER);
+            if let LogCommand::Line(_) = first {
+                std::thread::sleep(BATCH_DELAY);
             }
-            self.take(first);
-            told.try_iter().for_each(|more| self.take(more));
-            self.send();
+            self.handle(first);
+            told.try_iter().for_each(|more| self.handle(more));
+            self.write_batch();
         }
     }
 
-    fn take(&mut self, told: Told) {
+    fn handle(&mut self, told: LogCommand) {
         match told {
-            Told::Line(record) => {
+            LogCommand::Line(record) => {
                 if serde_json::to_writer(&mut self.batch, &record).is_ok() {
                     self.batch.push(b'\n');
                     self.lines += 1;
                 }
                 if self.batch.len() >= BATCH_BYTES {
-                    self.send();
+                    self.write_batch();
                 }
             }
-            Told::Reopen => {
-                self.send();
-                if let Out::File(path, file) = &mut self.out {
+            LogCommand::Reopen => {
+                self.write_batch();
+                if let LogOutput::File(path, file) = &mut self.out {
                     match open(path) {
                         Ok(new) => *file = new,
                         Err(error) => {
@@ -260,21 +260,21 @@ impl Writer {
                     }
                 }
             }
-            Told::Flush(done) => {
-                self.send();
+            LogCommand::Flush(done) => {
+                self.write_batch();
                 let _ = done.try_send(());
             }
         }
     }
 
     /// Writes whole lines in one write, so that two processes can append to one file.
-    fn send(&mut self) {
+    fn write_batch(&mut self) {
         if self.batch.is_empty() {
             return;
         }
         let written = match &mut self.out {
-            Out::Stdout(out) => out.write_all(&self.batch).and_then(|()| out.flush()),
-            Out::File(_, file) => file.write_all(&self.batch),
+            LogOutput::Stdout(out) => out.write_all(&self.batch).and_then(|()| out.flush()),
+            LogOutput::File(_, file) => file.write_all(&self.batch),
         };
         if let Err(error) = &written {
             (0..self.lines).for_each(|_| METRICS.access_log_dropped("failed"));
@@ -302,8 +302,8 @@ fn open(path: &PathBuf) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn record(request_id: &str) -> Record {
-        Record {
+    fn record(request_id: &str) -> AccessRecord {
+        AccessRecord {
             at_ms: 1_750_000_000_000,
             request_id: request_id.into(),
             client: Some([127, 0, 0, 1].into()),
@@ -346,7 +346,7 @@ mod tests {
             dir.path().join("access.log"),
             dir.path().join("access.log.1"),
         );
-        let log = AccessLog::start(&Destination::File(path.clone()), 16).unwrap();
+        let log = AccessLog::start(&LogDestination::File(path.clone()), 16).unwrap();
         log.write(record("req_1"));
         log.flush(Duration::from_secs(10));
         std::fs::rename(&path, &moved).unwrap();
@@ -366,9 +366,9 @@ mod tests {
 
     #[test]
     fn past_its_limit_a_line_is_dropped_and_counted_and_nobody_waits() {
-        let (sender, receiver) = queue(2);
+        let (sender, receiver) = bounded_queue(2);
         let log = AccessLog::default();
-        log.turn_to(Opened(Some(sender)));
+        log.replace_writer(PendingAccessLog(Some(sender)));
         let before = METRICS.access_log_lines_dropped("full");
         for id in ["req_1", "req_2", "req_3"] {
             log.write(record(id));

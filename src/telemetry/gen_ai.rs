@@ -14,15 +14,15 @@ use std::time::Duration;
 const OPERATION: &str = "chat";
 /// The conventions' buckets and longer ones: complete responses of reasoning models take many
 /// minutes.
-const OPERATION_SECONDS: &[f64] = &[
+const OPERATION_SECONDS_BUCKETS: &[f64] = &[
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
     327.68, 655.36, 3_600.0,
 ];
-const FIRST_TOKEN_SECONDS: &[f64] = &[
+const FIRST_TOKEN_SECONDS_BUCKETS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     30.0, 120.0, 600.0,
 ];
-const TOKENS: &[f64] = &[
+const TOKENS_BUCKETS: &[f64] = &[
     1.0,
     4.0,
     16.0,
@@ -39,7 +39,7 @@ const TOKENS: &[f64] = &[
     67_108_864.0,
 ];
 
-pub struct GenAi {
+pub struct GenAiMetrics {
     operation_duration: HistogramVec,
     token_usage: HistogramVec,
     time_to_first_token: HistogramVec,
@@ -72,7 +72,7 @@ const OPERATION_ERRORS: [&str; 11] = [
     "vendor_refused_us",
 ];
 
-impl GenAi {
+impl GenAiMetrics {
     pub fn new(registry: &Registry) -> Self {
         let family = |name: &str, help: &str, buckets: &[f64], label: &[&str]| {
             let labels = [
@@ -85,25 +85,25 @@ impl GenAi {
             ]
             .concat();
             let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-            super::keep(registry, HistogramVec::new(opts, &labels))
+            super::register_family(registry, HistogramVec::new(opts, &labels))
         };
         Self {
             operation_duration: family(
                 "gen_ai_client_operation_duration_seconds",
                 "From the admission of a request to the end of its answer.",
-                OPERATION_SECONDS,
+                OPERATION_SECONDS_BUCKETS,
                 &["error_type"],
             ),
             token_usage: family(
                 "gen_ai_client_token_usage",
                 "Tokens billed for one request.",
-                TOKENS,
+                TOKENS_BUCKETS,
                 &["gen_ai_token_type"],
             ),
             time_to_first_token: family(
                 "gen_ai_server_time_to_first_token_seconds",
                 "From the admission of a streamed request to the first token of its answer.",
-                FIRST_TOKEN_SECONDS,
+                FIRST_TOKEN_SECONDS_BUCKETS,
                 &[],
             ),
             models: ArcSwap::default(),
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_model_is_observed_once_it_is_known_and_its_series_begin_at_zero() {
         let registry = Registry::new();
-        let metrics = GenAi::new(&registry);
+        let metrics = GenAiMetrics::new(&registry);
         metrics.observe_tokens("m", 1, 1);
         assert!(
             registry.gather().is_empty(),

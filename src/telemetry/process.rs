@@ -18,16 +18,17 @@ pub struct ProcessMetrics {
 
 impl ProcessMetrics {
     pub fn new(registry: &Registry) -> Self {
-        let gauge = |name: &str, help: &str| super::keep(registry, IntGauge::new(name, help));
+        let gauge =
+            |name: &str, help: &str| super::register_family(registry, IntGauge::new(name, help));
         let start_help = "Start time of the process since 1970 in seconds.";
-        let start = super::keep(
+        let start = super::register_family(
             registry,
             Gauge::new("process_start_time_seconds", start_help),
         );
         start.set(start_time_seconds().unwrap_or(0.0));
         let cpu_help = "User and system CPU time in seconds.";
         Self {
-            cpu_seconds: super::keep(
+            cpu_seconds: super::register_family(
                 registry,
                 Counter::new("process_cpu_seconds_total", cpu_help),
             ),
@@ -73,7 +74,9 @@ impl ProcessMetrics {
         }
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         self.max_fds.set(i64::try_from(limit).unwrap_or(i64::MAX));
-        let Some(stat) = Stat::read() else { return };
+        let Some(stat) = ProcessStat::read() else {
+            return;
+        };
         self.threads.set(stat.threads);
         self.virtual_bytes.set(stat.virtual_bytes);
         let page = i64::try_from(rustix::param::page_size()).unwrap_or(i64::MAX);
@@ -83,7 +86,7 @@ impl ProcessMetrics {
 }
 
 /// Fields of `/proc/self/stat`.
-struct Stat {
+struct ProcessStat {
     threads: i64,
     /// Start time of the process, in clock ticks since boot.
     start_ticks: i64,
@@ -91,7 +94,7 @@ struct Stat {
     resident_pages: i64,
 }
 
-impl Stat {
+impl ProcessStat {
     fn read() -> Option<Self> {
         Self::parse(&std::fs::read_to_string("/proc/self/stat").ok()?)
     }
@@ -123,7 +126,10 @@ fn start_time_seconds() -> Option<f64> {
         .trim()
         .parse()
         .ok()?;
-    Some(boot + Stat::read()?.start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    Some(
+        boot + ProcessStat::read()?.start_ticks as f64
+            / rustix::param::clock_ticks_per_second() as f64,
+    )
 }
 
 #[cfg(test)]
@@ -133,7 +139,7 @@ mod tests {
     #[test]
     fn a_program_name_with_spaces_and_brackets_is_skipped() {
         let text = "7 (a) b (c) S 1 7 7 0 -1 4194304 90 0 0 0 12 3 0 0 20 0 9 0 8123 4096000 250 18446744073709551615";
-        let stat = Stat::parse(text).unwrap();
+        let stat = ProcessStat::parse(text).unwrap();
         assert_eq!(
             (
                 stat.threads,

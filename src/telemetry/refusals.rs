@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of lines per reason and window.
-const LINES_PER_WINDOW: u32 = 10;
-const WINDOW: Duration = Duration::from_secs(10);
+const MAX_LINES_PER_WINDOW: u32 = 10;
+const WINDOW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Reason for a refusal. Label of `gateway_malformed_total` and
 /// `gateway_connections_refused_total`.
@@ -111,10 +111,10 @@ impl RefusalReason {
 
 /// Counts and logs a refusal. `detail`: a sentence without its full stop and without secrets.
 pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
-    METRICS.refused(reason);
+    METRICS.count_refusal(reason);
     let admission = window(reason).admit(Instant::now());
     if let Some(left_out) = admission.left_out {
-        log_left_out(reason, left_out);
+        log_suppressed(reason, left_out);
     }
     if admission.write {
         let client = client
@@ -127,8 +127,8 @@ pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::D
     }
 }
 
-fn log_left_out(reason: RefusalReason, count: u64) {
-    let seconds = WINDOW.as_secs();
+fn log_suppressed(reason: RefusalReason, count: u64) {
+    let seconds = WINDOW_INTERVAL.as_secs();
     log::warn!(
         "refused ({}): {count} more within {seconds} s, not logged one by one",
         reason.as_str()
@@ -142,10 +142,10 @@ fn schedule_summary(reason: RefusalReason) {
         return;
     };
     runtime.spawn(async move {
-        tokio::time::sleep(WINDOW).await;
-        let left_out = window(reason).take_left_out();
+        tokio::time::sleep(WINDOW_INTERVAL).await;
+        let left_out = window(reason).take_suppressed();
         if left_out > 0 {
-            log_left_out(reason, left_out);
+            log_suppressed(reason, left_out);
         }
     });
 }
@@ -160,7 +160,7 @@ struct LogWindow {
 
 /// The log decision for one refusal.
 #[derive(Debug, PartialEq, Eq)]
-struct Admission {
+struct LogAdmission {
     write: bool,
     /// True for the first line that this window suppresses.
     schedule: bool,
@@ -175,11 +175,11 @@ impl LogWindow {
         left_out: 0,
     };
 
-    fn admit(&mut self, now: Instant) -> Admission {
+    fn admit(&mut self, now: Instant) -> LogAdmission {
         let mut left_out = None;
         if self
             .began
-            .is_none_or(|began| now.duration_since(began) >= WINDOW)
+            .is_none_or(|began| now.duration_since(began) >= WINDOW_INTERVAL)
         {
             left_out = Some(self.left_out).filter(|count| *count > 0);
             *self = Self {
@@ -187,16 +187,16 @@ impl LogWindow {
                 ..Self::NEW
             };
         }
-        if self.written < LINES_PER_WINDOW {
+        if self.written < MAX_LINES_PER_WINDOW {
             self.written += 1;
-            return Admission {
+            return LogAdmission {
                 write: true,
                 schedule: false,
                 left_out,
             };
         }
         self.left_out = self.left_out.saturating_add(1);
-        Admission {
+        LogAdmission {
             write: false,
             schedule: self.left_out == 1,
             left_out,
@@ -207,22 +207,22 @@ impl LogWindow {
 static WINDOWS: [Mutex<LogWindow>; RefusalReason::ALL.len()] =
     [const { Mutex::new(LogWindow::NEW) }; RefusalReason::ALL.len()];
 
-struct Locked(std::sync::MutexGuard<'static, LogWindow>);
+struct LockedLogWindow(std::sync::MutexGuard<'static, LogWindow>);
 
-fn window(reason: RefusalReason) -> Locked {
-    Locked(
+fn window(reason: RefusalReason) -> LockedLogWindow {
+    LockedLogWindow(
         WINDOWS[reason as usize]
             .lock()
             .unwrap_or_else(PoisonError::into_inner),
     )
 }
 
-impl Locked {
-    fn admit(mut self, now: Instant) -> Admission {
+impl LockedLogWindow {
+    fn admit(mut self, now: Instant) -> LogAdmission {
         self.0.admit(now)
     }
 
-    fn take_left_out(mut self) -> u64 {
+    fn take_suppressed(mut self) -> u64 {
         std::mem::take(&mut self.0.left_out)
     }
 }
@@ -238,12 +238,15 @@ mod tests {
         let written = (0..1_000).filter(|_| window.admit(begin).write).count();
         assert_eq!(
             (written as u32, window.left_out),
-            (LINES_PER_WINDOW, 1_000 - u64::from(LINES_PER_WINDOW))
+            (
+                MAX_LINES_PER_WINDOW,
+                1_000 - u64::from(MAX_LINES_PER_WINDOW)
+            )
         );
-        let next = window.admit(begin + WINDOW);
+        let next = window.admit(begin + WINDOW_INTERVAL);
         assert_eq!(
             next,
-            Admission {
+            LogAdmission {
                 write: true,
                 schedule: false,
                 left_out: Some(990)

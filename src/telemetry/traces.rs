@@ -8,7 +8,7 @@
 mod otlp;
 
 use super::METRICS;
-use crate::queue::{self, Receiver, queue};
+use crate::queue::{self, QueueReceiver, bounded_queue};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -18,59 +18,59 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of requests whose spans wait for the sender. Spans over it are dropped and
 /// counted.
-const QUEUE: usize = 2_048;
+const MAX_QUEUED_REQUESTS: usize = 2_048;
 /// Maximum number of spans per batch, and the time that the first span waits for others.
-const BATCH_SPANS: usize = 512;
-const BATCH_WITHIN: Duration = Duration::from_secs(1);
+const MAX_BATCH_SPANS: usize = 512;
+const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of the collector's addresses that are tried for one batch.
-const ADDRESSES_MAX: usize = 4;
+const MAX_ADDRESSES: usize = 4;
 /// Timeout of one connect, one write and one response.
-const PATIENCE: Duration = Duration::from_secs(5);
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes to read of a response: only its status matters.
-const ANSWER_BYTES: usize = 64;
+const MAX_RESPONSE_BYTES: usize = 64;
 /// Sampling share that covers all requests.
-pub const ALL: u32 = 1_000_000;
+pub const SAMPLE_ALL: u32 = 1_000_000;
 
 /// Sampling and destination of traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct TraceExportConfig {
     /// `host:port` and path of the collector.
     pub authority: String,
     pub path: String,
     /// Number of sampled requests per million.
     pub share: u32,
-    /// Whether vendors receive a `traceparent` too.
+    /// Whether vendors receive a `format_traceparent` too.
     pub to_vendors: bool,
 }
 
 pub type TraceId = [u8; 16];
 pub type SpanId = [u8; 8];
 
-/// The `traceparent` that a client sent.
+/// The `format_traceparent` that a client sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parent {
+pub struct TraceParent {
     pub trace: TraceId,
     pub span: SpanId,
 }
 
 /// Span kind, with OTLP's numbers.
 #[derive(Debug, Clone, Copy)]
-pub enum Kind {
+pub enum SpanKind {
     Server = 2,
     Client = 3,
 }
 
 #[derive(Debug)]
-pub enum Fact {
+pub enum AttributeValue {
     Text(String),
     Number(u64),
 }
 
 /// A span: one operation with its start and end.
 #[derive(Debug)]
-pub struct Span {
+pub struct TraceSpan {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: SpanKind,
     pub trace: TraceId,
     pub id: SpanId,
     pub parent: Option<SpanId>,
@@ -78,31 +78,31 @@ pub struct Span {
     pub began: Duration,
     pub ended: Duration,
     pub is_failed: bool,
-    pub facts: Vec<(&'static str, Fact)>,
+    pub facts: Vec<(&'static str, AttributeValue)>,
 }
 
 /// Handle of the span sender. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Traces(Option<(Arc<Plan>, queue::Sender<Told>)>);
+pub struct TraceExporter(Option<(Arc<TraceExportConfig>, queue::QueueSender<ExportCommand>)>);
 
-enum Told {
-    Spans(Vec<Span>),
+enum ExportCommand {
+    Spans(Vec<TraceSpan>),
     /// Send everything queued before, then notify the waiting thread.
     Flush(SyncSender<()>),
 }
 
-impl Traces {
+impl TraceExporter {
     /// Starts the sender, if traces are configured.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start(plan: Option<&Plan>) -> io::Result<Self> {
+    pub fn start(plan: Option<&TraceExportConfig>) -> io::Result<Self> {
         let Some(plan) = plan else {
             return Ok(Self::default());
         };
-        let (door, queue) = queue(QUEUE);
+        let (door, queue) = bounded_queue(MAX_QUEUED_REQUESTS);
         let plan = Arc::new(plan.clone());
-        let sender = Sender {
+        let sender = SpanSender {
             plan: Arc::clone(&plan),
             queue,
             is_failing: false,
@@ -113,15 +113,15 @@ impl Traces {
         Ok(Self(Some((plan, door))))
     }
 
-    pub fn plan(&self) -> Option<&Plan> {
+    pub fn config(&self) -> Option<&TraceExportConfig> {
         self.0.as_ref().map(|(plan, _)| &**plan)
     }
 
-    pub fn write(&self, spans: Vec<Span>) {
+    pub fn export(&self, spans: Vec<TraceSpan>) {
         let Some((_, door)) = &self.0 else { return };
         let count = spans.len();
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            door.try_send(Told::Spans(spans))
+            door.try_send(ExportCommand::Spans(spans))
         {
             METRICS.spans_dropped("full", count);
         }
@@ -131,39 +131,39 @@ impl Traces {
     pub fn flush(&self, patience: Duration) {
         let Some((_, door)) = &self.0 else { return };
         let (done, all) = sync_channel(1);
-        if door.try_send(Told::Flush(done)).is_ok() {
+        if door.try_send(ExportCommand::Flush(done)).is_ok() {
             let _ = all.recv_timeout(patience);
         }
     }
 }
 
-struct Sender {
-    plan: Arc<Plan>,
-    queue: Receiver<Told>,
+struct SpanSender {
+    plan: Arc<TraceExportConfig>,
+    queue: QueueReceiver<ExportCommand>,
     is_failing: bool,
 }
 
-impl Sender {
+impl SpanSender {
     fn run(mut self) {
         let mut batch = Vec::new();
         let mut due = Instant::now();
         loop {
             let wait = if batch.is_empty() {
-                BATCH_WITHIN
+                BATCH_INTERVAL
             } else {
                 due.saturating_duration_since(Instant::now())
             };
             match self.queue.recv_timeout(wait) {
-                Ok(Told::Spans(spans)) => {
+                Ok(ExportCommand::Spans(spans)) => {
                     if batch.is_empty() {
-                        due = Instant::now() + BATCH_WITHIN;
+                        due = Instant::now() + BATCH_INTERVAL;
                     }
                     batch.extend(spans);
-                    if batch.len() >= BATCH_SPANS {
+                    if batch.len() >= MAX_BATCH_SPANS {
                         self.send(&mut batch);
                     }
                 }
-                Ok(Told::Flush(done)) => {
+                Ok(ExportCommand::Flush(done)) => {
                     self.send(&mut batch);
                     let _ = done.try_send(());
                 }
@@ -174,12 +174,12 @@ impl Sender {
     }
 
     /// Sends a batch once, without retries: an unreachable collector costs spans, but never memory.
-    fn send(&mut self, batch: &mut Vec<Span>) {
+    fn send(&mut self, batch: &mut Vec<TraceSpan>) {
         if batch.is_empty() {
             return;
         }
         let count = batch.len();
-        let outcome = self.post(&otlp::document(batch));
+        let outcome = self.post(&otlp::encode_document(batch));
         batch.clear();
         match outcome {
             Ok(()) if self.is_failing => {
@@ -200,12 +200,12 @@ impl Sender {
     }
 
     fn post(&self, body: &str) -> io::Result<()> {
-        let Plan {
+        let TraceExportConfig {
             authority, path, ..
         } = &*self.plan;
         let mut stream = connect(authority.to_socket_addrs()?)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
         let mut head = format!(
             "POST {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\n"
         );
@@ -217,7 +217,9 @@ impl Sender {
         stream.write_all(head.as_bytes())?;
         stream.write_all(body.as_bytes())?;
         let mut answer = Vec::new();
-        stream.take(ANSWER_BYTES as u64).read_to_end(&mut answer)?;
+        stream
+            .take(MAX_RESPONSE_BYTES as u64)
+            .read_to_end(&mut answer)?;
         let answer = String::from_utf8_lossy(&answer);
         let status = answer.split(' ').nth(1).unwrap_or_default();
         if answer.starts_with("HTTP/1.") && status.starts_with('2') {
@@ -233,8 +235,8 @@ impl Sender {
 /// which only one has a listener.
 fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
-    for address in addresses.take(ADDRESSES_MAX) {
-        outcome = TcpStream::connect_timeout(&address, PATIENCE);
+    for address in addresses.take(MAX_ADDRESSES) {
+        outcome = TcpStream::connect_timeout(&address, IO_TIMEOUT);
         if outcome.is_ok() {
             break;
         }
@@ -242,26 +244,27 @@ fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream>
     outcome
 }
 
-/// Parses a `traceparent` of version 00, or of a later version that begins with the same fields.
-pub fn parent(text: &str) -> Option<Parent> {
+/// Parses a `format_traceparent` of version 00, or of a later version that begins with the same
+/// fields.
+pub fn parse_traceparent(text: &str) -> Option<TraceParent> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) =
         (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let more = parts.next().is_some();
-    let [version] = unhex(version)?;
-    let [_flags] = unhex(flags)?;
+    let [version] = parse_hex(version)?;
+    let [_flags] = parse_hex(flags)?;
     if version == 0xff || version == 0 && more {
         return None;
     }
-    let parent = Parent {
-        trace: unhex(trace)?,
-        span: unhex(span)?,
+    let parent = TraceParent {
+        trace: parse_hex(trace)?,
+        span: parse_hex(span)?,
     };
     (parent.trace != [0; 16] && parent.span != [0; 8]).then_some(parent)
 }
 
-/// The `traceparent` of a sampled span.
-pub fn traceparent(trace: &TraceId, span: &SpanId) -> String {
+/// The `format_traceparent` of a sampled span.
+pub fn format_traceparent(trace: &TraceId, span: &SpanId) -> String {
     format!("00-{}-{}-01", hex(trace), hex(span))
 }
 
@@ -275,7 +278,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Accepts only lower case, as the standard requires.
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     let is_digit = |digit: &u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(digit);
     if digits.len() != N * 2 || !digits.iter().all(is_digit) {
@@ -297,14 +300,14 @@ mod tests {
 
     #[test]
     fn a_traceparent_is_read_as_the_standard_has_it_or_not_at_all() {
-        let read = parent(TEXT).unwrap();
-        assert_eq!(traceparent(&read.trace, &read.span), TEXT);
+        let read = parse_traceparent(TEXT).unwrap();
+        assert_eq!(format_traceparent(&read.trace, &read.span), TEXT);
         assert!(
-            parent(&TEXT.replace("-01", "-00")).is_some(),
+            parse_traceparent(&TEXT.replace("-01", "-00")).is_some(),
             "whether others trace it is not asked"
         );
         assert!(
-            parent(&format!("{}-more", TEXT.replacen("00", "42", 1))).is_some(),
+            parse_traceparent(&format!("{}-more", TEXT.replacen("00", "42", 1))).is_some(),
             "a later version"
         );
         for bad in [
@@ -320,7 +323,7 @@ mod tests {
             &TEXT.replace("0ba9", "0ba"),
             &TEXT.replace("-01", ""),
         ] {
-            assert_eq!(parent(bad), None, "{bad}");
+            assert_eq!(parse_traceparent(bad), None, "{bad}");
         }
     }
 
@@ -331,29 +334,29 @@ mod tests {
         // Addresses of this machine without a listener.
         let nobody = (2..).map(|last| SocketAddr::from(([127, 0, 0, last], here.port())));
         let reached = |dead: usize| connect(nobody.clone().take(dead).chain([here])).is_ok();
-        assert!(reached(0) && reached(1) && reached(ADDRESSES_MAX - 1));
-        assert!(!reached(ADDRESSES_MAX), "one batch does not wait for ever");
+        assert!(reached(0) && reached(1) && reached(MAX_ADDRESSES - 1));
+        assert!(!reached(MAX_ADDRESSES), "one batch does not wait for ever");
         assert!(connect([].into_iter()).is_err());
     }
 
     #[test]
     fn a_full_queue_drops_and_counts_and_holds_nobody_up() {
-        let plan = Plan {
+        let plan = TraceExportConfig {
             authority: "127.0.0.1:1".into(),
             path: "/".into(),
-            share: ALL,
+            share: SAMPLE_ALL,
             to_vendors: false,
         };
-        let (door, _queue) = queue(QUEUE);
-        let traces = Traces(Some((Arc::new(plan), door)));
+        let (door, _queue) = bounded_queue(MAX_QUEUED_REQUESTS);
+        let traces = TraceExporter(Some((Arc::new(plan), door)));
         let before = METRICS.dropped_spans("full");
-        for _ in 0..QUEUE {
-            traces.write(Vec::new());
+        for _ in 0..MAX_QUEUED_REQUESTS {
+            traces.export(Vec::new());
         }
         assert_eq!(METRICS.dropped_spans("full"), before);
-        let span = || Span {
+        let span = || TraceSpan {
             name: "request",
-            kind: Kind::Server,
+            kind: SpanKind::Server,
             trace: [1; 16],
             id: [2; 8],
             parent: None,
@@ -362,7 +365,7 @@ mod tests {
             is_failed: false,
             facts: Vec::new(),
         };
-        traces.write(vec![span(), span()]);
+        traces.export(vec![span(), span()]);
         assert_eq!(METRICS.dropped_spans("full"), before + 2);
         traces.flush(Duration::from_secs(60));
     }

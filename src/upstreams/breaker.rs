@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// When the breaker opens, and for how long.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules {
+pub struct BreakerRules {
     /// Number of failures in a row that open the breaker. 0 means that it never opens.
     pub failures: u64,
     /// Percentage of failures that opens the breaker, in a window with at least `window_requests`
@@ -21,8 +21,8 @@ pub struct Rules {
     pub open_max: Duration,
 }
 
-impl Rules {
-    pub fn of(limits: &Limits) -> Self {
+impl BreakerRules {
+    pub fn from_limits(limits: &Limits) -> Self {
         Self {
             failures: limits.breaker_failures,
             percent: limits.breaker_failure_percent,
@@ -35,10 +35,10 @@ impl Rules {
 }
 
 #[derive(Debug)]
-pub struct Breaker {
-    state: State,
+pub struct CircuitBreaker {
+    state: BreakerState,
     in_a_row: u64,
-    window: Option<Window>,
+    window: Option<FailureWindow>,
     /// Number of openings since the breaker was last closed, and time of the last opening.
     opened: u32,
     opened_at: Option<Instant>,
@@ -47,7 +47,7 @@ pub struct Breaker {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum BreakerState {
     Closed,
     /// Open until this instant. After it, one request may try.
     Open(Instant),
@@ -57,7 +57,7 @@ pub enum State {
 
 /// Counts of the requests since the window began.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct FailureWindow {
     began: Instant,
     requests: u64,
     failures: u64,
@@ -65,7 +65,7 @@ struct Window {
 
 /// Whether a request may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
+pub enum BreakerPermit {
     Free,
     /// As the request that tests the endpoint.
     Probe,
@@ -73,10 +73,10 @@ pub enum Pass {
     Shut(Option<Instant>),
 }
 
-impl Breaker {
+impl CircuitBreaker {
     pub fn new(seed: u64) -> Self {
         Self {
-            state: State::Closed,
+            state: BreakerState::Closed,
             in_a_row: 0,
             window: None,
             opened: 0,
@@ -85,60 +85,62 @@ impl Breaker {
         }
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> BreakerState {
         self.state
     }
 
-    pub fn pass(&self, now: Instant) -> Pass {
+    pub fn permit(&self, now: Instant) -> BreakerPermit {
         match self.state {
-            State::Closed => Pass::Free,
-            State::Open(until) if now >= until => Pass::Probe,
-            State::Open(until) => Pass::Shut(Some(until)),
-            State::HalfOpen => Pass::Shut(None),
+            BreakerState::Closed => BreakerPermit::Free,
+            BreakerState::Open(until) if now >= until => BreakerPermit::Probe,
+            BreakerState::Open(until) => BreakerPermit::Shut(Some(until)),
+            BreakerState::HalfOpen => BreakerPermit::Shut(None),
         }
     }
 
     /// Records that the test request has begun.
-    pub fn probe(&mut self) {
-        self.state = State::HalfOpen;
+    pub fn begin_probe(&mut self) {
+        self.state = BreakerState::HalfOpen;
     }
 
     /// Records that the test request ended without a verdict. The next request may try.
-    pub fn probe_again(&mut self, now: Instant) {
-        if self.state == State::HalfOpen {
-            self.state = State::Open(now);
+    pub fn release_probe(&mut self, now: Instant) {
+        if self.state == BreakerState::HalfOpen {
+            self.state = BreakerState::Open(now);
         }
     }
 
     /// Records that the endpoint answers a request that began at `began`, and closes the breaker. A
     /// request that began before the breaker opened changes nothing.
-    pub fn answers(&mut self, began: Instant) {
+    pub fn record_answer(&mut self, began: Instant) {
         let is_late = self.opened_at.is_some_and(|opened| began < opened);
-        if self.state != State::Closed && !is_late {
+        if self.state != BreakerState::Closed && !is_late {
             *self = Self::new(self.seed);
         }
     }
 
-    pub fn succeeded(&mut self, rules: &Rules, began: Instant, now: Instant) {
-        self.answers(began);
-        if self.state == State::Closed {
+    pub fn record_success(&mut self, rules: &BreakerRules, began: Instant, now: Instant) {
+        self.record_answer(began);
+        if self.state == BreakerState::Closed {
             self.in_a_row = 0;
-            self.count(rules, now, 0);
+            self.count_request(rules, now, 0);
         }
     }
 
     /// Records a failure. Returns whether it opened the breaker.
-    pub fn failed(&mut self, rules: &Rules, now: Instant) -> bool {
+    pub fn record_failure(&mut self, rules: &BreakerRules, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
-        let window = self.count(rules, now, 1);
+        let window = self.count_request(rules, now, 1);
         let too_many = window.requests >= rules.window_requests
             && window.failures.saturating_mul(100) >= window.requests.saturating_mul(rules.percent);
         let opens = match self.state {
-            State::HalfOpen => true,
-            State::Closed => rules.failures > 0 && (self.in_a_row >= rules.failures || too_many),
+            BreakerState::HalfOpen => true,
+            BreakerState::Closed => {
+                rules.failures > 0 && (self.in_a_row >= rules.failures || too_many)
+            }
             // A request that was let through because no other endpoint was available changes
             // nothing.
-            State::Open(_) => false,
+            BreakerState::Open(_) => false,
         };
         if opens {
             self.open(rules, now);
@@ -148,8 +150,8 @@ impl Breaker {
 
     /// Opens the breaker at once, because a retry would fail as well. Returns whether it was not
     /// open before.
-    pub fn trip(&mut self, rules: &Rules, now: Instant) -> bool {
-        let opens = rules.failures > 0 && !matches!(self.state, State::Open(_));
+    pub fn trip(&mut self, rules: &BreakerRules, now: Instant) -> bool {
+        let opens = rules.failures > 0 && !matches!(self.state, BreakerState::Open(_));
         if opens {
             self.open(rules, now);
         }
@@ -161,15 +163,20 @@ impl Breaker {
         *self = Self::new(self.seed);
     }
 
-    fn open(&mut self, rules: &Rules, now: Instant) {
-        self.state = State::Open(now + self.open_for(rules));
+    fn open(&mut self, rules: &BreakerRules, now: Instant) {
+        self.state = BreakerState::Open(now + self.open_duration(rules));
         self.opened = self.opened.saturating_add(1);
         self.opened_at = Some(now);
         self.window = None;
     }
 
-    fn count(&mut self, rules: &Rules, now: Instant, failures: u64) -> Window {
-        let fresh = Window {
+    fn count_request(
+        &mut self,
+        rules: &BreakerRules,
+        now: Instant,
+        failures: u64,
+    ) -> FailureWindow {
+        let fresh = FailureWindow {
             began: now,
             requests: 0,
             failures: 0,
@@ -186,7 +193,7 @@ impl Breaker {
 
     /// Returns how long the breaker stays open: twice as long each time, up to the maximum, plus up
     /// to a quarter at random.
-    fn open_for(&self, rules: &Rules) -> Duration {
+    fn open_duration(&self, rules: &BreakerRules) -> Duration {
         let whole = rules
             .open
             .saturating_mul(1 << self.opened.min(16))
@@ -196,7 +203,7 @@ impl Breaker {
             .max(1);
         whole
             + Duration::from_millis(
-                super::choice::mix(self.seed ^ u64::from(self.opened)) % quarter,
+                super::load_balancer::mix_bits(self.seed ^ u64::from(self.opened)) % quarter,
             )
     }
 }

@@ -11,14 +11,14 @@ const WINDOW_SECONDS: usize = 10;
 
 /// Number of retries that are allowed.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowance {
+pub struct RetryAllowance {
     /// Percentage of the window's requests.
     pub percent: u64,
     /// Minimum per window, independent of the number of requests.
     pub min: u64,
 }
 
-impl Allowance {
+impl RetryAllowance {
     pub fn new(limits: &Limits) -> Self {
         Self {
             percent: limits.retry_budget_percent,
@@ -32,11 +32,11 @@ impl Allowance {
 pub struct RetryBudget {
     /// Start of the first second.
     origin: Option<Instant>,
-    seconds: [Second; WINDOW_SECONDS],
+    seconds: [BudgetSecond; WINDOW_SECONDS],
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Second {
+struct BudgetSecond {
     number: u64,
     requests: u64,
     repeats: u64,
@@ -44,17 +44,17 @@ struct Second {
 
 impl RetryBudget {
     /// Counts a request that the gateway sends to the vendor for the first time.
-    pub fn add_request(&mut self, now: Instant) {
-        if let Some(second) = self.second(now) {
+    pub fn count_request(&mut self, now: Instant) {
+        if let Some(second) = self.second_mut(now) {
             second.requests = second.requests.saturating_add(1);
         }
     }
 
     /// Whether another retry is allowed.
-    pub fn has_left(&self, allowance: Allowance, now: Instant) -> bool {
-        let current = self.number(now);
+    pub fn has_left(&self, allowance: RetryAllowance, now: Instant) -> bool {
+        let current = self.current_second(now);
         let counts =
-            |second: &&Second| current < second.number.saturating_add(WINDOW_SECONDS as u64);
+            |second: &&BudgetSecond| current < second.number.saturating_add(WINDOW_SECONDS as u64);
         let (requests, repeats) = self.seconds.iter().filter(counts).fold(
             (0_u64, 0_u64),
             |(requests, repeats), second| {
@@ -68,29 +68,29 @@ impl RetryBudget {
     }
 
     /// Counts a retry if one is allowed. Returns whether it is.
-    pub fn take(&mut self, allowance: Allowance, now: Instant) -> bool {
+    pub fn try_take(&mut self, allowance: RetryAllowance, now: Instant) -> bool {
         let has_left = self.has_left(allowance, now);
-        if let Some(second) = self.second(now).filter(|_| has_left) {
+        if let Some(second) = self.second_mut(now).filter(|_| has_left) {
             second.repeats = second.repeats.saturating_add(1);
         }
         has_left
     }
 
-    fn number(&self, now: Instant) -> u64 {
+    fn current_second(&self, now: Instant) -> u64 {
         self.origin
             .map_or(0, |origin| now.saturating_duration_since(origin).as_secs())
     }
 
     /// Returns the counter of the current second, and resets it if it belongs to an earlier second.
-    fn second(&mut self, now: Instant) -> Option<&mut Second> {
+    fn second_mut(&mut self, now: Instant) -> Option<&mut BudgetSecond> {
         self.origin.get_or_insert(now);
-        let number = self.number(now);
+        let number = self.current_second(now);
         let index = usize::try_from(number % WINDOW_SECONDS as u64).ok()?;
         let second = self.seconds.get_mut(index)?;
         if second.number != number {
-            *second = Second {
+            *second = BudgetSecond {
                 number,
-                ..Second::default()
+                ..BudgetSecond::default()
             };
         }
         Some(second)

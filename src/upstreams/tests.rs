@@ -1,25 +1,25 @@
 //! Tests of endpoints without a network or a clock: which endpoint is chosen, when a breaker opens
 //! and closes, and which requests are refused.
 
-use super::breaker::{Breaker, Pass, Rules, State};
-use super::choice::{Candidate, Turns, by_key, mix};
+use super::breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
+use super::load_balancer::{Candidate, SmoothRoundRobin, mix_bits, select_by_hash};
 use super::*;
-use crate::catalog::HealthCheck;
+use crate::catalog::ActiveHealthCheck;
 use crate::protocol::Protocol;
 
-fn endpoint(host: &str, weight: u32) -> Endpoint {
-    Endpoint {
+fn endpoint(host: &str, weight: u32) -> VendorEndpoint {
+    VendorEndpoint {
         weight,
-        ..Endpoint::in_test(host)
+        ..VendorEndpoint::in_test(host)
     }
 }
 
-fn vendor(endpoints: Vec<Endpoint>) -> Arc<Vendor> {
-    Arc::new(Vendor::in_test(Protocol::Messages, endpoints))
+fn vendor(endpoints: Vec<VendorEndpoint>) -> Arc<CatalogVendor> {
+    Arc::new(CatalogVendor::in_test(Protocol::Messages, endpoints))
 }
 
-fn three() -> Arc<Endpoints> {
-    Fleet::default().of(&vendor(
+fn three() -> Arc<EndpointPool> {
+    EndpointRegistry::default().pool_for(&vendor(
         ["a", "b", "c"].map(|host| endpoint(host, 1)).to_vec(),
     ))
 }
@@ -32,8 +32,8 @@ fn limits() -> Limits {
     }
 }
 
-fn any() -> Wish<'static> {
-    Wish {
+fn any() -> EndpointQuery<'static> {
+    EndpointQuery {
         model: "m",
         key: None,
         has_instead: false,
@@ -42,35 +42,35 @@ fn any() -> Wish<'static> {
     }
 }
 
-fn of_key(key: u64) -> Wish<'static> {
-    Wish {
+fn of_key(key: u64) -> EndpointQuery<'static> {
+    EndpointQuery {
         key: Some(key),
         ..any()
     }
 }
 
-fn index(endpoints: &Endpoints, wish: Wish<'_>, now: Instant) -> usize {
+fn index(endpoints: &EndpointPool, wish: EndpointQuery<'_>, now: Instant) -> usize {
     endpoints
         .choose(wish, now)
         .map(|lease| lease.index)
         .unwrap()
 }
 
-fn fail(endpoints: &Endpoints, index: usize, times: usize, now: Instant) {
+fn fail(endpoints: &EndpointPool, index: usize, times: usize, now: Instant) {
     let others: Vec<_> = (0..endpoints.tracks.len())
         .filter(|other| *other != index)
         .collect();
     for _ in 0..times {
         endpoints
             .choose(
-                Wish {
+                EndpointQuery {
                     tried: &others,
                     ..any()
                 },
                 now,
             )
             .unwrap()
-            .failed(&limits(), now);
+            .record_failure(&limits(), now);
     }
 }
 
@@ -83,7 +83,7 @@ fn turns_are_smooth_and_exact() {
         weight,
         seed: 0,
     });
-    let mut turns = Turns::default();
+    let mut turns = SmoothRoundRobin::default();
     let order: Vec<_> = (0..7).map(|_| turns.next(&weights).unwrap()).collect();
     assert_eq!(order, [0, 0, 1, 0, 2, 0, 0]);
     let mut counts = [0; 3];
@@ -99,16 +99,16 @@ fn every_endpoint_gets_its_share_of_the_conversations() {
     let candidates = [(0, 6), (1, 3), (2, 1)].map(|(index, weight)| Candidate {
         index,
         weight,
-        seed: mix(index as u64),
+        seed: mix_bits(index as u64),
     });
     let mut counts = [0_u32; 3];
     for key in 0..10_000 {
-        counts[by_key(mix(key), &candidates).unwrap()] += 1;
+        counts[select_by_hash(mix_bits(key), &candidates).unwrap()] += 1;
     }
     for (count, expected) in counts.into_iter().zip([6_000_u32, 3_000, 1_000]) {
         assert!(count.abs_diff(expected) < 250, "{counts:?}");
     }
-    assert_eq!(by_key(1, &[]), None);
+    assert_eq!(select_by_hash(1, &[]), None);
 }
 
 /// A conversation moves only if its own endpoint fails, and returns with it.
@@ -116,7 +116,7 @@ fn every_endpoint_gets_its_share_of_the_conversations() {
 fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let (endpoints, now) = (three(), Instant::now());
     let before: Vec<_> = (0..300)
-        .map(|key| index(&endpoints, of_key(mix(key)), now))
+        .map(|key| index(&endpoints, of_key(mix_bits(key)), now))
         .collect();
     assert!(
         (0..3).all(|endpoint| before.iter().filter(|chosen| **chosen == endpoint).count() > 60),
@@ -124,7 +124,7 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     );
     fail(&endpoints, 1, 3, now);
     let without: Vec<_> = (0..300)
-        .map(|key| index(&endpoints, of_key(mix(key)), now))
+        .map(|key| index(&endpoints, of_key(mix_bits(key)), now))
         .collect();
     for (key, (before, without)) in before.iter().zip(&without).enumerate() {
         assert!(
@@ -135,11 +135,11 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let later = now + Duration::from_secs(60);
     // One of the endpoint's own conversations tries it and succeeds.
     let own = before.iter().position(|chosen| *chosen == 1).unwrap() as u64;
-    let probe = endpoints.choose(of_key(mix(own)), later).unwrap();
+    let probe = endpoints.choose(of_key(mix_bits(own)), later).unwrap();
     assert_eq!(probe.index, 1);
-    probe.answers("m");
+    probe.record_answer("m");
     let after: Vec<_> = (0..300)
-        .map(|key| index(&endpoints, of_key(mix(key)), later))
+        .map(|key| index(&endpoints, of_key(mix_bits(key)), later))
         .collect();
     assert_eq!(after, before);
 }
@@ -147,7 +147,7 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
 #[test]
 fn a_breaker_opens_lets_one_request_try_and_closes() {
     let (endpoints, now) = (three(), Instant::now());
-    let only_a = Wish {
+    let only_a = EndpointQuery {
         tried: &[1, 2],
         ..any()
     };
@@ -157,7 +157,7 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
     endpoints
         .choose(only_a, now)
         .unwrap()
-        .succeeded(&limits(), now);
+        .record_success(&limits(), now);
     fail(&endpoints, 0, 2, now);
     assert_eq!(state(now), "closed", "a success in between ends the row");
     fail(&endpoints, 0, 1, now);
@@ -179,24 +179,26 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
     let probe = std::iter::repeat_with(|| endpoints.choose(any(), later).unwrap())
         .take(5)
         .find(|lease| lease.index == 0);
-    probe.expect("another probe").succeeded(&limits(), later);
+    probe
+        .expect("another probe")
+        .record_success(&limits(), later);
     assert_eq!(state(later), "closed");
 }
 
 #[test]
 fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
-    let rules = Rules {
+    let rules = BreakerRules {
         open: SECOND,
         open_max: 10 * SECOND,
-        ..Rules::of(&limits())
+        ..BreakerRules::from_limits(&limits())
     };
     let mut now = Instant::now();
-    let mut breaker = Breaker::new(7);
+    let mut breaker = CircuitBreaker::new(7);
     for _ in 0..3 {
-        breaker.failed(&rules, now);
+        breaker.record_failure(&rules, now);
     }
     for least in [1, 2, 4, 8, 10, 10] {
-        let State::Open(until) = breaker.state() else {
+        let BreakerState::Open(until) = breaker.state() else {
             panic!("{:?}", breaker.state())
         };
         let open = until - now;
@@ -205,13 +207,13 @@ fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
             "{least}: {open:?}"
         );
         assert_eq!(
-            breaker.pass(until - Duration::from_millis(1)),
-            Pass::Shut(Some(until))
+            breaker.permit(until - Duration::from_millis(1)),
+            BreakerPermit::Shut(Some(until))
         );
         now = until;
-        assert_eq!(breaker.pass(now), Pass::Probe);
-        breaker.probe();
-        assert!(breaker.failed(&rules, now));
+        assert_eq!(breaker.permit(now), BreakerPermit::Probe);
+        breaker.begin_probe();
+        assert!(breaker.record_failure(&rules, now));
     }
 }
 
@@ -219,50 +221,56 @@ fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
 #[test]
 fn what_began_before_a_breaker_opened_does_not_close_it() {
     let (endpoints, now) = (three(), Instant::now());
-    let only_a = Wish {
+    let only_a = EndpointQuery {
         tried: &[1, 2],
         ..any()
     };
     let mut old = endpoints.choose(only_a, now).unwrap();
     fail(&endpoints, 0, 3, now + SECOND);
-    old.answers("m");
-    old.succeeded(&limits(), now + 2 * SECOND);
+    old.record_answer("m");
+    old.record_success(&limits(), now + 2 * SECOND);
     assert_eq!(endpoints.tracks[0].state(now).breaker, "open");
     endpoints
         .choose(only_a, now + 2 * SECOND)
         .unwrap()
-        .succeeded(&limits(), now + 2 * SECOND);
+        .record_success(&limits(), now + 2 * SECOND);
     assert_eq!(endpoints.tracks[0].state(now).breaker, "closed");
 }
 
 #[test]
 fn failures_that_are_too_large_a_part_open_it_too() {
-    let rules = Rules {
+    let rules = BreakerRules {
         failures: 1_000,
         percent: 50,
         window_requests: 20,
-        ..Rules::of(&limits())
+        ..BreakerRules::from_limits(&limits())
     };
     let now = Instant::now();
-    let mut breaker = Breaker::new(7);
+    let mut breaker = CircuitBreaker::new(7);
     for turn in 0..19 {
         match turn % 2 {
-            0 => assert!(!breaker.failed(&rules, now), "{turn}: too few to judge"),
-            _ => breaker.succeeded(&rules, now, now),
+            0 => assert!(
+                !breaker.record_failure(&rules, now),
+                "{turn}: too few to judge"
+            ),
+            _ => breaker.record_success(&rules, now, now),
         }
     }
-    assert!(breaker.failed(&rules, now));
+    assert!(breaker.record_failure(&rules, now));
     // Failures of an earlier window do not count, and 0 disables the breaker.
-    let mut breaker = Breaker::new(7);
+    let mut breaker = CircuitBreaker::new(7);
     for turn in 0..100 {
-        assert!(!breaker.failed(&rules, now + 2 * turn * SECOND), "{turn}");
+        assert!(
+            !breaker.record_failure(&rules, now + 2 * turn * SECOND),
+            "{turn}"
+        );
     }
-    let off = Rules {
+    let off = BreakerRules {
         failures: 0,
         ..rules
     };
-    let mut breaker = Breaker::new(7);
-    assert!((0..100).all(|_| !breaker.failed(&off, now)));
+    let mut breaker = CircuitBreaker::new(7);
+    assert!((0..100).all(|_| !breaker.record_failure(&off, now)));
 }
 
 #[test]
@@ -277,15 +285,15 @@ fn where_every_breaker_is_open_the_least_bad_is_tried() {
     // A failure changes no breaker, but a success closes it.
     let before = soonest(&endpoints);
     let mut lease = endpoints.choose(any(), now).unwrap();
-    lease.failed(&limits(), now);
+    lease.record_failure(&limits(), now);
     assert_eq!(soonest(&endpoints), before);
-    endpoints.choose(any(), now).unwrap().answers("m");
+    endpoints.choose(any(), now).unwrap().record_answer("m");
     assert_eq!(endpoints.tracks[before].state(now).breaker, "closed");
 }
 
-fn soonest(endpoints: &Endpoints) -> usize {
+fn soonest(endpoints: &EndpointPool) -> usize {
     let until = |index: &usize| match lock(&endpoints.tracks[*index].health).breaker.state() {
-        State::Open(until) => until,
+        BreakerState::Open(until) => until,
         other => panic!("{other:?}"),
     };
     (0..endpoints.tracks.len()).min_by_key(until).unwrap()
@@ -298,7 +306,7 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
         let others: Vec<_> = (0..3).filter(|other| *other != index).collect();
         let lease = endpoints
             .choose(
-                Wish {
+                EndpointQuery {
                     tried: &others,
                     ..any()
                 },
@@ -306,11 +314,11 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
             )
             .unwrap();
         let why = if index == 0 {
-            Cooling::Overloaded
+            CoolDownReason::Overloaded
         } else {
-            Cooling::RateLimited
+            CoolDownReason::RateLimited
         };
-        lease.cool(
+        lease.cool_down(
             "m",
             why,
             SECOND * (10 - u32::try_from(index).unwrap()),
@@ -321,16 +329,16 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
     let refused = endpoints.choose(any(), now).err();
     assert_eq!(
         refused,
-        Some(Unavailable::Cooling {
-            why: Cooling::RateLimited,
+        Some(EndpointUnavailable::Cooling {
+            why: CoolDownReason::RateLimited,
             left: 8 * SECOND
         })
     );
-    assert!(!endpoints.has(any(), now));
+    assert!(!endpoints.has_available(any(), now));
     assert!(
         endpoints
             .choose(
-                Wish {
+                EndpointQuery {
                     model: "n",
                     ..any()
                 },
@@ -343,7 +351,7 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
     // A vendor that asks for an hour gets the configured maximum.
     let lease = endpoints
         .choose(
-            Wish {
+            EndpointQuery {
                 model: "n",
                 tried: &[1, 2],
                 ..any()
@@ -351,8 +359,14 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
             now,
         )
         .unwrap();
-    lease.cool("n", Cooling::RateLimited, SECOND * 3_600, &limits(), now);
-    let only_a = Wish {
+    lease.cool_down(
+        "n",
+        CoolDownReason::RateLimited,
+        SECOND * 3_600,
+        &limits(),
+        now,
+    );
+    let only_a = EndpointQuery {
         model: "n",
         tried: &[1, 2],
         ..any()
@@ -362,11 +376,11 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
 }
 
 /// Pauses the endpoint that a request would use, for a minute, with a probe each second.
-fn cool(endpoints: &Endpoints, now: Instant) {
+fn cool(endpoints: &EndpointPool, now: Instant) {
     let lease = endpoints.choose(any(), now).unwrap();
-    lease.cool(
+    lease.cool_down(
         "m",
-        Cooling::RateLimited,
+        CoolDownReason::RateLimited,
         SECOND * 60,
         &Limits::default(),
         now,
@@ -377,27 +391,27 @@ fn cool(endpoints: &Endpoints, now: Instant) {
 fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_asked_to_be_left_alone()
  {
     let (endpoints, now) = (
-        Fleet::default().of(&vendor(vec![endpoint("a", 1)])),
+        EndpointRegistry::default().pool_for(&vendor(vec![endpoint("a", 1)])),
         Instant::now(),
     );
     let before = endpoints.choose(any(), now).unwrap();
     cool(&endpoints, now + SECOND);
     let left = |after: u32| endpoints.choose(any(), now + SECOND * after).err();
     let cooling = |left: u32| {
-        Some(Unavailable::Cooling {
-            why: Cooling::RateLimited,
+        Some(EndpointUnavailable::Cooling {
+            why: CoolDownReason::RateLimited,
             left: SECOND * left,
         })
     };
     assert_eq!(left(1), cooling(60));
     assert_eq!(left(2), None, "the first one tries");
     assert_eq!(left(2), cooling(59), "and no other");
-    before.answers("m");
+    before.record_answer("m");
     assert_eq!(left(2), cooling(59), "what began before says nothing");
     let probe = endpoints.choose(any(), now + 3 * SECOND).unwrap();
-    probe.answers("n");
+    probe.record_answer("n");
     assert_eq!(left(3), cooling(58), "of another model");
-    probe.answers("m");
+    probe.record_answer("m");
     assert!(
         (0..20).all(|_| left(3).is_none()),
         "it answers: all are let through"
@@ -407,7 +421,8 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
 #[test]
 fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well() {
     let (endpoints, now) = (
-        Fleet::default().of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())),
+        EndpointRegistry::default()
+            .pool_for(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())),
         Instant::now(),
     );
     cool(&endpoints, now);
@@ -420,27 +435,31 @@ fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well()
 
 #[test]
 fn a_probe_takes_no_place_that_there_is_not() {
-    let full = Endpoint {
+    let full = VendorEndpoint {
         max_concurrent: Some(1),
         ..endpoint("a", 1)
     };
-    let (endpoints, now) = (Fleet::default().of(&vendor(vec![full])), Instant::now());
+    let (endpoints, now) = (
+        EndpointRegistry::default().pool_for(&vendor(vec![full])),
+        Instant::now(),
+    );
     cool(&endpoints, now);
     let probe = endpoints.choose(any(), now + SECOND).unwrap();
     assert!(matches!(
         endpoints.choose(any(), now + 2 * SECOND).err(),
-        Some(Unavailable::Cooling { .. })
+        Some(EndpointUnavailable::Cooling { .. })
     ));
     drop(probe);
     assert!(
-        endpoints.has(any(), now + 2 * SECOND) && endpoints.choose(any(), now + 2 * SECOND).is_ok()
+        endpoints.has_available(any(), now + 2 * SECOND)
+            && endpoints.choose(any(), now + 2 * SECOND).is_ok()
     );
 }
 
 #[test]
 fn what_is_shut_is_not_tried_where_another_model_can_be_asked() {
     let (endpoints, now) = (
-        Fleet::default().of(&vendor(vec![endpoint("a", 1)])),
+        EndpointRegistry::default().pool_for(&vendor(vec![endpoint("a", 1)])),
         Instant::now(),
     );
     fail(&endpoints, 0, 3, now);
@@ -448,20 +467,20 @@ fn what_is_shut_is_not_tried_where_another_model_can_be_asked() {
     assert_eq!(
         endpoints
             .choose(
-                Wish {
+                EndpointQuery {
                     has_instead: true,
                     ..any()
                 },
                 now
             )
             .err(),
-        Some(Unavailable::Tried)
+        Some(EndpointUnavailable::Tried)
     );
     // A request still finds out whether the endpoint works again.
     assert!(
         endpoints
             .choose(
-                Wish {
+                EndpointQuery {
                     has_instead: true,
                     ..any()
                 },
@@ -477,8 +496,8 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
     listed
         .iter_mut()
         .for_each(|endpoint| endpoint.max_concurrent = Some(2));
-    let (fleet, now) = (Fleet::default(), Instant::now());
-    let endpoints = fleet.of(&vendor(listed.clone()));
+    let (fleet, now) = (EndpointRegistry::default(), Instant::now());
+    let endpoints = fleet.pool_for(&vendor(listed.clone()));
     let mut leases: Vec<_> = (0..4)
         .map(|_| endpoints.choose(of_key(5), now).unwrap())
         .collect();
@@ -486,11 +505,14 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
     assert_eq!((at(0), at(1)), (2, 2));
     assert_eq!(
         endpoints.choose(of_key(5), now).err(),
-        Some(Unavailable::Full)
+        Some(EndpointUnavailable::Full)
     );
     // A reload keeps the count of running requests.
-    let reloaded = fleet.of(&vendor(listed));
-    assert_eq!(reloaded.choose(any(), now).err(), Some(Unavailable::Full));
+    let reloaded = fleet.pool_for(&vendor(listed));
+    assert_eq!(
+        reloaded.choose(any(), now).err(),
+        Some(EndpointUnavailable::Full)
+    );
     leases.pop();
     assert!(reloaded.choose(any(), now).is_ok());
     drop(leases);
@@ -499,28 +521,28 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
 
 #[test]
 fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
-    let check = HealthCheck {
+    let check = ActiveHealthCheck {
         path: "/".into(),
         interval: SECOND,
         timeout: SECOND,
         passes_after: 1,
         fails_after: 1,
     };
-    let listed = ["a", "b"].map(|host| Endpoint {
+    let listed = ["a", "b"].map(|host| VendorEndpoint {
         health_check: Some(check.clone()),
         ..endpoint(host, 1)
     });
-    let (fleet, now) = (Fleet::default(), Instant::now());
-    let endpoints = fleet.of(&vendor(listed.to_vec()));
-    endpoints.set_passes_checks(0, false);
+    let (fleet, now) = (EndpointRegistry::default(), Instant::now());
+    let endpoints = fleet.pool_for(&vendor(listed.to_vec()));
+    endpoints.set_health_check_result(0, false);
     assert!((0..10).all(|_| index(&endpoints, any(), now) == 1));
-    endpoints.set_passes_checks(1, false);
+    endpoints.set_health_check_result(1, false);
     assert!(
         endpoints.choose(any(), now).is_ok(),
         "nobody is refused for that"
     );
     // A config without health checks ignores their earlier results.
-    let unchecked = fleet.of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
+    let unchecked = fleet.pool_for(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
     assert!(
         unchecked
             .tracks
@@ -530,15 +552,15 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
 }
 
 /// Makes the vendor refuse the key of this request.
-fn refuse(endpoints: &Endpoints, wish: Wish<'_>, now: Instant) -> bool {
+fn refuse(endpoints: &EndpointPool, wish: EndpointQuery<'_>, now: Instant) -> bool {
     endpoints
         .choose(wish, now)
         .unwrap()
-        .refused_key(&limits(), now)
+        .record_refused_key(&limits(), now)
 }
 
-fn instead() -> Wish<'static> {
-    Wish {
+fn instead() -> EndpointQuery<'static> {
+    EndpointQuery {
         has_instead: true,
         ..any()
     }
@@ -550,7 +572,7 @@ fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() 
     assert!(refuse(&endpoints, instead(), now), "that is news");
     assert_eq!(
         endpoints.choose(instead(), now).err(),
-        Some(Unavailable::Tried)
+        Some(EndpointUnavailable::Tried)
     );
     assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
     assert!(!refuse(&endpoints, any(), now), "that is known");
@@ -559,11 +581,14 @@ fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() 
     let probe = endpoints.choose(instead(), later).unwrap();
     assert!((0..5).all(|_| endpoints.choose(instead(), later).is_err()));
     let mut probe = probe;
-    assert!(probe.refused_key(&limits(), later));
+    assert!(probe.record_refused_key(&limits(), later));
     drop(probe);
     assert!(endpoints.choose(instead(), later + 9 * SECOND).is_err());
     let last = later + 13 * SECOND;
-    endpoints.choose(instead(), last).unwrap().answers("m");
+    endpoints
+        .choose(instead(), last)
+        .unwrap()
+        .record_answer("m");
     assert!((0..9).all(|_| endpoints.choose(instead(), last).is_ok()));
 }
 
@@ -581,7 +606,7 @@ fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_
     let (endpoints, now) = (three(), Instant::now());
     refuse(
         &endpoints,
-        Wish {
+        EndpointQuery {
             tried: &[1, 2],
             ..any()
         },
@@ -589,14 +614,14 @@ fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_
     );
     endpoints
         .choose(
-            Wish {
+            EndpointQuery {
                 tried: &[0],
                 ..any()
             },
             now,
         )
         .unwrap()
-        .answers("m");
+        .record_answer("m");
     let chosen: Vec<_> = (0..6).map(|_| index(&endpoints, instead(), now)).collect();
     assert!(
         chosen.contains(&1) && chosen.contains(&2) && !chosen.contains(&0),
@@ -606,20 +631,20 @@ fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_
 
 #[test]
 fn another_key_is_tried_at_once_and_the_same_one_is_not() {
-    let (fleet, now) = (Fleet::default(), Instant::now());
+    let (fleet, now) = (EndpointRegistry::default(), Instant::now());
     let of = |key: &str| {
         let api_key = crate::catalog::Secret::new(key.to_owned());
-        Arc::new(Vendor {
+        Arc::new(CatalogVendor {
             api_key,
-            ..Vendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)])
+            ..CatalogVendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)])
         })
     };
-    refuse(&fleet.of(&of("old")), instead(), now);
+    refuse(&fleet.pool_for(&of("old")), instead(), now);
     assert!(
-        fleet.of(&of("old")).choose(instead(), now).is_err(),
+        fleet.pool_for(&of("old")).choose(instead(), now).is_err(),
         "a reload of something else"
     );
-    let endpoints = fleet.of(&of("new"));
+    let endpoints = fleet.pool_for(&of("new"));
     assert!((0..4).all(|_| endpoints.choose(instead(), now).is_ok()));
 }
 
@@ -634,31 +659,31 @@ fn where_breakers_are_off_a_refused_key_shuts_nothing() {
         !endpoints
             .choose(any(), now)
             .unwrap()
-            .refused_key(&limits, now)
+            .record_refused_key(&limits, now)
     );
     assert!(endpoints.choose(instead(), now).is_ok());
 }
 
 mod budget {
-    use super::super::budget::{Allowance, RetryBudget};
+    use super::super::budget::{RetryAllowance, RetryBudget};
     use super::SECOND;
     use proptest::prelude::*;
     use std::time::{Duration, Instant};
 
-    const USUAL: Allowance = Allowance {
+    const USUAL: RetryAllowance = RetryAllowance {
         percent: 20,
         min: 3,
     };
 
     fn take(budget: &mut RetryBudget, times: usize, now: Instant) -> usize {
-        (0..times).filter(|_| budget.take(USUAL, now)).count()
+        (0..times).filter(|_| budget.try_take(USUAL, now)).count()
     }
 
     #[test]
     fn a_few_repeats_are_always_allowed_and_then_a_part_of_the_requests() {
         let (mut budget, now) = (RetryBudget::default(), Instant::now());
         assert_eq!(take(&mut budget, 10, now), 3);
-        (0..100).for_each(|_| budget.add_request(now));
+        (0..100).for_each(|_| budget.count_request(now));
         assert!(budget.has_left(USUAL, now));
         assert_eq!(take(&mut budget, 100, now), 17, "20 of 100");
         assert!(!budget.has_left(USUAL, now));
@@ -667,7 +692,7 @@ mod budget {
     #[test]
     fn what_is_ten_seconds_old_counts_no_more() {
         let (mut budget, now) = (RetryBudget::default(), Instant::now());
-        (0..100).for_each(|_| budget.add_request(now));
+        (0..100).for_each(|_| budget.count_request(now));
         assert_eq!(take(&mut budget, 100, now), 20);
         assert_eq!(take(&mut budget, 100, now + 9 * SECOND), 0);
         assert_eq!(
@@ -685,15 +710,15 @@ mod budget {
         fn no_window_holds_more_repeats_than_are_allowed(steps in prop::collection::vec((0_u64..1_500, any::<bool>()), 1..400)) {
             let (mut budget, began) = (RetryBudget::default(), Instant::now());
             let (mut at_ms, mut requests, mut repeats) = (0, Vec::new(), Vec::new());
-            budget.add_request(began);
+            budget.count_request(began);
             requests.push(0);
             for (gap_ms, is_request) in steps {
                 at_ms += gap_ms;
                 let now = began + Duration::from_millis(at_ms);
                 if is_request {
-                    budget.add_request(now);
+                    budget.count_request(now);
                     requests.push(at_ms / 1_000);
-                } else if budget.take(USUAL, now) {
+                } else if budget.try_take(USUAL, now) {
                     repeats.push(at_ms / 1_000);
                     let current = at_ms / 1_000;
                     let within = |seconds: &[u64]| seconds.iter().filter(|second| current < *second + 10).count();
@@ -711,12 +736,12 @@ fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
         .map(|_| endpoints.choose(instead(), now).unwrap())
         .collect();
     let next = || endpoints.choose(instead(), now);
-    assert_eq!(next().err(), Some(Unavailable::KeyUnconfirmed));
+    assert_eq!(next().err(), Some(EndpointUnavailable::KeyUnconfirmed));
     assert!(
         endpoints.choose(any(), now).is_ok(),
         "one that has no other model does not wait"
     );
-    let waited = Wish {
+    let waited = EndpointQuery {
         has_waited: true,
         ..instead()
     };
@@ -727,8 +752,8 @@ fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
     // A request that ends without a verdict frees its slot for another.
     drop(first.pop());
     first.push(next().unwrap());
-    assert_eq!(next().err(), Some(Unavailable::KeyUnconfirmed));
-    first[0].answers("m");
+    assert_eq!(next().err(), Some(EndpointUnavailable::KeyUnconfirmed));
+    first[0].record_answer("m");
     assert!((0..50).all(|_| next().is_ok()));
 }
 
@@ -741,7 +766,7 @@ async fn a_request_waits_for_the_verdict_on_the_key_and_no_longer() {
     endpoints.wait_for_key(Duration::from_millis(20)).await;
     assert_eq!(
         endpoints.choose(instead(), now).err(),
-        Some(Unavailable::KeyUnconfirmed),
+        Some(EndpointUnavailable::KeyUnconfirmed),
         "nothing came"
     );
     let waiting = tokio::spawn({
@@ -749,11 +774,11 @@ async fn a_request_waits_for_the_verdict_on_the_key_and_no_longer() {
         async move { endpoints.wait_for_key(Duration::from_secs(600)).await }
     });
     tokio::task::yield_now().await;
-    assert!(first[0].refused_key(&limits(), now));
+    assert!(first[0].record_refused_key(&limits(), now));
     waiting.await.unwrap();
     assert_eq!(
         endpoints.choose(instead(), now).err(),
-        Some(Unavailable::Tried),
+        Some(EndpointUnavailable::Tried),
         "the key is refused"
     );
 }

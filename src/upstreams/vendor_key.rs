@@ -3,7 +3,7 @@
 //!
 //! This file must not read a clock and must not know which endpoint a request uses.
 
-use super::breaker::{Breaker, Pass, Rules};
+use super::breaker::{BreakerPermit, BreakerRules, CircuitBreaker};
 use super::lock;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -14,13 +14,13 @@ pub const MAX_UNCONFIRMED: u32 = 3;
 
 /// One vendor's key, as one version of the config defines it.
 pub struct VendorKey {
-    state: Mutex<KeyState>,
+    state: Mutex<VendorKeyState>,
     /// Wakes the requests that wait for the first verdict.
     changed: Notify,
 }
 
-struct KeyState {
-    breaker: Breaker,
+struct VendorKeyState {
+    breaker: CircuitBreaker,
     /// Whether a request has ended with a verdict on the key.
     is_known: bool,
     unconfirmed: u32,
@@ -28,8 +28,8 @@ struct KeyState {
 
 impl VendorKey {
     pub fn new(seed: u64) -> Self {
-        let state = KeyState {
-            breaker: Breaker::new(seed),
+        let state = VendorKeyState {
+            breaker: CircuitBreaker::new(seed),
             is_known: false,
             unconfirmed: 0,
         };
@@ -39,8 +39,8 @@ impl VendorKey {
         }
     }
 
-    pub fn pass(&self, now: Instant) -> Pass {
-        lock(&self.state).breaker.pass(now)
+    pub fn permit(&self, now: Instant) -> BreakerPermit {
+        lock(&self.state).breaker.permit(now)
     }
 
     /// Whether another request may use the key: the vendor has confirmed or refused it, or fewer
@@ -64,16 +64,16 @@ impl VendorKey {
     }
 
     /// Registers a request that the gateway is about to send with the key.
-    pub fn enter(self: &Arc<Self>, now: Instant) -> KeyLease {
+    pub fn lease(self: &Arc<Self>, now: Instant) -> VendorKeyLease {
         let mut state = lock(&self.state);
         let is_unconfirmed = !state.is_known;
         state.unconfirmed = state.unconfirmed.saturating_add(u32::from(is_unconfirmed));
-        let is_probe = state.breaker.pass(now) == Pass::Probe;
+        let is_probe = state.breaker.permit(now) == BreakerPermit::Probe;
         if is_probe {
-            state.breaker.probe();
+            state.breaker.begin_probe();
         }
         drop(state);
-        KeyLease {
+        VendorKeyLease {
             key: Arc::clone(self),
             began: now,
             is_probe,
@@ -84,14 +84,14 @@ impl VendorKey {
 
 /// One request's use of a vendor's key. If it is dropped without a verdict, the state of the key
 /// does not change.
-pub struct KeyLease {
+pub struct VendorKeyLease {
     key: Arc<VendorKey>,
     began: Instant,
     is_probe: bool,
     is_unconfirmed: bool,
 }
 
-impl KeyLease {
+impl VendorKeyLease {
     /// Records that the vendor responded or failed for a reason other than the key, so that other
     /// requests may use the key.
     pub fn mark_known(&self) {
@@ -100,20 +100,20 @@ impl KeyLease {
     }
 
     /// Records that the vendor accepts the key.
-    pub fn accepted(&self) {
-        lock(&self.key.state).breaker.answers(self.began);
+    pub fn record_accepted(&self) {
+        lock(&self.key.state).breaker.record_answer(self.began);
         self.mark_known();
     }
 
     /// Records that the vendor refuses the key or its account. Returns whether this is new.
-    pub fn refused(&self, rules: &Rules, now: Instant) -> bool {
+    pub fn record_refused(&self, rules: &BreakerRules, now: Instant) -> bool {
         let is_news = lock(&self.key.state).breaker.trip(rules, now);
         self.mark_known();
         is_news
     }
 }
 
-impl Drop for KeyLease {
+impl Drop for VendorKeyLease {
     fn drop(&mut self) {
         let mut state = lock(&self.key.state);
         state.unconfirmed = state
@@ -121,7 +121,7 @@ impl Drop for KeyLease {
             .saturating_sub(u32::from(self.is_unconfirmed));
         if self.is_probe {
             // Unless another request has decided meanwhile.
-            state.breaker.probe_again(Instant::now());
+            state.breaker.release_probe(Instant::now());
         }
         drop(state);
         if self.is_unconfirmed {

@@ -4,7 +4,7 @@
 //! does. `None` is a counter that is missing or not a valid count (negative, not integral, a
 //! string, above 2^53).
 
-use super::passes::Passes;
+use super::passes::CompactionPasses;
 use super::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed, Usage};
 
 /// The counters of one answer, by their protocol.
@@ -63,7 +63,7 @@ impl ChatCounters {
     }
 
     /// Returns true if these counters, by the plain rules of their protocol, mean `usage`.
-    pub fn states(&self, usage: &Usage) -> bool {
+    pub fn matches(&self, usage: &Usage) -> bool {
         let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let part = |counter: Option<u64>, tokens: u64| counter.unwrap_or(0) == tokens;
         !self.is_irregular
@@ -92,7 +92,7 @@ pub struct MessagesCounters {
     /// Uses of server tools, as the vendor counts them.
     pub tool_uses: PerTool<Option<u64>>,
     /// Compaction passes, which the counters above do not include.
-    pub compactions: Passes,
+    pub compactions: CompactionPasses,
     pub service_tier: Option<ServiceTier>,
     pub inference_geo: Option<InferenceGeo>,
     pub speed: Option<Speed>,
@@ -180,7 +180,7 @@ impl MessagesCounters {
     /// Returns true if a client that has read `before` and now reads these counters, by the plain
     /// rules of their protocol, has the value `usage`. A counter that an event leaves out is
     /// unchanged.
-    pub fn states(&self, usage: &Usage, before: &Usage) -> bool {
+    pub fn matches(&self, usage: &Usage, before: &Usage) -> bool {
         let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let (own, earlier) = (usage.without_passes(), before.without_passes());
         let has_split = self.cache_write_5m.is_some() || self.cache_write_1h.is_some();
@@ -228,7 +228,7 @@ impl MessagesUsage {
     }
 
     /// Reads the usage of `message_delta`, or of a complete answer.
-    pub fn settle(&mut self, counters: &MessagesCounters) {
+    pub fn finish(&mut self, counters: &MessagesCounters) {
         self.known.merge(counters);
         self.output = self.output.max(counters.output);
         // An invalid counter is estimated; the others are valid.
@@ -236,7 +236,7 @@ impl MessagesUsage {
     }
 
     /// Adds results of server tools that have arrived, whether or not the vendor counts them.
-    pub fn tools_used(&mut self, uses: &PerTool<u64>) {
+    pub fn add_tool_results(&mut self, uses: &PerTool<u64>) {
         for tool in ServerTool::ALL {
             let seen = self.uses_seen.get_mut(tool);
             *seen = seen.saturating_add(*uses.get(tool));
@@ -420,7 +420,7 @@ mod tests {
             audio_completion: Some(35),
             ..chat(100, 50, Some(150))
         };
-        assert!(all.states(&usage) && ChatCounters { total: None, ..all }.states(&usage));
+        assert!(all.matches(&usage) && ChatCounters { total: None, ..all }.matches(&usage));
         for other in [
             ChatCounters {
                 prompt: Some(101),
@@ -467,9 +467,9 @@ mod tests {
                 ..all
             },
         ] {
-            assert!(!other.states(&usage), "{other:?}");
+            assert!(!other.matches(&usage), "{other:?}");
         }
-        assert!(chat(3, 4, None).states(&Usage {
+        assert!(chat(3, 4, None).matches(&Usage {
             input: 3,
             output: 4,
             ..Usage::default()
@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn messages_counters_state_a_usage_over_what_was_read_before() {
-        let pass = super::super::Pass {
+        let pass = super::super::CompactionPass {
             input: 7,
             output: 8,
             ..Default::default()
@@ -512,21 +512,21 @@ mod tests {
             ..all
         };
         assert!(
-            uncounted.states(&usage, &nothing),
+            uncounted.matches(&usage, &nothing),
             "its results are counted"
         );
-        assert!(all.states(&usage, &nothing));
+        assert!(all.matches(&usage, &nothing));
         assert!(
-            MessagesCounters::default().states(&usage, &usage),
+            MessagesCounters::default().matches(&usage, &usage),
             "nothing is new"
         );
-        assert!(!MessagesCounters::default().states(&usage, &nothing));
+        assert!(!MessagesCounters::default().matches(&usage, &nothing));
         let sum = MessagesCounters {
             cache_write_5m: None,
             cache_write_1h: None,
             ..all
         };
-        assert!(sum.states(&usage, &nothing), "the sum says it");
+        assert!(sum.matches(&usage, &nothing), "the sum says it");
         let (none, wrong) = (None, Some(99));
         for (other, without) in [
             (
@@ -582,14 +582,14 @@ mod tests {
                     ..all
                 },
                 MessagesCounters {
-                    compactions: Passes::default(),
+                    compactions: CompactionPasses::default(),
                     ..all
                 },
             ),
         ] {
-            assert!(!other.states(&usage, &usage), "{other:?}");
-            assert!(without.states(&usage, &usage), "{without:?}");
-            assert!(!without.states(&usage, &nothing), "{without:?}");
+            assert!(!other.matches(&usage, &usage), "{other:?}");
+            assert!(without.matches(&usage, &usage), "{without:?}");
+            assert!(!without.matches(&usage, &nothing), "{without:?}");
         }
         for other in [
             MessagesCounters {
@@ -617,7 +617,7 @@ mod tests {
                 ..all
             },
         ] {
-            assert!(!other.states(&usage, &usage), "{other:?}");
+            assert!(!other.matches(&usage, &usage), "{other:?}");
         }
     }
 
@@ -642,21 +642,21 @@ mod tests {
             web_search: 1,
             ..PerTool::default()
         };
-        usage.tools_used(&search);
-        usage.tools_used(&search);
+        usage.add_tool_results(&search);
+        usage.add_tool_results(&search);
         assert_eq!(read(usage.so_far()), Some((Some(25), Some(8), Some(2))));
-        usage.settle(&MessagesCounters {
+        usage.finish(&MessagesCounters {
             tool_uses: searches(1),
             ..MessagesCounters::default()
         });
         assert_eq!(read(usage.total()), None, "no output was counted");
-        usage.settle(&MessagesCounters {
+        usage.finish(&MessagesCounters {
             output: Some(3),
             ..MessagesCounters::default()
         });
         assert_eq!(read(usage.total()), Some((Some(25), Some(3), Some(1))));
         assert_eq!(read(usage.so_far()), Some((Some(25), Some(3), Some(2))));
-        usage.settle(&MessagesCounters {
+        usage.finish(&MessagesCounters {
             output: Some(0),
             ..MessagesCounters::default()
         });
@@ -671,7 +671,7 @@ mod tests {
             (read(usage.total()), read(usage.so_far())),
             (None, Some((None, None, Some(0))))
         );
-        usage.settle(&odd);
+        usage.finish(&odd);
         assert_eq!(read(usage.total()), Some((None, None, Some(0))));
     }
 
@@ -680,8 +680,10 @@ mod tests {
         let first = MessagesCounters {
             reasoning: Some(4),
             tool_uses: searches(2),
-            compactions: [super::super::Pass::default()].into_iter().collect(),
-            service_tier: Some(ServiceTier::said("batch")),
+            compactions: [super::super::CompactionPass::default()]
+                .into_iter()
+                .collect(),
+            service_tier: Some(ServiceTier::from_wire("batch")),
             ..messages(1, Some(2), Some(5))
         };
         let later = MessagesCounters {

@@ -24,7 +24,7 @@ pub struct TokenRate {
 
 /// Minimum number of bytes of an answer from which its rate is measured: with fewer bytes, the last
 /// token alone would decide the rate.
-const MEASURED_BYTES_MIN: u64 = 256;
+const MIN_MEASURED_BYTES: u64 = 256;
 
 impl TokenRate {
     /// Rate for text in general.
@@ -36,9 +36,9 @@ impl TokenRate {
     /// Returns the rate of an answer of `bytes` whose vendor counted `tokens`. `None` if too little
     /// was generated, or if there is more than one token per two bytes: then the vendor did not
     /// show some of them.
-    pub fn measured(tokens: u64, bytes: u64) -> Option<Self> {
+    pub fn from_measurement(tokens: u64, bytes: u64) -> Option<Self> {
         let is_shown = tokens > 0 && tokens <= bytes / 2;
-        (bytes >= MEASURED_BYTES_MIN && is_shown).then_some(Self { tokens, bytes })
+        (bytes >= MIN_MEASURED_BYTES && is_shown).then_some(Self { tokens, bytes })
     }
 
     fn tokens_of(self, bytes: u64) -> u64 {
@@ -221,16 +221,16 @@ mod tests {
 
     #[test]
     fn a_rate_is_measured_where_all_that_was_counted_was_shown() {
-        assert_eq!(TokenRate::measured(64, 255), None);
+        assert_eq!(TokenRate::from_measurement(64, 255), None);
         assert_eq!(
-            TokenRate::measured(64, 256).map(|rate| rate.tokens_of(1_000)),
+            TokenRate::from_measurement(64, 256).map(|rate| rate.tokens_of(1_000)),
             Some(250)
         );
         assert_eq!(
-            TokenRate::measured(128, 256).map(|rate| rate.tokens_of(10)),
+            TokenRate::from_measurement(128, 256).map(|rate| rate.tokens_of(10)),
             Some(5)
         );
-        assert_eq!(TokenRate::measured(129, 256), None);
-        assert_eq!(TokenRate::measured(0, 256), None);
+        assert_eq!(TokenRate::from_measurement(129, 256), None);
+        assert_eq!(TokenRate::from_measurement(0, 256), None);
     }
 }

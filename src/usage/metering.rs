@@ -10,7 +10,7 @@
 
 use super::bounds::UsageBounds;
 use super::counters::{ChatCounters, MessagesCounters, VendorCounters};
-use super::passes::{Pass, Passes};
+use super::passes::{CompactionPass, CompactionPasses};
 use super::{PerTool, ServerTool, Usage};
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
     // A vendor whose counters are all zero although it generated something does not count.
     let is_uncounted = usage.is_zero() && estimate.output_total() > 0;
     let usage = if is_uncounted {
-        estimate.served_as(&usage)
+        estimate.with_tier_of(&usage)
     } else {
         usage
     };
@@ -272,17 +272,17 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
             &mut own.cache_write_1h,
             &mut own.audio_input,
         ];
-        cut_to(most, classes);
+        clamp_classes(most, classes);
     }
     excess.output = own.output_total() > bounds.output;
-    cut_to(bounds.output, [&mut own.output, &mut own.audio_output]);
+    clamp_classes(bounds.output, [&mut own.output, &mut own.audio_output]);
     own.reasoning = own.reasoning.min(own.output);
     (own.with_passes(passes), excess)
 }
 
 /// Reduces the total to `most`, by cutting the largest class first, then the next one: an absurd
 /// counter is cut, the others are unchanged.
-fn cut_to<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
+fn clamp_classes<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
     classes.sort_by_key(|count| std::cmp::Reverse(**count));
     let sum = classes
         .iter()
@@ -296,17 +296,21 @@ fn cut_to<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
 }
 
 /// Limits each pass to one context. Removes all passes if the request did not allow any.
-fn cap_passes(passes: &Passes, bounds: &UsageBounds, excess: &mut Excess) -> Passes {
+fn cap_passes(
+    passes: &CompactionPasses,
+    bounds: &UsageBounds,
+    excess: &mut Excess,
+) -> CompactionPasses {
     if !bounds.compaction {
         excess.compaction = !passes.is_empty();
-        return Passes::default();
+        return CompactionPasses::default();
     }
-    let capped: Passes = passes.iter().map(|pass| cap_pass(*pass, bounds)).collect();
+    let capped: CompactionPasses = passes.iter().map(|pass| cap_pass(*pass, bounds)).collect();
     excess.compaction = capped != *passes;
     capped
 }
 
-fn cap_pass(pass: Pass, bounds: &UsageBounds) -> Pass {
+fn cap_pass(pass: CompactionPass, bounds: &UsageBounds) -> CompactionPass {
     let mut classes = [
         pass.input,
         pass.cache_read,
@@ -314,11 +318,11 @@ fn cap_pass(pass: Pass, bounds: &UsageBounds) -> Pass {
         pass.cache_write_1h,
     ]
     .map(u64::from);
-    cut_to(bounds.context, classes.each_mut());
+    clamp_classes(bounds.context, classes.each_mut());
     let [input, cache_read, cache_write_5m, cache_write_1h] =
         classes.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
     let output = u64::from(pass.output).min(bounds.pass_output);
-    Pass {
+    CompactionPass {
         input,
         cache_read,
         cache_write_5m,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Tokens of one pass by class. A count above 32 bits is stored as the largest that fits.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Pass {
+pub struct CompactionPass {
     pub input: u32,
     #[serde(default)]
     pub cache_read: u32,
@@ -18,7 +18,7 @@ pub struct Pass {
     pub output: u32,
 }
 
-impl Pass {
+impl CompactionPass {
     /// Returns the total input of all classes.
     pub fn input_total(&self) -> u64 {
         [
@@ -46,19 +46,19 @@ impl Pass {
 /// The passes of one answer, in order. It is copied with its usage, so its size is fixed: the last
 /// slot has the sum of all passes from the eighth on.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Passes {
-    places: [Pass; Passes::MAX],
+pub struct CompactionPasses {
+    places: [CompactionPass; CompactionPasses::MAX],
     used: u8,
 }
 
-impl Passes {
+impl CompactionPasses {
     pub const MAX: usize = 8;
 
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    fn push(&mut self, pass: Pass) {
+    fn push(&mut self, pass: CompactionPass) {
         let used = usize::from(self.used);
         if let Some(place) = self.places.get_mut(used) {
             *place = pass;
@@ -68,43 +68,44 @@ impl Passes {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Pass> {
+    pub fn iter(&self) -> impl Iterator<Item = &CompactionPass> {
         self.places.iter().take(usize::from(self.used))
     }
 }
 
-impl IntoIterator for Passes {
-    type Item = Pass;
-    type IntoIter = std::iter::Take<std::array::IntoIter<Pass, { Passes::MAX }>>;
+impl IntoIterator for CompactionPasses {
+    type Item = CompactionPass;
+    type IntoIter =
+        std::iter::Take<std::array::IntoIter<CompactionPass, { CompactionPasses::MAX }>>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.places.into_iter().take(usize::from(self.used))
     }
 }
 
-impl Extend<Pass> for Passes {
-    fn extend<I: IntoIterator<Item = Pass>>(&mut self, passes: I) {
+impl Extend<CompactionPass> for CompactionPasses {
+    fn extend<I: IntoIterator<Item = CompactionPass>>(&mut self, passes: I) {
         passes.into_iter().for_each(|pass| self.push(pass));
     }
 }
 
-impl FromIterator<Pass> for Passes {
-    fn from_iter<I: IntoIterator<Item = Pass>>(passes: I) -> Self {
+impl FromIterator<CompactionPass> for CompactionPasses {
+    fn from_iter<I: IntoIterator<Item = CompactionPass>>(passes: I) -> Self {
         let mut all = Self::default();
         all.extend(passes);
         all
     }
 }
 
-impl Serialize for Passes {
+impl Serialize for CompactionPasses {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
 }
 
-impl<'de> Deserialize<'de> for Passes {
+impl<'de> Deserialize<'de> for CompactionPasses {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Vec::<Pass>::deserialize(deserializer)?
+        Ok(Vec::<CompactionPass>::deserialize(deserializer)?
             .into_iter()
             .collect())
     }
@@ -114,43 +115,43 @@ impl<'de> Deserialize<'de> for Passes {
 mod tests {
     use super::*;
 
-    fn pass(input: u32) -> Pass {
-        Pass {
+    fn pass(input: u32) -> CompactionPass {
+        CompactionPass {
             input,
             output: 1,
-            ..Pass::default()
+            ..CompactionPass::default()
         }
     }
 
     #[test]
     fn passes_beyond_the_last_place_are_added_to_it() {
-        let full: Passes = (1..=8).map(pass).collect();
+        let full: CompactionPasses = (1..=8).map(pass).collect();
         assert_eq!(
             (full.iter().count(), full.iter().last()),
             (8, Some(&pass(8)))
         );
-        let more: Passes = (1..=10).map(pass).collect();
+        let more: CompactionPasses = (1..=10).map(pass).collect();
         assert_eq!(
             more.iter().last(),
-            Some(&Pass {
+            Some(&CompactionPass {
                 input: 27,
                 output: 3,
-                ..Pass::default()
+                ..CompactionPass::default()
             })
         );
         assert_eq!(
             more.iter().take(7).collect::<Vec<_>>(),
             full.iter().take(7).collect::<Vec<_>>()
         );
-        let huge: Passes = (0..9).map(|_| pass(u32::MAX)).collect();
+        let huge: CompactionPasses = (0..9).map(|_| pass(u32::MAX)).collect();
         assert_eq!(huge.iter().last().map(|pass| pass.input), Some(u32::MAX));
     }
 
     #[test]
     fn passes_are_written_as_a_list_and_read_back() {
-        let passes: Passes = [
+        let passes: CompactionPasses = [
             pass(3),
-            Pass {
+            CompactionPass {
                 cache_read: 4,
                 ..pass(5)
             },
@@ -158,16 +159,19 @@ mod tests {
         .into_iter()
         .collect();
         let json = serde_json::to_string(&passes).unwrap();
-        assert_eq!(serde_json::from_str::<Passes>(&json).unwrap(), passes);
         assert_eq!(
-            serde_json::from_str::<Passes>(r#"[{"input":3,"output":1}]"#)
+            serde_json::from_str::<CompactionPasses>(&json).unwrap(),
+            passes
+        );
+        assert_eq!(
+            serde_json::from_str::<CompactionPasses>(r#"[{"input":3,"output":1}]"#)
                 .unwrap()
                 .iter()
                 .next(),
             Some(&pass(3))
         );
         assert_eq!(
-            Pass {
+            CompactionPass {
                 cache_read: 2,
                 cache_write_5m: 4,
                 cache_write_1h: 8,

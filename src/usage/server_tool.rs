@@ -49,7 +49,7 @@ impl ServerTool {
     }
 
     /// Returns the tool for a result block of a messages answer.
-    pub fn of_result_block(kind: &str) -> Option<Self> {
+    pub fn from_result_block(kind: &str) -> Option<Self> {
         match kind {
             "web_search_tool_result" => Some(Self::WebSearch),
             "web_fetch_tool_result" => Some(Self::WebFetch),
@@ -63,7 +63,7 @@ impl ServerTool {
     }
 
     /// Returns the tool for a call item of a responses answer.
-    pub fn of_call_item(kind: &str) -> Option<Self> {
+    pub fn from_call_item(kind: &str) -> Option<Self> {
         match kind {
             "web_search_call" => Some(Self::WebSearch),
             "code_interpreter_call" => Some(Self::CodeExecution),

@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceTier {
     /// ASCII letters, followed by zeros.
-    letters: [u8; ServiceTier::LETTERS_MAX],
+    letters: [u8; ServiceTier::MAX_LETTERS],
 }
 
 /// Region where a vendor runs a request, such as `us`; a word of the same form.
@@ -20,12 +20,12 @@ pub type Speed = ServiceTier;
 
 impl ServiceTier {
     /// Length of the longest name that can be distinguished from all others.
-    const LETTERS_MAX: usize = 24;
+    const MAX_LETTERS: usize = 24;
 
     /// Converts a word of a vendor or a caller. A letter that no price list has becomes `?`, and a
     /// word longer than any name is cut: so neither can be mistaken for a name with a price.
-    pub fn said(word: &str) -> Self {
-        let mut letters = [0; Self::LETTERS_MAX];
+    pub fn from_wire(word: &str) -> Self {
+        let mut letters = [0; Self::MAX_LETTERS];
         for (letter, byte) in letters.iter_mut().zip(word.bytes()) {
             *letter = if is_letter(byte) { byte } else { b'?' };
         }
@@ -34,9 +34,9 @@ impl ServiceTier {
 
     /// Parses the name of a tier in a price list: `None` unless it is 1 to 23 of `a`–`z`, `0`–`9`,
     /// `_` and `-`.
-    pub fn listed(name: &str) -> Option<Self> {
-        let fits = (1..Self::LETTERS_MAX).contains(&name.len());
-        (fits && name.bytes().all(is_letter)).then(|| Self::said(name))
+    pub fn from_price_list(name: &str) -> Option<Self> {
+        let fits = (1..Self::MAX_LETTERS).contains(&name.len());
+        (fits && name.bytes().all(is_letter)).then(|| Self::from_wire(name))
     }
 
     fn as_str(&self) -> &str {
@@ -44,7 +44,7 @@ impl ServiceTier {
             .letters
             .iter()
             .position(|letter| *letter == 0)
-            .unwrap_or(Self::LETTERS_MAX);
+            .unwrap_or(Self::MAX_LETTERS);
         self.letters
             .get(..end)
             .and_then(|letters| std::str::from_utf8(letters).ok())
@@ -77,7 +77,7 @@ impl Serialize for ServiceTier {
 impl<'de> Deserialize<'de> for ServiceTier {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Ok(Self::said(&name))
+        Ok(Self::from_wire(&name))
     }
 }
 
@@ -89,20 +89,23 @@ mod tests {
     fn what_no_list_can_hold_is_no_listed_name() {
         let longest = "a".repeat(23);
         assert_eq!(
-            ServiceTier::listed(&longest).map(|tier| tier.to_string()),
+            ServiceTier::from_price_list(&longest).map(|tier| tier.to_string()),
             Some(longest.clone())
         );
         for no in ["", "Priority", "a b", "ä", "a\0", &format!("{longest}a")] {
-            assert_eq!(ServiceTier::listed(no), None, "{no:?}");
-            let said = ServiceTier::said(no);
-            assert!(ServiceTier::listed(&said.to_string()).is_none(), "{said:?}");
+            assert_eq!(ServiceTier::from_price_list(no), None, "{no:?}");
+            let said = ServiceTier::from_wire(no);
+            assert!(
+                ServiceTier::from_price_list(&said.to_string()).is_none(),
+                "{said:?}"
+            );
         }
-        let listed = ServiceTier::listed("on_demand-2").unwrap();
+        let listed = ServiceTier::from_price_list("on_demand-2").unwrap();
         assert_eq!(
             (listed, listed.to_string()),
-            (ServiceTier::said("on_demand-2"), "on_demand-2".into())
+            (ServiceTier::from_wire("on_demand-2"), "on_demand-2".into())
         );
-        assert_ne!(listed, ServiceTier::said("on_demand-2\0"));
+        assert_ne!(listed, ServiceTier::from_wire("on_demand-2\0"));
         let json = serde_json::to_string(&listed).unwrap();
         assert_eq!(
             (json.as_str(), serde_json::from_str(&json).ok()),

@@ -7,10 +7,12 @@
 use super::server::Server;
 use super::{KEY, LEASE, PATIENCE, World, credits, now_ms, wait_for};
 use model_gateway::billing::Trial;
-use model_gateway::billing::feeder::Feed;
-use model_gateway::money::{Micro, Parts};
-use model_gateway::store::ledger::{Change, ChangeKind, Ending};
-use model_gateway::store::redis::{End, Ended, Reserve, Reserved, SharedStore};
+use model_gateway::billing::ledger_ingest::IngestWorker;
+use model_gateway::money::{CreditSplit, Micro};
+use model_gateway::store::ledger::{BalanceChange, BalanceChangeKind, Ending};
+use model_gateway::store::redis::{
+    ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore,
+};
 
 const MIXED: &str = "acct_mixed";
 const TRIAL_DAYS_MS: i64 = 7 * 86_400_000;
@@ -44,9 +46,9 @@ struct Episode {
     world: World,
     primary: Server,
     store: SharedStore,
-    feed: Option<Feed>,
+    feed: Option<IngestWorker>,
     /// Held and not ended, with what was set aside.
-    open: Vec<(String, Parts)>,
+    open: Vec<(String, CreditSplit)>,
     journal: Vec<Journalled>,
     ended: Vec<String>,
     count: usize,
@@ -68,8 +70,8 @@ impl Episode {
         assert!(world.billing.grant(MIXED, paid, "funds", now_ms()).unwrap());
         let store = world.store.clone();
         let mut feed = world.feed();
-        store.want(MIXED).await.unwrap();
-        feed.all().await.unwrap();
+        store.request_seed(MIXED).await.unwrap();
+        feed.run_all().await.unwrap();
         let (open, journal, ended) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             world,
@@ -84,7 +86,7 @@ impl Episode {
     }
 
     async fn pass(&mut self) {
-        self.feed.as_mut().unwrap().all().await.unwrap();
+        self.feed.as_mut().unwrap().run_all().await.unwrap();
     }
 
     async fn begin(&mut self) {
@@ -92,7 +94,7 @@ impl Episode {
         let request = format!("req_{}", self.count);
         let full = Micro::new(self.world.cost.get() * 2);
         let (request_id, account) = (request.as_str(), MIXED);
-        let asked = Reserve {
+        let asked = ReserveCommand {
             request_id,
             account,
             full,
@@ -102,8 +104,8 @@ impl Episode {
             within: None,
         };
         match self.store.reserve(&asked).await.unwrap() {
-            Reserved::Held(parts) => self.open.push((request, parts)),
-            Reserved::Insufficient { .. } => {}
+            ReserveReply::Held(parts) => self.open.push((request, parts)),
+            ReserveReply::Insufficient { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -111,7 +113,7 @@ impl Episode {
     /// The edge journals the end, then says it.
     async fn end(&mut self, index: usize) {
         let (request, held) = self.open.swap_remove(index);
-        let taken = held.take(self.world.cost);
+        let taken = held.draw(self.world.cost);
         let ending = Ending {
             request_id: request.clone(),
             account: MIXED.into(),
@@ -131,11 +133,11 @@ impl Episode {
         self.journal.push(journalled);
     }
 
-    async fn say(&self, journalled: &Journalled) -> Ended {
+    async fn say(&self, journalled: &Journalled) -> SettleReply {
         let Journalled { request, ending } = journalled;
         let (cost, key_id) = (self.world.cost, KEY);
         self.store
-            .end(&End {
+            .settle(&SettleCommand {
                 request_id: request,
                 account: MIXED,
                 cost,
@@ -152,7 +154,7 @@ impl Episode {
         for _ in 0..self.journal.len() {
             let index = chance.index(self.journal.len());
             let journalled = self.journal.swap_remove(index);
-            if self.say(&journalled).await != Ended::Applied {
+            if self.say(&journalled).await != SettleReply::Applied {
                 self.journal.push(journalled);
             }
         }
@@ -226,11 +228,11 @@ impl Episode {
     }
 
     /// What the ledger has more than the store, by bucket.
-    async fn drift(&self) -> Parts {
+    async fn drift(&self) -> CreditSplit {
         let row = self.world.ledger().account(MIXED, "").unwrap().unwrap();
         let shared = self.store.account(MIXED).await.unwrap().unwrap();
-        assert_eq!(shared.held, Parts::ZERO);
-        Parts {
+        assert_eq!(shared.held, CreditSplit::ZERO);
+        CreditSplit {
             paid: row.paid,
             trial: row.trial,
         }
@@ -305,7 +307,7 @@ async fn a_spent_trial_that_a_stale_replica_promises_again_is_borne_by_paid_cred
         Micro::ZERO,
         "written off while there was credit"
     );
-    assert_eq!(episode.drift().await, Parts::ZERO);
+    assert_eq!(episode.drift().await, CreditSplit::ZERO);
 }
 
 #[tokio::test]
@@ -335,7 +337,7 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
         Micro::ZERO,
         "written off while there was credit"
     );
-    assert_eq!(episode.drift().await, Parts::ZERO);
+    assert_eq!(episode.drift().await, CreditSplit::ZERO);
 }
 
 #[tokio::test]
@@ -353,11 +355,11 @@ async fn a_trial_whose_lapse_a_stale_replica_has_lost_is_the_same_in_both() {
     while !has_lapsed(&episode.world) {
         episode.pass().await;
     }
-    assert_eq!(episode.drift().await, Parts::ZERO);
+    assert_eq!(episode.drift().await, CreditSplit::ZERO);
     episode.promote(replica).await;
     episode.settle(&mut Chance(1)).await;
     assert_eq!(episode.checked(1), Micro::ZERO);
-    assert_eq!(episode.drift().await, Parts::ZERO);
+    assert_eq!(episode.drift().await, CreditSplit::ZERO);
 }
 
 #[tokio::test]
@@ -382,9 +384,9 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
     // spent.
     let (amount, kind) = (
         Micro::new(-2 * cost.get()),
-        ChangeKind::Adjust { reason: "test" },
+        BalanceChangeKind::Adjust { reason: "test" },
     );
-    let change = Change {
+    let change = BalanceChange {
         kind,
         reference: "less",
         account: MIXED,
@@ -394,12 +396,12 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
     };
     let address = episode.primary.address();
     let billing =
-        model_gateway::billing::Billing::open_beside(episode.world.dir.path(), Some(address))
+        model_gateway::billing::Billing::open_with_store(episode.world.dir.path(), Some(address))
             .unwrap();
-    billing.change(&change).unwrap();
+    billing.post_change(&change).unwrap();
     episode.settle(&mut Chance(1)).await;
     assert_eq!(episode.checked(1), Micro::ZERO);
-    assert_eq!(episode.drift().await, Parts::ZERO);
+    assert_eq!(episode.drift().await, CreditSplit::ZERO);
 }
 
 /// Episodes by default, and when long.
@@ -442,7 +444,7 @@ async fn random_failovers_to_stale_replicas_lose_double_and_write_off_nothing() 
             Micro::ZERO,
             "seed {seed}: written off while there was credit"
         );
-        assert_eq!(episode.drift().await, Parts::ZERO, "seed {seed}");
+        assert_eq!(episode.drift().await, CreditSplit::ZERO, "seed {seed}");
         requests += episode.ended.len();
     }
     eprintln!(

@@ -2,8 +2,8 @@
 //! each protocol, on each surface: the answer is complete once its stop reason has come, and the
 //! same cut has the same verdict on all surfaces.
 //!
-//! The rule stands in `src/protocol/answer/completion.rs`. The vendor reads from the request's text
-//! what it has to do.
+//! The rule stands in `src/protocol/vendor_response/completion.rs`. The vendor reads from the
+//! request's text what it has to do.
 
 use crate::account::{Account, micro};
 use crate::cut_vendor::made::{LETTERS, NO_ANSWERS};

@@ -3,14 +3,17 @@
 //! The entries are read through a connection of its own, not by the code under test.
 
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
-use model_gateway::billing::pricing::{Quote, Reach};
-use model_gateway::billing::{self, Billing, Finding, Opening, Refused, Trial};
-use model_gateway::catalog::{Auth, Endpoint, HttpVersion, Model as Route, Price, Secret, Vendor};
+use model_gateway::billing::pricing::{Quote, WorstCase};
+use model_gateway::billing::{self, Billing, Finding, HoldRequest, ReserveError, Trial};
+use model_gateway::catalog::{
+    CatalogModel as Route, CatalogVendor, EndpointAuth, HttpVersion, PriceList, Secret,
+    VendorEndpoint,
+};
 use model_gateway::config::Limits;
 use model_gateway::money::Micro;
 use model_gateway::protocol::Protocol;
 use model_gateway::store::StoreError;
-use model_gateway::store::ledger::Outcome;
+use model_gateway::store::ledger::RequestOutcome;
 use model_gateway::usage::Usage;
 use rusqlite::Connection;
 use std::collections::{BTreeMap, HashMap};
@@ -182,7 +185,7 @@ fn name(account: usize) -> String {
 }
 
 fn route(prices: &Prices) -> Arc<Route> {
-    let endpoint = Endpoint {
+    let endpoint = VendorEndpoint {
         tls: false,
         host: "127.0.0.1".into(),
         port: 1,
@@ -192,13 +195,13 @@ fn route(prices: &Prices) -> Arc<Route> {
         path: None,
         query: Vec::new(),
         headers: Vec::new(),
-        auth: Auth::Bearer,
+        auth: EndpointAuth::Bearer,
         http_version: HttpVersion::Auto,
         weight: 1,
         max_concurrent: None,
         health_check: None,
     };
-    let vendor = Vendor {
+    let vendor = CatalogVendor {
         name: "beta".into(),
         protocol: Protocol::Chat,
         official: true,
@@ -214,9 +217,11 @@ fn route(prices: &Prices) -> Arc<Route> {
         upstream_model: "b".into(),
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
-        accepts: model_gateway::protocol::rules::Accepts::Messages(Default::default()),
-        repairs: model_gateway::protocol::rules::known::KnownCapabilities::NONE,
-        price: Arc::new(Price::new(prices.map(Micro::new))),
+        accepts: model_gateway::protocol::capabilities::ModelCapabilities::Messages(
+            Default::default(),
+        ),
+        repairs: model_gateway::protocol::capabilities::repair_rules::KnownCapabilities::NONE,
+        price: Arc::new(PriceList::new(prices.map(Micro::new))),
         fallback: Vec::new(),
         by_responses: None,
     })
@@ -241,7 +246,7 @@ impl Episode {
             open_requests_per_account: MOST_OPEN as u64,
             ..Limits::default()
         };
-        let core = Billing::serve_by_hand(dir.path(), &limits).unwrap();
+        let core = Billing::serve_stepwise(dir.path(), &limits).unwrap();
         let entries = Connection::open(dir.path().join("ledger.db")).unwrap();
         let mut episode = Self {
             dir,
@@ -275,7 +280,7 @@ impl Episode {
 
     fn open_accounts(&mut self) {
         self.core()
-            .keep_prices(&[Arc::clone(&self.route)], self.now)
+            .store_prices(&[Arc::clone(&self.route)], self.now)
             .unwrap();
         for account in 0..ACCOUNTS {
             let trial = (account % 2 == 0).then(|| {
@@ -320,7 +325,7 @@ impl Episode {
         self.turn_until_done();
         self.audit();
         let core = self.core.take().unwrap();
-        core.finish();
+        core.shut_down();
         self.counts
     }
 
@@ -378,13 +383,13 @@ impl Episode {
         self.requests += 1;
         let request = format!("req_{:06}", self.requests);
         let price = &self.route.price;
-        let reach = Reach {
+        let reach = WorstCase {
             input_tokens: ask.input,
             input_price: price.input,
             output_price: price.output,
         };
         let quote = Quote::flat(reach, 1, ask.limit, ask.floor);
-        let opening = Opening {
+        let opening = HoldRequest {
             request_id: request.clone(),
             account: name(account).into(),
             key_id: "key".into(),
@@ -412,11 +417,11 @@ impl Episode {
                 self.last_end = None;
                 self.holds.insert(request, hold);
             }
-            (Err(Refused::Insufficient { .. }), Admission::Insufficient) => {
+            (Err(ReserveError::Insufficient { .. }), Admission::Insufficient) => {
                 self.counts.refused += 1
             }
-            (Err(Refused::TooManyOpen { .. }), Admission::TooMany) => self.counts.refused += 1,
-            (Err(Refused::TrialExpired), Admission::TrialExpired) => self.counts.expired += 1,
+            (Err(ReserveError::TooManyOpen { .. }), Admission::TooMany) => self.counts.refused += 1,
+            (Err(ReserveError::TrialExpired), Admission::TrialExpired) => self.counts.expired += 1,
             (given, expected) => panic!(
                 "{request}: {:?} for {expected:?}",
                 given.map(|(hold, _)| hold.amount())
@@ -447,9 +452,9 @@ impl Episode {
             ..Usage::default()
         };
         let outcome = if self.dice.one_in(6) {
-            Outcome::ClientLeft
+            RequestOutcome::ClientLeft
         } else {
-            Outcome::Completed
+            RequestOutcome::Completed
         };
         let hold = self.holds.remove(&request).unwrap();
         let kept = self.model.open[&request].clone();
@@ -472,7 +477,7 @@ impl Episode {
             // Cut off inside the gateway: its own drop ends it.
             drop(hold);
         } else {
-            hold.release(Outcome::VendorError, self.now);
+            hold.release(RequestOutcome::VendorError, self.now);
         }
         self.model.end(&request, 0, false, self.now);
         self.counts.released += 1;
@@ -482,14 +487,14 @@ impl Episode {
 
     /// One commit of what waits, and lapses. What it carried over can no longer be torn off.
     fn turn(&mut self) {
-        self.core().turn(self.now).unwrap();
+        self.core().step(self.now).unwrap();
         self.model.lapse(self.now);
         self.counts.turns += 1;
         (self.last_end, self.last_open) = (None, None);
     }
 
     fn turn_until_done(&mut self) {
-        while self.core().turn(self.now).unwrap() {}
+        while self.core().step(self.now).unwrap() {}
         self.model.lapse(self.now);
         (self.last_end, self.last_open) = (None, None);
     }
@@ -524,7 +529,7 @@ impl Episode {
     fn refund(&mut self) {
         // Only of what is in the ledger: a refund of what is on its way is refused, and tried again
         // later.
-        while self.core().turn(self.now).unwrap() {}
+        while self.core().step(self.now).unwrap() {}
         self.model.lapse(self.now);
         (self.last_end, self.last_open) = (None, None);
         let requests: Vec<_> = self.model.ends.keys().cloned().collect();
@@ -617,7 +622,7 @@ impl Episode {
             .filter(|line| line.contains("{\"end\":"));
         let copy = self.dir.path().join("journal-copy");
         self.write_journal(&copy, lines.collect());
-        self.core().replay(&copy).unwrap();
+        self.core().replay_journal(&copy).unwrap();
         std::fs::remove_dir_all(&copy).unwrap();
         self.counts.replays += 1;
         // The ledger has the ends now, and the core does not know: it must find out, at its next
@@ -671,7 +676,7 @@ impl Episode {
         // Sometimes the first process after it dies at once, before and after the replay.
         for _ in 0..=self.dice.below(2) {
             drop(self.core.take());
-            self.core = Some(Billing::serve_by_hand(self.dir.path(), &self.limits).unwrap());
+            self.core = Some(Billing::serve_stepwise(self.dir.path(), &self.limits).unwrap());
         }
         (self.last_end, self.last_open) = (None, None);
     }

@@ -5,14 +5,18 @@
 use crate::payloads::*;
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::answer::{Fault, Whole};
-use model_gateway::protocol::same::{self, count};
+use model_gateway::protocol::passthrough::{self, rewrite_token_count};
+use model_gateway::protocol::vendor_response::{CompleteResponse, UpstreamError};
 use model_gateway::usage::{MeteringTerms, Usage};
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 
-fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whole, Fault> {
-    same::whole(protocol, public_model, body, &MeteringTerms::default())
+fn whole(
+    protocol: Protocol,
+    public_model: &str,
+    body: Bytes,
+) -> Result<CompleteResponse, UpstreamError> {
+    passthrough::rewrite_response(protocol, public_model, body, &MeteringTerms::default())
 }
 
 #[test]
@@ -83,10 +87,10 @@ fn what_is_no_answer_is_told_apart() {
     ] {
         for protocol in [Protocol::Chat, Protocol::Messages] {
             let fault = whole(protocol, PUBLIC, Bytes::from(body)).unwrap_err();
-            assert_eq!(fault, Fault::NotJson, "{body}");
+            assert_eq!(fault, UpstreamError::NotJson, "{body}");
             assert_eq!(
                 fault
-                    .failure(protocol, UPSTREAM, PUBLIC)
+                    .to_failure(protocol, UPSTREAM, PUBLIC)
                     .status(Protocol::Chat),
                 502
             );
@@ -96,7 +100,9 @@ fn what_is_no_answer_is_told_apart() {
     for protocol in [Protocol::Chat, Protocol::Messages] {
         let fault = whole(protocol, PUBLIC, Bytes::from(error)).unwrap_err();
         assert_eq!(
-            fault.failure(protocol, UPSTREAM, PUBLIC).status(protocol),
+            fault
+                .to_failure(protocol, UPSTREAM, PUBLIC)
+                .status(protocol),
             429
         );
     }
@@ -111,7 +117,7 @@ proptest! {
         text in r#"\{"a":([\[\]{}:,"\\ueE0-9.+\-\t tfn\x01é/b]|true|false|null|"[a-z\\u0-9D\n]*"|-?[0-9]\.?[eE]?[+]?[0-9]?|"a":){0,12}\}"#,
     ) {
         let expected = serde_json::from_str::<IgnoredAny>(&text).is_ok();
-        let read = count(Protocol::Chat, PUBLIC, Bytes::from(text.clone())).is_ok();
+        let read = rewrite_token_count(Protocol::Chat, PUBLIC, Bytes::from(text.clone())).is_ok();
         prop_assert_eq!(read, expected, "{}", text);
     }
 
@@ -135,9 +141,9 @@ proptest! {
                 prop_assert!(is_json);
                 serde_json::from_slice::<IgnoredAny>(&answer.body).unwrap();
             }
-            Err(Fault::NotJson) => prop_assert!(!is_json),
+            Err(UpstreamError::NotJson) => prop_assert!(!is_json),
             // Without its choices, or its stop reason.
-            Err(Fault::Vendor(_) | Fault::Empty | Fault::Cut) => prop_assert!(is_json),
+            Err(UpstreamError::Vendor(_) | UpstreamError::Empty | UpstreamError::Cut) => prop_assert!(is_json),
             Err(fault) => prop_assert!(false, "{fault:?}"),
         }
     }

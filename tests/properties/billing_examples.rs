@@ -6,13 +6,13 @@
 use base64::Engine;
 use model_gateway::billing::estimate::{InputEstimate, ReportedTurn};
 use model_gateway::billing::pricing;
-use model_gateway::catalog::{Model, Price};
+use model_gateway::catalog::{CatalogModel, PriceList};
 use model_gateway::config;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{self, Content};
+use model_gateway::protocol::request::{self, ContentSize};
 use model_gateway::usage::{
-    ChatCounters, MessagesCounters, MessagesUsage, Pass, Usage, UsageBounds, UsageEstimator,
-    UsageVerdict, VendorCounters, meter,
+    ChatCounters, CompactionPass, MessagesCounters, MessagesUsage, Usage, UsageBounds,
+    UsageEstimator, UsageVerdict, VendorCounters, meter,
 };
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ const PAGE: &str = include_str!("../../docs/billing.md");
 const SHIPPED: &str = include_str!("../../conf/gateway.yaml");
 
 /// Input, cached, written for five minutes and for an hour, output.
-fn price() -> Price {
-    Price::new(["5", "0.5", "6.25", "10", "25"].map(|credits| credits.parse().unwrap()))
+fn price() -> PriceList {
+    PriceList::new(["5", "0.5", "6.25", "10", "25"].map(|credits| credits.parse().unwrap()))
 }
 
-fn model() -> Arc<Model> {
+fn model() -> Arc<CatalogModel> {
     let settings = config::parse(SHIPPED, &|name| {
         name.ends_with("_API_KEY").then(|| "set".into())
     })
@@ -96,7 +96,7 @@ fn the_usage_of_messages_vendors_comes_to_what_the_page_says() {
     let head = "| input | cache read |";
     for row in table(head) {
         let mut reported = MessagesUsage::default();
-        reported.settle(&MessagesCounters {
+        reported.finish(&MessagesCounters {
             input: count(row[0]),
             cache_read: count(row[1]),
             cache_write: count(row[2]),
@@ -132,10 +132,10 @@ fn a_compaction_is_added_to_the_answer() {
     let counters = MessagesCounters {
         input: Some(answer.input),
         output: Some(answer.output),
-        compactions: [Pass {
+        compactions: [CompactionPass {
             input,
             output,
-            ..Pass::default()
+            ..CompactionPass::default()
         }]
         .into_iter()
         .collect(),
@@ -169,15 +169,15 @@ fn what_cannot_be_is_billed_at_its_bound() {
     }
 }
 
-fn content(body: &str) -> Content {
-    request::read(Protocol::Chat, body.as_bytes())
+fn content(body: &str) -> ContentSize {
+    request::read_summary(Protocol::Chat, body.as_bytes())
         .unwrap()
         .features
         .content
 }
 
 /// A body whose text, its own frame included, has so many bytes.
-fn text_of(bytes: u64) -> Content {
+fn text_of(bytes: u64) -> ContentSize {
     let frame = r#"{"model":"m","messages":[{"role":"user","content":""}]}"#;
     let text = "x".repeat(usize::try_from(bytes).unwrap() - frame.len());
     content(&frame.replace(r#""content":"""#, &format!(r#""content":"{text}""#)))
@@ -186,9 +186,9 @@ fn text_of(bytes: u64) -> Content {
 /// Tokens of a part of a message, without those of the text around `data`.
 fn part_tokens(part: &str, data: &str) -> u64 {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}]}}"#);
-    let around = text_of((body.len() - data.len()) as u64).tokens();
+    let around = text_of((body.len() - data.len()) as u64).estimated_tokens();
     let content = content(&body);
-    (content.tokens() + content.audio_tokens()) - around
+    (content.estimated_tokens() + content.audio_tokens()) - around
 }
 
 fn encoded(bytes: &[u8]) -> String {
@@ -219,7 +219,7 @@ fn each_kind_of_content_is_estimated_at_what_the_page_says() {
         let size = || count(row[1]).unwrap();
         let letters = || "A".repeat(usize::try_from(size()).unwrap());
         let tokens = match row[0] {
-            "text of the request, in bytes" => text_of(size()).tokens(),
+            "text of the request, in bytes" => text_of(size()).estimated_tokens(),
             "text of the answer, in bytes" => UsageEstimator::default().usage(None, size()).output,
             "an image, in pixels" => part_tokens(&image_part(&png(row[1])), &png(row[1])),
             "an image somewhere else, or of a size that cannot be read" => {
@@ -258,7 +258,7 @@ fn each_kind_of_content_is_estimated_at_what_the_page_says() {
     }
     // The bound of an image is the one that is set aside.
     assert!(PAGE.contains("for as an image (5 000 tokens)"));
-    assert_eq!(request::IMAGE_TOKENS_MAX, 5_000);
+    assert_eq!(request::MAX_IMAGE_TOKENS, 5_000);
 }
 
 #[test]

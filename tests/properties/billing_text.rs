@@ -1,7 +1,7 @@
 //! The account holder's page on billing: its examples are recomputed from its own numbers and the
 //! shipped prices.
 
-use model_gateway::billing::pricing::{self, Quote, Reach};
+use model_gateway::billing::pricing::{self, Quote, WorstCase};
 use model_gateway::config;
 use model_gateway::money::{Factor, Micro, exact_line};
 use model_gateway::usage::Usage;
@@ -67,7 +67,7 @@ fn the_example_adds_up_with_the_shipped_prices() {
             other => panic!("a class {other:?}"),
         };
         *class = tokens;
-        let lines = pricing::lines(&usage, &model.price);
+        let lines = pricing::cost_lines(&usage, &model.price);
         let line = lines.into_iter().find(|line| line.class == row[0]).unwrap();
         assert_eq!(micro(row[2]), line.price, "the shipped price of {}", row[0]);
         assert_eq!(
@@ -95,7 +95,7 @@ fn the_example_of_a_hold_adds_up() {
     let settings = settings();
     let model = settings.catalog.find(&between("bytes to `", "`")).unwrap();
     let number = |start, end| between(start, end).parse::<u64>().unwrap();
-    let reach = Reach {
+    let reach = WorstCase {
         input_tokens: number("a request of ", " bytes"),
         // A chat vendor writes its cache unasked; the shipped price of that is the input's.
         input_price: model.price.input.max(model.price.cache_write_5m),

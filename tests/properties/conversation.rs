@@ -4,7 +4,7 @@
 //! Read next: `properties/features.rs`.
 
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{SESSION_HEADERS, read};
+use model_gateway::protocol::request::{SESSION_HEADERS, read_summary};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -17,9 +17,9 @@ fn key_with(protocol: Protocol, account: &str, headers: &[(&str, &str)], body: &
             .find(|(known, _)| *known == name)
             .map(|(_, value)| *value)
     };
-    read(protocol, body.as_bytes())
+    read_summary(protocol, body.as_bytes())
         .unwrap()
-        .conversation(account, header, body.as_bytes())
+        .conversation_key(account, header, body.as_bytes())
         .to_string()
 }
 

@@ -4,7 +4,7 @@
 
 use crate::payloads::{PUBLIC, UPSTREAM};
 use model_gateway::protocol::Protocol::{self, Chat, Messages};
-use model_gateway::protocol::failure::{Failure, Kind, from_vendor};
+use model_gateway::protocol::failure::{Failure, Kind, from_vendor_response};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ fn header<'a>(headers: &'a [(&'static str, String)], name: &str) -> Option<&'a s
 #[test]
 fn every_kind_has_its_shape_on_both_surfaces() {
     for (kind, chat, messages, retry_after, never) in TABLE {
-        let failure = Failure::of(*kind);
+        let failure = Failure::from_kind(*kind);
         let rendered = failure.render(Chat, "req_1");
         let body: Value = serde_json::from_slice(&rendered.body).unwrap();
         assert_eq!(rendered.status, chat.0, "{kind:?}");
@@ -203,7 +203,7 @@ fn the_table_names_each_kind_and_reason_once() {
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE
         .iter()
-        .map(|row| Failure::of(row.0).reason())
+        .map(|row| Failure::from_kind(row.0).reason())
         .collect();
     reasons.sort_unstable();
     let all = reasons.len();
@@ -214,7 +214,7 @@ fn the_table_names_each_kind_and_reason_once() {
 #[test]
 fn frames_end_a_stream_in_its_own_shape() {
     let frame = |kind, surface| {
-        String::from_utf8(Failure::new(kind, "a\nb").frame(surface, "req_1")).unwrap()
+        String::from_utf8(Failure::new(kind, "a\nb").encode_stream_error(surface, "req_1")).unwrap()
     };
     assert_eq!(
         frame(Kind::UpstreamClosed, Chat),
@@ -255,7 +255,7 @@ fn words_that_clients_look_for_are_there() {
         message(&long, Chat),
         "This model's maximum context length is 200 tokens. However, your messages resulted in 300 tokens."
     );
-    let thread = Failure::of(Kind::ThreadUnsupported).render(Messages, "r");
+    let thread = Failure::from_kind(Kind::ThreadUnsupported).render(Messages, "r");
     let body: Value = serde_json::from_slice(&thread.body).unwrap();
     assert_eq!(
         body["error"]["details"],
@@ -263,7 +263,7 @@ fn words_that_clients_look_for_are_there() {
     );
     assert_eq!(
         header(
-            &Failure::of(Kind::RateLimited)
+            &Failure::from_kind(Kind::RateLimited)
                 .with_retry_after(900)
                 .render(Chat, "r")
                 .headers,
@@ -274,7 +274,7 @@ fn words_that_clients_look_for_are_there() {
 }
 
 fn vendor(protocol: Protocol, status: u16, body: &str) -> Failure {
-    from_vendor(
+    from_vendor_response(
         protocol,
         status,
         Some("7.5"),
@@ -377,10 +377,10 @@ fn a_vendor_error_is_judged_by_status_and_words() {
         assert_eq!(vendor(Chat, status, &body).kind, kind, "{status} {body}");
     }
     assert_eq!(vendor(Chat, 429, "").retry_after_seconds, Some(8));
-    let late = from_vendor(Chat, 503, Some("86400"), b"", UPSTREAM, PUBLIC);
+    let late = from_vendor_response(Chat, 503, Some("86400"), b"", UPSTREAM, PUBLIC);
     assert_eq!(late.retry_after_seconds, Some(60));
     assert_eq!(
-        from_vendor(Chat, 503, Some("soon"), b"", UPSTREAM, PUBLIC).retry_after_seconds,
+        from_vendor_response(Chat, 503, Some("soon"), b"", UPSTREAM, PUBLIC).retry_after_seconds,
         None
     );
 }
@@ -417,11 +417,11 @@ proptest! {
         let body = json!({"error": {"message": message, "type": "invalid_request_error", "param": UPSTREAM}});
         for failure in [vendor(Chat, status, &body.to_string()), vendor(Chat, 400, &body.to_string())] {
             for surface in [Chat, Messages] {
-                let shown = [failure.render(surface, "r").body, failure.frame(surface, "r")].concat();
+                let shown = [failure.render(surface, "r").body, failure.encode_stream_error(surface, "r")].concat();
                 let shown = String::from_utf8(shown).unwrap();
                 prop_assert!(!shown.contains(UPSTREAM) && !shown.contains("Ab12Cd34"), "{}", shown);
             }
         }
-        from_vendor(Messages, status, Some(&before), &raw, &after, PUBLIC).render(Messages, &before);
+        from_vendor_response(Messages, status, Some(&before), &raw, &after, PUBLIC).render(Messages, &before);
     }
 }

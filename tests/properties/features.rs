@@ -3,16 +3,18 @@
 //! Read next: `properties/failures.rs`.
 
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{Content, Features, read};
+use model_gateway::protocol::request::{ContentSize, Features, read_summary};
 use model_gateway::usage::ServerTool;
 
 fn features(protocol: Protocol, members: &str) -> Features {
     let body = format!(r#"{{"model":"m",{members}}}"#);
-    let mut features = read(protocol, body.as_bytes()).expect(members).features;
+    let mut features = read_summary(protocol, body.as_bytes())
+        .expect(members)
+        .features;
     // What is counted to know the turn that is going on costs nothing.
     (features.leftovers.thoughts, features.leftovers.tool_results) = (0, 0);
     features.leftovers.other_than_nine = false;
-    features.content = Content::default();
+    features.content = ContentSize::default();
     features
 }
 

@@ -5,7 +5,7 @@
 //! `properties/translation.rs`.
 
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::rules::Accepts;
+use model_gateway::protocol::capabilities::ModelCapabilities;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -29,11 +29,13 @@ fn fits(id: &str, most: usize) -> bool {
 }
 
 /// Whether a vendor of this protocol would take the body.
-pub fn request(vendor: Protocol, body: &Value, accepts: &Accepts) -> Fault {
+pub fn request(vendor: Protocol, body: &Value, accepts: &ModelCapabilities) -> Fault {
     match (vendor, accepts) {
-        (Protocol::Messages, Accepts::Messages(model)) => messages_request(body)
+        (Protocol::Messages, ModelCapabilities::Messages(model)) => messages_request(body)
             .and_then(|()| messages_turns(body, model.prefill, model.mid_system)),
-        (Protocol::Chat, Accepts::Chat(_)) => chat_request(body).and_then(|()| chat_turns(body)),
+        (Protocol::Chat, ModelCapabilities::Chat(_)) => {
+            chat_request(body).and_then(|()| chat_turns(body))
+        }
         _ => Err("the model is of another vendor".to_owned()),
     }
 }

@@ -3,9 +3,11 @@
 //! It must not share a number type with the program: what overflows there must not overflow here.
 
 use crate::cases;
-use model_gateway::billing::pricing::{self, Quote, Reach, ServiceTerms, TierAsked, ToolHold};
-use model_gateway::catalog::{Features, Price, Rates, Tier};
-use model_gateway::money::{Factor, MICRO_MAX, Micro, exact_line};
+use model_gateway::billing::pricing::{
+    self, Quote, ServiceTerms, TierRequest, ToolHold, WorstCase,
+};
+use model_gateway::catalog::{FeaturePrices, InputTier, PriceList, TokenPrices};
+use model_gateway::money::{Factor, MAX_MICRO, Micro, exact_line};
 use model_gateway::usage::{PerTool, ServerTool, ServiceTier, Usage, UsageBounds};
 use proptest::prelude::*;
 use std::cmp::Ordering;
@@ -107,12 +109,12 @@ fn of(amount: Micro) -> Big {
     Big::new(u64::try_from(amount.get()).unwrap())
 }
 
-/// A cost as it is kept: amounts end at [`MICRO_MAX`].
+/// A cost as it is kept: amounts end at [`MAX_MICRO`].
 fn kept(cost: &Big) -> Micro {
-    if cost.is_at_most(Micro::new(MICRO_MAX)) {
+    if cost.is_at_most(Micro::new(MAX_MICRO)) {
         Micro::new(cost.text().parse().unwrap())
     } else {
-        Micro::new(MICRO_MAX)
+        Micro::new(MAX_MICRO)
     }
 }
 
@@ -126,7 +128,7 @@ fn tokens() -> impl Strategy<Value = u64> {
 fn amount() -> impl Strategy<Value = Micro> {
     let bits =
         (0..=53_u32, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0));
-    let largest = u64::try_from(MICRO_MAX).unwrap();
+    let largest = u64::try_from(MAX_MICRO).unwrap();
     let near = (0..3_u64).prop_map(move |less| largest - less);
     let round = (0..20_000_u64).prop_map(|count| count * 500_000);
     prop_oneof![8 => bits, 1 => near, 1 => Just(0), 1 => Just(1), 3 => round]
@@ -137,12 +139,12 @@ fn factor() -> impl Strategy<Value = Factor> {
     let most = 1_000_000_000_i64;
     let bits = (0..30_u32, 1..=most).prop_map(move |(bits, any)| (any >> bits).clamp(1, most));
     prop_oneof![4 => bits, 2 => Just(1_000_000), 1 => Just(1_750_000), 1 => Just(1), 1 => Just(most)]
-        .prop_map(|millionths| Factor::of(Micro::new(millionths)).unwrap())
+        .prop_map(|millionths| Factor::from_decimal(Micro::new(millionths)).unwrap())
 }
 
-fn rates() -> impl Strategy<Value = Rates> {
+fn rates() -> impl Strategy<Value = TokenPrices> {
     [amount(), amount(), amount(), amount(), amount()].prop_map(
-        |[input, cache_read, cache_write_5m, cache_write_1h, output]| Rates {
+        |[input, cache_read, cache_write_5m, cache_write_1h, output]| TokenPrices {
             input,
             cache_read,
             cache_write_5m,
@@ -157,7 +159,7 @@ const NAMES: [&str; 3] = ["priority", "flex", "unlisted"];
 
 /// Boxed, as the next two are: the frames of large strategies inside one another do not fit a
 /// test's stack.
-fn features() -> BoxedStrategy<Features> {
+fn features() -> BoxedStrategy<FeaturePrices> {
     let some = || proptest::option::of(amount());
     let factors = || {
         [
@@ -168,7 +170,7 @@ fn features() -> BoxedStrategy<Features> {
             let named = NAMES
                 .iter()
                 .zip(factors)
-                .filter_map(|(name, factor)| Some((ServiceTier::said(name), factor?)));
+                .filter_map(|(name, factor)| Some((ServiceTier::from_wire(name), factor?)));
             named.collect::<BTreeMap<_, _>>()
         })
         .boxed()
@@ -178,7 +180,7 @@ fn features() -> BoxedStrategy<Features> {
         .prop_map(
             |(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
                 let [web_search, web_fetch, code_execution, tool_search, mcp] = tools;
-                Features {
+                FeaturePrices {
                     audio_input,
                     audio_output,
                     web_search,
@@ -196,14 +198,14 @@ fn features() -> BoxedStrategy<Features> {
 }
 
 /// A list with up to three long-context tiers, whatever their prices.
-fn price() -> BoxedStrategy<Price> {
+fn price() -> BoxedStrategy<PriceList> {
     let threshold =
         prop_oneof![tokens(), 0..2_000_000_u64].prop_map(|tokens| tokens.clamp(1, u64::MAX - 1));
     let tiers = proptest::collection::btree_map(threshold, rates(), 0..=3).prop_map(
         |tiers: BTreeMap<_, _>| {
             tiers
                 .into_iter()
-                .map(|(above_input_tokens, rates)| Tier {
+                .map(|(above_input_tokens, rates)| InputTier {
                     above_input_tokens,
                     rates,
                 })
@@ -211,14 +213,14 @@ fn price() -> BoxedStrategy<Price> {
         },
     );
     (rates(), tiers, features())
-        .prop_map(|(base, tiers, features)| Price::list(base, tiers, features))
+        .prop_map(|(base, tiers, features)| PriceList::from_tiers(base, tiers, features))
         .boxed()
 }
 
 fn usage() -> BoxedStrategy<Usage> {
     let word = || {
         let name = proptest::option::of(proptest::sample::select(&NAMES[..]));
-        name.prop_map(|name| name.map(ServiceTier::said))
+        name.prop_map(|name| name.map(ServiceTier::from_wire))
     };
     let counts = [
         tokens(),
@@ -266,12 +268,12 @@ fn usage() -> BoxedStrategy<Usage> {
         .boxed()
 }
 
-fn asked() -> impl Strategy<Value = TierAsked> {
+fn asked() -> impl Strategy<Value = TierRequest> {
     prop_oneof![
-        Just(TierAsked::Auto),
-        Just(TierAsked::Usual),
+        Just(TierRequest::Auto),
+        Just(TierRequest::Usual),
         proptest::sample::select(&NAMES[..])
-            .prop_map(|name| TierAsked::Named(ServiceTier::said(name))),
+            .prop_map(|name| TierRequest::Named(ServiceTier::from_wire(name))),
     ]
 }
 
@@ -318,7 +320,7 @@ fn countable(usage: Usage) -> Usage {
 }
 
 /// A list and a usage whose input lies at a threshold or one beside it, where there is one.
-fn billed() -> impl Strategy<Value = (Usage, Price)> {
+fn billed() -> impl Strategy<Value = (Usage, PriceList)> {
     (usage(), price(), any::<prop::sample::Index>(), 0..4_u64).prop_map(
         |(usage, price, index, beside)| {
             if price.tiers.is_empty() || beside == 3 {
@@ -356,7 +358,7 @@ fn millionths(factor: Factor) -> Big {
 }
 
 /// What an input of this size is charged at, found by walking the list from its end.
-fn in_force(usage: &Usage, price: &Price) -> Rates {
+fn in_force(usage: &Usage, price: &PriceList) -> TokenPrices {
     let parts = [
         usage.input,
         usage.cache_read,
@@ -368,8 +370,8 @@ fn in_force(usage: &Usage, price: &Price) -> Rates {
         .iter()
         .fold(Big::new(0), |sum, part| sum.plus(&Big::new(*part)));
     let is_above =
-        |tier: &&Tier| total.compare(&Big::new(tier.above_input_tokens)) == Ordering::Greater;
-    let base = Rates {
+        |tier: &&InputTier| total.compare(&Big::new(tier.above_input_tokens)) == Ordering::Greater;
+    let base = TokenPrices {
         input: price.input,
         cache_read: price.cache_read,
         cache_write_5m: price.cache_write_5m,
@@ -385,7 +387,7 @@ fn in_force(usage: &Usage, price: &Price) -> Rates {
 }
 
 /// In millionths of a millionth of a µc.
-fn exact(usage: &Usage, price: &Price) -> Big {
+fn exact(usage: &Usage, price: &PriceList) -> Big {
     let (rates, features) = (in_force(usage, price), &price.features);
     let terms = [
         (usage.input, rates.input),
@@ -438,8 +440,8 @@ fn exact(usage: &Usage, price: &Price) -> Big {
         .plus(&uses.times(&Big::new(1_000_000_000)))
 }
 
-fn reach() -> impl Strategy<Value = Reach> {
-    (tokens(), amount(), amount()).prop_map(|(input_tokens, input_price, output_price)| Reach {
+fn reach() -> impl Strategy<Value = WorstCase> {
+    (tokens(), amount(), amount()).prop_map(|(input_tokens, input_price, output_price)| WorstCase {
         input_tokens,
         input_price,
         output_price,
@@ -450,7 +452,7 @@ fn reach() -> impl Strategy<Value = Reach> {
 fn quote() -> impl Strategy<Value = Quote> {
     prop_oneof![
         of_one_model(),
-        (of_one_model(), of_one_model()).prop_map(|(one, other)| one.or(other))
+        (of_one_model(), of_one_model()).prop_map(|(one, other)| one.with_alternative(other))
     ]
 }
 
@@ -488,7 +490,7 @@ fn quoted(quote: &Quote, limit: u64) -> Big {
                 .times(&Big::new(1_000_000_000)),
         )
     });
-    let cost = |reach: &Reach| {
+    let cost = |reach: &WorstCase| {
         let output = Big::new(limit.min(quote.own_limit))
             .times(&Big::new(quote.choices))
             .times(&of(reach.output_price));
@@ -555,7 +557,7 @@ proptest! {
 
     #[test]
     fn a_receipts_lines_add_up_to_what_was_billed((usage, price) in billed()) {
-        let lines = pricing::lines(&usage, &price);
+        let lines = pricing::cost_lines(&usage, &price);
         // Digits behind the point: 18 of a credit.
         let parts = |decimal: &str| {
             let (whole, part) = decimal.split_once('.').unwrap_or((decimal, ""));
@@ -576,7 +578,7 @@ proptest! {
     #[test]
     fn a_limit_that_fits_is_the_largest_that_does(quote in quote(), available in amount()) {
         let fits = |limit| quoted(&quote, limit).is_at_most(available);
-        match quote.fit(available) {
+        match quote.max_affordable_output(available) {
             Some(limit) => {
                 prop_assert!(fits(limit));
                 prop_assert!(limit >= quote.output_floor && limit <= quote.output_limit);
@@ -588,7 +590,7 @@ proptest! {
 
     #[test]
     fn an_estimate_never_passes_its_hold_and_grows_nowhere((given, price) in billed(), most in amount()) {
-        let lowered = pricing::within(given, &price, most);
+        let lowered = pricing::clamp_usage_to_cost(given, &price, most);
         prop_assert!(exact(&lowered, &price).micro_up().is_at_most(most), "{lowered:?}");
         let counts = |usage: &Usage| usage.tokens().map(|(_, count)| count);
         prop_assert!(counts(&lowered).iter().zip(counts(&given)).all(|(lowered, given)| *lowered <= given));
@@ -625,10 +627,10 @@ proptest! {
         let features = &price.features;
         let largest = usage.input_total().saturating_add(slack);
         let limit = usage.output.saturating_add(usage.audio_output);
-        let reaches = price.spans().filter(|span| span.least <= largest).map(|span| {
+        let reaches = price.bands().filter(|span| span.least <= largest).map(|span| {
             let rates = span.rates;
             let classes = [rates.cache_read, rates.cache_write_5m, rates.cache_write_1h, rates.input];
-            Reach {
+            WorstCase {
                 input_tokens: largest.min(span.most),
                 input_price: classes.into_iter().chain(features.audio_input).max().unwrap(),
                 output_price: rates.output.max(features.audio_output.unwrap_or_default()),
@@ -638,16 +640,16 @@ proptest! {
             reaches: reaches.collect(),
             choices: 1,
             tools: ServerTool::ALL
-                .map(|tool| ToolHold { tool, uses: usage.uses(tool), price: features.of_tool(tool).unwrap_or_default() })
+                .map(|tool| ToolHold { tool, uses: usage.uses(tool), price: features.tool_price(tool).unwrap_or_default() })
                 .into(),
             service,
-            factor: service.dearest(&price),
+            factor: service.max_factor(&price),
             output_limit: limit,
             output_floor: 1,
             own_limit: limit,
             others: Vec::new(),
             bounds: UsageBounds::default(),
         };
-        prop_assert!(pricing::cost(&service.billed(usage, &price), &price) <= quote.cost(limit));
+        prop_assert!(pricing::cost(&service.with_billed_terms(usage, &price), &price) <= quote.cost(limit));
     }
 }

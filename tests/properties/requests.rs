@@ -5,12 +5,14 @@
 use crate::payloads::*;
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{Edits, Features, OutputLimit, read, rewrite};
+use model_gateway::protocol::request::{
+    Features, OutputLimit, RequestEdits, read_summary, rewrite,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn edits(model: &str) -> Edits<'_> {
-    Edits {
+fn edits(model: &str) -> RequestEdits<'_> {
+    RequestEdits {
         model,
         output_limit: None,
         output_limit_field: "max_tokens",
@@ -19,21 +21,21 @@ fn edits(model: &str) -> Edits<'_> {
     }
 }
 
-fn rewritten(protocol: Protocol, body: &str, edits: &Edits<'_>) -> String {
+fn rewritten(protocol: Protocol, body: &str, edits: &RequestEdits<'_>) -> String {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    let outline = read(protocol, &body).unwrap();
+    let outline = read_summary(protocol, &body).unwrap();
     String::from_utf8(rewrite(&body, &outline, edits).to_vec()).unwrap()
 }
 
 fn refused(protocol: Protocol, body: &str) -> (String, Option<String>, Option<String>) {
-    let failure = read(protocol, body.as_bytes()).expect_err(body);
+    let failure = read_summary(protocol, body.as_bytes()).expect_err(body);
     assert_eq!(failure.status(protocol), 400);
     (failure.message, failure.param, failure.code)
 }
 
 #[test]
 fn a_chat_request_is_read_and_rewritten() {
-    let outline = read(Protocol::Chat, CHAT_REQUEST.as_bytes()).unwrap();
+    let outline = read_summary(Protocol::Chat, CHAT_REQUEST.as_bytes()).unwrap();
     assert_eq!(
         (outline.model.as_str(), outline.stream, outline.choices),
         ("alpha/opus", true, 1)
@@ -55,7 +57,7 @@ fn a_chat_request_is_read_and_rewritten() {
             ..Features::default()
         }
     );
-    let edits = Edits {
+    let edits = RequestEdits {
         output_limit: Some(1000),
         include_usage: true,
         ..edits("up/\"1\"")
@@ -69,14 +71,14 @@ fn a_chat_request_is_read_and_rewritten() {
 
 #[test]
 fn a_messages_request_is_read_and_rewritten() {
-    let outline = read(Protocol::Messages, MESSAGES_REQUEST.as_bytes()).unwrap();
+    let outline = read_summary(Protocol::Messages, MESSAGES_REQUEST.as_bytes()).unwrap();
     assert_eq!(outline.thinking_budget, Some(16000));
     assert!(outline.features.cache_markers && !outline.features.cache_markers_1h);
     assert_eq!(
         (outline.features.images, outline.features.url_sources),
         (0, false)
     );
-    let edits = Edits {
+    let edits = RequestEdits {
         output_limit: Some(4000),
         thinking_budget: Some(2000),
         ..edits("up")
@@ -94,8 +96,8 @@ fn a_messages_request_is_read_and_rewritten() {
 #[test]
 fn nothing_to_change_is_the_same_body() {
     let body = Bytes::from_static(CHAT_REQUEST.as_bytes());
-    let outline = read(Protocol::Chat, &body).unwrap();
-    let edits = Edits {
+    let outline = read_summary(Protocol::Chat, &body).unwrap();
+    let edits = RequestEdits {
         output_limit: Some(4096),
         ..edits("alpha/opus")
     };
@@ -104,7 +106,7 @@ fn nothing_to_change_is_the_same_body() {
 
 #[test]
 fn members_are_put_in_once() {
-    let both = Edits {
+    let both = RequestEdits {
         output_limit: Some(9),
         output_limit_field: "max_completion_tokens",
         include_usage: true,
@@ -138,7 +140,9 @@ fn members_are_put_in_once() {
 #[test]
 fn of_two_limits_the_larger_is_held_for() {
     let body = r#"{"model":"m","max_tokens":900,"max_completion_tokens":3}"#;
-    let limit = read(Protocol::Chat, body.as_bytes()).unwrap().output_limit;
+    let limit = read_summary(Protocol::Chat, body.as_bytes())
+        .unwrap()
+        .output_limit;
     assert_eq!(
         limit,
         Some(OutputLimit {
@@ -151,7 +155,7 @@ fn of_two_limits_the_larger_is_held_for() {
 #[test]
 fn escapes_in_keys_hide_nothing() {
     let body = r#"{"m\u006fdel":"m\u006f","\u006d\u0061x_tokens":7,"messages":[{"content":[{"t\u0079pe":"im\u0061ge"}]}]}"#;
-    let outline = read(Protocol::Messages, body.as_bytes()).unwrap();
+    let outline = read_summary(Protocol::Messages, body.as_bytes()).unwrap();
     assert_eq!(outline.model, "mo");
     assert_eq!(outline.output_limit.map(|limit| limit.tokens), Some(7));
     assert_eq!(outline.features.images, 1);
@@ -176,7 +180,7 @@ fn what_cannot_be_billed_for_sure_is_refused() {
             refused(protocol, body);
         }
     }
-    assert!(read(Protocol::Chat, b"{\"model\":\"\xff\"}").is_err());
+    assert!(read_summary(Protocol::Chat, b"{\"model\":\"\xff\"}").is_err());
     let deep = |depth: usize| {
         format!(
             r#"{{"model":"m","x":{}{}}}"#,
@@ -184,7 +188,7 @@ fn what_cannot_be_billed_for_sure_is_refused() {
             "]".repeat(depth)
         )
     };
-    assert!(read(Protocol::Chat, deep(63).as_bytes()).is_ok());
+    assert!(read_summary(Protocol::Chat, deep(63).as_bytes()).is_ok());
     assert!(refused(Protocol::Chat, &deep(64)).0.contains("deep"));
     for body in [r#"{}"#, r#"{"model":null}"#, r#"{"model":""}"#] {
         let (message, param, code) = refused(Protocol::Chat, body);
@@ -333,7 +337,7 @@ fn written(members: &[(String, Value)], pretty: bool) -> String {
 }
 
 /// What the edits ask for, done the slow way on the members.
-fn edited(members: &[(String, Value)], edits: &Edits<'_>) -> Vec<(String, Value)> {
+fn edited(members: &[(String, Value)], edits: &RequestEdits<'_>) -> Vec<(String, Value)> {
     let mut members = members.to_vec();
     let has_limit = members.iter().any(|(name, value)| {
         matches!(name.as_str(), "max_tokens" | "max_completion_tokens") && !value.is_null()
@@ -381,7 +385,7 @@ proptest! {
         include_usage: bool,
     ) {
         let body = written(&members, pretty);
-        let edits = Edits {
+        let edits = RequestEdits {
             output_limit,
             output_limit_field: if newer { "max_completion_tokens" } else { "max_tokens" },
             include_usage,
@@ -392,7 +396,7 @@ proptest! {
         let result_value: Value = serde_json::from_str(&result).unwrap();
         prop_assert_eq!(&result_value, &Value::Object(expected));
         if !model.is_empty() {
-            prop_assert_eq!(read(Protocol::Chat, result.as_bytes()).unwrap().model, model.clone());
+            prop_assert_eq!(read_summary(Protocol::Chat, result.as_bytes()).unwrap().model, model.clone());
         }
         // Outside the edits every byte stays.
         let only_model = self::edits(&model);
@@ -403,10 +407,10 @@ proptest! {
     #[test]
     fn no_body_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), other in "\\PC{0,40}") {
         for protocol in [Protocol::Chat, Protocol::Messages] {
-            let _ = read(protocol, &bytes);
-            let real = read(Protocol::Chat, CHAT_REQUEST.as_bytes()).unwrap();
+            let _ = read_summary(protocol, &bytes);
+            let real = read_summary(Protocol::Chat, CHAT_REQUEST.as_bytes()).unwrap();
             // An outline of another body must not panic either.
-            let edits = Edits { output_limit: Some(1), include_usage: true, ..edits(&other) };
+            let edits = RequestEdits { output_limit: Some(1), include_usage: true, ..edits(&other) };
             rewrite(&Bytes::from(bytes.clone()), &real, &edits);
         }
     }
@@ -424,7 +428,7 @@ proptest! {
         let mut body = body.as_bytes().to_vec();
         let at = index.index(body.len());
         body[at] = byte;
-        let Ok(outline) = read(protocol, &body) else { return Ok(()) };
+        let Ok(outline) = read_summary(protocol, &body) else { return Ok(()) };
         let value: Value = match serde_json::from_slice(&body) {
             Ok(value) => value,
             // Numbers out of a float's range and half surrogates are JSON, but no `Value`.

@@ -11,7 +11,7 @@ use crate::translation::{
     payloads,
 };
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::rules::Accepts;
+use model_gateway::protocol::capabilities::ModelCapabilities;
 use model_gateway::protocol::translate::{self, StreamTranslation};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -30,7 +30,7 @@ const USUAL: &str = r#"{"model":"public-model","stream":true,"input":"Hi","reaso
     {"type":"local_shell"},{"type":"tool_search","execution":"client"}]}"#;
 
 /// A model of this vendor's protocol: those that the other surface's requests go to.
-fn model_of(vendor: Protocol, kind: u8) -> Accepts {
+fn model_of(vendor: Protocol, kind: u8) -> ModelCapabilities {
     model(
         if vendor == Protocol::Messages {
             Protocol::Chat
@@ -71,7 +71,7 @@ fn tell(vendor: Protocol, kind: u8, pieces: &[&[u8]], event_bytes_max: usize) ->
     Told {
         out: String::from_utf8(out).unwrap(),
         failed,
-        completed: stream.completed(),
+        completed: stream.is_complete(),
     }
 }
 
@@ -140,7 +140,7 @@ proptest! {
         let answer: &String = pick.get(answers_of(vendor).1);
         let answer = changed(answer, &changes);
         let recall = ask(Protocol::Responses, USUAL.as_bytes(), &model_of(vendor, kind)).unwrap().recall;
-        if let Ok(whole) = translate::whole(vendor, Protocol::Responses, recall, false, answer.as_bytes()) {
+        if let Ok(whole) = translate::translate_response(vendor, Protocol::Responses, recall, false, answer.as_bytes()) {
             let body: Value = serde_json::from_slice(&whole.body)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {answer}")))?;
             let fault = legal::answer(Protocol::Responses, &body);
@@ -173,7 +173,7 @@ proptest! {
                        "usage": usage})
             }
         };
-        let told = translate::whole(vendor, Protocol::Responses, translated.recall, false, answer.to_string().as_bytes());
+        let told = translate::translate_response(vendor, Protocol::Responses, translated.recall, false, answer.to_string().as_bytes());
         let told: Value = serde_json::from_slice(&told.unwrap().body).unwrap();
         prop_assert_eq!(&told["output"][0]["type"], "custom_tool_call");
         prop_assert_eq!(told["output"][0]["input"].as_str(), Some(text.as_str()));

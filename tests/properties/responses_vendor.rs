@@ -11,11 +11,11 @@ use crate::translation::{
 };
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::form::Effort;
-use model_gateway::protocol::request::{self, Edits, Sender};
-use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
-use model_gateway::protocol::rules::{Accepts, ResponsesModel};
-use model_gateway::protocol::same::StreamPass;
+use model_gateway::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use model_gateway::protocol::capabilities::{ModelCapabilities, ResponsesModel};
+use model_gateway::protocol::ir::Effort;
+use model_gateway::protocol::passthrough::StreamPassthrough;
+use model_gateway::protocol::request::{self, PassthroughContext, RequestEdits};
 use model_gateway::protocol::translate::{self, StreamTranslation};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -62,8 +62,8 @@ static CORPUS: LazyLock<Corpus> = LazyLock::new(|| {
     corpus
 });
 
-fn accepts(reasoning: bool) -> Accepts {
-    Accepts::Responses(ResponsesModel {
+fn accepts(reasoning: bool) -> ModelCapabilities {
+    ModelCapabilities::Responses(ResponsesModel {
         reasoning,
         effort_values: vec![Effort::None, Effort::Low, Effort::High],
         summaries: reasoning,
@@ -110,11 +110,16 @@ fn tell(usual: usize, pieces: &[&[u8]], event_bytes_max: usize) -> (String, bool
         failed = failed || stream.push(piece, &mut out).is_err();
     }
     failed = failed || stream.finish(&mut out).is_err();
-    (String::from_utf8(out).unwrap(), failed, stream.completed())
+    (
+        String::from_utf8(out).unwrap(),
+        failed,
+        stream.is_complete(),
+    )
 }
 
 fn pass(pieces: &[&[u8]], event_bytes_max: usize) -> (String, bool, bool) {
-    let mut pass = StreamPass::new(Protocol::Responses, "public-model", false, event_bytes_max);
+    let mut pass =
+        StreamPassthrough::new(Protocol::Responses, "public-model", false, event_bytes_max);
     let (mut out, mut failed) = (Vec::new(), false);
     for piece in pieces {
         failed = failed || pass.push(piece, &mut out).is_err();
@@ -123,7 +128,7 @@ fn pass(pieces: &[&[u8]], event_bytes_max: usize) -> (String, bool, bool) {
     (
         String::from_utf8_lossy(&out).into_owned(),
         failed,
-        pass.completed(),
+        pass.is_complete(),
     )
 }
 
@@ -210,7 +215,7 @@ proptest! {
         changes in changes(),
     ) {
         let request = changed(pick.get::<String>(CORPUS.responses.as_slice()), &changes);
-        let accepts = Accepts::Responses(ResponsesModel::default());
+        let accepts = ModelCapabilities::Responses(ResponsesModel::default());
         let repair = RepairRules {
             accepts: &accepts,
             known: if is_repaired { KnownCapabilities::ALL } else { KnownCapabilities::NONE },
@@ -219,18 +224,18 @@ proptest! {
             thinking_budget: None,
             is_interleaved: false,
         };
-        let sender = Sender {
+        let sender = PassthroughContext {
             account_id: "acct_1", official: true, sold: Default::default(), without_reasoning: without, model: "public-model",
             repair,
         };
-        let edits = Edits {
+        let edits = RequestEdits {
             model: "upstream-model", output_limit: Some(40), output_limit_field: "max_output_tokens",
             thinking_budget: None, include_usage: false,
         };
         let body = Bytes::from(request.clone());
-        let Ok(outline) = request::read(Protocol::Responses, &body) else { return Ok(()) };
-        if let Ok((stripped, carries)) = request::for_responses(&body, &outline, &sender) {
-            let sent = request::rewrite_stripped(&body, &outline, &edits, stripped);
+        let Ok(outline) = request::read_summary(Protocol::Responses, &body) else { return Ok(()) };
+        if let Ok((stripped, carries)) = request::clean_responses_request(&body, &outline, &sender) {
+            let sent = request::rewrite_cleaned(&body, &outline, &edits, stripped);
             let told: Value = serde_json::from_slice(&sent)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {request}")))?;
             prop_assert_eq!(&told["store"], false, "{}", request);
@@ -285,7 +290,7 @@ proptest! {
         let answer = changed(pick.get::<String>(CORPUS.wholes.as_slice()), &changes);
         let (surface, request) = USUAL[usual];
         let recall = ask(surface, request.as_bytes(), &accepts(true)).unwrap().recall;
-        if let Ok(whole) = translate::whole(Protocol::Responses, surface, recall, false, answer.as_bytes()) {
+        if let Ok(whole) = translate::translate_response(Protocol::Responses, surface, recall, false, answer.as_bytes()) {
             let body: Value = serde_json::from_slice(&whole.body)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {answer}")))?;
             let fault = legal::answer(surface, &body);

@@ -4,8 +4,8 @@
 
 use crate::payloads::*;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::answer::Fault;
-use model_gateway::protocol::same::StreamPass;
+use model_gateway::protocol::passthrough::StreamPassthrough;
+use model_gateway::protocol::vendor_response::UpstreamError;
 use model_gateway::usage::{MeteringTerms, ServiceTier, Usage, UsageEstimator, text_tokens};
 use proptest::prelude::*;
 
@@ -15,10 +15,10 @@ const EVENT_BYTES_MAX: usize = 1 << 20;
 #[derive(PartialEq, Debug)]
 struct Passed {
     out: String,
-    pushed: Result<(), Fault>,
+    pushed: Result<(), UpstreamError>,
     /// Before `finish`.
     completed: bool,
-    finished: Result<(), Fault>,
+    finished: Result<(), UpstreamError>,
     usage: Option<Usage>,
     generated_bytes: u64,
     refused_free: bool,
@@ -32,7 +32,7 @@ fn pass_bounded(
     pieces: &[&[u8]],
     event_bytes_max: usize,
 ) -> Passed {
-    let mut pass = StreamPass::new(protocol, PUBLIC, hide_usage, event_bytes_max);
+    let mut pass = StreamPassthrough::new(protocol, PUBLIC, hide_usage, event_bytes_max);
     let mut out = Vec::new();
     let mut pushed = Ok(());
     for piece in pieces {
@@ -41,7 +41,7 @@ fn pass_bounded(
             pushed = outcome;
         }
     }
-    let completed = pass.completed();
+    let completed = pass.is_complete();
     let finished = pass.finish(&mut out);
     Passed {
         out: String::from_utf8_lossy(&out).into_owned(),
@@ -51,8 +51,8 @@ fn pass_bounded(
         usage: pass.usage().map(|metered| metered.usage),
         generated_bytes: pass.generated_bytes(),
         refused_free: pass.refused_free(),
-        started: pass.started(),
-        input_learned: pass.input_learned(),
+        started: pass.has_started(),
+        input_learned: pass.usage_so_far(),
     }
 }
 
@@ -129,7 +129,7 @@ fn a_messages_stream_is_the_same_but_for_the_model() {
         cache_write_1h: 120,
         output: 89,
         reasoning: 40,
-        service_tier: Some(ServiceTier::said("standard")),
+        service_tier: Some(ServiceTier::from_wire("standard")),
         ..Usage::default()
     };
     assert_eq!(passed.usage, Some(expected));
@@ -149,7 +149,7 @@ fn the_input_is_known_before_the_end() {
     let cut = MESSAGES_THINKING.find("event: message_delta").unwrap();
     let passed = messages(&MESSAGES_THINKING[..cut]);
     assert_eq!(passed.usage, None);
-    assert_eq!(passed.finished, Err(Fault::Cut));
+    assert_eq!(passed.finished, Err(UpstreamError::Cut));
     assert_eq!(passed.input_learned.unwrap().input_total(), 2125);
 }
 
@@ -170,13 +170,13 @@ fn a_chat_stream_without_its_end_mark_is_complete_once_finished() {
     let unfinished =
         CHAT_TEXT.find("data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"model\"");
     let passed = chat(&CHAT_TEXT[..unfinished.unwrap()]);
-    assert_eq!(passed.finished, Err(Fault::Cut));
+    assert_eq!(passed.finished, Err(UpstreamError::Cut));
     assert!(!passed.out.contains("[DONE]"));
-    assert_eq!(chat("data: [DONE]\n\n").pushed, Err(Fault::Cut));
-    assert_eq!(chat("").finished, Err(Fault::Cut));
+    assert_eq!(chat("data: [DONE]\n\n").pushed, Err(UpstreamError::Cut));
+    assert_eq!(chat("").finished, Err(UpstreamError::Cut));
     // Proxies write the end mark when their own vendor broke off.
     let marked = format!("{}data: [DONE]\n\n", &CHAT_TEXT[..unfinished.unwrap()]);
-    assert_eq!(chat(&marked).pushed, Err(Fault::Cut));
+    assert_eq!(chat(&marked).pushed, Err(UpstreamError::Cut));
 }
 
 #[test]
@@ -187,13 +187,13 @@ fn a_usage_that_was_asked_for_and_is_missing_is_reported_as_it_is_billed() {
         estimator,
         ..MeteringTerms::default()
     };
-    let mut pass =
-        StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX).with_request(terms, 1);
+    let mut pass = StreamPassthrough::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX)
+        .with_request(terms, 1);
     let mut out = Vec::new();
     pass.push(&CHAT_TEXT.as_bytes()[..cut], &mut out).unwrap();
     assert!(pass.is_finishing() && pass.finish(&mut out).is_ok());
     assert_eq!(pass.usage(), None);
-    let estimated = estimator.usage(pass.input_learned(), pass.generated_bytes());
+    let estimated = estimator.usage(pass.usage_so_far(), pass.generated_bytes());
     let out = String::from_utf8(out).unwrap();
     let data = out
         .lines()
@@ -212,12 +212,12 @@ fn a_usage_that_was_asked_for_and_is_missing_is_reported_as_it_is_billed() {
 fn a_choice_that_was_asked_for_and_never_began_is_a_cut_unless_the_vendor_ends_the_stream() {
     let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
     let of = |choices, bytes: &str| {
-        let mut pass = StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX)
+        let mut pass = StreamPassthrough::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX)
             .with_request(MeteringTerms::default(), choices);
         let pushed = pass.push(bytes.as_bytes(), &mut Vec::new());
         pushed.and_then(|()| pass.finish(&mut Vec::new()))
     };
-    assert_eq!(of(2, stream), Err(Fault::Cut));
+    assert_eq!(of(2, stream), Err(UpstreamError::Cut));
     assert_eq!(of(1, stream), Ok(()));
     assert_eq!(of(2, &format!("{stream}data: [DONE]\n\n")), Ok(()));
 }
@@ -225,13 +225,16 @@ fn a_choice_that_was_asked_for_and_never_began_is_a_cut_unless_the_vendor_ends_t
 #[test]
 fn a_stop_reason_with_every_chunk_ends_nothing() {
     let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
-    assert_eq!(chat(&[chunk, chunk].concat()).finished, Err(Fault::Cut));
+    assert_eq!(
+        chat(&[chunk, chunk].concat()).finished,
+        Err(UpstreamError::Cut)
+    );
     assert_eq!(
         chat(&[chunk, chunk, "data: [DONE]\n\n"].concat()).finished,
         Ok(())
     );
     let empty = chunk.replace("stop", "");
-    assert_eq!(chat(&empty).finished, Err(Fault::Cut));
+    assert_eq!(chat(&empty).finished, Err(UpstreamError::Cut));
 }
 
 #[test]
@@ -279,7 +282,7 @@ fn garbage_behind_the_stop_reason_changes_nothing_and_an_error_only_before_the_u
 #[test]
 fn one_of_two_choices_finished_is_a_cut() {
     let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}},{\"index\":1,\"delta\":{}}]}\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-    assert_eq!(chat(stream).finished, Err(Fault::Cut));
+    assert_eq!(chat(stream).finished, Err(UpstreamError::Cut));
 }
 
 #[test]
@@ -326,7 +329,7 @@ fn a_vendor_error_stops_the_stream_and_is_not_shown() {
     let fault = passed.pushed.unwrap_err();
     assert_eq!(
         fault
-            .failure(Protocol::Messages, UPSTREAM, PUBLIC)
+            .to_failure(Protocol::Messages, UPSTREAM, PUBLIC)
             .status(Protocol::Messages),
         529
     );
@@ -335,11 +338,11 @@ fn a_vendor_error_stops_the_stream_and_is_not_shown() {
     let chat_error = "data: {\"error\":{\"message\":\"busy\",\"code\":429}}\n\n";
     let fault = chat(chat_error).pushed.unwrap_err();
     assert_eq!(
-        fault.failure(Protocol::Chat, UPSTREAM, PUBLIC).reason(),
+        fault.to_failure(Protocol::Chat, UPSTREAM, PUBLIC).reason(),
         "rate_limited"
     );
     let named = "event: error\ndata: it broke\n\n";
-    assert!(matches!(chat(named).pushed, Err(Fault::Vendor(_))));
+    assert!(matches!(chat(named).pushed, Err(UpstreamError::Vendor(_))));
 }
 
 #[test]
@@ -350,8 +353,12 @@ fn what_must_be_json_and_is_not_stops_the_stream() {
         "data: <html>\n\n",
         "data: {\"a\":\"\u{1}\"}\n\n",
     ] {
-        assert_eq!(chat(stream).pushed, Err(Fault::NotJson), "{stream}");
-        assert_eq!(messages(stream).pushed, Err(Fault::NotJson), "{stream}");
+        assert_eq!(chat(stream).pushed, Err(UpstreamError::NotJson), "{stream}");
+        assert_eq!(
+            messages(stream).pushed,
+            Err(UpstreamError::NotJson),
+            "{stream}"
+        );
     }
     let named = "event: news\ndata: not json\n\n";
     assert_eq!(messages(named).out, named);
@@ -437,7 +444,7 @@ fn zeros_beside_text_and_what_is_no_count_are_estimated() {
 fn an_event_over_the_limit_stops_the_stream_however_it_is_cut() {
     let stream = CHAT_TEXT.as_bytes();
     let whole = pass_bounded(Protocol::Chat, false, &[stream], 280);
-    assert_eq!(whole.pushed, Err(Fault::TooLarge));
+    assert_eq!(whole.pushed, Err(UpstreamError::TooLarge));
     let bytes: Vec<&[u8]> = stream.chunks(1).collect();
     assert_eq!(pass_bounded(Protocol::Chat, false, &bytes, 280), whole);
 }
@@ -521,12 +528,12 @@ proptest! {
 /// A stream of these events, left before its end: what was learned of it, and the bytes it
 /// generated.
 fn left_early(protocol: Protocol, events: &[&str]) -> (Option<Usage>, u64) {
-    let mut pass = StreamPass::new(protocol, "public", false, 1 << 20);
+    let mut pass = StreamPassthrough::new(protocol, "public", false, 1 << 20);
     for event in events {
         pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new())
             .unwrap();
     }
-    (pass.input_learned(), pass.generated_bytes())
+    (pass.usage_so_far(), pass.generated_bytes())
 }
 
 #[test]
@@ -554,7 +561,7 @@ fn what_was_spoken_and_searched_is_not_free_for_who_leaves_before_the_usage() {
     let (learned, _) = left_early(Protocol::Messages, &[start, result, result]);
     assert_eq!(learned.unwrap().web_searches, 2);
     let told = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":5,"server_tool_use":{"web_search_requests":1}}}"#;
-    let mut pass = StreamPass::new(Protocol::Messages, "public", false, 1 << 20);
+    let mut pass = StreamPassthrough::new(Protocol::Messages, "public", false, 1 << 20);
     for event in [start, result, result, told] {
         pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new())
             .unwrap();

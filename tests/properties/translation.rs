@@ -8,14 +8,16 @@
 use crate::legal;
 use crate::streams::cut;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::failure::Failure;
-use model_gateway::protocol::form::Effort;
-use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ReasoningReplay, Sampling, Target, ThinkingType,
-    ToolsWithReasoning,
+use model_gateway::protocol::capabilities::{
+    ChatModel, MessagesModel, ModelCapabilities, ReasoningReplay, SamplingSupport, ThinkingType,
+    ToolsWithReasoning, TranslationTarget,
 };
-use model_gateway::protocol::sse::Decoder;
-use model_gateway::protocol::translate::{self, Asked, StreamTranslation, Translated};
+use model_gateway::protocol::failure::Failure;
+use model_gateway::protocol::ir::Effort;
+use model_gateway::protocol::sse::SseDecoder;
+use model_gateway::protocol::translate::{
+    self, StreamTranslation, TranslatedRequest, TranslationRequest,
+};
 use model_gateway::usage::Usage;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -88,18 +90,18 @@ pub fn other(protocol: Protocol) -> Protocol {
 }
 
 /// A model of the other protocol, of one of several kinds.
-pub fn model(surface: Protocol, kind: u8) -> Accepts {
+pub fn model(surface: Protocol, kind: u8) -> ModelCapabilities {
     let efforts = vec![Effort::Low, Effort::Medium, Effort::High];
     match (surface, kind % 3) {
-        (Protocol::Chat, 0) => Accepts::Messages(MessagesModel::default()),
-        (Protocol::Chat, 1) => Accepts::Messages(MessagesModel {
-            sampling: Sampling::OneOf,
+        (Protocol::Chat, 0) => ModelCapabilities::Messages(MessagesModel::default()),
+        (Protocol::Chat, 1) => ModelCapabilities::Messages(MessagesModel {
+            sampling: SamplingSupport::OneOf,
             thinking_types: vec![ThinkingType::Enabled, ThinkingType::Disabled],
             prefill: true,
             structured: true,
             ..MessagesModel::default()
         }),
-        (Protocol::Chat, _) => Accepts::Messages(MessagesModel {
+        (Protocol::Chat, _) => ModelCapabilities::Messages(MessagesModel {
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::BetweenTools],
             thinks_by_default: true,
             effort_levels: efforts,
@@ -107,8 +109,8 @@ pub fn model(surface: Protocol, kind: u8) -> Accepts {
             structured: true,
             ..MessagesModel::default()
         }),
-        (_, 0) => Accepts::Chat(ChatModel::default()),
-        (_, 1) => Accepts::Chat(ChatModel {
+        (_, 0) => ModelCapabilities::Chat(ChatModel::default()),
+        (_, 1) => ModelCapabilities::Chat(ChatModel {
             reasoning: true,
             effort_values: efforts,
             tools_with_reasoning: ToolsWithReasoning::EffortNone,
@@ -118,22 +120,26 @@ pub fn model(surface: Protocol, kind: u8) -> Accepts {
             system_role: "developer",
             ..ChatModel::default()
         }),
-        _ => Accepts::Chat(ChatModel {
+        _ => ModelCapabilities::Chat(ChatModel {
             reasoning_replay: ReasoningReplay::ReasoningDetails,
             ..ChatModel::default()
         }),
     }
 }
 
-pub fn ask(surface: Protocol, body: &[u8], accepts: &Accepts) -> Result<Translated, Failure> {
-    let target = Target {
+pub fn ask(
+    surface: Protocol,
+    body: &[u8],
+    accepts: &ModelCapabilities,
+) -> Result<TranslatedRequest, Failure> {
+    let target = TranslationTarget {
         upstream_model: "upstream-model",
         public_model: "public-model",
         max_output_tokens: 32_000,
         official: true,
         accepts,
     };
-    let asked = Asked {
+    let asked = TranslationRequest {
         surface,
         body,
         target,
@@ -144,7 +150,7 @@ pub fn ask(surface: Protocol, body: &[u8], accepts: &Accepts) -> Result<Translat
         request_id: "req_0",
         estimator: model_gateway::usage::UsageEstimator::default(),
     };
-    translate::request(&asked, false)
+    translate::translate_request(&asked, false)
 }
 
 /// Small values that stand in where something else stood.
@@ -253,7 +259,7 @@ fn tell(surface: Protocol, request: &str, pieces: &[&[u8]], event_bytes_max: usi
     Told {
         out: String::from_utf8(out).unwrap(),
         failed,
-        completed: stream.completed(),
+        completed: stream.is_complete(),
         usage: stream.usage().map(|metered| metered.usage),
     }
 }
@@ -271,10 +277,10 @@ fn usual(surface: Protocol) -> &'static str {
 
 /// The data of each event.
 pub fn events(stream: &str) -> Vec<(String, String)> {
-    let mut decoder = Decoder::new(1 << 24);
+    let mut decoder = SseDecoder::new(1 << 24);
     decoder.feed(stream.as_bytes());
     let mut events = Vec::new();
-    while let Some(event) = decoder.next().unwrap() {
+    while let Some(event) = decoder.next_event().unwrap() {
         if let Some(data) = event.data {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
             events.push((text(event.name), text(data)));
@@ -395,7 +401,7 @@ proptest! {
         let answer: &String = pick.get(corpus_of(surface).wholes.as_slice());
         let answer = changed(answer, &changes);
         let recall = ask(surface, usual(surface).as_bytes(), &model(surface, 1)).unwrap().recall;
-        if let Ok(whole) = translate::whole(other(surface), surface, recall, false, answer.as_bytes()) {
+        if let Ok(whole) = translate::translate_response(other(surface), surface, recall, false, answer.as_bytes()) {
             let body: Value = serde_json::from_slice(&whole.body)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {answer}")))?;
             let fault = legal::answer(surface, &body);
@@ -410,7 +416,7 @@ proptest! {
         let data = [b"data: ".as_slice(), &bytes, b"\n\n"].concat();
         tell(surface, usual(surface), &[&bytes, &data], EVENT_BYTES_MAX);
         let recall = ask(surface, usual(surface).as_bytes(), &accepts).unwrap().recall;
-        let _ = translate::whole(other(surface), surface, recall, true, &bytes);
+        let _ = translate::translate_response(other(surface), surface, recall, true, &bytes);
     }
 
     #[test]

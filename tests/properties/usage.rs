@@ -8,13 +8,13 @@
 
 use bytes::Bytes;
 use model_gateway::billing::pricing;
-use model_gateway::catalog::Price;
+use model_gateway::catalog::PriceList;
 use model_gateway::money::Micro;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::answer::{self, AnswerStream};
-use model_gateway::protocol::form::answer::Recall;
-use model_gateway::protocol::same::StreamPass;
+use model_gateway::protocol::ir::event::ResponseContext;
+use model_gateway::protocol::passthrough::StreamPassthrough;
 use model_gateway::protocol::translate::StreamTranslation;
+use model_gateway::protocol::vendor_response::{self, StreamConverter};
 use model_gateway::usage::{
     MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict,
 };
@@ -29,8 +29,8 @@ use dialects::{Dialect, dialects};
 const TEXT: &str = "An answer of some length.";
 const ESTIMATED_INPUT: u64 = 45;
 
-fn price() -> Price {
-    Price::new([5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new))
+fn price() -> PriceList {
+    PriceList::new([5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new))
 }
 
 /// A whole answer with the usage object that an answer in one piece has: all of its stream's
@@ -144,12 +144,12 @@ fn chat_stream(usages: &[Value]) -> String {
 
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
 
-fn recall() -> Recall {
-    Recall {
+fn recall() -> ResponseContext {
+    ResponseContext {
         public_model: "public".into(),
         include_usage: true,
         estimator: estimator(),
-        ..Recall::default()
+        ..ResponseContext::default()
     }
 }
 
@@ -174,7 +174,7 @@ struct Outcome {
 fn whole(vendor: Protocol, surface: Protocol, answer: &str, bounds: &UsageBounds) -> Outcome {
     let recall = (vendor != surface).then(recall);
     let body = Bytes::from(answer.to_owned());
-    let whole = answer::whole(
+    let whole = vendor_response::convert_response(
         vendor,
         surface,
         "public",
@@ -198,15 +198,15 @@ fn whole(vendor: Protocol, surface: Protocol, answer: &str, bounds: &UsageBounds
 
 fn streamed(vendor: Protocol, surface: Protocol, stream: &str, bounds: &UsageBounds) -> Outcome {
     let mut answer = if vendor == surface {
-        AnswerStream::Same(Box::new(
-            StreamPass::new(vendor, "public", false, 1 << 20).with_request(terms(bounds), 1),
+        StreamConverter::Same(Box::new(
+            StreamPassthrough::new(vendor, "public", false, 1 << 20).with_request(terms(bounds), 1),
         ))
     } else {
-        let recall = Recall {
+        let recall = ResponseContext {
             usage_bounds: *bounds,
             ..recall()
         };
-        AnswerStream::Translated(Box::new(StreamTranslation::new(
+        StreamConverter::Translated(Box::new(StreamTranslation::new(
             vendor,
             surface,
             recall,
@@ -422,7 +422,7 @@ fn every_dialect_is_billed_and_reported_alike_on_every_surface() {
                 Micro::new(cost),
                 "{name}, {way}"
             );
-            let lines = pricing::lines(&usage, &price());
+            let lines = pricing::cost_lines(&usage, &price());
             let counted: u64 = lines.iter().map(|line| line.count).sum();
             assert_eq!(
                 counted,
@@ -479,7 +479,7 @@ fn passes_have_lines_of_their_own_and_add_up() {
         .unwrap();
     let (_, outcome) =
         each_way(compacted.vendor, &compacted.usages, &UsageBounds::default()).swap_remove(1);
-    let lines = pricing::lines(&outcome.metered.usage, &price());
+    let lines = pricing::cost_lines(&outcome.metered.usage, &price());
     let told: Vec<_> = lines
         .iter()
         .filter(|line| line.count > 0)

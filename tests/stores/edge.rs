@@ -2,14 +2,14 @@
 
 use super::server::Server;
 use super::{micro, now_ms, parts};
-use model_gateway::billing::pricing::{Quote, Reach};
-use model_gateway::billing::{Hold, Opening, Refused, SharedBilling, Till};
-use model_gateway::catalog::{Model, Price};
+use model_gateway::billing::pricing::{Quote, WorstCase};
+use model_gateway::billing::{BillingBackend, Hold, HoldRequest, ReserveError, SharedBilling};
+use model_gateway::catalog::{CatalogModel, PriceList};
 use model_gateway::config::{self, Limits};
 use model_gateway::money::Micro;
 use model_gateway::protocol::Protocol;
-use model_gateway::store::ledger::Outcome;
-use model_gateway::store::redis::{Event, Seed, SharedStore, partition};
+use model_gateway::store::ledger::RequestOutcome;
+use model_gateway::store::redis::{AccountSeed, SharedStore, StoreEvent, partition};
 use model_gateway::usage::Usage;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(20);
 pub struct World {
     pub server: Server,
     dir: TempDir,
-    model: Arc<Model>,
+    model: Arc<CatalogModel>,
 }
 
 impl World {
@@ -51,7 +51,7 @@ impl World {
 
     async fn seed(&self, paid: i64) {
         let has = parts(paid, 0);
-        let seed = Seed {
+        let seed = AccountSeed {
             account: ACCOUNT,
             has,
             credited: has.paid,
@@ -60,12 +60,12 @@ impl World {
             seq: 0,
             epoch: "",
         };
-        self.store().seed(&seed).await.unwrap();
+        self.store().seed_account(&seed).await.unwrap();
     }
 
-    pub fn edge(&self) -> Till {
+    pub fn edge(&self) -> BillingBackend {
         let stores = (self.store(), self.store());
-        Till::Shared(
+        BillingBackend::Shared(
             SharedBilling::serve(self.dir.path(), stores, &[], &Limits::default()).unwrap(),
         )
     }
@@ -79,8 +79,8 @@ impl World {
     }
 
     /// A hold of one credit.
-    async fn hold(&self, till: &Till, request: &str) -> Result<Hold, Refused> {
-        let opening = Opening {
+    async fn hold(&self, till: &BillingBackend, request: &str) -> Result<Hold, ReserveError> {
+        let opening = HoldRequest {
             request_id: request.into(),
             account: ACCOUNT.into(),
             key_id: "key_1".into(),
@@ -91,7 +91,7 @@ impl World {
             conversation: None,
         };
         let price = micro(1_000_000);
-        let reach = Reach {
+        let reach = WorstCase {
             input_tokens: 0,
             input_price: price,
             output_price: price,
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    async fn events(&self) -> Vec<Event> {
+    async fn events(&self) -> Vec<StoreEvent> {
         let events = self
             .store()
             .events(partition(ACCOUNT), "0", 1_000)
@@ -148,7 +148,7 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
     assert_eq!(world.has().await, (micro(10_000_000), micro(1_000_000)));
     let (usage, cost) = ten();
     assert_eq!(
-        hold.settle(usage, Outcome::Completed, false, now_ms())
+        hold.settle(usage, RequestOutcome::Completed, false, now_ms())
             .unwrap(),
         micro(cost)
     );
@@ -157,9 +157,9 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
         .hold(&till, "req_b")
         .await
         .unwrap()
-        .release(Outcome::VendorError, now_ms());
+        .release(RequestOutcome::VendorError, now_ms());
     world.wait_has(10_000_000 - cost, 0).await;
-    let ended = |event: &Event| matches!(event, Event::Ended { .. });
+    let ended = |event: &StoreEvent| matches!(event, StoreEvent::Ended { .. });
     while world
         .events()
         .await
@@ -176,7 +176,7 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
         &format!("gw:{{p{}}}:r:req_a", partition(ACCOUNT)),
         "applied",
     ]);
-    tokio::task::spawn_blocking(move || till.finish())
+    tokio::task::spawn_blocking(move || till.shut_down())
         .await
         .unwrap();
     assert_eq!(world.journals(), 1);
@@ -188,19 +188,19 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
             "applied",
         ]);
     }
-    tokio::task::spawn_blocking(move || next.finish())
+    tokio::task::spawn_blocking(move || next.shut_down())
         .await
         .unwrap();
     assert_eq!(world.journals(), 0, "all is known to be in the ledger");
     assert_eq!(world.events().await.len(), 2, "told twice, counted once");
     for event in world.events().await {
-        let Event::Ended { ending, .. } = event else {
+        let StoreEvent::Ended { ending, .. } = event else {
             panic!("{event:?}")
         };
         let told: serde_json::Value = serde_json::from_str(&ending).unwrap();
-        let price: Price = serde_json::from_value(told["price"].clone()).unwrap();
+        let price: PriceList = serde_json::from_value(told["price"].clone()).unwrap();
         assert!(
-            price.is_version(told["detail"]["price_version"].as_str().unwrap()),
+            price.matches_version(told["detail"]["price_version"].as_str().unwrap()),
             "{told}"
         );
     }
@@ -216,7 +216,7 @@ async fn a_store_that_lost_everything_is_told_again() {
         .hold(&till, "req_a")
         .await
         .unwrap()
-        .settle(usage, Outcome::Completed, false, now_ms())
+        .settle(usage, RequestOutcome::Completed, false, now_ms())
         .unwrap();
     world.wait_has(10_000_000 - cost, 0).await;
     assert_eq!(world.server.cli(&["flushall"]), "OK");
@@ -235,14 +235,14 @@ async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
         .hold(&till, "req_a")
         .await
         .unwrap()
-        .settle(usage, Outcome::Completed, false, now_ms())
+        .settle(usage, RequestOutcome::Completed, false, now_ms())
         .unwrap();
     let _running = world.hold(&till, "req_b").await.unwrap();
     world.wait_has(10_000_000 - cost, 1_000_000).await;
     // Another edge finds what this one would leave, were it killed now.
     let other = tempfile::tempdir().unwrap();
     let (left, found) = (
-        world.dir.path().join("journal").join(till.boot()),
+        world.dir.path().join("journal").join(till.instance_id()),
         other.path().join("journal/left"),
     );
     std::fs::create_dir_all(&found).unwrap();
@@ -262,15 +262,14 @@ async fn what_is_held_for_a_client_that_left_while_the_store_was_asked_is_given_
         .hold(&till, "req_a")
         .await
         .unwrap()
-        .release(Outcome::VendorError, now_ms());
+        .release(RequestOutcome::VendorError, now_ms());
     world.server.signal("STOP");
     // The question is on its way, and nobody will read the answer.
     let left = tokio::time::timeout(Duration::from_millis(50), world.hold(&till, "req_b")).await;
     assert!(left.is_err(), "a store that stands still has answered");
     world.server.signal("CONT");
     let began = Instant::now();
-    let ended =
-        |event: &Event| matches!(event, Event::Ended { request_id, .. } if request_id == "req_b");
+    let ended = |event: &StoreEvent| matches!(event, StoreEvent::Ended { request_id, .. } if request_id == "req_b");
     while !world.events().await.iter().any(ended) {
         assert!(
             began.elapsed() < SOON,
@@ -291,7 +290,7 @@ async fn without_the_store_nothing_begins_and_what_runs_is_finished() {
     let began = Instant::now();
     let refused = world.hold(&till, "req_b").await;
     assert!(
-        matches!(refused, Err(Refused::Unavailable(_))),
+        matches!(refused, Err(ReserveError::Unavailable(_))),
         "admitted without the store"
     );
     assert!(
@@ -302,12 +301,12 @@ async fn without_the_store_nothing_begins_and_what_runs_is_finished() {
     let (usage, cost) = ten();
     assert_eq!(
         running
-            .settle(usage, Outcome::Completed, false, now_ms())
+            .settle(usage, RequestOutcome::Completed, false, now_ms())
             .unwrap(),
         micro(cost)
     );
     world.server.start_again();
     world.wait_has(10_000_000 - cost, 0).await;
     let hold = world.hold(&till, "req_c").await.unwrap();
-    hold.release(Outcome::VendorError, now_ms());
+    hold.release(RequestOutcome::VendorError, now_ms());
 }

@@ -4,43 +4,46 @@
 //! Must not know config or HTTP.
 
 use super::{LEASE, World, micro, now_ms, parts};
-use model_gateway::billing::bounds::{Bounds, Period, SpendLimit};
-use model_gateway::billing::rates::{Limited, Meter, Rates, Wait, Whose};
-use model_gateway::money::{Micro, Parts};
+use model_gateway::billing::limits::{Period, RequestLimits, SpendLimit};
+use model_gateway::billing::rates::{
+    LimitScope, RateLimitKind, RateLimitStatus, RateLimitWait, RateQuota,
+};
+use model_gateway::money::{CreditSplit, Micro};
 use model_gateway::store::redis::{
-    End, Ended, KeySeed, Reserve, Reserved, Restore, SharedStore, partition,
+    KeySeed, ReserveCommand, ReserveReply, RestoreEntry, SettleCommand, SettleReply, SharedStore,
+    partition,
 };
 use std::time::{Duration, Instant};
 
-fn rates(requests_per_minute: u64, tokens_per_minute: u64, concurrent: u64) -> Rates {
-    Rates {
+fn rates(requests_per_minute: u64, tokens_per_minute: u64, concurrent: u64) -> RateQuota {
+    RateQuota {
         requests_per_minute,
         tokens_per_minute,
         concurrent,
     }
 }
 
-fn of_key(key: Rates) -> Bounds {
-    Bounds {
+fn of_key(key: RateQuota) -> RequestLimits {
+    RequestLimits {
         key,
-        ..Bounds::default()
+        ..RequestLimits::default()
     }
 }
 
-fn of_account(account: Rates) -> Bounds {
-    Bounds {
+fn of_account(account: RateQuota) -> RequestLimits {
+    RequestLimits {
         account,
-        ..Bounds::default()
+        ..RequestLimits::default()
     }
 }
 
-fn spending(micro: i64, period: Period) -> Bounds {
-    Bounds {
+fn spending(micro: i64, period: Period) -> RequestLimits {
+    RequestLimits {
         spend: Some(SpendLimit {
             credits: Micro::new(micro),
             period,
         }),
-        ..Bounds::default()
+        ..RequestLimits::default()
     }
 }
 
@@ -68,23 +71,29 @@ impl<'a> Caller<'a> {
         }
     }
 
-    async fn ask(&self, request: &str, bounds: &Bounds, full: i64, floor: i64) -> Reserved {
+    async fn ask(
+        &self,
+        request: &str,
+        bounds: &RequestLimits,
+        full: i64,
+        floor: i64,
+    ) -> ReserveReply {
         self.ask_for(request, bounds, full, floor, LEASE).await
     }
 
     async fn ask_for(
         &self,
         request: &str,
-        bounds: &Bounds,
+        bounds: &RequestLimits,
         full: i64,
         floor: i64,
         lease: Duration,
-    ) -> Reserved {
+    ) -> ReserveReply {
         let request_id = &format!("req_{}_{request}", self.account);
         let (full, floor, account, most_open) = (micro(full), micro(floor), self.account, 500);
         let within = (!bounds.is_unbounded()).then_some((self.key.as_str(), bounds));
         self.store
-            .reserve(&Reserve {
+            .reserve(&ReserveCommand {
                 request_id,
                 account,
                 full,
@@ -100,7 +109,7 @@ impl<'a> Caller<'a> {
     async fn end(&self, request: &str, cost: i64, tokens: u64) {
         let request_id = &format!("req_{}_{request}", self.account);
         let ending = &format!("{{\"key_id\":\"{}\"}}", self.key);
-        let end = End {
+        let end = SettleCommand {
             request_id,
             account: self.account,
             cost: micro(cost),
@@ -109,7 +118,10 @@ impl<'a> Caller<'a> {
             tokens,
         };
         assert!(
-            matches!(self.store.end(&end).await.unwrap(), Ended::Done { .. }),
+            matches!(
+                self.store.settle(&end).await.unwrap(),
+                SettleReply::Done { .. }
+            ),
             "{request}"
         );
     }
@@ -127,7 +139,7 @@ impl<'a> Caller<'a> {
         self.store.seed_key(&seed).await.unwrap()
     }
 
-    async fn held(&self) -> Parts {
+    async fn held(&self) -> CreditSplit {
         self.store
             .account(self.account)
             .await
@@ -138,16 +150,21 @@ impl<'a> Caller<'a> {
 }
 
 #[track_caller]
-fn is_held(reserved: &Reserved, amount: i64) {
+fn is_held(reserved: &ReserveReply, amount: i64) {
     assert!(
-        matches!(reserved, Reserved::HeldWithin(held, _) if held.total() == micro(amount)),
+        matches!(reserved, ReserveReply::HeldWithin(held, _) if held.total() == micro(amount)),
         "{reserved:?}"
     );
 }
 
 #[track_caller]
-fn must_wait(reserved: &Reserved, limited: Limited, whose: Whose, most: u64) -> Wait {
-    let Reserved::Limited(wait) = reserved else {
+fn must_wait(
+    reserved: &ReserveReply,
+    limited: RateLimitKind,
+    whose: LimitScope,
+    most: u64,
+) -> RateLimitWait {
+    let ReserveReply::Limited(wait) = reserved else {
         panic!("{reserved:?}")
     };
     assert_eq!(
@@ -162,12 +179,12 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     let one = Caller::new(store, "acct_rpm").await;
     let other = one.other("b");
     let two = of_key(rates(2, 0, 0));
-    let Reserved::HeldWithin(_, meters) = one.ask("1", &two, 10, 10).await else {
+    let ReserveReply::HeldWithin(_, meters) = one.ask("1", &two, 10, 10).await else {
         panic!("not held")
     };
     assert_eq!(
         meters.requests,
-        Some(Meter {
+        Some(RateLimitStatus {
             limit: 2,
             remaining: 1,
             reset_ms: 30_000
@@ -177,8 +194,8 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     is_held(&one.ask("2", &two, 10, 10).await, 10);
     let wait = must_wait(
         &one.ask("3", &two, 10, 10).await,
-        Limited::Requests,
-        Whose::Key,
+        RateLimitKind::Requests,
+        LimitScope::Key,
         2,
     );
     assert!((1..=30_000).contains(&wait.ms), "{wait:?}");
@@ -199,8 +216,8 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     }
     must_wait(
         &one.ask("5", &two, 10, 10).await,
-        Limited::Requests,
-        Whose::Key,
+        RateLimitKind::Requests,
+        LimitScope::Key,
         2,
     );
 
@@ -210,14 +227,14 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     }
     must_wait(
         &other.ask("9", &three, 10, 10).await,
-        Limited::Requests,
-        Whose::Account,
+        RateLimitKind::Requests,
+        LimitScope::Account,
         3,
     );
     assert!(
         matches!(
-            other.ask("10", &Bounds::default(), 10, 10).await,
-            Reserved::Held(_)
+            other.ask("10", &RequestLimits::default(), 10, 10).await,
+            ReserveReply::Held(_)
         ),
         "no limit, no count"
     );
@@ -225,15 +242,15 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
 
 async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &SharedStore) {
     let caller = Caller::new(store, "acct_tpm").await;
-    let asks = |tokens| Bounds {
+    let asks = |tokens| RequestLimits {
         tokens,
         ..of_key(rates(0, 60_000, 0))
     };
     is_held(&caller.ask("1", &asks(50_000), 10, 10).await, 10);
     must_wait(
         &caller.ask("2", &asks(50_000), 10, 10).await,
-        Limited::Tokens,
-        Whose::Key,
+        RateLimitKind::Tokens,
+        LimitScope::Key,
         60_000,
     );
     caller.end("1", 1, 1_000).await;
@@ -241,8 +258,8 @@ async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &Shared
     caller.end("2", 1, 90_000).await;
     let wait = must_wait(
         &caller.ask("3", &asks(1), 10, 10).await,
-        Limited::Tokens,
-        Whose::Key,
+        RateLimitKind::Tokens,
+        LimitScope::Key,
         60_000,
     );
     assert!(
@@ -251,15 +268,15 @@ async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &Shared
     );
 
     let caller = Caller::new(store, "acct_tpm_all").await;
-    let asks = |tokens| Bounds {
+    let asks = |tokens| RequestLimits {
         tokens,
         ..of_account(rates(0, 60_000, 0))
     };
     is_held(&caller.ask("1", &asks(1_000_000), 10, 10).await, 10);
     must_wait(
         &caller.ask("2", &asks(30_000), 10, 10).await,
-        Limited::Tokens,
-        Whose::Account,
+        RateLimitKind::Tokens,
+        LimitScope::Account,
         60_000,
     );
     caller.end("1", 1, 0).await;
@@ -269,7 +286,7 @@ async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &Shared
 async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &SharedStore) {
     let one = Caller::new(store, "acct_runs").await;
     let other = one.other("b");
-    let bounds = Bounds {
+    let bounds = RequestLimits {
         account: rates(0, 0, 3),
         ..of_key(rates(0, 0, 2))
     };
@@ -281,15 +298,15 @@ async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &Sh
     is_held(&one.ask("2", &bounds, 10, 10).await, 10);
     must_wait(
         &one.ask("3", &bounds, 10, 10).await,
-        Limited::Concurrent,
-        Whose::Key,
+        RateLimitKind::Concurrent,
+        LimitScope::Key,
         2,
     );
     is_held(&other.ask("4", &bounds, 10, 10).await, 10);
     must_wait(
         &other.ask("5", &bounds, 10, 10).await,
-        Limited::Concurrent,
-        Whose::Account,
+        RateLimitKind::Concurrent,
+        LimitScope::Account,
         3,
     );
     one.end("2", 1, 0).await;
@@ -304,8 +321,8 @@ async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &Sh
     is_held(&one.ask("6", &bounds, 10, 10).await, 10);
     must_wait(
         &one.ask("7", &bounds, 10, 10).await,
-        Limited::Concurrent,
-        Whose::Key,
+        RateLimitKind::Concurrent,
+        LimitScope::Key,
         2,
     );
     assert_eq!(
@@ -324,7 +341,7 @@ async fn a_key_spends_no_more_than_its_limit(store: &SharedStore) {
         let limit = spending(1_000, period);
         assert_eq!(
             caller.ask("1", &limit, 10, 10).await,
-            Reserved::Unknown,
+            ReserveReply::Unknown,
             "the ledger says first what was spent"
         );
         assert!(caller.seed(400, 0).await);
@@ -332,30 +349,30 @@ async fn a_key_spends_no_more_than_its_limit(store: &SharedStore) {
         is_held(&caller.ask("1", &limit, 500, 500).await, 500);
         assert_eq!(
             caller.ask("2", &limit, 500, 101).await,
-            Reserved::KeySpendLimit { free: micro(100) }
+            ReserveReply::KeySpendLimit { free: micro(100) }
         );
         is_held(&caller.ask("2", &limit, 500, 100).await, 100);
         assert_eq!(
             caller.ask("3", &limit, 1, 1).await,
-            Reserved::KeySpendLimit { free: Micro::ZERO }
+            ReserveReply::KeySpendLimit { free: Micro::ZERO }
         );
         caller.end("1", 200, 0).await;
         caller.end("2", 100, 0).await;
         assert_eq!(
             caller.ask("3", &limit, 500, 301).await,
-            Reserved::KeySpendLimit { free: micro(300) }
+            ReserveReply::KeySpendLimit { free: micro(300) }
         );
         is_held(&caller.ask("3", &limit, 500, 300).await, 300);
         let free = caller.other("free");
         assert!(matches!(
-            free.ask("4", &Bounds::default(), 5_000, 5_000).await,
-            Reserved::Held(_)
+            free.ask("4", &RequestLimits::default(), 5_000, 5_000).await,
+            ReserveReply::Held(_)
         ));
         caller.end("3", 0, 0).await;
         free.end("4", 5_000, 0).await;
         is_held(&caller.ask("5", &limit, 300, 300).await, 300);
         let tight = spending(1_000_000_000, period);
-        let broke = Reserved::Insufficient {
+        let broke = ReserveReply::Insufficient {
             available: micro(1_000_000 - 300 - 5_000 - 300),
         };
         assert_eq!(
@@ -369,21 +386,21 @@ async fn a_key_spends_no_more_than_its_limit(store: &SharedStore) {
 async fn what_the_ledger_does_not_have_yet_is_counted_where_a_key_is_seeded(store: &SharedStore) {
     let caller = Caller::new(store, "acct_late").await;
     assert!(matches!(
-        caller.ask("1", &Bounds::default(), 100, 100).await,
-        Reserved::Held(_)
+        caller.ask("1", &RequestLimits::default(), 100, 100).await,
+        ReserveReply::Held(_)
     ));
     caller.end("1", 70, 0).await;
     let other = caller.other("b");
     assert!(matches!(
-        other.ask("2", &Bounds::default(), 100, 100).await,
-        Reserved::Held(_)
+        other.ask("2", &RequestLimits::default(), 100, 100).await,
+        ReserveReply::Held(_)
     ));
     other.end("2", 50, 0).await;
     assert!(caller.seed(0, 0).await);
     let limit = spending(100, Period::Day);
     assert_eq!(
         caller.ask("3", &limit, 31, 31).await,
-        Reserved::KeySpendLimit { free: micro(30) }
+        ReserveReply::KeySpendLimit { free: micro(30) }
     );
     is_held(&caller.ask("3", &limit, 30, 30).await, 30);
 }
@@ -391,12 +408,12 @@ async fn what_the_ledger_does_not_have_yet_is_counted_where_a_key_is_seeded(stor
 async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedStore) {
     let caller = Caller::new(store, "acct_lost").await;
     assert!(caller.seed(0, 5).await);
-    let bounds = Bounds {
+    let bounds = RequestLimits {
         key: rates(0, 0, 1),
         ..spending(1_000, Period::Month)
     };
     is_held(&caller.ask("1", &bounds, 600, 600).await, 600);
-    let restore = |request: &str, paid, seq| Restore {
+    let restore = |request: &str, paid, seq| RestoreEntry {
         request_id: format!("req_acct_lost_{request}"),
         account: caller.account.into(),
         taken: parts(paid, 0),
@@ -421,7 +438,7 @@ async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedSto
     );
     assert_eq!(
         caller.ask("2", &bounds, 601, 601).await,
-        Reserved::KeySpendLimit { free: micro(600) }
+        ReserveReply::KeySpendLimit { free: micro(600) }
     );
     is_held(&caller.ask("2", &bounds, 600, 600).await, 600);
 }
@@ -436,7 +453,7 @@ async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
         ("requests", of_key(rates(10, 0, 0)), 10),
         (
             "tokens",
-            Bounds {
+            RequestLimits {
                 tokens: 100,
                 ..of_key(rates(0, 1_000, 0))
             },
@@ -469,7 +486,7 @@ async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
                 };
                 matches!(
                     caller.ask(&number.to_string(), &bounds, 1, 1).await,
-                    Reserved::HeldWithin(..)
+                    ReserveReply::HeldWithin(..)
                 )
             });
         }

@@ -1,6 +1,6 @@
 //! Real Redis servers of a test's own: one alone, or a cluster of three. They end with the test.
 
-use model_gateway::store::redis::Address;
+use model_gateway::store::redis::RedisAddress;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -73,8 +73,8 @@ impl Server {
         self.start_again();
     }
 
-    pub fn address(&self) -> Address {
-        Address::One(format!("redis://127.0.0.1:{}", self.port))
+    pub fn address(&self) -> RedisAddress {
+        RedisAddress::One(format!("redis://127.0.0.1:{}", self.port))
     }
 
     /// What `redis-cli` says to a command.
@@ -344,8 +344,8 @@ impl Cluster {
             .for_each(|node| set(node, "node", to));
     }
 
-    pub fn address(&self) -> Address {
-        Address::Cluster(
+    pub fn address(&self) -> RedisAddress {
+        RedisAddress::Cluster(
             self.0
                 .iter()
                 .map(|node| format!("redis://127.0.0.1:{}", node.port))

@@ -4,24 +4,24 @@
 //! Versions before lines were numbered wrote `<crc32> <json>`, which is still read. Must not do
 //! I/O.
 
-use super::Record;
+use super::JournalRecord;
 use std::io;
 
 /// Offset of the number: a line end, the checksum in hexadecimal digits, and a space.
-const NUMBER_AT: usize = 10;
+const NUMBER_OFFSET: usize = 10;
 /// Offset of the JSON: the number has ten digits, followed by a space.
-const JSON_AT: usize = 21;
-const DIGITS: usize = JSON_AT - NUMBER_AT - 1;
+const JSON_OFFSET: usize = 21;
+const NUMBER_DIGITS: usize = JSON_OFFSET - NUMBER_OFFSET - 1;
 
-/// A decoded line. `number` is `None` in a line of an older version.
+/// A decoded line. `set_number` is `None` in a line of an older version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct JournalLine {
     pub number: Option<u64>,
-    pub record: Record,
+    pub record: JournalRecord,
 }
 
 /// Encodes `record` as a line without its number and checksum.
-pub(super) fn unnumbered(record: &Record) -> io::Result<Vec<u8>> {
+pub(super) fn encode_unnumbered(record: &JournalRecord) -> io::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(640);
     // The leading line end terminates the remains of a torn write.
     line.extend_from_slice(b"\n00000000 0000000000 ");
@@ -31,8 +31,8 @@ pub(super) fn unnumbered(record: &Record) -> io::Result<Vec<u8>> {
 }
 
 /// Fills in a line's number and checksum.
-pub(super) fn number(line: &mut [u8], number: u64) {
-    if let Some(place) = line.get_mut(NUMBER_AT..NUMBER_AT + DIGITS) {
+pub(super) fn set_number(line: &mut [u8], number: u64) {
+    if let Some(place) = line.get_mut(NUMBER_OFFSET..NUMBER_OFFSET + NUMBER_DIGITS) {
         let mut rest = number;
         for digit in place.iter_mut().rev() {
             *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
@@ -42,7 +42,7 @@ pub(super) fn number(line: &mut [u8], number: u64) {
     let end = line.len().saturating_sub(1);
     let crc = format!(
         "{:08x}",
-        crc32fast::hash(line.get(NUMBER_AT..end).unwrap_or_default())
+        crc32fast::hash(line.get(NUMBER_OFFSET..end).unwrap_or_default())
     );
     for (place, digit) in line.iter_mut().skip(1).zip(crc.bytes()) {
         *place = digit;
@@ -50,34 +50,34 @@ pub(super) fn number(line: &mut [u8], number: u64) {
 }
 
 /// Encodes `record` as a complete line.
-pub(super) fn encode(record: &Record, its: u64) -> io::Result<Vec<u8>> {
-    let mut line = unnumbered(record)?;
-    number(&mut line, its);
+pub(super) fn encode(record: &JournalRecord, its: u64) -> io::Result<Vec<u8>> {
+    let mut line = encode_unnumbered(record)?;
+    set_number(&mut line, its);
     Ok(line)
 }
 
 /// Decodes the bytes between two line ends; `None` if they differ from what was written.
-pub(super) fn decode(line: &[u8]) -> Option<Line> {
-    let (head, rest) = line.split_at_checked(NUMBER_AT - 1)?;
+pub(super) fn decode(line: &[u8]) -> Option<JournalLine> {
+    let (head, rest) = line.split_at_checked(NUMBER_OFFSET - 1)?;
     // Compare literally: a checksum that is spelled differently but has the same value is a damaged
     // line too.
     if head != format!("{:08x} ", crc32fast::hash(rest)).as_bytes() {
         return None;
     }
-    parse(rest)
+    parse_body(rest)
 }
 
 /// Parses the part after the checksum.
-pub(super) fn parse(rest: &[u8]) -> Option<Line> {
+pub(super) fn parse_body(rest: &[u8]) -> Option<JournalLine> {
     if rest.starts_with(b"{") {
-        return Some(Line {
+        return Some(JournalLine {
             number: None,
             record: serde_json::from_slice(rest).ok()?,
         });
     }
-    let (digits, json) = rest.split_at_checked(DIGITS)?;
+    let (digits, json) = rest.split_at_checked(NUMBER_DIGITS)?;
     let number = std::str::from_utf8(digits).ok()?.parse().ok();
-    Some(Line {
+    Some(JournalLine {
         number,
         record: serde_json::from_slice(json.strip_prefix(b" ")?).ok()?,
     })

@@ -6,8 +6,11 @@
 //! missing completely (it may have been removed because the ledger had it all), and a missing
 //! directory. Must not write.
 
-use super::line::Line;
-use super::{LOCK, NUMBERED, OLD_LOCK, RESERVE, Record, live_boots, repair};
+use super::line::JournalLine;
+use super::{
+    JournalRecord, LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, RETIRED_LOCK_FILE, live_instance_ids,
+    repair,
+};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::telemetry::METRICS;
@@ -17,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// Lists a directory's files in write order; empty if the directory was just removed. A used
 /// reserve comes last, because it has `end` records only.
-pub(super) fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn journal_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -25,7 +28,7 @@ pub(super) fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
     files.sort();
-    let reserve = dir.join(RESERVE);
+    let reserve = dir.join(RESERVE_FILE);
     if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() > 0) {
         files.push(reserve);
     }
@@ -33,7 +36,7 @@ pub(super) fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// One request in a journal, for the audit: its instance and whether it ended.
-pub struct Kept {
+pub struct JournalledRequest {
     pub boot: String,
     pub is_living: bool,
     pub ended: bool,
@@ -44,8 +47,8 @@ pub struct Kept {
 ///
 /// # Errors
 /// Returns an error if a file cannot be read.
-pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
-    let live = live_boots(data_dir)?;
+pub fn read_requests(data_dir: &Path) -> Result<Vec<JournalledRequest>, StoreError> {
+    let live = live_instance_ids(data_dir)?;
     let mut all = Vec::new();
     for entry in std::fs::read_dir(data_dir.join("journal"))
         .into_iter()
@@ -60,7 +63,7 @@ pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
         let read = read_journal(&entry.path())?;
         let ended = read.ended.into_iter().map(|ending| (true, ending));
         let open = read.open.into_values().map(|ending| (false, ending));
-        all.extend(ended.chain(open).map(|(ended, ending)| Kept {
+        all.extend(ended.chain(open).map(|(ended, ending)| JournalledRequest {
             boot: boot.clone(),
             is_living,
             ended,
@@ -71,14 +74,14 @@ pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
 }
 
 /// A journal with damaged or missing parts.
-pub struct Damaged {
+pub struct DamagedJournal {
     pub folder: String,
-    pub faults: Faults,
+    pub faults: DamageCount,
 }
 
 /// Number of damaged or missing lines and files in one directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct DamageCount {
     /// Number of damaged lines that were restored with their checksum.
     pub repaired: usize,
     /// Number of damaged lines that could not be restored.
@@ -89,15 +92,15 @@ pub struct Faults {
     pub missing_files: usize,
 }
 
-impl Faults {
+impl DamageCount {
     pub(super) fn total(&self) -> usize {
         self.repaired + self.lost + self.missing_lines + self.missing_files
     }
 }
 
-impl std::fmt::Display for Damaged {
+impl std::fmt::Display for DamagedJournal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Faults {
+        let DamageCount {
             repaired,
             lost,
             missing_lines,
@@ -122,8 +125,8 @@ impl std::fmt::Display for Damaged {
 ///
 /// # Errors
 /// Returns an error if a file cannot be read.
-pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
-    let live = live_boots(data_dir)?;
+pub fn find_damaged(data_dir: &Path) -> Result<Vec<DamagedJournal>, StoreError> {
+    let live = live_instance_ids(data_dir)?;
     let mut all = Vec::new();
     for entry in std::fs::read_dir(data_dir.join("journal"))
         .into_iter()
@@ -137,7 +140,7 @@ pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
             if live.contains(&folder) {
                 faults.missing_files = 0;
             }
-            all.extend((faults.total() > 0).then_some(Damaged { folder, faults }));
+            all.extend((faults.total() > 0).then_some(DamagedJournal { folder, faults }));
         }
     }
     Ok(all)
@@ -149,14 +152,14 @@ pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
 /// # Errors
 /// Returns an error if a file cannot be read.
 pub(super) fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
-    let Read {
+    let JournalContents {
         mut ended,
         open,
         faults,
     } = read_journal(dir)?;
     ended.extend(open.into_values());
     if faults.total() > 0 {
-        let Faults {
+        let DamageCount {
             repaired,
             lost,
             missing_lines,
@@ -184,29 +187,31 @@ pub(super) fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreErro
 
 /// The requests in a directory's files, and the damage.
 #[derive(Default)]
-pub(super) struct Read {
+pub(super) struct JournalContents {
     pub ended: Vec<Ending>,
     pub open: BTreeMap<String, Ending>,
-    pub faults: Faults,
+    pub faults: DamageCount,
 }
 
-impl Read {
-    fn take(&mut self, record: Record) {
+impl JournalContents {
+    fn add(&mut self, record: JournalRecord) {
         match record {
-            Record::Open(ending) => drop(self.open.insert(ending.request_id.clone(), ending)),
-            Record::End(ending) => {
+            JournalRecord::Open(ending) => {
+                drop(self.open.insert(ending.request_id.clone(), ending))
+            }
+            JournalRecord::End(ending) => {
                 self.open.remove(&ending.request_id);
                 self.ended.push(ending);
             }
-            Record::Forgotten(request_id) => drop(self.open.remove(&request_id)),
-            Record::Begun { .. } | Record::Sealed => {}
+            JournalRecord::Forgotten(request_id) => drop(self.open.remove(&request_id)),
+            JournalRecord::Begun { .. } | JournalRecord::Sealed => {}
         }
     }
 }
 
 /// The line numbers found in one file.
 #[derive(Default)]
-struct Counted {
+struct LineCount {
     numbers: BTreeSet<u64>,
     /// Number of unnumbered lines from older versions, and of unreadable lines.
     others: usize,
@@ -215,15 +220,15 @@ struct Counted {
     is_reserve: bool,
 }
 
-impl Counted {
-    fn add(&mut self, line: &Line) {
+impl LineCount {
+    fn add(&mut self, line: &JournalLine) {
         match line.number {
             Some(number) => drop(self.numbers.insert(number)),
             None => self.others += 1,
         }
         match line.record {
-            Record::Begun { lines_before, .. } => self.lines_before = Some(lines_before),
-            Record::Sealed => self.is_sealed = true,
+            JournalRecord::Begun { lines_before, .. } => self.lines_before = Some(lines_before),
+            JournalRecord::Sealed => self.is_sealed = true,
             _ => {}
         }
     }
@@ -233,7 +238,7 @@ impl Counted {
     }
 
     /// Number of missing lines, if at least `written` lines were written.
-    fn missing(&self, written: u64) -> usize {
+    fn missing_lines(&self, written: u64) -> usize {
         let first = u64::from(self.is_reserve);
         let until = self
             .numbers
@@ -247,27 +252,27 @@ impl Counted {
     }
 }
 
-pub(super) fn read_journal(dir: &Path) -> Result<Read, StoreError> {
+pub(super) fn read_journal(dir: &Path) -> Result<JournalContents, StoreError> {
     let failed = |source| StoreError::io("read a journal", source);
-    let (mut read, mut counted) = (Read::default(), Vec::new());
-    for file in log_files(dir).map_err(failed)? {
+    let (mut read, mut counted) = (JournalContents::default(), Vec::new());
+    for file in journal_files(dir).map_err(failed)? {
         let bytes = match std::fs::read(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             bytes => bytes.map_err(failed)?,
         };
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-        let lines = repair::lines(bytes.get(..whole).unwrap_or_default());
+        let lines = repair::parse_lines(bytes.get(..whole).unwrap_or_default());
         let is_reserve = file.extension().is_none();
-        let mut count = Counted {
+        let mut count = LineCount {
             is_reserve,
             others: lines.lost,
-            ..Counted::default()
+            ..LineCount::default()
         };
         read.faults.lost += lines.lost;
         read.faults.repaired += lines.repaired;
         for line in lines.lines {
             count.add(&line);
-            read.take(line.record);
+            read.add(line.record);
         }
         counted.push((file_number(&file), count));
     }
@@ -284,7 +289,7 @@ fn file_number(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.parse().ok()
 }
 
-fn missing_lines(files: &[(Option<u64>, Counted)]) -> usize {
+fn missing_lines(files: &[(Option<u64>, LineCount)]) -> usize {
     let written = |number: Option<u64>| {
         let next = files
             .iter()
@@ -294,13 +299,13 @@ fn missing_lines(files: &[(Option<u64>, Counted)]) -> usize {
     };
     files
         .iter()
-        .map(|(number, file)| file.missing(written(*number)))
+        .map(|(number, file)| file.missing_lines(written(*number)))
         .sum()
 }
 
 /// Number of missing files in a directory whose files are never empty: the empty ones, and the
 /// active one if it is gone.
-fn missing_files(files: &[(Option<u64>, Counted)]) -> usize {
+fn missing_files(files: &[(Option<u64>, LineCount)]) -> usize {
     let empty = files.iter().filter(|(_, file)| file.is_empty()).count();
     let newest = files.iter().rfind(|(_, file)| !file.is_reserve);
     empty + usize::from(newest.is_none_or(|(_, file)| file.is_sealed))
@@ -308,7 +313,7 @@ fn missing_files(files: &[(Option<u64>, Counted)]) -> usize {
 
 /// Whether the owner of the directory wrote a line into each file before it named the file.
 fn is_numbered(dir: &Path) -> bool {
-    [LOCK, OLD_LOCK]
+    [LOCK_FILE, RETIRED_LOCK_FILE]
         .iter()
-        .any(|lock| std::fs::read(dir.join(lock)).is_ok_and(|bytes| bytes == NUMBERED))
+        .any(|lock| std::fs::read(dir.join(lock)).is_ok_and(|bytes| bytes == NUMBERED_MARK))
 }

@@ -5,7 +5,7 @@
 //! bit was flipped, in time proportional to the line's length. With more damage, the line is lost
 //! and counted. Must not write.
 
-use super::line::{Line, decode, parse};
+use super::line::{JournalLine, decode, parse_body};
 use std::ops::Range;
 
 /// The CRC-32 polynomial, lowest bit first.
@@ -15,15 +15,15 @@ const HEAD_BYTES: usize = 9;
 
 /// The lines of one file.
 #[derive(Default)]
-pub(super) struct Lines {
-    pub lines: Vec<Line>,
+pub(super) struct RepairedLines {
+    pub lines: Vec<JournalLine>,
     pub repaired: usize,
     pub lost: usize,
 }
 
 /// Parses the lines of `bytes` in order.
-pub(super) fn lines(bytes: &[u8]) -> Lines {
-    let mut lines = Lines::default();
+pub(super) fn parse_lines(bytes: &[u8]) -> RepairedLines {
+    let mut lines = RepairedLines::default();
     let (mut at, mut before) = (0, None);
     for line in bytes.split(|byte| *byte == b'\n') {
         let range = at..at + line.len();
@@ -37,16 +37,16 @@ pub(super) fn lines(bytes: &[u8]) -> Lines {
                 lines.lines.push(record);
                 None
             }
-            None => lines.add_damaged(bytes, before, range),
+            None => lines.add_repaired(bytes, before, range),
         };
     }
     lines
 }
 
-impl Lines {
+impl RepairedLines {
     /// Adds what can be repaired of a damaged line. `before` is the lost line directly before it,
     /// if any. Returns the line's range if the line is lost.
-    fn add_damaged(
+    fn add_repaired(
         &mut self,
         bytes: &[u8],
         before: Option<Range<usize>>,
@@ -57,7 +57,8 @@ impl Lines {
             self.repaired += 1;
             return None;
         }
-        let joined = before.and_then(|before| join(bytes.get(before)?, bytes.get(line.clone())?));
+        let joined =
+            before.and_then(|before| join_split_line(bytes.get(before)?, bytes.get(line.clone())?));
         if let Some(record) = joined {
             self.lines.push(record);
             self.repaired += 1;
@@ -70,7 +71,7 @@ impl Lines {
 }
 
 /// Repairs a line with one flipped bit, in the line itself or in an adjacent line end.
-fn repair(line: &[u8]) -> Option<Line> {
+fn repair(line: &[u8]) -> Option<JournalLine> {
     let (first, last) = (line.first()?, line.last()?);
     let is_line_end = |byte: &u8| (byte ^ b'\n').is_power_of_two();
     if is_line_end(first)
@@ -91,39 +92,43 @@ fn repair(line: &[u8]) -> Option<Line> {
         .map(|(a, b)| (a ^ b).count_ones())
         .sum();
     if flipped == 1 {
-        return parse(rest);
+        return parse_body(rest);
     }
     let says =
         u32::from_str_radix(std::str::from_utf8(head.get(..HEAD_BYTES - 1)?).ok()?, 16).ok()?;
-    let (index, bit) = flipped_bit(has ^ says, rest.len())?;
+    let (index, bit) = find_flipped_bit(has ^ says, rest.len())?;
     let mut copy = line.to_vec();
     *copy.get_mut(HEAD_BYTES + index)? ^= 1 << bit;
     decode(&copy)
 }
 
 /// Finds the byte and the bit whose flip changes the checksum of `length` bytes by `difference`.
-fn flipped_bit(difference: u32, length: usize) -> Option<(usize, u8)> {
+fn find_flipped_bit(difference: u32, length: usize) -> Option<(usize, u8)> {
     (0..8).find_map(|bit| {
-        let mut change = shifted(1 << bit);
+        let mut change = shift_by_byte(1 << bit);
         (0..length).rev().find_map(|index| {
             let found = (change == difference).then_some((index, bit));
-            change = shifted(change);
+            change = shift_by_byte(change);
             found
         })
     })
 }
 
 /// The checksum difference after one more byte.
-fn shifted(change: u32) -> u32 {
+fn shift_by_byte(change: u32) -> u32 {
     let [low, ..] = change.to_le_bytes();
-    change >> 8 ^ SHIFTED.get(usize::from(low)).copied().unwrap_or_default()
+    change >> 8
+        ^ SHIFT_TABLE
+            .get(usize::from(low))
+            .copied()
+            .unwrap_or_default()
 }
 
 /// Table of [`shift_by_byte`] for the lowest byte of the difference.
-const SHIFTED: [u32; 256] = shifted_bytes();
+const SHIFT_TABLE: [u32; 256] = build_shift_table();
 
 #[expect(clippy::indexing_slicing, reason = "at compile time")]
-const fn shifted_bytes() -> [u32; 256] {
+const fn build_shift_table() -> [u32; 256] {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -143,27 +148,27 @@ const fn shifted_bytes() -> [u32; 256] {
 }
 
 /// Restores a line that a flipped bit has split in two.
-fn join(first: &[u8], second: &[u8]) -> Option<Line> {
+fn join_split_line(first: &[u8], second: &[u8]) -> Option<JournalLine> {
     (0..8).find_map(|bit| decode(&[first, &[b'\n' ^ (1 << bit)], second].concat()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Record;
+    use super::super::JournalRecord;
     use super::super::line::encode;
     use super::*;
 
-    fn records(count: u64) -> Vec<Line> {
-        let record = |number| Record::Forgotten(format!("req_{number}"));
+    fn records(count: u64) -> Vec<JournalLine> {
+        let record = |number| JournalRecord::Forgotten(format!("req_{number}"));
         (0..count)
-            .map(|number| Line {
+            .map(|number| JournalLine {
                 number: Some(number),
                 record: record(number),
             })
             .collect()
     }
 
-    fn written(records: &[Line]) -> Vec<u8> {
+    fn written(records: &[JournalLine]) -> Vec<u8> {
         records
             .iter()
             .flat_map(|line| encode(&line.record, line.number.unwrap()).unwrap())
@@ -178,11 +183,11 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.clone();
                 damaged[index] ^= 1 << bit;
-                let Lines {
+                let RepairedLines {
                     lines: found,
                     repaired,
                     lost,
-                } = lines(&damaged);
+                } = parse_lines(&damaged);
                 assert_eq!((&found, lost), (&records, 0), "bit {bit} of byte {index}");
                 // The neighbour of another line end is redundant, so damage to it needs no repair.
                 assert!(
@@ -200,11 +205,11 @@ mod tests {
         let line = bytes.len() / 3;
         bytes[line / 2] ^= 1;
         bytes[line + line / 2] ^= 8;
-        let Lines {
+        let RepairedLines {
             lines: found,
             repaired,
             lost,
-        } = lines(&bytes);
+        } = parse_lines(&bytes);
         assert_eq!((found, repaired, lost), (records, 2, 0));
     }
 
@@ -214,16 +219,16 @@ mod tests {
         let mut bytes = written(&records);
         let middle = bytes.len() / 2;
         bytes[middle..middle + 4].fill(b'#');
-        let Lines {
+        let RepairedLines {
             lines: found,
             repaired,
             lost,
-        } = lines(&bytes);
+        } = parse_lines(&bytes);
         assert_eq!((found.len(), repaired, lost), (2, 0, 1));
         let garbage = b"garbage\n".repeat(10_000);
-        let Lines {
+        let RepairedLines {
             lines: found, lost, ..
-        } = lines(&garbage);
+        } = parse_lines(&garbage);
         assert_eq!((found.len(), lost), (0, 10_000));
     }
 }

@@ -4,10 +4,10 @@
 //! A test that must die, or must be unable to write, starts itself again in a separate process.
 
 use super::line::decode;
-use super::read::{Faults, read_journal};
+use super::read::{DamageCount, read_journal};
 use super::*;
 use crate::money::Micro;
-use crate::store::ledger::{Detail, Outcome};
+use crate::store::ledger::{EndingDetail, RequestOutcome};
 use crate::usage::Usage;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const SEGMENT: u64 = 1 << 20;
 const RESERVED: u64 = 1 << 16;
 
-fn ending(request: &str, outcome: Outcome) -> Ending {
+fn ending(request: &str, outcome: RequestOutcome) -> Ending {
     let plain = Ending::in_test(request, "acct_test", 1_800_000_000_000, outcome);
     let usage = Usage {
         input: 10_000,
@@ -27,7 +27,7 @@ fn ending(request: &str, outcome: Outcome) -> Ending {
     };
     Ending {
         paid: Micro::new(1_000_000),
-        detail: Detail {
+        detail: EndingDetail {
             usage,
             ..plain.detail
         },
@@ -35,20 +35,20 @@ fn ending(request: &str, outcome: Outcome) -> Ending {
     }
 }
 
-fn open(request: &str) -> Record {
-    Record::Open(ending(request, Outcome::Interrupted))
+fn open(request: &str) -> JournalRecord {
+    JournalRecord::Open(ending(request, RequestOutcome::Interrupted))
 }
 
-fn end(request: &str) -> Record {
-    Record::End(ending(request, Outcome::Completed))
+fn end(request: &str) -> JournalRecord {
+    JournalRecord::End(ending(request, RequestOutcome::Completed))
 }
 
 fn begin(data_dir: &Path) -> Journal {
-    Journal::begin(data_dir, SEGMENT, RESERVED).unwrap()
+    Journal::create(data_dir, SEGMENT, RESERVED).unwrap()
 }
 
 fn folder(data_dir: &Path, journal: &Journal) -> PathBuf {
-    data_dir.join("journal").join(journal.boot())
+    data_dir.join("journal").join(journal.instance_id())
 }
 
 fn length(path: &Path) -> u64 {
@@ -56,7 +56,7 @@ fn length(path: &Path) -> u64 {
 }
 
 /// Simulates a process that wrote `records` and died. Returns its directory.
-fn died_with(data_dir: &Path, records: &[Record]) -> PathBuf {
+fn died_with(data_dir: &Path, records: &[JournalRecord]) -> PathBuf {
     let journal = begin(data_dir);
     for record in records {
         journal.write(record).unwrap();
@@ -65,8 +65,8 @@ fn died_with(data_dir: &Path, records: &[Record]) -> PathBuf {
 }
 
 /// Claims the only orphaned journal.
-fn left(data_dir: &Path) -> Left {
-    let mut left = left_behind(data_dir).unwrap();
+fn left(data_dir: &Path) -> OrphanedJournal {
+    let mut left = claim_orphaned(data_dir).unwrap();
     assert_eq!(left.len(), 1);
     left.remove(0)
 }
@@ -76,7 +76,7 @@ fn told(endings: Vec<Ending>) -> Vec<(String, bool)> {
     let completed = |ending: Ending| {
         (
             ending.request_id,
-            ending.detail.outcome == Outcome::Completed,
+            ending.detail.outcome == RequestOutcome::Completed,
         )
     };
     let mut told: Vec<_> = endings.into_iter().map(completed).collect();
@@ -169,14 +169,14 @@ fn every_request_that_a_dead_process_knew_of_is_told_as_it_last_stood() {
     assert_eq!(unreadable, 0);
     left.remove(0).unwrap();
     assert!(!folder.exists() && !folder.with_extension("damaged").exists());
-    assert!(left_behind(dir.path()).unwrap().is_empty());
+    assert!(claim_orphaned(dir.path()).unwrap().is_empty());
 }
 
 #[test]
 fn a_record_comes_back_with_every_amount_and_count_that_was_written() {
     let dir = DataDir::new();
-    let written = ending("req_a", Outcome::ClientLeft);
-    died_with(dir.path(), &[Record::End(written.clone())]);
+    let written = ending("req_a", RequestOutcome::ClientLeft);
+    died_with(dir.path(), &[JournalRecord::End(written.clone())]);
     assert_eq!(left(dir.path()).endings().unwrap(), (vec![written], 0));
 }
 
@@ -208,15 +208,18 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     left.remove(unreadable).unwrap();
     let aside = folder.with_extension("damaged");
     assert!(!folder.exists() && aside.join("000001.log").exists());
-    assert!(!aside.join(LOCK).exists(), "it is not to be replayed again");
-    assert!(boots(dir.path()).unwrap().is_empty());
-    let kept = kept(dir.path()).unwrap();
+    assert!(
+        !aside.join(LOCK_FILE).exists(),
+        "it is not to be replayed again"
+    );
+    assert!(instance_ids(dir.path()).unwrap().is_empty());
+    let kept = read_requests(dir.path()).unwrap();
     assert_eq!(kept.len(), 2, "the audit sees what could be read");
     assert!(
         kept.iter()
             .all(|kept| !kept.is_living && kept.ended && kept.ending.paid == Micro::new(1_000_000))
     );
-    let damaged: Vec<_> = damaged(dir.path())
+    let damaged: Vec<_> = find_damaged(dir.path())
         .unwrap()
         .iter()
         .map(ToString::to_string)
@@ -277,7 +280,7 @@ fn a_last_line_that_was_cut_is_no_damage_and_one_cut_before_it_is() {
 
 /// The files of a journal, sorted by name.
 fn files(folder: &Path) -> Vec<PathBuf> {
-    log_files(folder).unwrap()
+    journal_files(folder).unwrap()
 }
 
 #[test]
@@ -295,13 +298,13 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
         std::fs::write(&log, lines.concat()).unwrap();
         read_journal(&folder).unwrap().faults
     };
-    let none = Faults::default();
+    let none = DamageCount::default();
     assert_eq!(found(&lines), none);
     for gone in 0..4 {
         let rest = [&lines[..gone], &lines[gone + 1..]].concat();
         assert_eq!(
             found(&rest),
-            Faults {
+            DamageCount {
                 missing_lines: 1,
                 ..none
             },
@@ -310,7 +313,7 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
     }
     assert_eq!(
         found(&[lines[0], lines[4]]),
-        Faults {
+        DamageCount {
             missing_lines: 3,
             ..none
         }
@@ -328,7 +331,7 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
     let (half, _) = lines[2].split_at(40);
     assert_eq!(
         found(&[lines[0], lines[1], half, "\n\n", lines[3], lines[4]]),
-        Faults { lost: 1, ..none }
+        DamageCount { lost: 1, ..none }
     );
     // The damaged journal is kept, and found from then on.
     found(&[lines[0], lines[2], lines[4]]);
@@ -336,7 +339,7 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
     let (endings, faults) = left.endings().unwrap();
     assert_eq!((endings.len(), faults), (2, 2));
     left.remove(faults).unwrap();
-    let damaged: Vec<_> = damaged(dir.path())
+    let damaged: Vec<_> = find_damaged(dir.path())
         .unwrap()
         .iter()
         .map(ToString::to_string)
@@ -351,14 +354,14 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
 fn a_file_that_is_gone_or_empty_is_missed() {
     let dir = DataDir::new();
     let bytes = encode(&end("req_1"), 1).unwrap().len() as u64;
-    let journal = Journal::begin(dir.path(), 2 * bytes, RESERVED).unwrap();
+    let journal = Journal::create(dir.path(), 2 * bytes, RESERVED).unwrap();
     let folder = folder(dir.path(), &journal);
     for request in ["req_1", "req_2", "req_3", "req_4", "req_5"] {
         journal.write(&end(request)).unwrap();
     }
-    assert!(damaged(dir.path()).unwrap().is_empty());
+    assert!(find_damaged(dir.path()).unwrap().is_empty());
     drop(journal);
-    assert!(damaged(dir.path()).unwrap().is_empty());
+    assert!(find_damaged(dir.path()).unwrap().is_empty());
     let logs = files(&folder);
     assert_eq!(logs.len(), 3);
     let faults = |change: &dyn Fn()| {
@@ -408,9 +411,9 @@ fn a_file_that_is_gone_or_empty_is_missed() {
 fn a_journal_of_a_version_before_lines_were_numbered_is_read() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[]);
-    std::fs::write(folder.join(LOCK), []).unwrap();
+    std::fs::write(folder.join(LOCK_FILE), []).unwrap();
     let log = folder.join("000001.log");
-    let old = |record: &Record| {
+    let old = |record: &JournalRecord| {
         let json = serde_json::to_string(record).unwrap();
         format!("\n{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
     };
@@ -534,7 +537,7 @@ fn fill_the_disk(dir: &Path) {
     let journal = begin(dir);
     let (log, reserve) = (
         folder(dir, &journal).join("000001.log"),
-        folder(dir, &journal).join(RESERVE),
+        folder(dir, &journal).join(RESERVE_FILE),
     );
     let room = |path: &Path| std::fs::metadata(path).unwrap().blocks();
     for request in ["req_1", "req_2", "req_3", "req_4"] {
@@ -544,7 +547,7 @@ fn fill_the_disk(dir: &Path) {
     // Leave room for a part of the next record.
     limit_files(Some(before.len() as u64 + 100));
     assert!(journal.write(&open("req_late")).is_err());
-    assert!(journal.is_short());
+    assert!(journal.is_degraded());
     assert_eq!(
         std::fs::read(&log).unwrap(),
         before,
@@ -562,14 +565,14 @@ fn fill_the_disk(dir: &Path) {
     );
 
     limit_files(None);
-    journal.recover();
+    journal.restore_reserve();
     assert!(
-        journal.is_short() && length(&reserve) > 0,
+        journal.is_degraded() && length(&reserve) > 0,
         "the ledger lacks what the reserve took"
     );
     drop(in_reserve);
-    journal.recover();
-    assert!(!journal.is_short());
+    journal.restore_reserve();
+    assert!(!journal.is_degraded());
     assert_eq!(length(&reserve), 0);
     journal.write(&end("req_4")).unwrap();
 
@@ -578,7 +581,7 @@ fn fill_the_disk(dir: &Path) {
     limit_files(Some(0));
     assert!(journal.write(&end("req_5")).is_err());
     assert!(journal.write(&open("req_late")).is_err());
-    assert!(journal.is_short());
+    assert!(journal.is_degraded());
     assert_eq!((length(&reserve), room(&reserve)), (0, set_aside));
     limit_files(None);
 }
@@ -593,13 +596,13 @@ fn a_reserve_that_finds_no_room_admits_nothing_and_one_that_does_is_room_indeed(
         eprintln!("this file system sets no room aside: nothing to see");
         return;
     }
-    let without = Journal::begin(dir.path(), SEGMENT, 1 << 62).unwrap();
-    assert!(without.is_short());
-    without.recover();
-    assert!(without.is_short());
+    let without = Journal::create(dir.path(), SEGMENT, 1 << 62).unwrap();
+    assert!(without.is_degraded());
+    without.restore_reserve();
+    assert!(without.is_degraded());
     let with = begin(dir.path());
-    assert!(!with.is_short());
-    let reserve = std::fs::metadata(folder(dir.path(), &with).join(RESERVE)).unwrap();
+    assert!(!with.is_degraded());
+    let reserve = std::fs::metadata(folder(dir.path(), &with).join(RESERVE_FILE)).unwrap();
     assert_eq!(reserve.len(), 0);
     assert!(reserve.blocks() * 512 >= RESERVED);
 }
@@ -609,10 +612,10 @@ fn a_file_is_full_at_its_size_and_goes_once_the_ledger_covers_it_whole() {
     let dir = DataDir::new();
     let record = end("req_1");
     let bytes = encode(&record, 1).unwrap().len() as u64;
-    let journal = Journal::begin(dir.path(), 2 * bytes, RESERVED).unwrap();
+    let journal = Journal::create(dir.path(), 2 * bytes, RESERVED).unwrap();
     let folder = folder(dir.path(), &journal);
     let files = || {
-        log_files(&folder)
+        journal_files(&folder)
             .unwrap()
             .iter()
             .map(|path| length(path) / bytes)
@@ -620,24 +623,24 @@ fn a_file_is_full_at_its_size_and_goes_once_the_ledger_covers_it_whole() {
     };
     let mut held: Vec<_> = (0..6).map(|_| journal.write(&record).unwrap()).collect();
     assert_eq!(files(), [2, 2, 2]);
-    journal.reap();
+    journal.remove_covered();
     assert_eq!(files(), [2, 2, 2], "the ledger lacks them all");
     held.remove(0);
-    journal.reap();
+    journal.remove_covered();
     assert_eq!(files(), [2, 2, 2], "half of the first is in the ledger");
     held.remove(0);
-    journal.reap();
+    journal.remove_covered();
     assert_eq!(files(), [2, 2], "all of the first is in the ledger");
-    held[0].keep();
+    held[0].keep_for_replay();
     held.clear();
-    journal.reap();
+    journal.remove_covered();
     assert_eq!(
         files(),
         [2, 2],
         "one is left to the next start, one is not full until more is written"
     );
     drop(journal.write(&record).unwrap());
-    journal.reap();
+    journal.remove_covered();
     assert_eq!(files(), [2, 1]);
     journal.close();
     assert_eq!(files(), [2, 1], "what is left to the next start stays");
@@ -655,7 +658,7 @@ fn a_journal_that_the_ledger_covers_whole_is_gone_with_its_process_and_no_other_
         1,
         "the ledger lacks it"
     );
-    held.keep();
+    held.keep_for_replay();
     drop(held);
     journal.close();
     assert_eq!(
@@ -666,16 +669,19 @@ fn a_journal_that_the_ledger_covers_whole_is_gone_with_its_process_and_no_other_
     let covered = begin(dir.path());
     drop(covered.write(&end("req_2")).unwrap());
     covered.close();
-    assert_eq!(boots(dir.path()).unwrap(), [journal.boot()]);
+    assert_eq!(instance_ids(dir.path()).unwrap(), [journal.instance_id()]);
 }
 
 #[test]
 fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     let dir = DataDir::new();
-    assert!(boots(dir.path()).unwrap().is_empty() && live_boots(dir.path()).unwrap().is_empty());
+    assert!(
+        instance_ids(dir.path()).unwrap().is_empty()
+            && live_instance_ids(dir.path()).unwrap().is_empty()
+    );
     let dead = died_with(dir.path(), &[end("req_1")]);
     let living = begin(dir.path());
-    let place = Place::begin(dir.path()).unwrap();
+    let place = InstanceDir::create(dir.path()).unwrap();
     // A journal that is being created, and a file that never was a journal.
     let unnamed = dir.path().join("journal/.0190");
     std::fs::create_dir(&unnamed).unwrap();
@@ -683,15 +689,15 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     std::fs::create_dir(dir.path().join("journal/lost+found")).unwrap();
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     assert_eq!(
-        boots(dir.path()).unwrap(),
-        [name(&dead), living.boot().into(), place.boot.clone()]
+        instance_ids(dir.path()).unwrap(),
+        [name(&dead), living.instance_id().into(), place.boot.clone()]
     );
     assert_eq!(
-        live_boots(dir.path()).unwrap(),
-        [living.boot().to_owned(), place.boot.clone()]
+        live_instance_ids(dir.path()).unwrap(),
+        [living.instance_id().to_owned(), place.boot.clone()]
     );
-    for taken in [living.boot(), place.boot.as_str()] {
-        let error = claim_left(&dir.path().join("journal").join(taken))
+    for taken in [living.instance_id(), place.boot.as_str()] {
+        let error = claim_journal(&dir.path().join("journal").join(taken))
             .err()
             .unwrap();
         assert!(
@@ -700,28 +706,28 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
         );
     }
     for other in ["journal/lost+found", "journal/none"] {
-        let error = claim_left(&dir.path().join(other)).err().unwrap();
+        let error = claim_journal(&dir.path().join(other)).err().unwrap();
         assert!(
             error.to_string().contains("not a journal folder"),
             "{error}"
         );
-        assert!(!dir.path().join(other).join(LOCK).exists());
+        assert!(!dir.path().join(other).join(LOCK_FILE).exists());
     }
     let claimed = left(dir.path());
     assert_eq!(claimed.dir, dead);
-    assert!(claim_left(&dead).is_err(), "it is claimed already");
+    assert!(claim_journal(&dead).is_err(), "it is claimed already");
     drop(claimed);
-    let claimed = claim_left(&dead).unwrap();
+    let claimed = claim_journal(&dead).unwrap();
     assert_eq!(
         (claimed.boot.clone(), claimed.endings().unwrap().0.len()),
         (name(&dead), 1)
     );
-    assert!(left_behind(dir.path()).unwrap().is_empty());
+    assert!(claim_orphaned(dir.path()).unwrap().is_empty());
     drop(claimed);
-    place.leave();
+    place.remove();
     assert_eq!(
-        boots(dir.path()).unwrap(),
-        [name(&dead), living.boot().into()]
+        instance_ids(dir.path()).unwrap(),
+        [name(&dead), living.instance_id().into()]
     );
 }
 
@@ -730,7 +736,7 @@ fn a_journal_is_the_operators_alone() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[end("req_1")]);
     let copied = tempfile::tempdir().unwrap();
-    copy(dir.path(), copied.path()).unwrap();
+    copy_journals(dir.path(), copied.path()).unwrap();
     for folder in [
         folder.clone(),
         copied
@@ -741,7 +747,10 @@ fn a_journal_is_the_operators_alone() {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&folder), 0o700);
         assert_eq!(
-            (mode(&folder.join("000001.log")), mode(&folder.join(LOCK))),
+            (
+                mode(&folder.join("000001.log")),
+                mode(&folder.join(LOCK_FILE))
+            ),
             (0o600, 0o600)
         );
     }
@@ -751,20 +760,20 @@ fn a_journal_is_the_operators_alone() {
 fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[open("req_1")]);
-    let reserve = folder.join(RESERVE);
+    let reserve = folder.join(RESERVE_FILE);
     let needed = encode(&end("req_1"), 1).unwrap();
     std::fs::write(&reserve, &needed).unwrap();
     let left = left(dir.path());
-    left.give_up_reserve();
+    left.remove_reserve();
     assert_eq!(std::fs::read(&reserve).unwrap(), needed);
     assert_eq!(
         told(left.endings().unwrap().0),
         expected(&[("req_1", true)])
     );
     std::fs::write(&reserve, []).unwrap();
-    left.give_up_reserve();
+    left.remove_reserve();
     assert!(!reserve.exists());
-    left.give_up_reserve();
+    left.remove_reserve();
     assert_eq!(
         told(left.endings().unwrap().0),
         expected(&[("req_1", false)])
@@ -775,20 +784,20 @@ fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
 fn a_copy_has_the_living_and_the_dead_and_a_needed_reserve() {
     let dir = DataDir::new();
     let dead = died_with(dir.path(), &[open("req_1"), open("req_2")]);
-    std::fs::write(dead.join(RESERVE), encode(&end("req_2"), 1).unwrap()).unwrap();
+    std::fs::write(dead.join(RESERVE_FILE), encode(&end("req_2"), 1).unwrap()).unwrap();
     let living = begin(dir.path());
     let held = living.write(&end("req_3")).unwrap();
     // The owner removes the file between the listing of the directory and the read.
     symlink("gone", dead.join("000002.log")).unwrap();
     let to = tempfile::tempdir().unwrap();
-    assert_eq!(copy(dir.path(), to.path()).unwrap(), 3);
+    assert_eq!(copy_journals(dir.path(), to.path()).unwrap(), 3);
     let of = |boot: &str| to.path().join("journal").join(boot);
     assert!(
-        !of(living.boot()).join(RESERVE).exists(),
+        !of(living.instance_id()).join(RESERVE_FILE).exists(),
         "room set aside is nothing to copy"
     );
     drop(held);
-    let endings = left_behind(to.path())
+    let endings = claim_orphaned(to.path())
         .unwrap()
         .iter()
         .flat_map(|left| left.endings().unwrap().0)
@@ -812,16 +821,16 @@ fn what_cannot_be_read_is_told_and_never_taken_for_nothing() {
     );
     std::fs::create_dir(folder.join("000003.log")).unwrap();
     assert!(left.endings().is_err());
-    assert!(kept(dir.path()).is_err());
+    assert!(read_requests(dir.path()).is_err());
     let to = tempfile::tempdir().unwrap();
-    assert!(copy(dir.path(), to.path()).is_err());
+    assert!(copy_journals(dir.path(), to.path()).is_err());
     assert!(
-        log_files(&folder.join("000001.log")).is_err(),
+        journal_files(&folder.join("000001.log")).is_err(),
         "a file is no folder"
     );
     left.remove(0).unwrap();
     assert!(
-        log_files(&folder).unwrap().is_empty(),
+        journal_files(&folder).unwrap().is_empty(),
         "a folder that its process just removed is in the ledger"
     );
 }
@@ -833,7 +842,7 @@ fn the_audit_sees_who_lives_and_what_still_runs() {
     let living = begin(dir.path());
     let held = living.write(&open("req_3")).unwrap();
     std::fs::write(dir.path().join("journal/note"), "not a journal").unwrap();
-    let mut all: Vec<_> = kept(dir.path()).unwrap();
+    let mut all: Vec<_> = read_requests(dir.path()).unwrap();
     all.sort_by(|one, other| one.ending.request_id.cmp(&other.ending.request_id));
     let all: Vec<_> = all
         .iter()
@@ -850,7 +859,7 @@ fn the_audit_sees_who_lives_and_what_still_runs() {
     let expected = [
         ("req_1", dead, false, true),
         ("req_2", dead, false, false),
-        ("req_3", living.boot(), true, false),
+        ("req_3", living.instance_id(), true, false),
     ];
     assert_eq!(all, expected);
     drop(held);

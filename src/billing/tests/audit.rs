@@ -2,7 +2,7 @@
 //! be avoided.
 
 use super::*;
-use crate::store::app::people::{Opened, Terms};
+use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::store::app::{AccountRow, AppDb, Role};
 use rusqlite::Connection;
 
@@ -23,17 +23,18 @@ fn books(dir: &Path) {
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
     for request in ["req_a", "req_b"] {
-        let opening = Opening {
+        let opening = HoldRequest {
             conversation: Some("talk".into()),
             ..opening(request)
         };
         let (hold, _) = billing.reserve(opening, &quote, false, NOW).unwrap();
-        hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+        hold.settle(usage, RequestOutcome::Completed, false, NOW)
+            .unwrap();
     }
     let (hold, _) = billing
         .reserve(opening("req_void"), &quote, false, NOW)
         .unwrap();
-    hold.release(Outcome::VendorError, NOW);
+    hold.release(RequestOutcome::VendorError, NOW);
     wait_for("all ends", || {
         billing.receipts(ACCOUNT, None, 9).unwrap().len() == 3
     });
@@ -53,7 +54,7 @@ fn books(dir: &Path) {
             .trial
             == Micro::ZERO
     });
-    billing.finish();
+    billing.shut_down();
 }
 
 /// The rules that the audit reports after `tamper`.
@@ -76,7 +77,7 @@ fn rules_after(tamper: &str) -> Vec<&'static str> {
 }
 
 fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
-    let verdict = verify::verify(&Ledger::open_to_audit(dir).unwrap(), dir, now_ms).unwrap();
+    let verdict = verify::verify(&Ledger::open_for_audit(dir).unwrap(), dir, now_ms).unwrap();
     let mut rules: Vec<_> = verdict
         .findings
         .iter()
@@ -301,14 +302,14 @@ fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
         assert!(tampered > 0, "{tamper}: there is nothing to change");
         assert_eq!(rules(dir.path(), NOW), ["sums"], "{tamper}");
         let billing = Billing::open(dir.path()).unwrap();
-        assert!(billing.rebuild_sums().unwrap() > 0, "{tamper}");
+        assert!(billing.rebuild_aggregates().unwrap() > 0, "{tamper}");
         assert_eq!(
             rules(dir.path(), NOW),
             Vec::<&str>::new(),
             "{tamper}: made anew"
         );
         assert_eq!(
-            billing.rebuild_sums().unwrap(),
+            billing.rebuild_aggregates().unwrap(),
             0,
             "nothing is left to be done"
         );
@@ -319,7 +320,8 @@ fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
 fn an_ending_that_stays_in_the_journal_or_is_told_otherwise_there() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
-    let done = |request, credits| Record::End(ending(request, Outcome::Completed, credits));
+    let done =
+        |request, credits| JournalRecord::End(ending(request, RequestOutcome::Completed, credits));
     let folder = die_with(dir.path(), &[done("req_late", 1)]);
     assert_eq!(
         rules(dir.path(), NOW + 60_000),
@@ -347,7 +349,10 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
         .execute_batch("INSERT INTO held VALUES ('boot_gone', 'acct_test', 1, 0, 0, 0)")
         .unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"], "a dead boot's");
-    let boot = journal::live_boots(dir.path()).unwrap().pop().unwrap();
+    let boot = journal::live_instance_ids(dir.path())
+        .unwrap()
+        .pop()
+        .unwrap();
     mirror
         .execute("UPDATE held SET boot = ?1, paid = 8499999", [&boot])
         .unwrap();
@@ -366,10 +371,14 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
     mirror.execute("DELETE FROM held", []).unwrap();
     die_with(
         dir.path(),
-        &[Record::Open(ending("req_open", Outcome::Interrupted, 0))],
+        &[JournalRecord::Open(ending(
+            "req_open",
+            RequestOutcome::Interrupted,
+            0,
+        ))],
     );
     assert_eq!(rules(dir.path(), NOW + 60_001), ["journal"]);
-    billing.finish();
+    billing.shut_down();
 }
 
 #[test]
@@ -377,7 +386,7 @@ fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
     // Stepwise: the housekeeping of a real gateway would remove the planted rows.
-    let billing = Billing::serve_by_hand(dir.path(), &Limits::default()).unwrap();
+    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
     let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
     ledger
         .execute_batch("INSERT INTO claim VALUES ('boot_gone', 'acct_test', 1, 0)")
@@ -388,10 +397,10 @@ fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
     mirror
         .execute(
             "INSERT INTO held VALUES (?1, 'acct_test', 8000000, 0, 0, 0)",
-            [billing.boot()],
+            [billing.instance_id()],
         )
         .unwrap();
-    let guest = journal::Place::begin(dir.path()).unwrap();
+    let guest = journal::InstanceDir::create(dir.path()).unwrap();
     ledger
         .execute(
             "INSERT INTO claim VALUES (?1, 'acct_test', 499999, 0)",
@@ -490,9 +499,9 @@ fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
     };
     let enter = |row: &AccountRow| {
         assert_eq!(
-            db.insert_account(row, None, None, &Terms::default())
+            db.insert_account(row, None, None, &SignUpTerms::default())
                 .unwrap(),
-            Opened::Done
+            OpenAccountOutcome::Done
         )
     };
     enter(&account("acct_test", None));
@@ -550,7 +559,7 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     );
     Billing::accept_ledger(dir.path()).unwrap();
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "accepted");
-    assert!(verify::verify_missing(dir.path()).unwrap().is_none());
+    assert!(verify::verify_missing_ledger(dir.path()).unwrap().is_none());
     let row = AccountRow {
         id: ACCOUNT.into(),
         email: "a@example.com".into(),
@@ -564,10 +573,10 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     let opened =
         AppDb::open(dir.path())
             .unwrap()
-            .insert_account(&row, None, None, &Terms::default());
-    assert_eq!(opened.unwrap(), Opened::Done);
+            .insert_account(&row, None, None, &SignUpTerms::default());
+    assert_eq!(opened.unwrap(), OpenAccountOutcome::Done);
     std::fs::remove_file(&ledger).unwrap();
-    let verdict = verify::verify_missing(dir.path()).unwrap().unwrap();
+    let verdict = verify::verify_missing_ledger(dir.path()).unwrap().unwrap();
     assert!(
         verdict.findings[0].message.contains("ledger.db is missing"),
         "{:?}",
@@ -588,8 +597,9 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
 fn a_journal_with_a_damaged_line_and_the_answer_that_it_ended() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
-    let done = |request: &str| Record::End(ending(request, Outcome::Completed, 1));
-    let opened = |request: &str| Record::Open(ending(request, Outcome::Interrupted, 0));
+    let done = |request: &str| JournalRecord::End(ending(request, RequestOutcome::Completed, 1));
+    let opened =
+        |request: &str| JournalRecord::Open(ending(request, RequestOutcome::Interrupted, 0));
     let folder = die_with(
         dir.path(),
         &[
@@ -615,7 +625,7 @@ fn a_journal_with_a_damaged_line_and_the_answer_that_it_ended() {
         "one flipped bit frees no answer"
     );
     assert!(!billing.was_debited(ACCOUNT, "req_more").unwrap());
-    billing.finish();
+    billing.shut_down();
     let verdict = billing.verify(NOW).unwrap();
     let found: Vec<_> = verdict
         .findings
@@ -651,7 +661,7 @@ fn a_running_gateway_under_load_is_sound_at_every_moment() {
                         output: 0,
                         ..usage
                     };
-                    hold.settle(tiny, Outcome::Completed, false, now_ms)
+                    hold.settle(tiny, RequestOutcome::Completed, false, now_ms)
                         .unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -664,5 +674,5 @@ fn a_running_gateway_under_load_is_sound_at_every_moment() {
             assert!(findings.is_empty(), "{findings:?}");
         }
     });
-    billing.finish();
+    billing.shut_down();
 }

@@ -15,7 +15,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
         ..Limits::default()
     };
     let billing = Billing::serve(&dir, &limits).unwrap();
-    billing.keep_prices(&[model()], NOW).unwrap();
+    billing.store_prices(&[model()], NOW).unwrap();
     account_with(&billing, 1_000_000);
     let (quote, usage) = one_credit();
     let quote = &quote;
@@ -32,7 +32,8 @@ fn a_copy_has_every_ending_from_before_it_began() {
                     let Ok((hold, _)) = billing.reserve(opening(&request), quote, true, NOW) else {
                         continue;
                     };
-                    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+                    hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                        .unwrap();
                     done.lock().unwrap().push(request);
                 }
             });
@@ -57,7 +58,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
         Billing::open(&dir).unwrap().backup(&copies[0].0).is_err(),
         "nothing is overwritten"
     );
-    billing.finish();
+    billing.shut_down();
     drop(billing);
     for (copy, before) in copies {
         let restored = Billing::serve(&copy, &limits).unwrap();
@@ -65,7 +66,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
         for request in &before {
             let receipt = restored.receipt(ACCOUNT, request).unwrap();
             assert!(
-                receipt.is_some_and(|receipt| receipt.detail.outcome == Outcome::Completed),
+                receipt.is_some_and(|receipt| receipt.detail.outcome == RequestOutcome::Completed),
                 "{request} is missing"
             );
         }
@@ -73,6 +74,6 @@ fn a_copy_has_every_ending_from_before_it_began() {
         assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
         assert!(verdict.debits >= before.len() as u64);
         assert_eq!(restored.balance(ACCOUNT, NOW).unwrap().held, Micro::ZERO);
-        restored.finish();
+        restored.shut_down();
     }
 }

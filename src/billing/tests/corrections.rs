@@ -1,13 +1,13 @@
 //! Tests of refunds and adjustments: bounded, once per reference, next to a serving gateway.
 
 use super::*;
-use crate::store::ledger::{Change, ChangeKind, Posted};
+use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 
 fn credits(text: &str) -> Micro {
     text.parse().unwrap()
 }
 
-fn refused(outcome: Result<Posted, StoreError>) -> String {
+fn refused(outcome: Result<PostingResult, StoreError>) -> String {
     match outcome {
         Err(
             StoreError::Refused(message)
@@ -27,7 +27,8 @@ fn debited(dir: &Path) -> (Billing, Billing) {
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
         .unwrap();
-    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .unwrap();
     wait_for("the debit", || {
         billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
     });
@@ -121,7 +122,8 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
     billing.grant(ACCOUNT, credits("5"), "g", 0).unwrap();
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, false, 0).unwrap();
-    hold.settle(usage, Outcome::Completed, false, 0).unwrap();
+    hold.settle(usage, RequestOutcome::Completed, false, 0)
+        .unwrap();
     wait_for("the debit", || {
         billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
     });
@@ -168,7 +170,8 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     refused(adjust("-8", "a1", "another mistake"));
     refused(adjust("-7", "a1", "a mistake"));
     assert_eq!(balance(&billing), "1 held 1 available 0");
-    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .unwrap();
     refused(adjust(
         "-0.000001",
         "a2",
@@ -246,7 +249,7 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         drop(old);
         let first = serving(dir.path());
         assert!(first.grant(ACCOUNT, credits("10"), "first", NOW).unwrap());
-        first.finish();
+        first.shut_down();
         let hashes = |billing: &Billing| -> Vec<_> {
             billing
                 .entries(ACCOUNT, None, 9)
@@ -285,8 +288,8 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         billing
             .adjust(ACCOUNT, credits("-1"), "a", "a mistake", NOW)
             .unwrap();
-        let (kind, amount) = (ChangeKind::TopUp, credits("2"));
-        let bought = Change {
+        let (kind, amount) = (BalanceChangeKind::TopUp, credits("2"));
+        let bought = BalanceChange {
             kind,
             reference: "t",
             account: ACCOUNT,
@@ -294,7 +297,7 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
             actor: Some("acct_root"),
             at_ms: NOW,
         };
-        assert!(billing.change(&bought).unwrap().is_new);
+        assert!(billing.post_change(&bought).unwrap().is_new);
         assert_eq!(balance(&billing), "11 held 0 available 11");
         assert_sound(&billing, 0);
     }

@@ -2,20 +2,20 @@
 //! moment, even during a commit of the ledger writer.
 
 use super::*;
-use crate::billing::bounds::{Bounds, Period};
-use crate::billing::rates::{Limited, Rates, Whose};
+use crate::billing::limits::{Period, RequestLimits};
+use crate::billing::rates::{LimitScope, RateLimitKind, RateQuota};
 
-fn within(request: &str, bounds: Bounds) -> Opening {
-    Opening {
+fn within(request: &str, bounds: RequestLimits) -> HoldRequest {
+    HoldRequest {
         bounds,
         ..opening(request)
     }
 }
 
-fn spending(limit: &str) -> Bounds {
-    Bounds {
+fn spending(limit: &str) -> RequestLimits {
+    RequestLimits {
         spend: Some(limit.parse().unwrap()),
-        ..Bounds::default()
+        ..RequestLimits::default()
     }
 }
 
@@ -37,7 +37,8 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
                 // becomes spent credit while the others run.
                 let (hold, _) = hold.ok()?;
                 if index.is_multiple_of(2) {
-                    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+                    hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                        .unwrap();
                     return Some(None);
                 }
                 Some(Some(hold))
@@ -55,10 +56,10 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
         .err()
         .unwrap();
     assert!(
-        matches!(refused, Refused::KeySpendLimit { free: Micro::ZERO }),
+        matches!(refused, ReserveError::KeySpendLimit { free: Micro::ZERO }),
         "{refused:?}"
     );
-    let other = Opening {
+    let other = HoldRequest {
         key_id: "key_2".into(),
         ..within("req_other", spending("10/day"))
     };
@@ -66,12 +67,12 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
         .reserve(other, quote, true, NOW)
         .unwrap()
         .0
-        .release(Outcome::VendorError, NOW);
+        .release(RequestOutcome::VendorError, NOW);
     drop(admitted);
     let free = billing.reserve(within("req_free", spending("10/day")), quote, true, NOW);
     assert!(free.is_ok(), "what was held and not spent is free again");
     drop(free);
-    billing.finish();
+    billing.shut_down();
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
         let (hold, _) = billing
             .reserve(opening(request), &quote, true, at_ms)
             .unwrap();
-        hold.settle(usage, Outcome::Completed, false, at_ms)
+        hold.settle(usage, RequestOutcome::Completed, false, at_ms)
             .unwrap();
     }
     let free = |billing: &Billing, limit: &str, now_ms| match billing.reserve(
@@ -98,12 +99,12 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
             hold.abandon();
             panic!("admitted under {limit}")
         }
-        Err(Refused::KeySpendLimit { free }) => free.get() / 1_000_000,
+        Err(ReserveError::KeySpendLimit { free }) => free.get() / 1_000_000,
         Err(other) => panic!("{other:?}"),
     };
     assert_eq!(free(&billing, "2/day", NOW), 0, "at once, settled or not");
     assert_eq!(free(&billing, "2.5/total", NOW), 0);
-    billing.finish();
+    billing.shut_down();
     drop(billing);
 
     let billing = serving(dir.path());
@@ -133,8 +134,8 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
             NOW + day,
         )
         .unwrap();
-    hold.release(Outcome::VendorError, NOW + day);
-    billing.finish();
+    hold.release(RequestOutcome::VendorError, NOW + day);
+    billing.shut_down();
 }
 
 #[test]
@@ -155,8 +156,8 @@ fn a_limit_that_leaves_less_than_was_asked_for_lowers_the_output_limit() {
         "{limit} for {}",
         hold.amount()
     );
-    hold.release(Outcome::VendorError, NOW);
-    billing.finish();
+    hold.release(RequestOutcome::VendorError, NOW);
+    billing.shut_down();
 }
 
 #[test]
@@ -165,32 +166,41 @@ fn what_a_request_asked_for_is_given_back_when_it_ends_but_for_the_request_itsel
     let billing = serving(dir.path());
     account_with(&billing, 100);
     let (quote, _) = one_credit();
-    let key = Rates {
+    let key = RateQuota {
         requests_per_minute: 3,
         tokens_per_minute: 1_000,
         concurrent: 1,
     };
-    let bounds = Bounds {
+    let bounds = RequestLimits {
         key,
         tokens: 1_000,
-        ..Bounds::default()
+        ..RequestLimits::default()
     };
     let ask = |request: &str| match billing.reserve(within(request, bounds), &quote, true, NOW) {
         Ok((hold, _)) => Ok(hold),
-        Err(Refused::Limited(wait)) => Err((wait.limited, wait.whose)),
+        Err(ReserveError::Limited(wait)) => Err((wait.limited, wait.whose)),
         Err(other) => panic!("{other:?}"),
     };
     for request in ["req_a", "req_b", "req_c"] {
         let hold = ask(request).unwrap();
-        assert_eq!(hold.meters().tokens.map(|meter| meter.remaining), Some(0));
-        assert_eq!(ask("req_x").err(), Some((Limited::Tokens, Whose::Key)));
-        hold.release(Outcome::VendorError, NOW);
+        assert_eq!(
+            hold.rate_limits().tokens.map(|meter| meter.remaining),
+            Some(0)
+        );
+        assert_eq!(
+            ask("req_x").err(),
+            Some((RateLimitKind::Tokens, LimitScope::Key))
+        );
+        hold.release(RequestOutcome::VendorError, NOW);
     }
-    assert_eq!(ask("req_d").err(), Some((Limited::Requests, Whose::Key)));
+    assert_eq!(
+        ask("req_d").err(),
+        Some((RateLimitKind::Requests, LimitScope::Key))
+    );
     assert_eq!(
         balance(&billing),
         "100 held 0 available 100",
         "a refused request holds nothing"
     );
-    billing.finish();
+    billing.shut_down();
 }

@@ -18,7 +18,8 @@ fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
     });
     let held = held.collect();
     let successor = std::thread::scope(|scope| {
-        let successor = scope.spawn(|| Billing::succeed(dir, &Limits::default()).unwrap());
+        let successor =
+            scope.spawn(|| Billing::serve_as_successor(dir, &Limits::default()).unwrap());
         wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
@@ -43,7 +44,8 @@ fn settle_all(holds: Vec<Hold>) {
     let (_, usage) = one_credit();
     for hold in holds {
         assert_eq!(
-            hold.settle(usage, Outcome::Completed, false, NOW).unwrap(),
+            hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                .unwrap(),
             Micro::new(1_000_000)
         );
     }
@@ -82,10 +84,10 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     let (_, usage) = one_credit();
     let half = Usage { output: 0, ..usage };
     held.remove(0)
-        .settle(half, Outcome::Completed, false, NOW)
+        .settle(half, RequestOutcome::Completed, false, NOW)
         .unwrap();
     wait_for("the first", || balance(&new) == "9.5 held 9 available 0.5");
-    held.remove(0).release(Outcome::VendorError, NOW);
+    held.remove(0).release(RequestOutcome::VendorError, NOW);
     wait_for("the second", || balance(&new) == "9.5 held 8 available 1.5");
     let late = admitted(&old, "late", 3);
     assert_eq!(
@@ -97,7 +99,7 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     settle_all(late);
     settle_all(held);
     settle_all(mine);
-    old.finish();
+    old.shut_down();
     wait_for("all", || {
         new.receipts(ACCOUNT, None, 100).unwrap().len() == 11
     });
@@ -112,7 +114,7 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     let (_, usage) = one_credit();
     // Its journal has the end of one request, which the ledger may or may not have.
     held.remove(0)
-        .settle(usage, Outcome::Completed, false, NOW)
+        .settle(usage, RequestOutcome::Completed, false, NOW)
         .unwrap();
     held.into_iter().for_each(Hold::abandon);
     drop(old);
@@ -126,7 +128,13 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
             .filter(|receipt| receipt.detail.outcome == outcome)
             .count()
     };
-    assert_eq!((of(Outcome::Completed), of(Outcome::Interrupted)), (1, 2));
+    assert_eq!(
+        (
+            of(RequestOutcome::Completed),
+            of(RequestOutcome::Interrupted)
+        ),
+        (1, 2)
+    );
     assert_sound(&new, 1);
 }
 
@@ -148,7 +156,8 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     let (quote, usage) = one_credit();
     let (held, _) = old.reserve(opening("req_old"), &quote, true, now).unwrap();
     let new = std::thread::scope(|scope| {
-        let successor = scope.spawn(|| Billing::succeed(dir.path(), &Limits::default()).unwrap());
+        let successor =
+            scope.spawn(|| Billing::serve_as_successor(dir.path(), &Limits::default()).unwrap());
         wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
@@ -163,7 +172,7 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
         Micro::new(1_000_000),
         "what is held stays until it resolves"
     );
-    held.settle(usage, Outcome::Completed, false, clock::now_ms())
+    held.settle(usage, RequestOutcome::Completed, false, clock::now_ms())
         .unwrap();
     wait_for("the debit", || {
         new.receipt(ACCOUNT, "req_old").unwrap().is_some()
@@ -182,15 +191,16 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
 #[test]
 fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
     let dir = tempfile::tempdir().unwrap();
-    let billing = Billing::serve_by_hand(dir.path(), &Limits::default()).unwrap();
-    billing.keep_prices(&[model()], NOW).unwrap();
+    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    billing.store_prices(&[model()], NOW).unwrap();
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, true, NOW)
         .unwrap();
     // The client has the last byte, and the ledger has nothing of the request yet.
-    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .unwrap();
     drop(billing);
     let operator = Billing::open(dir.path()).unwrap();
     let take = |credits: i64, reference: &str| {
@@ -337,7 +347,7 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     account_with(&billing, 3);
-    billing.0.ledger.hold_accounts_still();
+    billing.0.ledger.pause_account_checks();
     settle_all(admitted(&billing, "before", 1));
     wait_for("the ledger", || {
         billing.receipts(ACCOUNT, None, 10).unwrap().len() == 1

@@ -6,27 +6,27 @@
 //! body reaches the vendor).
 
 use super::fallback::Fallbacks;
-use super::header::Authorized;
-use super::keyed::{self, Keyed};
-use super::order::{self, Order, Sent};
+use super::header::HeaderAdmission;
+use super::idempotency_key::{self, IdempotencyOutcome};
+use super::outbound::{self, OutboundRequest, UpstreamRequest};
 use super::version_header;
 use crate::account::Principal;
 use crate::billing::pricing::Quote;
-use crate::billing::{Hold, Opening, Refused};
-use crate::catalog::Model;
+use crate::billing::{Hold, HoldRequest, ReserveError};
+use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::config::Settings;
-use crate::edge::context::{Call, Context, InFlight, Upstream};
+use crate::edge::context::{AdmittedRequest, InFlightGuard, RequestContext, Upstream};
+use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::intake::{self, BodyShare, Deadlines, ReceivedBody};
-use crate::edge::pool::{self, CpuSlot, CpuWorker};
-use crate::edge::reply::Reply;
+use crate::edge::response::UpstreamResponse;
 use crate::edge::shutdown::Shutdown;
-use crate::edge::turn::Turn;
-use crate::edge::{EdgeLimits, Gateway, rates};
-use crate::idempotency::{self, Answer, BodyHash};
+use crate::edge::turn::MeteredTurn;
+use crate::edge::{BodyLimits, Gateway, rate_limits};
+use crate::idempotency::{self, BodyHash, ReplayedResponse};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::request::{self, ConversationKey, Outline};
+use crate::protocol::request::{self, ConversationKey, RequestSummary};
 use crate::protocol::translate;
 use crate::usage::UsageBounds;
 use bytes::Bytes;
@@ -36,19 +36,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The operation that the path names.
-pub struct Asked {
+pub struct ApiOperation {
     pub surface: Protocol,
     pub path: &'static str,
     pub free: bool,
-    pub in_flight: InFlight,
+    pub in_flight: InFlightGuard,
 }
 
-pub enum Prepared {
-    Call(Box<Call>),
+pub enum PreparedRequest {
+    Call(Box<AdmittedRequest>),
     /// Number of input tokens, counted by the gateway because the model's vendor cannot count them.
     Count(u64),
     /// The earlier response under this idempotency key.
-    Replay(Answer),
+    Replay(ReplayedResponse),
 }
 
 /// Reads the body, finds the model and reserves credit.
@@ -64,13 +64,13 @@ pub async fn prepare(
     gateway: &Gateway,
     settings: &Arc<Settings>,
     session: &mut Session,
-    ctx: &Context,
+    ctx: &RequestContext,
     principal: Principal,
-    asked: Asked,
-    authorized: Authorized,
-) -> Result<Prepared, Failure> {
+    asked: ApiOperation,
+    authorized: HeaderAdmission,
+) -> Result<PreparedRequest, Failure> {
     let surface = asked.surface;
-    let Authorized {
+    let HeaderAdmission {
         mut share,
         arrival,
         has_credit,
@@ -80,7 +80,7 @@ pub async fn prepare(
         receive_body(gateway, settings, session, &mut share, &cpu).await?;
     let header = session.req_header();
     let read = slot.run(|| {
-        read(
+        parse_request(
             &asked,
             settings,
             &principal.account_id,
@@ -89,20 +89,20 @@ pub async fn prepare(
             &mut share,
         )
     })?;
-    let ReadRequest {
+    let ParsedRequest {
         body,
         body_hash,
         outline,
         conversation,
         count,
     } = read;
-    let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
-    let crosses = !model.passes(surface);
-    let is_local = !has_credit || is_counted_here(model, &asked);
+    let model = find_model(settings, &principal, &outline.model)?.select_variant(surface, &outline);
+    let crosses = !model.passes_through(surface);
+    let is_local = !has_credit || is_counted_locally(model, &asked);
     if is_local && let Some(count) = count {
-        return count.map(Prepared::Count);
+        return count.map(PreparedRequest::Count);
     }
-    let keyed = match keyed::begin(
+    let keyed = match idempotency_key::claim_key(
         gateway,
         settings,
         session,
@@ -113,12 +113,12 @@ pub async fn prepare(
     )
     .await?
     {
-        Keyed::Go(keyed) => keyed,
-        Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
+        IdempotencyOutcome::Go(keyed) => keyed,
+        IdempotencyOutcome::Replay(answer) => return Ok(PreparedRequest::Replay(answer)),
     };
-    let flags = flags(session, surface);
-    let order = Order {
-        turn: Turn::new(
+    let flags = preview_flags(session, surface);
+    let order = OutboundRequest {
+        turn: MeteredTurn::new(
             &gateway.turns,
             &principal.account_id,
             conversation,
@@ -137,35 +137,35 @@ pub async fn prepare(
         outline: &outline,
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
-        is_interleaved: order::is_interleaved(&flags),
+        is_interleaved: outbound::is_interleaved(&flags),
     };
     let version = version_header(session, settings);
-    let (previews, dropped) = order.previews(&flags);
-    order.bear(dropped.as_slice())?;
-    let slot = cpu.slot(pool::work_of(&order.body), session).await?;
+    let (previews, dropped) = order.filter_preview_flags(&flags);
+    order.reject_if_strict(dropped.as_slice())?;
+    let slot = cpu.slot(cpu_pool::work_of(&order.body), session).await?;
     // From here on, the request's hold counts it.
     drop(arrival);
-    let Fitted {
+    let ReservedRequest {
         hold,
         sent,
         fallbacks,
         usage_bounds,
     } = match asked.free {
-        true => {
-            Fitted::free(slot.run(|| share.during(order.tree_bytes(), || order.sent(None, None)))?)
-        }
+        true => ReservedRequest::without_hold(
+            slot.run(|| share.run_with_extra(order.tree_bytes(), || order.encode(None, None)))?,
+        ),
         false => {
             order
-                .fit(gateway, principal, &mut share, (&cpu, slot))
+                .reserve_and_clamp(gateway, principal, &mut share, (&cpu, slot))
                 .await?
         }
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
-    let again = order.again_without_thinking(&sent, false);
-    share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.as_deref()))?;
-    let voice = sent.voice(keyed.is_some());
+    let again = order.retry_without_reasoning(&sent, false);
+    share.grow_to(order.retained_bytes(&sent, again.is_some(), fallbacks.as_deref()))?;
+    let voice = sent.sequencer(keyed.is_some());
     let (path, version) = if crosses {
-        (translate::path(model.protocol()), None)
+        (translate::vendor_path(model.protocol()), None)
     } else {
         (asked.path, version)
     };
@@ -174,7 +174,7 @@ pub async fn prepare(
         version,
         previews,
         streams: sent.streams,
-        ..order.place(gateway, asked.free)
+        ..order.select_upstream(gateway, asked.free)
     };
     let (model, sent_bytes, is_drained) = (
         Arc::clone(model),
@@ -183,7 +183,7 @@ pub async fn prepare(
     );
     // With an idempotency key, the gateway reads the whole response even if the client has
     // disconnected.
-    let shared = intake::install(
+    let shared = intake::wrap_session(
         session,
         sent.body,
         share,
@@ -194,12 +194,12 @@ pub async fn prepare(
             Arc::clone(&gateway.shutdown),
         ),
     );
-    shared.set_keyed(keyed);
-    shared.expect(
-        model.hides_reasoning() || order.turn.is_doubtful(),
-        order.sign_of_life(voice),
+    shared.set_idempotency(keyed);
+    shared.set_response_expectations(
+        model.hides_reasoning() || order.turn.is_estimate_uncertain(),
+        order.keep_alive(voice),
     );
-    Ok(Prepared::Call(Box::new(Call {
+    Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
         settings: Arc::clone(settings),
         model,
         upstream,
@@ -210,7 +210,7 @@ pub async fn prepare(
         sent_bytes,
         stream: outline.stream,
         warnings: [sent.warnings, dropped.into_iter().collect()].concat(),
-        reply: Reply::new(
+        reply: UpstreamResponse::new(
             !order.outline.include_usage,
             order.outline.choices,
             sent.recall,
@@ -238,7 +238,7 @@ async fn receive_body(
     share: &mut BodyShare,
     cpu: &CpuWorker,
 ) -> Result<(ReceivedBody, Instant, CpuSlot), Failure> {
-    let limits = EdgeLimits::of(&settings.limits);
+    let limits = BodyLimits::from_limits(&settings.limits);
     let receive = async {
         let received = intake::read_body(session, share, &limits).await?;
         let body_read = Instant::now();
@@ -248,60 +248,64 @@ async fn receive_body(
     tokio::select! {
         biased;
         received = receive => received,
-        () = gateway.shutdown.cut_off() => {
+        () = gateway.shutdown.wait_for_cutoff() => {
             gateway.shutdown.count_cut();
-            Err(Failure::of(Kind::Draining))
+            Err(Failure::from_kind(Kind::Draining))
         }
     }
 }
 
 /// Whether the gateway counts the tokens of such a request itself. Responses vendors expect another
 /// body for counting than for generation, and endpoints with a custom path may have no counter.
-fn is_counted_here(model: &Model, asked: &Asked) -> bool {
+fn is_counted_locally(model: &CatalogModel, asked: &ApiOperation) -> bool {
     let surface = asked.surface;
-    !model.passes(surface) || surface == Protocol::Responses || !model.vendor.serves(asked.path)
+    !model.passes_through(surface)
+        || surface == Protocol::Responses
+        || !model.vendor.serves(asked.path)
 }
 
 /// The content of a body, independent of the model.
-struct ReadRequest {
+struct ParsedRequest {
     body: Bytes,
     /// Hash of the body, for requests that may have an idempotency key.
     body_hash: BodyHash,
-    outline: Outline,
+    outline: RequestSummary,
     conversation: ConversationKey,
     /// Number of input tokens, if the request asks for it.
     count: Option<Result<u64, Failure>>,
 }
 
-fn read(
-    asked: &Asked,
+fn parse_request(
+    asked: &ApiOperation,
     settings: &Settings,
     account_id: &str,
     header: &RequestHeader,
     received: ReceivedBody,
     share: &mut BodyShare,
-) -> Result<ReadRequest, Failure> {
-    let limits = EdgeLimits::of(&settings.limits);
-    let body = received.into_plain(&limits, share)?;
-    let outline = request::read_bounded(asked.surface, &body, settings.limits.body_values)?;
+) -> Result<ParsedRequest, Failure> {
+    let limits = BodyLimits::from_limits(&settings.limits);
+    let body = received.into_decoded(&limits, share)?;
+    let outline = request::read_summary_bounded(asked.surface, &body, settings.limits.body_values)?;
     let header = |name: &str| {
         header
             .headers
             .get(name)
             .and_then(|value| value.to_str().ok())
     };
-    let conversation = outline.conversation(account_id, header, &body);
+    let conversation = outline.conversation_key(account_id, header, &body);
     let body_hash = header("idempotency-key")
-        .map(|_| idempotency::hash(&body))
+        .map(|_| idempotency::hash_body(&body))
         .unwrap_or_default();
     let count = if asked.free {
-        Some(share.during(translate::tree_bytes(outline.values), || {
-            Ok(translate::count_tokens(asked.surface, &body))
-        })?)
+        Some(
+            share.run_with_extra(translate::document_bytes(outline.values), || {
+                Ok(translate::count_tokens(asked.surface, &body))
+            })?,
+        )
     } else {
         None
     };
-    Ok(ReadRequest {
+    Ok(ParsedRequest {
         body,
         body_hash,
         outline,
@@ -311,11 +315,11 @@ fn read(
 }
 
 /// Returns the model with this id or alias, if the key may use it. Keys are bound to ids.
-fn model<'a>(
+fn find_model<'a>(
     settings: &'a Settings,
     principal: &Principal,
     name: &str,
-) -> Result<&'a Arc<Model>, Failure> {
+) -> Result<&'a Arc<CatalogModel>, Failure> {
     let model = settings
         .catalog
         .find(name)
@@ -328,16 +332,16 @@ fn model<'a>(
 }
 
 /// A request whose largest possible cost is reserved.
-struct Fitted {
+struct ReservedRequest {
     hold: Option<Hold>,
-    sent: Sent,
+    sent: UpstreamRequest,
     fallbacks: Option<Box<Fallbacks>>,
     usage_bounds: UsageBounds,
 }
 
-impl Fitted {
+impl ReservedRequest {
     /// Wraps a free request, which needs no hold.
-    fn free(sent: Sent) -> Self {
+    fn without_hold(sent: UpstreamRequest) -> Self {
         Self {
             hold: None,
             sent,
@@ -347,45 +351,47 @@ impl Fitted {
     }
 }
 
-impl Order<'_> {
+impl OutboundRequest<'_> {
     /// Selects the vendor's endpoints, and the hash that chooses one of them. A token count has no
     /// prompt cache to reuse, so it needs no hash.
-    fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
+    fn select_upstream(&self, gateway: &Gateway, is_count: bool) -> Upstream {
         let key =
             (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
         Upstream {
             key,
-            ..Upstream::to(gateway.fleet.of(&self.model.vendor))
+            ..Upstream::new(gateway.fleet.pool_for(&self.model.vendor))
         }
     }
 
     /// Reserves the largest possible cost of the request, and lowers the output limit to what the
     /// account can pay. Counts the memory for its bodies before it waits.
-    async fn fit(
+    async fn reserve_and_clamp(
         &self,
         gateway: &Gateway,
         principal: Principal,
         share: &mut BodyShare,
         (cpu, slot): (&CpuWorker, CpuSlot),
-    ) -> Result<Fitted, Failure> {
+    ) -> Result<ReservedRequest, Failure> {
         let (priced, fallbacks) = slot.run(|| {
-            let priced = share.during(self.tree_bytes(), || self.priced())?;
-            let fallbacks = Fallbacks::of(self, &principal, &priced.quote);
+            let priced = share.run_with_extra(self.tree_bytes(), || self.encode_and_quote())?;
+            let fallbacks = Fallbacks::from_request(self, &principal, &priced.quote);
             Ok::<_, Failure>((priced, fallbacks))
         })?;
         let lowered = |priced, limit| {
-            cpu.run_admitted(pool::work_of(&self.body), || self.lowered(priced, limit))
+            cpu.run_admitted(cpu_pool::work_of(&self.body), || {
+                self.clamp_output(priced, limit)
+            })
         };
         if let Some((fallbacks, dearest)) = fallbacks {
-            share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)))?;
+            share.grow_to(self.retained_bytes(&priced.sent, true, Some(&fallbacks)))?;
             // Reserve the whole output limit: the gateway does not shorten a response for the sake
             // of a fallback model that may never be used.
             match self.reserve(gateway, cpu, &principal, &dearest, true).await {
                 Ok((hold, limit)) => {
-                    let fallbacks = Some(fallbacks.within(limit));
+                    let fallbacks = Some(fallbacks.with_output_limit(limit));
                     let usage_bounds = priced.quote.usage_bounds(limit);
                     let sent = lowered(priced, limit)?;
-                    return Ok(Fitted {
+                    return Ok(ReservedRequest {
                         hold: Some(hold),
                         sent,
                         fallbacks,
@@ -395,19 +401,19 @@ impl Order<'_> {
                 // An account that can pay for the requested model gets that model, without
                 // fallbacks.
                 Err(
-                    Refused::Insufficient { .. }
-                    | Refused::KeySpendLimit { .. }
-                    | Refused::TrialExpired,
+                    ReserveError::Insufficient { .. }
+                    | ReserveError::KeySpendLimit { .. }
+                    | ReserveError::TrialExpired,
                 ) => {}
-                Err(refused) => return Err(refusal(self.surface, &refused)),
+                Err(refused) => return Err(refusal_failure(self.surface, &refused)),
             }
         }
         let reserved = self
             .reserve(gateway, cpu, &principal, &priced.quote, self.strict)
             .await;
-        let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
+        let (hold, limit) = reserved.map_err(|refused| refusal_failure(self.surface, &refused))?;
         let usage_bounds = priced.quote.usage_bounds(limit);
-        Ok(Fitted {
+        Ok(ReservedRequest {
             hold: Some(hold),
             sent: lowered(priced, limit)?,
             fallbacks: None,
@@ -423,16 +429,16 @@ impl Order<'_> {
         principal: &Principal,
         quote: &Quote,
         exact: bool,
-    ) -> Result<(Hold, u64), Refused> {
+    ) -> Result<(Hold, u64), ReserveError> {
         let may_use = || {
             let input =
                 translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
         };
-        let bounds = cpu.run_admitted(pool::work_of(&self.body), || {
-            rates::bounds(self.settings, principal, may_use)
+        let bounds = cpu.run_admitted(cpu_pool::work_of(&self.body), || {
+            rate_limits::bounds(self.settings, principal, may_use)
         });
-        let opening = Opening {
+        let opening = HoldRequest {
             request_id: self.request_id.to_owned(),
             account: Arc::clone(&principal.account_id),
             key_id: Arc::clone(&principal.key_id),
@@ -450,15 +456,20 @@ impl Order<'_> {
 
     /// Returns the memory for the JSON document of the body, if one is built.
     fn tree_bytes(&self) -> u64 {
-        if self.is_passed_on_unchanged() {
+        if self.is_unmodified_passthrough() {
             0
         } else {
-            translate::tree_bytes(self.outline.values)
+            translate::document_bytes(self.outline.values)
         }
     }
 
     /// Returns the number of bytes that the request keeps until it is answered.
-    fn kept_bytes(&self, sent: &Sent, has_again: bool, fallbacks: Option<&Fallbacks>) -> u64 {
+    fn retained_bytes(
+        &self,
+        sent: &UpstreamRequest,
+        has_again: bool,
+        fallbacks: Option<&Fallbacks>,
+    ) -> u64 {
         // The gateway encodes a retry from the client's body. Encoded for another model, the
         // request is about as long.
         let client = if has_again || fallbacks.is_some() {
@@ -466,35 +477,37 @@ impl Order<'_> {
         } else {
             0
         };
-        let instead = fallbacks.map_or(0, |fallbacks| fallbacks.kept_bytes().max(sent.body.len()));
+        let instead = fallbacks.map_or(0, |fallbacks| {
+            fallbacks.retained_bytes().max(sent.body.len())
+        });
         (sent.body.len() + client + instead) as u64
     }
 }
 
-pub(super) fn refusal(surface: Protocol, refused: &Refused) -> Failure {
+pub(super) fn refusal_failure(surface: Protocol, refused: &ReserveError) -> Failure {
     match refused {
-        Refused::Insufficient { available, needed } => Failure::new(
+        ReserveError::Insufficient { available, needed } => Failure::new(
             Kind::InsufficientCredits,
             format!(
                 "Insufficient credits: {available} available, at least {needed} needed for this request."
             ),
         ),
-        Refused::TrialExpired => Failure::of(Kind::TrialExpired),
-        Refused::KeySpendLimit { free } => Failure::new(
+        ReserveError::TrialExpired => Failure::from_kind(Kind::TrialExpired),
+        ReserveError::KeySpendLimit { free } => Failure::new(
             Kind::KeySpendLimit,
             format!(
                 "This key has reached its spend limit: {free} credits are left of it, too few for this request."
             ),
         ),
-        Refused::Limited(wait) => rates::refusal(surface, wait, clock::now_ms()),
-        Refused::TooManyOpen { limit } => Failure::new(
+        ReserveError::Limited(wait) => rate_limits::limit_failure(surface, wait, clock::now_ms()),
+        ReserveError::TooManyOpen { limit } => Failure::new(
             Kind::TooManyOpen,
             format!("This account has {limit} requests in flight, its limit."),
         ),
-        Refused::Busy => Failure::of(Kind::Overloaded),
-        Refused::Unavailable(why) => {
+        ReserveError::Busy => Failure::from_kind(Kind::Overloaded),
+        ReserveError::Unavailable(why) => {
             log::error!("hold credit: {why}");
-            Failure::of(Kind::LedgerUnavailable)
+            Failure::from_kind(Kind::LedgerUnavailable)
         }
     }
 }
@@ -521,7 +534,7 @@ fn deadlines(
 }
 
 /// Returns the preview flags of the messages protocol, including unknown ones.
-fn flags(session: &Session, surface: Protocol) -> Vec<String> {
+fn preview_flags(session: &Session, surface: Protocol) -> Vec<String> {
     if surface != Protocol::Messages {
         return Vec::new();
     }

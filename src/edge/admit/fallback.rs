@@ -5,20 +5,20 @@
 //! A request that a model gets unchanged is encoded only then, from the client's body. This file
 //! must not decide that a model has failed: `edge/upstream/attempts.rs` does.
 
-use super::order::{self, Order, Priced};
+use super::outbound::{self, OutboundRequest, QuotedRequest};
 use crate::account::Principal;
 use crate::billing::pricing::Quote;
-use crate::catalog::Model;
+use crate::catalog::CatalogModel;
 use crate::config::Settings;
-use crate::edge::context::{Call, Upstream};
-use crate::edge::pool;
-use crate::edge::turn::Turn;
+use crate::edge::context::{AdmittedRequest, Upstream};
+use crate::edge::cpu_pool;
+use crate::edge::turn::MeteredTurn;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::protocol::request::Outline;
+use crate::protocol::request::RequestSummary;
 use crate::protocol::translate;
 use crate::telemetry::METRICS;
-use crate::upstreams::Fleet;
+use crate::upstreams::EndpointRegistry;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// What the gateway keeps to try other models.
 pub struct Fallbacks {
     /// Models that were not tried yet.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingFallback>,
     /// Why the requested model did not answer, once another model is tried.
     failure: Option<Failure>,
     /// Output limit that the hold covers.
@@ -36,24 +36,24 @@ pub struct Fallbacks {
     surface: Protocol,
     /// Body of the client's request.
     body: Bytes,
-    outline: Outline,
-    turn: Turn,
+    outline: RequestSummary,
+    turn: MeteredTurn,
     account_id: Arc<str>,
     request_id: String,
 }
 
-struct Waiting {
-    model: Arc<Model>,
+struct PendingFallback {
+    model: Arc<CatalogModel>,
     /// The request encoded for the model, if the quote needed that.
-    priced: Option<Priced>,
+    priced: Option<QuotedRequest>,
 }
 
 impl Fallbacks {
-    /// Returns the models that could answer `order` as well, and the quote of the most expensive of
-    /// all. A strict caller gets only the model it named. Models that the key may not use, and
-    /// models for which the request cannot be encoded, are left out.
-    pub(super) fn of(
-        order: &Order<'_>,
+    /// Returns the models that could answer `outbound_request` as well, and the quote of the most
+    /// expensive of all. A strict caller gets only the model it named. Models that the key may not
+    /// use, and models for which the request cannot be encoded, are left out.
+    pub(super) fn from_request(
+        order: &OutboundRequest<'_>,
         principal: &Principal,
         own: &Quote,
     ) -> Option<(Box<Self>, Quote)> {
@@ -67,10 +67,10 @@ impl Fallbacks {
             .filter(|id| principal.settings.allows(id));
         let (mut waiting, mut quote) = (VecDeque::new(), own.clone());
         for model in allowed.filter_map(|id| order.settings.catalog.by_id(id)) {
-            let model = model.door(order.surface, order.outline);
-            if let Ok((other, priced)) = quoted(&order.of(model)) {
-                quote = quote.or(other.within(model.max_output_tokens));
-                waiting.push_back(Waiting {
+            let model = model.select_variant(order.surface, order.outline);
+            if let Ok((other, priced)) = quote_fallback(&order.for_model(model)) {
+                quote = quote.with_alternative(other.with_output_limit(model.max_output_tokens));
+                waiting.push_back(PendingFallback {
                     model: Arc::clone(model),
                     priced,
                 });
@@ -96,7 +96,7 @@ impl Fallbacks {
     }
 
     /// Sets the output limit that the hold covers.
-    pub(super) fn within(mut self: Box<Self>, limit: u64) -> Box<Self> {
+    pub(super) fn with_output_limit(mut self: Box<Self>, limit: u64) -> Box<Self> {
         self.limit = limit;
         self
     }
@@ -113,12 +113,12 @@ impl Fallbacks {
     }
 
     /// Whether another model is left.
-    pub fn are_left(&self) -> bool {
+    pub fn has_remaining(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Returns the number of bytes of the bodies that wait for their model's turn.
-    pub(super) fn kept_bytes(&self) -> usize {
+    pub(super) fn retained_bytes(&self) -> usize {
         self.waiting
             .iter()
             .filter_map(|waiting| waiting.priced.as_ref())
@@ -127,12 +127,16 @@ impl Fallbacks {
     }
 
     /// Returns why the requested model did not answer. `None` while that model is in use.
-    pub fn instead_of(&self) -> Option<&Failure> {
+    pub fn original_failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
 
-    fn order<'a>(&'a self, settings: &'a Settings, model: &'a Arc<Model>) -> Order<'a> {
-        Order {
+    fn outbound_request<'a>(
+        &'a self,
+        settings: &'a Settings,
+        model: &'a Arc<CatalogModel>,
+    ) -> OutboundRequest<'a> {
+        OutboundRequest {
             turn: self.turn.with_model(model),
             settings,
             surface: self.surface,
@@ -142,36 +146,36 @@ impl Fallbacks {
             outline: &self.outline,
             request_id: &self.request_id,
             account_id: Arc::clone(&self.account_id),
-            is_interleaved: order::is_interleaved(&self.flags),
+            is_interleaved: outbound::is_interleaved(&self.flags),
         }
     }
 }
 
 /// Quotes the request for this model. A request that is passed on unchanged need not be encoded for
 /// that.
-fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
-    if order.is_passed_on_unchanged() {
+fn quote_fallback(order: &OutboundRequest<'_>) -> Result<(Quote, Option<QuotedRequest>), Failure> {
+    if order.is_unmodified_passthrough() {
         return Ok((
             order.quote(
                 order.outline,
-                order.outline.features.content.text_bytes_max(),
+                order.outline.features.content.max_text_bytes(),
             )?,
             None,
         ));
     }
-    let priced = order.priced()?;
+    let priced = order.encode_and_quote()?;
     Ok((priced.quote.clone(), Some(priced)))
 }
 
 /// Replaces the request with the request for the next model: its body, its endpoints and its price.
 /// Returns false if no model is left.
-pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
+pub fn select_next_fallback(fleet: &EndpointRegistry, call: &mut AdmittedRequest) -> bool {
     let Some(mut fallbacks) = call.fallbacks.take() else {
         return false;
     };
     fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
     while let Some(next) = fallbacks.waiting.pop_front() {
-        if ask(fleet, call, &fallbacks, next) {
+        if switch_to_fallback(fleet, call, &fallbacks, next) {
             call.fallbacks = Some(fallbacks);
             return true;
         }
@@ -179,31 +183,36 @@ pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
     false
 }
 
-fn ask(
-    fleet: &Fleet,
-    call: &mut Call,
+fn switch_to_fallback(
+    fleet: &EndpointRegistry,
+    call: &mut AdmittedRequest,
     fallbacks: &Fallbacks,
-    Waiting { model, priced }: Waiting,
+    PendingFallback { model, priced }: PendingFallback,
 ) -> bool {
     let settings = Arc::clone(&call.settings);
-    let order = fallbacks.order(&settings, &model);
+    let order = fallbacks.outbound_request(&settings, &model);
     // Admission has encoded it once, so this succeeds.
-    let work = pool::work_of(&fallbacks.body);
-    let Ok(priced) = priced.map_or_else(|| call.cpu.run_admitted(work, || order.priced()), Ok)
-    else {
+    let work = cpu_pool::work_of(&fallbacks.body);
+    let Ok(priced) = priced.map_or_else(
+        || call.cpu.run_admitted(work, || order.encode_and_quote()),
+        Ok,
+    ) else {
         return false;
     };
     let service = priced.quote.service;
     let limit = fallbacks.limit.min(model.max_output_tokens);
     let usage_bounds = priced.quote.usage_bounds(limit);
-    let Ok(sent) = call.cpu.run_admitted(work, || order.lowered(priced, limit)) else {
+    let Ok(sent) = call
+        .cpu
+        .run_admitted(work, || order.clamp_output(priced, limit))
+    else {
         return false;
     };
-    let (previews, dropped) = order.previews(&fallbacks.flags);
-    let crosses = !model.passes(fallbacks.surface);
-    call.again = order.again_without_thinking(&sent, true);
+    let (previews, dropped) = order.filter_preview_flags(&fallbacks.flags);
+    let crosses = !model.passes_through(fallbacks.surface);
+    call.again = order.retry_without_reasoning(&sent, true);
     call.upstream = Upstream {
-        path: translate::path(model.protocol()),
+        path: translate::vendor_path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
         streams: sent.streams,
@@ -213,7 +222,7 @@ fn ask(
             .then(|| order.turn.conversation().as_u64()),
         sent: call.upstream.sent,
         before: call.upstream.before + call.upstream.tried.len(),
-        ..Upstream::to(fleet.of(&model.vendor))
+        ..Upstream::new(fleet.pool_for(&model.vendor))
     };
     METRICS
         .fallbacks
@@ -224,15 +233,15 @@ fn ask(
     call.warnings.push(format!("fallback:{}", model.id));
     call.sent_bytes = sent.body.len();
     call.shared.set_body(sent.body);
-    call.reply.begin_anew(sent.recall);
+    call.reply.reset_for_fallback(sent.recall);
     let voice = call
         .reply
-        .voice()
+        .sequencer()
         .cloned()
-        .filter(|_| !call.shared.is_keyed());
-    call.shared.expect(
-        model.hides_reasoning() || order.turn.is_doubtful(),
-        order.sign_of_life(voice),
+        .filter(|_| !call.shared.has_idempotency());
+    call.shared.set_response_expectations(
+        model.hides_reasoning() || order.turn.is_estimate_uncertain(),
+        order.keep_alive(voice),
     );
     call.turn = order.turn.clone();
     if let Some(hold) = &mut call.hold {

@@ -4,18 +4,18 @@
 //! This file must not read a body or reserve credit: `admit/call.rs` repeats these checks once the
 //! price is known.
 
-use super::call::{Asked, refusal};
-use super::keyed;
+use super::call::{ApiOperation, refusal_failure};
+use super::idempotency_key;
 use crate::account::Principal;
-use crate::billing::bounds::Bounds;
-use crate::billing::holds::Asker;
+use crate::billing::holds::Payer;
+use crate::billing::limits::RequestLimits;
 use crate::billing::rates::FreeUse;
-use crate::billing::{Arriving, Refused, pricing};
+use crate::billing::{PendingRequests, ReserveError, pricing};
 use crate::clock;
 use crate::config::Settings;
-use crate::edge::activity::Arrival;
+use crate::edge::activity::PendingAdmission;
 use crate::edge::intake::{self, BodyHolders, BodyShare};
-use crate::edge::{EdgeLimits, Gateway, connections, free_rates, rates};
+use crate::edge::{BodyLimits, Gateway, connections, free_rate_limits, rate_limits};
 use crate::money::Micro;
 use crate::protocol::failure::Failure;
 use pingora::proxy::Session;
@@ -24,14 +24,14 @@ use std::sync::Arc;
 /// With a shared store, the gateway checks limits and credit there on the header only if the body
 /// is longer than this, in bytes. For a shorter body the admission follows at once and gives the
 /// same result.
-const SHORT_BODY_BYTES: u64 = 65_536;
+const MAX_SHORT_BODY_BYTES: u64 = 65_536;
 
 /// A request whose header has passed, so that its body may be read.
-pub struct Authorized {
+pub struct HeaderAdmission {
     /// Memory share of its body.
     pub share: BodyShare,
     /// Counts the request for its key and account until it holds credit.
-    pub arrival: Arrival,
+    pub arrival: PendingAdmission,
     /// Whether the account can pay for the cheapest request.
     pub has_credit: bool,
 }
@@ -47,45 +47,45 @@ pub async fn authorize(
     settings: &Settings,
     session: &Session,
     principal: &Principal,
-    asked: &Asked,
-) -> Result<Authorized, Failure> {
+    asked: &ApiOperation,
+) -> Result<HeaderAdmission, Failure> {
     match asked.free {
-        true => free_rates::take(gateway, settings, principal, FreeUse::Count)?,
-        false => free_rates::check(gateway, settings, principal, FreeUse::Refused)?,
+        true => free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Count)?,
+        false => free_rate_limits::check(gateway, settings, principal, FreeUse::Refused)?,
     }
-    let limits = EdgeLimits::of(&settings.limits);
+    let limits = BodyLimits::from_limits(&settings.limits);
     let account = gateway.activity.get(&principal.account_id);
     let holders = BodyHolders {
         process: Arc::clone(&gateway.body_bytes),
         account: Arc::clone(&account.body_bytes),
-        connection: connections::body_bytes(session.digest()),
+        connection: connections::body_byte_counter(session.digest()),
     };
     let share = BodyShare::new(holders, &limits);
-    let announced = intake::announced_bytes(session);
+    let announced = intake::declared_body_bytes(session);
     match announced {
         Some(bytes) if bytes > limits.body_bytes => {
             return Err(Failure::body_too_large(limits.body_bytes));
         }
-        Some(bytes) => share.check_announced(bytes)?,
+        Some(bytes) => share.check_declared(bytes)?,
         None => {}
     }
-    let arrival = Arrival::enter(account, gateway.activity.get(&principal.key_id));
+    let arrival = PendingAdmission::enter(account, gateway.activity.get(&principal.key_id));
     let checked = check(gateway, settings, principal, asked, &arrival, announced).await;
     let has_credit = match checked {
         Ok(()) => true,
         Err(
-            Refused::Insufficient { .. }
-            | Refused::TrialExpired
-            | Refused::KeySpendLimit { .. }
-            | Refused::Unavailable(_),
+            ReserveError::Insufficient { .. }
+            | ReserveError::TrialExpired
+            | ReserveError::KeySpendLimit { .. }
+            | ReserveError::Unavailable(_),
         ) if asked.free => false,
-        Err(refused) if keyed::is_known(gateway, session, asked, principal).await? => {
+        Err(refused) if idempotency_key::is_known(gateway, session, asked, principal).await? => {
             log::debug!("read a body for a stored answer: {refused:?}");
             false
         }
-        Err(refused) => return Err(refusal(asked.surface, &refused)),
+        Err(refused) => return Err(refusal_failure(asked.surface, &refused)),
     };
-    Ok(Authorized {
+    Ok(HeaderAdmission {
         share,
         arrival,
         has_credit,
@@ -98,43 +98,43 @@ async fn check(
     gateway: &Gateway,
     settings: &Settings,
     principal: &Principal,
-    asked: &Asked,
-    arrival: &Arrival,
+    asked: &ApiOperation,
+    arrival: &PendingAdmission,
     announced: Option<u64>,
-) -> Result<(), Refused> {
+) -> Result<(), ReserveError> {
     let bounds = match asked.free {
-        true => Bounds {
+        true => RequestLimits {
             spend: principal.settings.spend_limit,
-            ..Bounds::default()
+            ..RequestLimits::default()
         },
-        false => rates::bounds(settings, principal, || 0),
+        false => rate_limits::bounds(settings, principal, || 0),
     };
-    let asker = Asker {
+    let asker = Payer {
         account: &principal.account_id,
         key: &principal.key_id,
         bounds: &bounds,
     };
-    let Arriving { of_account, .. } = arrival.others();
+    let PendingRequests { of_account, .. } = arrival.others();
     let most_open = settings.limits.open_requests_per_account;
     if of_account >= most_open {
-        return Err(Refused::TooManyOpen { limit: most_open });
+        return Err(ReserveError::TooManyOpen { limit: most_open });
     }
-    let is_short = announced.is_some_and(|bytes| bytes <= SHORT_BODY_BYTES);
-    if gateway.billing.asks_sidecar() && is_short && !asked.free {
+    let is_short = announced.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
+    if gateway.billing.has_receipts_in_sidecar() && is_short && !asked.free {
         return Ok(());
     }
-    let least = || least_cost(settings);
+    let least = || min_cost(settings);
     gateway
         .billing
-        .check(&asker, arrival.others(), &least, clock::now_ms())
+        .authorize(&asker, arrival.others(), &least, clock::now_ms())
         .await
 }
 
 /// Returns the cost of the cheapest request of any model: one token in and one token out.
-fn least_cost(settings: &Settings) -> Micro {
+fn min_cost(settings: &Settings) -> Micro {
     let models = settings.catalog.models().iter();
     models
-        .map(|model| pricing::least_cost(&model.price))
+        .map(|model| pricing::min_cost(&model.price))
         .min()
         .unwrap_or_default()
 }

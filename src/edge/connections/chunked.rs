@@ -20,7 +20,7 @@ const FREE_BYTES_PER_CHUNK: i64 = 16;
 
 /// Position of the parser in the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum ChunkState {
     Size {
         digits: u8,
     },
@@ -43,7 +43,7 @@ enum State {
 /// Parser for the chunked body of one request.
 #[derive(Debug)]
 pub struct ChunkParser {
-    state: State,
+    state: ChunkState,
     /// Chunk size parsed so far, then number of data bytes that are still missing.
     left: u64,
     trailer_bytes: u16,
@@ -53,7 +53,7 @@ pub struct ChunkParser {
 impl ChunkParser {
     pub fn new() -> Self {
         Self {
-            state: State::Size { digits: 0 },
+            state: ChunkState::Size { digits: 0 },
             left: 0,
             trailer_bytes: 0,
             excess_bytes: 0,
@@ -61,7 +61,7 @@ impl ChunkParser {
     }
 
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == ChunkState::Done
     }
 
     /// Parses the next bytes, and returns how many of `bytes` belong to the body.
@@ -70,15 +70,15 @@ impl ChunkParser {
     /// Returns a sentence for the client that says how the body is malformed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
         let mut at = 0;
-        while at < bytes.len() && self.state != State::Done {
-            if self.state == State::Data {
+        while at < bytes.len() && self.state != ChunkState::Done {
+            if self.state == ChunkState::Data {
                 let skipped = usize::try_from(self.left)
                     .unwrap_or(usize::MAX)
                     .min(bytes.len() - at);
                 self.left -= skipped as u64;
                 at += skipped;
                 if self.left == 0 {
-                    self.state = State::DataReturn;
+                    self.state = ChunkState::DataReturn;
                 }
                 continue;
             }
@@ -88,44 +88,44 @@ impl ChunkParser {
         Ok(at)
     }
 
-    fn step(&mut self, byte: u8) -> Result<State, &'static str> {
+    fn step(&mut self, byte: u8) -> Result<ChunkState, &'static str> {
         match self.state {
-            State::Size { digits } => self.size(byte, digits),
-            State::Extension { bytes } => {
+            ChunkState::Size { digits } => self.size(byte, digits),
+            ChunkState::Extension { bytes } => {
                 self.excess_bytes += 1;
                 extension(byte, bytes)
             }
-            State::SizeLineFeed => {
+            ChunkState::SizeLineFeed => {
                 line_feed(byte)?;
                 self.begin_chunk()
             }
-            State::DataReturn => match byte {
-                b'\r' => Ok(State::DataLineFeed),
+            ChunkState::DataReturn => match byte {
+                b'\r' => Ok(ChunkState::DataLineFeed),
                 _ => Err("A chunk of the request's body is longer than its size."),
             },
-            State::DataLineFeed => line_feed(byte).map(|()| State::Size { digits: 0 }),
-            State::TrailerStart => match byte {
-                b'\r' => Ok(State::LastLineFeed),
-                byte if is_token(byte) => self.trailer(State::TrailerName),
-                _ => Err(TRAILER),
+            ChunkState::DataLineFeed => line_feed(byte).map(|()| ChunkState::Size { digits: 0 }),
+            ChunkState::TrailerStart => match byte {
+                b'\r' => Ok(ChunkState::LastLineFeed),
+                byte if is_token(byte) => self.trailer(ChunkState::TrailerName),
+                _ => Err(MALFORMED_TRAILER),
             },
-            State::TrailerName => match byte {
-                b':' => self.trailer(State::TrailerValue),
-                byte if is_token(byte) => self.trailer(State::TrailerName),
-                _ => Err(TRAILER),
+            ChunkState::TrailerName => match byte {
+                b':' => self.trailer(ChunkState::TrailerValue),
+                byte if is_token(byte) => self.trailer(ChunkState::TrailerName),
+                _ => Err(MALFORMED_TRAILER),
             },
-            State::TrailerValue => match byte {
-                b'\r' => Ok(State::TrailerLineFeed),
-                byte if is_text(byte) => self.trailer(State::TrailerValue),
-                _ => Err(TRAILER),
+            ChunkState::TrailerValue => match byte {
+                b'\r' => Ok(ChunkState::TrailerLineFeed),
+                byte if is_text(byte) => self.trailer(ChunkState::TrailerValue),
+                _ => Err(MALFORMED_TRAILER),
             },
-            State::TrailerLineFeed => line_feed(byte).map(|()| State::TrailerStart),
-            State::LastLineFeed => line_feed(byte).map(|()| State::Done),
-            State::Data | State::Done => Ok(self.state),
+            ChunkState::TrailerLineFeed => line_feed(byte).map(|()| ChunkState::TrailerStart),
+            ChunkState::LastLineFeed => line_feed(byte).map(|()| ChunkState::Done),
+            ChunkState::Data | ChunkState::Done => Ok(self.state),
         }
     }
 
-    fn size(&mut self, byte: u8, digits: u8) -> Result<State, &'static str> {
+    fn size(&mut self, byte: u8, digits: u8) -> Result<ChunkState, &'static str> {
         let digit = char::from(byte).to_digit(16);
         match (digit, byte) {
             (Some(_), _) if digits == MAX_SIZE_DIGITS => {
@@ -134,19 +134,19 @@ impl ChunkParser {
             (Some(digit), _) => {
                 self.left = if digits == 0 { 0 } else { self.left } << 4 | u64::from(digit);
                 self.excess_bytes += 1;
-                Ok(State::Size { digits: digits + 1 })
+                Ok(ChunkState::Size { digits: digits + 1 })
             }
             (None, _) if digits == 0 => Err("A chunk of the request's body has no size."),
-            (None, b';') => Ok(State::Extension { bytes: 0 }),
-            (None, b'\r') => Ok(State::SizeLineFeed),
+            (None, b';') => Ok(ChunkState::Extension { bytes: 0 }),
+            (None, b'\r') => Ok(ChunkState::SizeLineFeed),
             (None, _) => Err("A chunk's size in the request's body is followed by something else."),
         }
     }
 
     /// Begins a chunk, after the line with its size.
-    fn begin_chunk(&mut self) -> Result<State, &'static str> {
+    fn begin_chunk(&mut self) -> Result<ChunkState, &'static str> {
         if self.left == 0 {
-            return Ok(State::TrailerStart);
+            return Ok(ChunkState::TrailerStart);
         }
         let size = i64::try_from(self.left).unwrap_or(i64::MAX);
         self.excess_bytes = self
@@ -157,10 +157,10 @@ impl ChunkParser {
         if self.excess_bytes > MAX_EXCESS_BYTES {
             return Err("The request's body has more framing than data.");
         }
-        Ok(State::Data)
+        Ok(ChunkState::Data)
     }
 
-    fn trailer(&mut self, next: State) -> Result<State, &'static str> {
+    fn trailer(&mut self, next: ChunkState) -> Result<ChunkState, &'static str> {
         self.trailer_bytes += 1;
         if self.trailer_bytes > MAX_TRAILER_BYTES {
             Err("The trailers of the request are too long.")
@@ -170,18 +170,18 @@ impl ChunkParser {
     }
 }
 
-const TRAILER: &str = "A trailer of the request is malformed.";
+const MALFORMED_TRAILER: &str = "A trailer of the request is malformed.";
 
-fn extension(byte: u8, bytes: u16) -> Result<State, &'static str> {
+fn extension(byte: u8, bytes: u16) -> Result<ChunkState, &'static str> {
     match byte {
-        b'\r' => Ok(State::SizeLineFeed),
+        b'\r' => Ok(ChunkState::SizeLineFeed),
         byte if !is_text(byte) => {
             Err("A chunk's extension in the request's body holds a control character.")
         }
         _ if bytes == MAX_EXTENSION_BYTES => {
             Err("A chunk's extension in the request's body is too long.")
         }
-        _ => Ok(State::Extension { bytes: bytes + 1 }),
+        _ => Ok(ChunkState::Extension { bytes: bytes + 1 }),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::telemetry::refusals::RefusalReason;
 const HEAD_BYTES: usize = 9;
 /// Number of payload bytes that the observer keeps: the code of a RST_STREAM, the stream and code
 /// of a GOAWAY.
-const KEPT_BYTES: usize = 8;
+const RETAINED_PAYLOAD_BYTES: usize = 8;
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -41,7 +41,7 @@ pub enum RefusedFrame {
 #[derive(Debug, Default)]
 pub struct FrameObserver {
     /// Bytes of the frame's header, then of the payload that is kept.
-    seen: [u8; HEAD_BYTES + KEPT_BYTES],
+    seen: [u8; HEAD_BYTES + RETAINED_PAYLOAD_BYTES],
     filled: usize,
     /// Number of payload bytes that are still missing, once the frame's header is complete.
     left: usize,
@@ -64,7 +64,7 @@ impl FrameObserver {
             } else {
                 let payload = bytes.len().min(self.left);
                 let (now, after) = bytes.split_at(payload);
-                self.fill(now, HEAD_BYTES + KEPT_BYTES);
+                self.fill(now, HEAD_BYTES + RETAINED_PAYLOAD_BYTES);
                 self.left -= payload;
                 bytes = after;
             }

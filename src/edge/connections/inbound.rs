@@ -6,7 +6,7 @@
 //! bytes from Pingora.
 
 use super::chunked::ChunkParser;
-use crate::edge::framing::Flaw;
+use crate::edge::framing::RequestDefect;
 use crate::telemetry::refusals::RefusalReason;
 
 /// Framing of the body, according to an HTTP/1 header.
@@ -17,7 +17,7 @@ pub enum BodyFraming {
 }
 
 #[derive(Debug)]
-enum Body {
+enum BodyProgress {
     /// The body has ended, or there is none: the next bytes are the next header.
     None,
     Length(u64),
@@ -25,18 +25,18 @@ enum Body {
 }
 
 #[derive(Debug)]
-pub struct Inbound {
+pub struct InboundTracker {
     /// Received bytes of the current header, and of requests after it that have not begun.
     unparsed: Vec<u8>,
-    body: Body,
-    flaw: Option<Flaw>,
+    body: BodyProgress,
+    flaw: Option<RequestDefect>,
 }
 
-impl Inbound {
+impl InboundTracker {
     pub fn new() -> Self {
         Self {
             unparsed: Vec::new(),
-            body: Body::None,
+            body: BodyProgress::None,
             flaw: None,
         }
     }
@@ -47,7 +47,7 @@ impl Inbound {
     }
 
     /// Returns how the current body is malformed.
-    pub fn flaw(&self) -> Option<Flaw> {
+    pub fn defect(&self) -> Option<RequestDefect> {
         self.flaw
     }
 
@@ -56,11 +56,11 @@ impl Inbound {
     /// # Errors
     /// Returns the defect if the bytes belong to a malformed body. The bytes after it cannot be
     /// assigned to a request.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<(), Flaw> {
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), RequestDefect> {
         if let Some(flaw) = self.flaw {
             return Err(flaw);
         }
-        let of_body = self.body(bytes)?;
+        let of_body = self.consume_body(bytes)?;
         if let Some(rest) = bytes.get(of_body..).filter(|rest| !rest.is_empty()) {
             self.unparsed.extend_from_slice(rest);
         }
@@ -71,7 +71,7 @@ impl Inbound {
     ///
     /// # Errors
     /// Returns the defect if the part of the body that has arrived is malformed.
-    pub fn begin_body(&mut self, header: &[u8], framing: BodyFraming) -> Result<(), Flaw> {
+    pub fn begin_body(&mut self, header: &[u8], framing: BodyFraming) -> Result<(), RequestDefect> {
         let mut ahead = std::mem::take(&mut self.unparsed);
         let header_bytes = if ahead.starts_with(header) {
             header.len()
@@ -79,14 +79,14 @@ impl Inbound {
             header_end(&ahead)
         };
         self.body = match framing {
-            BodyFraming::Length(0) => Body::None,
-            BodyFraming::Length(bytes) => Body::Length(bytes),
-            BodyFraming::Chunked => Body::Chunked(ChunkParser::new()),
+            BodyFraming::Length(0) => BodyProgress::None,
+            BodyFraming::Length(bytes) => BodyProgress::Length(bytes),
+            BodyFraming::Chunked => BodyProgress::Chunked(ChunkParser::new()),
         };
         if ahead.len() <= header_bytes {
             return Ok(());
         }
-        let of_body = self.body(&ahead[header_bytes..])?;
+        let of_body = self.consume_body(&ahead[header_bytes..])?;
         // The rest is a request that arrived together with the previous one.
         ahead.drain(..header_bytes + of_body);
         if !ahead.is_empty() {
@@ -96,20 +96,20 @@ impl Inbound {
     }
 
     /// Returns how many of `bytes` belong to the body.
-    fn body(&mut self, bytes: &[u8]) -> Result<usize, Flaw> {
+    fn consume_body(&mut self, bytes: &[u8]) -> Result<usize, RequestDefect> {
         let (taken, is_done) = match &mut self.body {
-            Body::None => return Ok(0),
-            Body::Length(left) => {
+            BodyProgress::None => return Ok(0),
+            BodyProgress::Length(left) => {
                 let taken = usize::try_from(*left)
                     .unwrap_or(usize::MAX)
                     .min(bytes.len());
                 *left -= taken as u64;
                 (taken, *left == 0)
             }
-            Body::Chunked(parser) => match parser.read(bytes) {
+            BodyProgress::Chunked(parser) => match parser.read(bytes) {
                 Ok(taken) => (taken, parser.is_done()),
                 Err(message) => {
-                    let flaw = Flaw {
+                    let flaw = RequestDefect {
                         reason: RefusalReason::Chunk,
                         message,
                     };
@@ -119,7 +119,7 @@ impl Inbound {
             },
         };
         if is_done {
-            self.body = Body::None;
+            self.body = BodyProgress::None;
         }
         Ok(taken)
     }
@@ -143,7 +143,7 @@ mod tests {
 
     const HEADER: &str = "POST / HTTP/1.1\r\nhost: g\r\n\r\n";
 
-    fn unparsed(inbound: &Inbound) -> &str {
+    fn unparsed(inbound: &InboundTracker) -> &str {
         std::str::from_utf8(inbound.header()).unwrap()
     }
 
@@ -152,7 +152,7 @@ mod tests {
         let chunks = "5\r\nhello\r\n0\r\n\r\n";
         let bytes = format!("{HEADER}12345{HEADER}{chunks}{HEADER}");
         for pieces in [1, 2, 7, 31, 33, 40, bytes.len()] {
-            let mut inbound = Inbound::new();
+            let mut inbound = InboundTracker::new();
             let mut framings = vec![
                 BodyFraming::Length(0),
                 BodyFraming::Chunked,
@@ -161,7 +161,7 @@ mod tests {
             for piece in bytes.as_bytes().chunks(pieces) {
                 inbound.read(piece).unwrap();
                 // Like Pingora: parse the next header once the previous body has ended.
-                while matches!(inbound.body, Body::None)
+                while matches!(inbound.body, BodyProgress::None)
                     && inbound.header().starts_with(HEADER.as_bytes())
                 {
                     inbound
@@ -174,13 +174,13 @@ mod tests {
                 (0, ""),
                 "in pieces of {pieces}"
             );
-            assert!(matches!(inbound.body, Body::None));
+            assert!(matches!(inbound.body, BodyProgress::None));
         }
     }
 
     #[test]
     fn a_malformed_body_is_found_in_what_came_with_its_header_and_later() {
-        let mut inbound = Inbound::new();
+        let mut inbound = InboundTracker::new();
         inbound
             .read(format!("{HEADER}\r\nhello").as_bytes())
             .unwrap();
@@ -188,10 +188,10 @@ mod tests {
             .begin_body(HEADER.as_bytes(), BodyFraming::Chunked)
             .unwrap_err();
         assert_eq!(
-            (flaw.reason, inbound.flaw()),
+            (flaw.reason, inbound.defect()),
             (RefusalReason::Chunk, Some(flaw))
         );
-        let mut inbound = Inbound::new();
+        let mut inbound = InboundTracker::new();
         inbound.read(HEADER.as_bytes()).unwrap();
         inbound
             .begin_body(HEADER.as_bytes(), BodyFraming::Chunked)

@@ -3,9 +3,9 @@
 //! This file must not interpret the body. Next: `intake/coding.rs`.
 
 use super::body_share::BodyShare;
-use super::coding::{self, Coding};
-use crate::edge::EdgeLimits;
-use crate::edge::pool::{self, INLINE_BYTES_MAX};
+use super::coding::{self, ContentCoding};
+use crate::edge::BodyLimits;
+use crate::edge::cpu_pool::{self, MAX_INLINE_BYTES};
 use crate::protocol::failure::{Failure, Kind};
 use bytes::{Bytes, BytesMut};
 use http::header;
@@ -25,15 +25,15 @@ use tokio::time::Instant;
 pub async fn read_body(
     session: &mut Session,
     share: &mut BodyShare,
-    limits: &EdgeLimits,
+    limits: &BodyLimits,
 ) -> Result<ReceivedBody, Failure> {
     let coding = session.req_header().headers.get(header::CONTENT_ENCODING);
-    let coding = coding.map_or(Ok(None), |name| Coding::named(name.as_bytes()))?;
-    let announced = announced_bytes(session);
+    let coding = coding.map_or(Ok(None), |name| ContentCoding::parse(name.as_bytes()))?;
+    let announced = declared_body_bytes(session);
     let read = async {
-        accept_expectation(session).await?;
-        let mut body = Pieces::new(announced.unwrap_or(u64::MAX));
-        let mut pace = Pace::begin(limits);
+        send_continue(session).await?;
+        let mut body = BodyBuffer::new(announced.unwrap_or(u64::MAX));
+        let mut pace = MinRateReader::new(limits);
         while let Some(piece) = pace.read(session).await? {
             if body.len().saturating_add(piece.len()) as u64 > limits.body_bytes {
                 return Err(Failure::body_too_large(limits.body_bytes));
@@ -45,7 +45,7 @@ pub async fn read_body(
     };
     let read = tokio::time::timeout(limits.body_read, read).await;
     let body = read
-        .unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout)))
+        .unwrap_or_else(|_| Err(Failure::from_kind(Kind::BodyTimeout)))
         .inspect_err(|_| {
             // The gateway does not know where the body ends, so the next bytes are not a request.
             session.set_keepalive(None);
@@ -57,7 +57,7 @@ pub async fn read_body(
         });
     };
     Ok(
-        match coding::decode_small(known, &body, INLINE_BYTES_MAX)? {
+        match coding::decode_small(known, &body, MAX_INLINE_BYTES)? {
             Some(plain) => {
                 share.grow(plain.len() as u64)?;
                 ReceivedBody {
@@ -75,17 +75,17 @@ pub async fn read_body(
 
 /// A received body. A small one is decoded already.
 pub struct ReceivedBody {
-    coding: Option<Coding>,
+    coding: Option<ContentCoding>,
     bytes: Bytes,
 }
 
 impl ReceivedBody {
-    /// Returns the number of bytes to process in order to read the body. Before a large body is
-    /// decoded, the number is unknown and the result is the maximum.
+    /// Returns the work of reading the body as [`cpu_pool::work_of`] counts it. Before a large body
+    /// is decoded, the number is unknown and the result is the maximum.
     pub fn work(&self) -> usize {
         match self.coding {
             Some(_) => usize::MAX,
-            None => pool::work_of(&self.bytes),
+            None => cpu_pool::work_of(&self.bytes),
         }
     }
 
@@ -93,7 +93,11 @@ impl ReceivedBody {
     ///
     /// # Errors
     /// Returns the errors of [`coding::decode`].
-    pub fn into_plain(self, limits: &EdgeLimits, share: &mut BodyShare) -> Result<Bytes, Failure> {
+    pub fn into_decoded(
+        self,
+        limits: &BodyLimits,
+        share: &mut BodyShare,
+    ) -> Result<Bytes, Failure> {
         match self.coding {
             None => Ok(self.bytes),
             Some(coding) => coding::decode(coding, &self.bytes, limits, share),
@@ -102,7 +106,7 @@ impl ReceivedBody {
 }
 
 /// Returns the body's length in bytes as its header declares it. `None` if the header does not.
-pub fn announced_bytes(session: &Session) -> Option<u64> {
+pub fn declared_body_bytes(session: &Session) -> Option<u64> {
     session
         .req_header()
         .headers
@@ -115,7 +119,7 @@ pub fn announced_bytes(session: &Session) -> Option<u64> {
 
 /// A body that is being received. It allocates at most twice the received bytes, whatever length
 /// the client declared.
-struct Pieces {
+struct BodyBuffer {
     announced: u64,
     /// A body that arrives in one piece is not copied.
     first: Bytes,
@@ -123,9 +127,9 @@ struct Pieces {
 }
 
 /// Minimum capacity of a body of several pieces, in bytes.
-const CAPACITY_MIN: usize = 16_384;
+const MIN_CAPACITY: usize = 16_384;
 
-impl Pieces {
+impl BodyBuffer {
     fn new(announced: u64) -> Self {
         Self {
             announced,
@@ -149,7 +153,7 @@ impl Pieces {
             let announced = usize::try_from(self.announced).unwrap_or(usize::MAX);
             let capacity = total
                 .saturating_mul(2)
-                .max(CAPACITY_MIN)
+                .max(MIN_CAPACITY)
                 .min(announced.max(total));
             self.all.reserve(capacity - self.all.len());
         }
@@ -174,18 +178,18 @@ impl Pieces {
 pub async fn read_page_body(
     session: &mut Session,
     share: &mut BodyShare,
-    limits: &EdgeLimits,
+    limits: &BodyLimits,
 ) -> Result<(), Failure> {
     session.downstream_session.enable_retry_buffering();
     if session.as_mut().is_body_empty() {
         return Ok(());
     }
     let read = async {
-        if announced_bytes(session).is_some_and(|bytes| bytes > limits.body_bytes) {
+        if declared_body_bytes(session).is_some_and(|bytes| bytes > limits.body_bytes) {
             return Err(Failure::body_too_large(limits.body_bytes));
         }
-        accept_expectation(session).await?;
-        let mut pace = Pace::begin(limits);
+        send_continue(session).await?;
+        let mut pace = MinRateReader::new(limits);
         let mut total = 0_u64;
         while let Some(piece) = pace.read(session).await? {
             total = total.saturating_add(piece.len() as u64);
@@ -197,12 +201,12 @@ pub async fn read_page_body(
         Ok(())
     };
     let read = tokio::time::timeout(limits.body_read, read).await;
-    read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout)))
+    read.unwrap_or_else(|_| Err(Failure::from_kind(Kind::BodyTimeout)))
         .inspect_err(|_| session.set_keepalive(None))
 }
 
 /// Minimum rate at which a body must arrive.
-struct Pace {
+struct MinRateReader {
     window: Duration,
     /// Minimum number of bytes in each window.
     least: u64,
@@ -210,8 +214,8 @@ struct Pace {
     until: Instant,
 }
 
-impl Pace {
-    fn begin(limits: &EdgeLimits) -> Self {
+impl MinRateReader {
+    fn new(limits: &BodyLimits) -> Self {
         let window = limits.body_rate;
         let least = limits
             .body_bytes_per_second
@@ -229,13 +233,15 @@ impl Pace {
         loop {
             match tokio::time::timeout_at(self.until, &mut read).await {
                 Ok(piece) => {
-                    let piece = piece.map_err(|error| broken_body(&error))?;
+                    let piece = piece.map_err(|error| body_failure(&error))?;
                     self.came = self
                         .came
                         .saturating_add(piece.as_ref().map_or(0, Bytes::len) as u64);
                     return Ok(piece);
                 }
-                Err(_) if self.came < self.least => return Err(Failure::of(Kind::BodyTimeout)),
+                Err(_) if self.came < self.least => {
+                    return Err(Failure::from_kind(Kind::BodyTimeout));
+                }
                 Err(_) => {
                     self.came = 0;
                     self.until += self.window;
@@ -246,7 +252,7 @@ impl Pace {
 }
 
 /// Sends `100 Continue` to a client that waits for it, and keeps its connection alive.
-async fn accept_expectation(session: &mut Session) -> Result<(), Failure> {
+async fn send_continue(session: &mut Session) -> Result<(), Failure> {
     if session
         .req_header_mut()
         .remove_header(&header::EXPECT)
@@ -264,12 +270,12 @@ async fn accept_expectation(session: &mut Session) -> Result<(), Failure> {
     close_early(session, false);
     let written = session.write_continue_response().await;
     close_early(session, true);
-    written.map_err(|error| broken_body(&error))
+    written.map_err(|error| body_failure(&error))
 }
 
-fn broken_body(error: &Error) -> Failure {
+fn body_failure(error: &Error) -> Failure {
     match error.etype() {
-        ErrorType::ReadTimedout => Failure::of(Kind::BodyTimeout),
+        ErrorType::ReadTimedout => Failure::from_kind(Kind::BodyTimeout),
         _ => Failure::new(
             Kind::InvalidRequest,
             "The request body ended before it was complete.",

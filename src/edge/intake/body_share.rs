@@ -3,7 +3,7 @@
 //! It counts bytes that have arrived, never bytes that a client declared: a client that declares
 //! much and sends little takes no memory from others. This file must not read bodies.
 
-use crate::edge::EdgeLimits;
+use crate::edge::BodyLimits;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ struct ShareLimits {
 
 impl ShareLimits {
     /// Each share has space for at least one body of the maximum size.
-    fn new(limits: &EdgeLimits) -> Self {
+    fn new(limits: &BodyLimits) -> Self {
         let room = limits.bodies_in_flight_bytes;
         let part = |percent: u64| (room / 100).saturating_mul(percent).max(limits.body_bytes);
         Self {
@@ -51,7 +51,7 @@ impl ShareLimits {
 }
 
 impl BodyShare {
-    pub fn new(holders: BodyHolders, limits: &EdgeLimits) -> Self {
+    pub fn new(holders: BodyHolders, limits: &BodyLimits) -> Self {
         Self {
             holders,
             limits: ShareLimits::new(limits),
@@ -64,7 +64,7 @@ impl BodyShare {
     ///
     /// # Errors
     /// Returns the errors of [`BodyShare::grow`].
-    pub fn cover(&mut self, bytes: u64) -> Result<(), Failure> {
+    pub fn grow_to(&mut self, bytes: u64) -> Result<(), Failure> {
         match bytes.checked_sub(self.bytes) {
             Some(more) if more > 0 => self.grow(more),
             _ => Ok(()),
@@ -92,7 +92,7 @@ impl BodyShare {
     ///
     /// # Errors
     /// Returns the errors of [`BodyShare::grow`], or the job's own error.
-    pub fn during<T>(
+    pub fn run_with_extra<T>(
         &mut self,
         bytes: u64,
         job: impl FnOnce() -> Result<T, Failure>,
@@ -124,7 +124,7 @@ impl BodyShare {
     ///
     /// # Errors
     /// Returns the errors of [`BodyShare::grow`].
-    pub fn check_announced(&self, bytes: u64) -> Result<(), Failure> {
+    pub fn check_declared(&self, bytes: u64) -> Result<(), Failure> {
         let with = |held: &AtomicU64| held.load(Ordering::Acquire).saturating_add(bytes);
         let connection = self.holders.connection.as_deref().map(with);
         let holders = &self.holders;
@@ -152,24 +152,24 @@ impl BodyShare {
             connection: of_connection,
         } = self.limits;
         if connection.is_some_and(|held| held > own && held > of_connection) {
-            return Err(over(
+            return Err(share_exceeded(
                 Kind::ConnectionBodies,
                 "client connection",
                 of_connection,
             ));
         }
         if account > own && account > of_account {
-            return Err(over(Kind::AccountBodies, "account", of_account));
+            return Err(share_exceeded(Kind::AccountBodies, "account", of_account));
         }
         if process > room {
-            Err(Failure::of(Kind::BodiesFull))
+            Err(Failure::from_kind(Kind::BodiesFull))
         } else {
             Ok(())
         }
     }
 }
 
-fn over(kind: Kind, whose: &str, bytes: u64) -> Failure {
+fn share_exceeded(kind: Kind, whose: &str, bytes: u64) -> Failure {
     let message = format!(
         "The requests in flight of this {whose} hold as many bytes of request bodies as they may at one time ({bytes}). \
          Try again when one of them has ended."
@@ -192,8 +192,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn limits(body_bytes: u64) -> EdgeLimits {
-        EdgeLimits {
+    fn limits(body_bytes: u64) -> BodyLimits {
+        BodyLimits {
             body_bytes,
             bodies_in_flight_bytes: 16_000,
             account_bodies_percent: 25,
@@ -206,9 +206,9 @@ mod tests {
 
     /// The counters of one process.
     #[derive(Default)]
-    struct Room(BodyBytes);
+    struct ProcessBodies(BodyBytes);
 
-    impl Room {
+    impl ProcessBodies {
         fn share(
             &self,
             account: &BodyBytes,
@@ -234,13 +234,17 @@ mod tests {
 
     #[test]
     fn an_account_holds_a_quarter_of_the_room_and_gives_it_back() {
-        let (room, account, other) = (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let (room, account, other) = (
+            ProcessBodies::default(),
+            BodyBytes::default(),
+            BodyBytes::default(),
+        );
         let mut first = room.share(&account, None, 1);
         assert_eq!(kind(first.grow(3_000)), None);
         let mut second = room.share(&account, None, 1);
-        assert_eq!(kind(second.check_announced(1_000)), None);
+        assert_eq!(kind(second.check_declared(1_000)), None);
         assert_eq!(
-            kind(second.check_announced(1_001)),
+            kind(second.check_declared(1_001)),
             Some(Kind::AccountBodies)
         );
         assert_eq!(kind(second.grow(1_000)), None, "at the limit");
@@ -269,8 +273,11 @@ mod tests {
 
     #[test]
     fn a_connection_holds_a_sixteenth_and_the_process_no_more_than_the_room() {
-        let (room, account, connection) =
-            (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let (room, account, connection) = (
+            ProcessBodies::default(),
+            BodyBytes::default(),
+            BodyBytes::default(),
+        );
         let mut first = room.share(&account, Some(&connection), 1);
         assert_eq!(kind(first.grow(900)), None);
         assert_eq!(
@@ -309,8 +316,11 @@ mod tests {
 
     #[test]
     fn one_body_of_the_largest_size_fits_and_so_does_whatever_is_alone() {
-        let (room, account, connection) =
-            (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let (room, account, connection) = (
+            ProcessBodies::default(),
+            BodyBytes::default(),
+            BodyBytes::default(),
+        );
         let mut small = room.share(&account, Some(&connection), 5_000);
         assert_eq!(kind(small.grow(10)), None);
         let mut large = room.share(&account, Some(&connection), 5_000);

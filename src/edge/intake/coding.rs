@@ -5,7 +5,7 @@
 //! must not interpret the body; a body that was cut off will not parse as JSON.
 
 use super::body_share::BodyShare;
-use crate::edge::EdgeLimits;
+use crate::edge::BodyLimits;
 use crate::protocol::failure::{Failure, Kind};
 use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
@@ -17,19 +17,19 @@ const ZSTD_WINDOW_LOG: u32 = 23;
 const BROTLI_BUFFER: usize = 8_192;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
+pub enum ContentCoding {
     Gzip,
     Deflate,
     Zstd,
     Brotli,
 }
 
-impl Coding {
+impl ContentCoding {
     /// Parses a `content-encoding`. Returns `None` for one that changes nothing.
     ///
     /// # Errors
     /// Returns an error for an unknown coding or several codings.
-    pub fn named(name: &[u8]) -> Result<Option<Self>, Failure> {
+    pub fn parse(name: &[u8]) -> Result<Option<Self>, Failure> {
         let name = name.trim_ascii();
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         match () {
@@ -53,23 +53,23 @@ impl Coding {
 /// Returns 413 above the size limit, 400 if the body does not have this coding, and 503 if the
 /// process holds too much.
 pub fn decode(
-    coding: Coding,
+    coding: ContentCoding,
     coded: &[u8],
-    limits: &EdgeLimits,
+    limits: &BodyLimits,
     share: &mut BodyShare,
 ) -> Result<Bytes, Failure> {
-    let mut plain = Plain {
+    let mut plain = BoundedOutput {
         bytes: Vec::new(),
         bytes_max: limits.body_bytes,
         share: Some(share),
         stopped: None,
     };
-    let decoded = pump(coding, coded, &mut plain);
+    let decoded = decode_into(coding, coded, &mut plain);
     match plain.stopped {
         Some(failure) => Err(failure),
         None => decoded
             .map(|()| plain.bytes.into())
-            .map_err(|_| not_so_coded()),
+            .map_err(|_| invalid_coding()),
     }
 }
 
@@ -79,54 +79,58 @@ pub fn decode(
 /// # Errors
 /// Returns 400 if the body does not have this coding.
 pub fn decode_small(
-    coding: Coding,
+    coding: ContentCoding,
     coded: &[u8],
     bytes_max: usize,
 ) -> Result<Option<Bytes>, Failure> {
     if coded.len() > bytes_max {
         return Ok(None);
     }
-    let mut plain = Plain {
+    let mut plain = BoundedOutput {
         bytes: Vec::new(),
         bytes_max: bytes_max as u64,
         share: None,
         stopped: None,
     };
-    let decoded = pump(coding, coded, &mut plain);
+    let decoded = decode_into(coding, coded, &mut plain);
     if plain.stopped.is_some() {
         return Ok(None);
     }
     decoded
         .map(|()| Some(plain.bytes.into()))
-        .map_err(|_| not_so_coded())
+        .map_err(|_| invalid_coding())
 }
 
-fn not_so_coded() -> Failure {
+fn invalid_coding() -> Failure {
     Failure::new(
         Kind::InvalidRequest,
         "The request body is not what its content-encoding says.",
     )
 }
 
-fn pump(coding: Coding, coded: &[u8], plain: &mut Plain<'_>) -> io::Result<()> {
+fn decode_into(
+    coding: ContentCoding,
+    coded: &[u8],
+    plain: &mut BoundedOutput<'_>,
+) -> io::Result<()> {
     match coding {
-        Coding::Gzip => {
+        ContentCoding::Gzip => {
             let mut decoder = MultiGzDecoder::new(plain);
             decoder.write_all(coded)?;
             decoder.try_finish()
         }
-        Coding::Deflate => {
+        ContentCoding::Deflate => {
             let mut decoder = ZlibDecoder::new(plain);
             decoder.write_all(coded)?;
             decoder.try_finish()
         }
-        Coding::Zstd => {
+        ContentCoding::Zstd => {
             let mut decoder = zstd::stream::write::Decoder::new(plain)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
             decoder.write_all(coded)?;
             decoder.flush()
         }
-        Coding::Brotli => {
+        ContentCoding::Brotli => {
             let mut decoder = brotli::DecompressorWriter::new(plain, BROTLI_BUFFER);
             decoder.write_all(coded)?;
             decoder.close()
@@ -135,7 +139,7 @@ fn pump(coding: Coding, coded: &[u8], plain: &mut Plain<'_>) -> io::Result<()> {
 }
 
 /// Collects the decoded bytes, up to a limit.
-struct Plain<'a> {
+struct BoundedOutput<'a> {
     bytes: Vec<u8>,
     bytes_max: u64,
     /// Counter of the decoded bytes.
@@ -143,7 +147,7 @@ struct Plain<'a> {
     stopped: Option<Failure>,
 }
 
-impl Write for Plain<'_> {
+impl Write for BoundedOutput<'_> {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
         let allowed = if self.bytes.len().saturating_add(piece.len()) as u64 > self.bytes_max {
             Err(Failure::body_too_large(self.bytes_max))

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::body_share::BodyShare;
-use super::replay::Replay;
-use super::{Deadlines, Ended, Shared};
+use super::buffered_session::BufferedDownstream;
+use super::{AbortReason, Deadlines, ExchangeState};
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::custom::server::Session as _;
@@ -22,8 +22,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// A client that has requested a stream, and the session that answers it.
 struct Wire {
     client: TcpStream,
-    replay: Replay,
-    shared: Arc<Shared>,
+    replay: BufferedDownstream,
+    shared: Arc<ExchangeState>,
 }
 
 impl Wire {
@@ -39,11 +39,12 @@ impl Wire {
         let (accepted, _) = listener.accept().await.unwrap();
         let mut session = ServerSession::new_http1(Box::new(Stream::from(accepted)));
         assert!(session.read_request().await.unwrap());
-        let shared = Arc::new(Shared::default());
-        shared.set_epitaph(|| b"data: failed\n\n".to_vec());
+        let shared = Arc::new(ExchangeState::default());
+        shared.set_terminal_error(|| b"data: failed\n\n".to_vec());
         shared.begin_attempt(false);
         let body = (Bytes::from_static(b"{}"), BodyShare::default());
-        let replay = Replay::new(Box::new(session), body, Arc::clone(&shared), deadlines);
+        let replay =
+            BufferedDownstream::new(Box::new(session), body, Arc::clone(&shared), deadlines);
         Self {
             client,
             replay,
@@ -122,24 +123,24 @@ async fn a_client_that_vanishes_while_it_is_told_of_the_vendors_failure_did_not_
     wire.vendor_breaks_off().await;
     let progress = wire.shared.progress();
     assert!(
-        progress.client_left(),
+        progress.has_client_left(),
         "the frame that tells of the failure could not be written"
     );
-    assert!(!progress.client_is_the_cause());
+    assert!(!progress.is_client_fault());
 }
 
 #[tokio::test]
 async fn a_client_that_was_seen_to_leave_first_did() {
     let mut wire = Wire::begun().await;
     wire.reset().await;
-    while !wire.shared.progress().client_left() {
+    while !wire.shared.progress().has_client_left() {
         wire.replay
             .response_duplex_vec(vec![event()])
             .await
             .unwrap();
     }
     wire.vendor_breaks_off().await;
-    assert!(wire.shared.progress().client_is_the_cause());
+    assert!(wire.shared.progress().is_client_fault());
 }
 
 #[tokio::test]
@@ -151,21 +152,21 @@ async fn a_vendor_that_is_silent_for_too_long_before_the_client_leaves_has_faile
     };
     let mut wire = Wire::open(quick).await;
     assert!(wire.replay.read_body_or_idle(true).await.is_err());
-    assert_eq!(wire.shared.progress().ended, Some(Ended::FirstByte));
-    wire.shared.client_left();
-    assert!(!wire.shared.progress().client_is_the_cause());
+    assert_eq!(wire.shared.progress().ended, Some(AbortReason::FirstByte));
+    wire.shared.mark_client_left();
+    assert!(!wire.shared.progress().is_client_fault());
 }
 
 #[test]
 fn a_failure_soon_after_a_write_that_the_client_held_up_is_the_clients_doing() {
     for (ago_seconds, client) in [(0, true), (4, true), (6, false)] {
-        let shared = Shared::default();
+        let shared = ExchangeState::default();
         let blocked_until =
             Instant::now() + Duration::from_secs(5) - Duration::from_secs(ago_seconds);
         shared.lock().progress.blocked_until = Some(blocked_until);
-        shared.vendor_failed();
+        shared.mark_vendor_failed();
         assert_eq!(
-            shared.progress().client_is_the_cause(),
+            shared.progress().is_client_fault(),
             client,
             "{ago_seconds} s after it"
         );
@@ -174,14 +175,14 @@ fn a_failure_soon_after_a_write_that_the_client_held_up_is_the_clients_doing() {
 
 #[test]
 fn another_attempt_is_judged_anew_but_a_client_that_left_stays_gone() {
-    let shared = Shared::default();
-    shared.vendor_failed();
+    let shared = ExchangeState::default();
+    shared.mark_vendor_failed();
     shared.begin_attempt(false);
-    shared.client_left();
-    assert!(shared.progress().client_is_the_cause());
+    shared.mark_client_left();
+    assert!(shared.progress().is_client_fault());
     shared.begin_attempt(false);
-    shared.vendor_failed();
-    assert!(shared.progress().client_is_the_cause());
+    shared.mark_vendor_failed();
+    assert!(shared.progress().is_client_fault());
 }
 
 #[tokio::test]
@@ -205,7 +206,7 @@ async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_fro
         }
         assert!(began.elapsed() < Duration::from_secs(5), "read on for ever");
     }
-    assert_eq!(wire.shared.progress().ended, Some(Ended::Tail));
+    assert_eq!(wire.shared.progress().ended, Some(AbortReason::Tail));
 }
 
 #[tokio::test]
@@ -224,8 +225,8 @@ async fn the_body_of_an_error_is_not_waited_for_as_long_as_an_answer_is() {
     assert!(wire.replay.read_body_or_idle(true).await.is_err());
     let progress = wire.shared.progress();
     assert!(
-        progress.ended == Some(Ended::ErrorBody)
-            && progress.vendor_is_the_cause()
+        progress.ended == Some(AbortReason::ErrorBody)
+            && progress.is_vendor_fault()
             && !progress.has_begun()
     );
 }
@@ -233,27 +234,30 @@ async fn the_body_of_an_error_is_not_waited_for_as_long_as_an_answer_is() {
 #[tokio::test]
 async fn a_request_counts_as_sent_once_more_of_it_is_asked_for_and_anew_at_each_attempt() {
     let mut wire = Wire::open(deadlines()).await;
-    assert_eq!(wire.shared.progress().sent_for(), None);
+    assert_eq!(wire.shared.progress().time_since_sent(), None);
     let waits = tokio::time::timeout(
         Duration::from_millis(20),
         wire.replay.read_body_or_idle(true),
     )
     .await;
-    assert!(waits.is_err() && wire.shared.progress().sent_for() >= Some(Duration::from_millis(15)));
+    assert!(
+        waits.is_err()
+            && wire.shared.progress().time_since_sent() >= Some(Duration::from_millis(15))
+    );
     wire.shared.begin_attempt(false);
-    assert_eq!(wire.shared.progress().sent_for(), None);
+    assert_eq!(wire.shared.progress().time_since_sent(), None);
 }
 
 #[test]
 fn the_opening_of_a_stream_is_kept_until_it_is_too_long_and_goes_with_its_attempt() {
-    let shared = Shared::default();
-    assert!(shared.keep_opening(b"data: a\n\n") && shared.keep_opening(b"data: b\n\n"));
+    let shared = ExchangeState::default();
+    assert!(shared.buffer_opening(b"data: a\n\n") && shared.buffer_opening(b"data: b\n\n"));
     assert!(
-        !shared.keep_opening(&vec![b'x'; 262_144]),
+        !shared.buffer_opening(&vec![b'x'; 262_144]),
         "it is to go out"
     );
     assert_eq!(shared.take_opening(), b"data: a\n\ndata: b\n\n");
-    assert!(shared.keep_opening(b"data: c\n\n"));
+    assert!(shared.buffer_opening(b"data: c\n\n"));
     shared.begin_attempt(false);
     assert!(shared.take_opening().is_empty());
 }

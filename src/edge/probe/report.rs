@@ -2,18 +2,18 @@
 //!
 //! This file must not put a secret into a report.
 
-use crate::catalog::{Auth, Endpoint, Vendor};
+use crate::catalog::{CatalogVendor, EndpointAuth, VendorEndpoint};
 use crate::protocol::{Protocol, translate};
 use pingora::{Error, ErrorType};
 use serde::Serialize;
 use std::net::SocketAddr;
 
 /// Maximum length of a vendor's error message in the report, in characters.
-const MESSAGE_CHARS_MAX: usize = 200;
+const MAX_MESSAGE_CHARS: usize = 200;
 /// Replacement for a secret.
-const HIDDEN: &str = "********";
+const REDACTED: &str = "********";
 /// A word that contains this many leading bytes of a secret is hidden.
-const SECRET_START: usize = 4;
+const SECRET_PREFIX_BYTES: usize = 4;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct EndpointReport {
@@ -25,7 +25,7 @@ pub struct EndpointReport {
     pub tls: Option<String>,
     /// Negotiated HTTP version; `None` without a connection.
     pub http: Option<&'static str>,
-    pub key: KeyStatus,
+    pub key: VendorKeyStatus,
     /// `None` if the endpoint has no list.
     pub models: Option<ModelList>,
     pub requests: Vec<TestRequest>,
@@ -35,14 +35,14 @@ pub struct EndpointReport {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KeyStatus {
+pub enum VendorKeyStatus {
     Unknown,
     NotWanted,
     Accepted,
     Refused,
 }
 
-impl KeyStatus {
+impl VendorKeyStatus {
     /// `other` if the status is unknown so far.
     pub fn or(self, other: Self) -> Self {
         if self == Self::Unknown { other } else { self }
@@ -79,19 +79,19 @@ pub struct TestRequest {
 }
 
 impl EndpointReport {
-    pub fn new(vendor: &Vendor, endpoint: &Endpoint) -> Self {
+    pub fn new(vendor: &CatalogVendor, endpoint: &VendorEndpoint) -> Self {
         Self {
             vendor: vendor.name.clone(),
             url: endpoint
-                .shown_url(translate::path(vendor.protocol))
+                .display_url(translate::vendor_path(vendor.protocol))
                 .unwrap_or_default(),
             addresses: Vec::new(),
             tls: None,
             http: None,
-            key: if endpoint.auth == Auth::None {
-                KeyStatus::NotWanted
+            key: if endpoint.auth == EndpointAuth::None {
+                VendorKeyStatus::NotWanted
             } else {
-                KeyStatus::Unknown
+                VendorKeyStatus::Unknown
             },
             models: None,
             requests: Vec::new(),
@@ -100,17 +100,17 @@ impl EndpointReport {
         }
     }
 
-    pub fn fault(&mut self, fault: String) {
+    pub fn add_fault(&mut self, fault: String) {
         self.faults.push(fault);
     }
 
-    pub fn note(&mut self, note: String) {
+    pub fn add_note(&mut self, note: String) {
         self.notes.push(note);
     }
 }
 
 /// A vendor's error message in one line. `secrets` that it repeats are hidden.
-pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> String {
+pub fn error_message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> String {
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let said = value.as_ref().and_then(|value| {
         let error = value.get("error").unwrap_or(value);
@@ -129,23 +129,23 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
     };
     let secrets: Vec<_> = secrets.filter(|secret| !secret.is_empty()).collect();
     for secret in &secrets {
-        text = text.replace(secret, HIDDEN);
+        text = text.replace(secret, REDACTED);
     }
     // Some vendors repeat the beginning of a key.
-    let begins = |secret: &&str| secret.get(..SECRET_START).map(str::to_owned);
+    let begins = |secret: &&str| secret.get(..SECRET_PREFIX_BYTES).map(str::to_owned);
     let begins: Vec<_> = secrets.iter().filter_map(begins).collect();
     let words = text
         .split(|c: char| c.is_whitespace() || c.is_control())
         .filter(|word| !word.is_empty());
     let shown = words.map(|word| {
         if begins.iter().any(|start| word.contains(&**start)) {
-            HIDDEN
+            REDACTED
         } else {
             word
         }
     });
     let text = shown.collect::<Vec<_>>().join(" ");
-    match text.char_indices().nth(MESSAGE_CHARS_MAX) {
+    match text.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),
         None if text.is_empty() => "no message".to_owned(),
         None => text,
@@ -153,7 +153,7 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
 }
 
 /// Describes a connection error in plain words.
-pub fn describe(error: &Error, host: &str, address: &str, connect_seconds: u64) -> String {
+pub fn describe_error(error: &Error, host: &str, address: &str, connect_seconds: u64) -> String {
     match error.etype() {
         ErrorType::ConnectRefused => format!("nothing listens at {address} (connection refused)"),
         ErrorType::ConnectTimedout => {
@@ -166,18 +166,24 @@ pub fn describe(error: &Error, host: &str, address: &str, connect_seconds: u64) 
             format!("{address} did not finish the TLS handshake within {connect_seconds} s")
         }
         ErrorType::InvalidCert => {
-            format!("the certificate of {host} is not valid: {}", cause(error))
+            format!(
+                "the certificate of {host} is not valid: {}",
+                root_cause_text(error)
+            )
         }
         ErrorType::TLSHandshakeFailure | ErrorType::HandshakeError => {
-            format!("TLS with {host} ({address}) failed: {}", cause(error))
+            format!(
+                "TLS with {host} ({address}) failed: {}",
+                root_cause_text(error)
+            )
         }
-        _ => format!("{address}: {}", cause(error)),
+        _ => format!("{address}: {}", root_cause_text(error)),
     }
 }
 
 /// The root cause of an error. Pingora writes the error of a TLS handshake into the context and
 /// only the local socket address into the cause.
-fn cause(error: &Error) -> String {
+fn root_cause_text(error: &Error) -> String {
     let context = error.context.as_ref().map(|context| context.as_str());
     if let Some((_, inner)) = context.and_then(|context| context.rsplit_once("cause: ")) {
         return inner.split(", SNI:").next().unwrap_or(inner).to_owned();
@@ -190,11 +196,11 @@ fn cause(error: &Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::message;
+    use super::error_message;
 
     #[test]
     fn a_message_is_one_short_line_without_secrets() {
-        let of = |body: &str| message(body.as_bytes(), ["sk-secret", ""].into_iter());
+        let of = |body: &str| error_message(body.as_bytes(), ["sk-secret", ""].into_iter());
         assert_eq!(
             of(r#"{"error":{"message":"bad key\n sk-secret!"}}"#),
             "bad key ********!"

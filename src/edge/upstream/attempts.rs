@@ -4,16 +4,18 @@
 //! This file must not start an attempt after a byte has gone to the client, and must not blame a
 //! vendor for what a client did. `intake.rs` decides when a vendor counts as silent.
 
-use super::ask_without_thinking;
-use super::names::Names;
-use super::unprocessed::{is_unprocessed, lost_connection, wants_http1};
-use crate::catalog::Endpoint;
+use super::dns::EndpointResolver;
+use super::retry_without_reasoning;
+use super::unprocessed::{is_connection_lost, is_unprocessed, wants_http1};
+use crate::catalog::VendorEndpoint;
 use crate::edge::admit;
-use crate::edge::context::Call;
-use crate::edge::intake::Ended;
+use crate::edge::context::AdmittedRequest;
+use crate::edge::intake::AbortReason;
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::telemetry::METRICS;
-use crate::upstreams::{Cooling, Fleet, Lease, Unavailable, Wish};
+use crate::upstreams::{
+    CoolDownReason, EndpointLease, EndpointQuery, EndpointRegistry, EndpointUnavailable,
+};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,22 +23,22 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of addresses of one endpoint that a request tries before it uses the next
 /// endpoint.
-pub const ADDRESSES_PER_ENDPOINT: usize = 3;
+pub const MAX_ADDRESSES_PER_ENDPOINT: usize = 3;
 
 /// Maximum time that a request with a fallback model waits for the first verdict on its vendor's
 /// key. A vendor refuses a key within a fraction of that. A vendor that accepts the key may need
 /// longer for a whole response; the gateway then sends the request all the same.
-const KEY_WAIT: Duration = Duration::from_secs(2);
+const KEY_VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Call {
+impl AdmittedRequest {
     /// Returns the endpoint of the running attempt.
-    pub fn endpoint(&self) -> Option<&Endpoint> {
+    pub fn endpoint(&self) -> Option<&VendorEndpoint> {
         let lease = self.upstream.lease.as_ref()?;
         self.upstream.endpoints.vendor.endpoints.get(lease.index)
     }
 
     /// Returns the endpoint of the last attempt, whether or not the attempt is still running.
-    pub fn last_endpoint(&self) -> Option<&Endpoint> {
+    pub fn last_endpoint(&self) -> Option<&VendorEndpoint> {
         self.upstream
             .endpoints
             .vendor
@@ -44,11 +46,11 @@ impl Call {
             .get(*self.upstream.tried.last()?)
     }
 
-    fn wish(&self) -> Wish<'_> {
+    fn endpoint_query(&self) -> EndpointQuery<'_> {
         let upstream = &self.upstream;
         let model = self.model.upstream_model.as_str();
         let has_instead = self.has_fallback();
-        Wish {
+        EndpointQuery {
             model,
             key: upstream.key,
             has_instead,
@@ -61,7 +63,7 @@ impl Call {
     fn has_fallback(&self) -> bool {
         self.fallbacks
             .as_ref()
-            .is_some_and(|fallbacks| fallbacks.are_left())
+            .is_some_and(|fallbacks| fallbacks.has_remaining())
     }
 
     /// Whether the current model has attempts left.
@@ -72,7 +74,11 @@ impl Call {
 
     /// Whether the current model has another endpoint.
     fn has_endpoint(&self, now: Instant) -> bool {
-        self.has_attempts() && self.upstream.endpoints.has(self.wish(), now)
+        self.has_attempts()
+            && self
+                .upstream
+                .endpoints
+                .has_available(self.endpoint_query(), now)
     }
 
     /// Whether the next attempt fits into this vendor's retry budget.
@@ -81,7 +87,7 @@ impl Call {
             || self
                 .upstream
                 .endpoints
-                .may_repeat(&self.settings.limits, now)
+                .has_retry_budget(&self.settings.limits, now)
     }
 
     /// Whether the gateway may try again: another endpoint or another model is left, the client is
@@ -94,13 +100,13 @@ impl Call {
 
     /// Returns [`Self::may_retry`], and counts the failover if it is true. `was_sent`: the vendor
     /// had the request, so sending it to another endpoint of this vendor is a retry.
-    fn goes_on(&mut self, reason: &str, was_sent: bool) -> bool {
+    fn try_failover(&mut self, reason: &str, was_sent: bool) -> bool {
         self.upstream.repeats = was_sent;
         let goes_on = self.may_retry();
         if goes_on {
             count_failover(self, reason);
         } else if was_sent && self.is_unanswered() && self.has_endpoint(Instant::now()) {
-            count_exhausted(self);
+            count_budget_exhausted(self);
         }
         goes_on
     }
@@ -109,42 +115,42 @@ impl Call {
     /// incompletely, or only a moment ago. After that the gateway does not send it again, to this
     /// vendor or another, because both would charge for it. The exception is a vendor that refused
     /// the request explicitly.
-    pub fn may_be_asked_again(&self) -> bool {
+    pub fn may_resend(&self) -> bool {
         let within = Duration::from_secs(self.settings.limits.repeat_within_seconds);
         self.shared
             .progress()
-            .sent_for()
+            .time_since_sent()
             .is_none_or(|sent_for| sent_for <= within)
     }
 
     /// Handles a pooled connection that was dead before it was used: the gateway sends the request
     /// to the same endpoint once more, on a fresh connection. Returns false if it may not.
-    fn may_repeat(&mut self) -> bool {
+    fn try_repeat(&mut self) -> bool {
         let may = !self.upstream.repeated && self.is_unanswered();
         if may {
             self.upstream.repeated = true;
-            self.repeat();
+            self.repeat_at_endpoint();
         }
         may
     }
 
     /// Whether the vendor's retry budget allows a repeat of the request. If so, charges the budget.
-    fn takes_repeat(&self) -> bool {
+    fn charge_retry_budget(&self) -> bool {
         if self.upstream.repeated || !self.is_unanswered() {
             return false;
         }
         let takes = self
             .upstream
             .endpoints
-            .take_repeat(&self.settings.limits, Instant::now());
+            .take_retry(&self.settings.limits, Instant::now());
         if !takes {
-            count_exhausted(self);
+            count_budget_exhausted(self);
         }
         takes
     }
 
     /// Makes the next attempt use the endpoint of the last one.
-    pub fn repeat(&mut self) {
+    pub fn repeat_at_endpoint(&mut self) {
         self.upstream.here = true;
         self.upstream.addresses.pop();
     }
@@ -153,15 +159,15 @@ impl Call {
         let progress = self.shared.progress();
         let may_go_on = matches!(
             progress.ended,
-            None | Some(Ended::FirstByte | Ended::ErrorBody)
+            None | Some(AbortReason::FirstByte | AbortReason::ErrorBody)
         );
-        !progress.has_begun() && may_go_on && !progress.client_left()
+        !progress.has_begun() && may_go_on && !progress.has_client_left()
     }
 
     /// Records a failure of the running attempt's endpoint.
-    fn blame(&mut self) {
+    fn mark_endpoint_failed(&mut self) {
         if let Some(lease) = &mut self.upstream.lease {
-            lease.failed(&self.settings.limits, Instant::now());
+            lease.record_failure(&self.settings.limits, Instant::now());
         }
     }
 }
@@ -171,7 +177,7 @@ impl Call {
 ///
 /// # Errors
 /// Returns an error if no endpoint is available. `call.failure` holds the reason.
-pub async fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
+pub async fn begin_attempt(fleet: &EndpointRegistry, call: &mut AdmittedRequest) -> Result<()> {
     if std::mem::take(&mut call.upstream.here) && call.upstream.lease.is_some() {
         return Ok(());
     }
@@ -181,14 +187,14 @@ pub async fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
     loop {
         let now = Instant::now();
         let has_waited = waits_until.is_some_and(|until| now >= until);
-        let why = match choose(call, has_waited, now) {
+        let why = match choose_endpoint(call, has_waited, now) {
             Ok(lease) => {
                 call.upstream.tried.push(lease.index);
                 call.upstream.lease = Some(lease);
                 return Ok(());
             }
-            Err(Unavailable::KeyUnconfirmed) => {
-                let until = *waits_until.get_or_insert(now + KEY_WAIT);
+            Err(EndpointUnavailable::KeyUnconfirmed) => {
+                let until = *waits_until.get_or_insert(now + KEY_VERDICT_TIMEOUT);
                 Arc::clone(&call.upstream.endpoints)
                     .wait_for_key(until.duration_since(now))
                     .await;
@@ -196,8 +202,8 @@ pub async fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
             }
             Err(why) => why,
         };
-        call.failure = call.failure.take().or(Some(unavailable(why)));
-        if !call.is_unanswered() || !admit::ask_next(fleet, call) {
+        call.failure = call.failure.take().or(Some(unavailable_failure(why)));
+        if !call.is_unanswered() || !admit::select_next_fallback(fleet, call) {
             return Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint can be had");
         }
     }
@@ -205,49 +211,51 @@ pub async fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
 
 /// Takes a slot at another endpoint of the current model, within its vendor's retry budget. The
 /// first request to a fallback model's vendor counts as a request and not as a retry.
-fn choose(
-    call: &mut Call,
+fn choose_endpoint(
+    call: &mut AdmittedRequest,
     has_waited: bool,
     now: Instant,
-) -> std::result::Result<Lease, Unavailable> {
+) -> std::result::Result<EndpointLease, EndpointUnavailable> {
     let endpoints = &call.upstream.endpoints;
     let chosen = match call.has_attempts() {
         true => endpoints.choose(
-            Wish {
+            EndpointQuery {
                 has_waited,
-                ..call.wish()
+                ..call.endpoint_query()
             },
             now,
         ),
-        false => Err(Unavailable::Tried),
+        false => Err(EndpointUnavailable::Tried),
     };
-    if let Err(Unavailable::KeyUnconfirmed) = chosen {
+    if let Err(EndpointUnavailable::KeyUnconfirmed) = chosen {
         return chosen;
     }
     let repeats = std::mem::take(&mut call.upstream.repeats);
     let lease = chosen?;
-    if repeats && !endpoints.take_repeat(&call.settings.limits, now) {
-        count_exhausted(call);
-        return Err(Unavailable::Tried);
+    if repeats && !endpoints.take_retry(&call.settings.limits, now) {
+        count_budget_exhausted(call);
+        return Err(EndpointUnavailable::Tried);
     }
     if call.upstream.tried.is_empty() {
-        endpoints.add_request(now);
+        endpoints.count_request(now);
     }
     Ok(lease)
 }
 
 /// Returns the failure that the vendor itself would report.
-fn unavailable(why: Unavailable) -> Failure {
+fn unavailable_failure(why: EndpointUnavailable) -> Failure {
     match why {
-        Unavailable::Tried | Unavailable::KeyUnconfirmed => Failure::of(Kind::UpstreamUnreachable),
-        Unavailable::Full => Failure::of(Kind::Overloaded).with_retry_after(1),
-        Unavailable::Cooling { why, left } => {
+        EndpointUnavailable::Tried | EndpointUnavailable::KeyUnconfirmed => {
+            Failure::from_kind(Kind::UpstreamUnreachable)
+        }
+        EndpointUnavailable::Full => Failure::from_kind(Kind::Overloaded).with_retry_after(1),
+        EndpointUnavailable::Cooling { why, left } => {
             let kind = match why {
-                Cooling::RateLimited => Kind::RateLimited,
-                Cooling::Overloaded => Kind::Overloaded,
+                CoolDownReason::RateLimited => Kind::RateLimited,
+                CoolDownReason::Overloaded => Kind::Overloaded,
             };
             let seconds = u32::try_from(left.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
-            Failure::of(kind).with_retry_after(seconds)
+            Failure::from_kind(kind).with_retry_after(seconds)
         }
     }
 }
@@ -256,17 +264,21 @@ fn unavailable(why: Unavailable) -> Failure {
 ///
 /// # Errors
 /// Returns an error if the endpoint's name does not resolve.
-pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Result<SocketAddr> {
+pub async fn resolve_address(
+    names: &EndpointResolver,
+    call: &mut AdmittedRequest,
+    endpoint: &VendorEndpoint,
+) -> Result<SocketAddr> {
     let found = names
         .address(endpoint, &call.upstream.addresses, &call.settings.limits)
         .await;
     let address = found.map_err(|error| {
-        count(call, 0);
-        call.failure = Some(Failure::of(Kind::UpstreamUnreachable));
-        call.blame();
+        count_attempt(call, 0);
+        call.failure = Some(Failure::from_kind(Kind::UpstreamUnreachable));
+        call.mark_endpoint_failed();
         let context = format!("resolve {}", endpoint.host);
         let mut error = Error::because(ErrorType::ConnectNoRoute, context, error).into_up();
-        error.set_retry(call.goes_on("name", false));
+        error.set_retry(call.try_failover("name", false));
         error
     })?;
     call.upstream.addresses.push(address);
@@ -275,13 +287,17 @@ pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Res
 
 /// Handles a failed connection: the gateway tries the endpoint's next address, then the next
 /// endpoint.
-pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
-    if lost_connection(error) && call.may_repeat() {
+pub fn handle_connect_failure(
+    names: &EndpointResolver,
+    call: &mut AdmittedRequest,
+    error: &mut Error,
+) {
+    if is_connection_lost(error) && call.try_repeat() {
         // The endpoint did not get the request: a pooled connection could not open a stream.
         error.set_retry(true);
         return;
     }
-    count(call, 0);
+    count_attempt(call, 0);
     let timed_out = matches!(
         error.etype(),
         ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
@@ -291,30 +307,30 @@ pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
     } else {
         Kind::UpstreamUnreachable
     };
-    call.failure = Some(Failure::of(kind));
+    call.failure = Some(Failure::from_kind(kind));
     let tried = &call.upstream.addresses;
     let has_more = call
         .endpoint()
-        .is_some_and(|endpoint| names.has_more(endpoint, tried, &call.settings.limits));
-    if has_more && tried.len() < ADDRESSES_PER_ENDPOINT && call.is_unanswered() {
+        .is_some_and(|endpoint| names.has_untried(endpoint, tried, &call.settings.limits));
+    if has_more && tried.len() < MAX_ADDRESSES_PER_ENDPOINT && call.is_unanswered() {
         call.upstream.here = true;
         count_failover(call, "address");
         error.set_retry(true);
         return;
     }
-    call.blame();
-    error.set_retry(call.goes_on("connect", false));
+    call.mark_endpoint_failed();
+    error.set_retry(call.try_failover("connect", false));
 }
 
 /// Updates the endpoint's state by the status of its response. Returns true if the gateway tries
 /// another endpoint instead of passing the response on.
-pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool {
-    count(call, status);
+pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Option<&str>) -> bool {
+    count_attempt(call, status);
     let (limits, now) = (&call.settings.limits, Instant::now());
     let why = if status == 429 {
-        Cooling::RateLimited
+        CoolDownReason::RateLimited
     } else {
-        Cooling::Overloaded
+        CoolDownReason::Overloaded
     };
     let wanted = retry_after
         .filter(|_| matches!(status, 408 | 429 | 500..))
@@ -322,17 +338,17 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
     if let Some(lease) = &mut call.upstream.lease {
         let model = &call.model.upstream_model;
         if let Some(seconds) = wanted {
-            lease.cool(model, why, Duration::from_secs(seconds.into()), limits, now);
+            lease.cool_down(model, why, Duration::from_secs(seconds.into()), limits, now);
         }
         match status {
             // 501: an endpoint does not have to offer everything.
-            500 | 502.. => lease.failed(limits, now),
+            500 | 502.. => lease.record_failure(limits, now),
             // The rest of the response may still fail.
-            200..300 => lease.answers(model),
+            200..300 => lease.record_answer(model),
             // The body says whose fault it is.
             400..500 => {}
             // The endpoint works and rejects only this request.
-            _ => lease.succeeded(limits, now),
+            _ => lease.record_success(limits, now),
         }
     }
     let reason = match status {
@@ -340,13 +356,13 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
         500..=599 => "status_5xx",
         _ => return false,
     };
-    if !call.goes_on(reason, true) {
+    if !call.try_failover(reason, true) {
         return false;
     }
     let model = &call.model;
     let protocol = model.protocol();
     // In case no other endpoint is available after all.
-    call.failure = Some(failure::from_vendor(
+    call.failure = Some(failure::from_vendor_response(
         protocol,
         status,
         retry_after,
@@ -358,24 +374,29 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
 }
 
 /// Counts an attempt at which the vendor switched protocols instead of answering.
-pub fn switched(call: &Call) {
-    count(call, http::StatusCode::SWITCHING_PROTOCOLS.as_u16());
+pub fn record_protocol_switch(call: &AdmittedRequest) {
+    count_attempt(call, http::StatusCode::SWITCHING_PROTOCOLS.as_u16());
 }
 
 /// Updates the endpoint's state by its error once the body has arrived. Returns true if the gateway
 /// tries another endpoint instead of sending the error. `call.failure` holds the failure that the
 /// client gets if none is available after all.
-pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: bool) -> bool {
+pub fn handle_refusal(
+    call: &mut AdmittedRequest,
+    status: u16,
+    failure: &Failure,
+    refuses_key: bool,
+) -> bool {
     if refuses_key {
-        refused_key(call, failure.kind);
+        handle_refused_key(call, failure.kind);
     } else if let Some(lease) = call.upstream.lease.as_mut().filter(|_| status < 500) {
         // The endpoint works and rejects only this request.
-        lease.succeeded(&call.settings.limits, Instant::now());
+        lease.record_success(&call.settings.limits, Instant::now());
     }
     let is_decided = matches!(status, 408 | 500..);
     if !is_decided
-        && may_help(status, failure.kind)
-        && call.goes_on(reason(status, failure.kind), true)
+        && is_failover_useful(status, failure.kind)
+        && call.try_failover(failover_reason(status, failure.kind), true)
     {
         call.failure = Some(failure.clone());
         return true;
@@ -386,14 +407,14 @@ pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: boo
     let asked_for = call
         .fallbacks
         .as_ref()
-        .and_then(|fallbacks| fallbacks.instead_of())
+        .and_then(|fallbacks| fallbacks.original_failure())
         .filter(|_| is_refusal);
     let Some(asked_for) = asked_for.cloned() else {
         return false;
     };
     // Whatever the error text says, the cause may be the reasoning, which only the previous vendor
     // can read.
-    if status == 400 && ask_without_thinking(call) {
+    if status == 400 && retry_without_reasoning(call) {
         return true;
     }
     call.failure = Some(asked_for);
@@ -404,7 +425,7 @@ pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: boo
 }
 
 /// Whether another endpoint or model may succeed after this error.
-fn may_help(status: u16, kind: Kind) -> bool {
+fn is_failover_useful(status: u16, kind: Kind) -> bool {
     match status {
         // The error concerns the request, so every vendor would reject it; unless the error
         // concerns the gateway's account or a limit per minute.
@@ -412,12 +433,12 @@ fn may_help(status: u16, kind: Kind) -> bool {
             kind,
             Kind::VendorQuota | Kind::VendorRefusedUs | Kind::RateLimited
         ),
-        _ => kind.another_may_answer(),
+        _ => kind.is_retryable_elsewhere(),
     }
 }
 
 /// Label of a failover's reason in the metrics.
-fn reason(status: u16, kind: Kind) -> &'static str {
+fn failover_reason(status: u16, kind: Kind) -> &'static str {
     match (kind, status) {
         (Kind::VendorRefusedUs | Kind::VendorQuota, _) => "key",
         (Kind::VendorModelMissing, _) => "model",
@@ -428,7 +449,7 @@ fn reason(status: u16, kind: Kind) -> &'static str {
 
 /// Handles a vendor that refuses the gateway's key, or whose account is out of credit. An operator
 /// must fix that.
-pub fn refused_key(call: &mut Call, kind: Kind) {
+pub fn handle_refused_key(call: &mut AdmittedRequest, kind: Kind) {
     let reason = if kind == Kind::VendorQuota {
         "quota"
     } else {
@@ -442,7 +463,7 @@ pub fn refused_key(call: &mut Call, kind: Kind) {
     let Some(lease) = &mut call.upstream.lease else {
         return;
     };
-    if lease.refused_key(&call.settings.limits, Instant::now()) {
+    if lease.record_refused_key(&call.settings.limits, Instant::now()) {
         let what = if reason == "quota" {
             "the account has no credit left"
         } else {
@@ -455,7 +476,7 @@ pub fn refused_key(call: &mut Call, kind: Kind) {
 }
 
 /// Whether the gateway repeats an attempt that broke off, at this endpoint or another.
-pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
+pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reused: bool) -> bool {
     if std::mem::take(&mut call.upstream.again) {
         return true;
     }
@@ -464,18 +485,18 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
         return call.may_retry();
     }
     if *error.esource() == ErrorSource::Upstream {
-        call.shared.vendor_failed();
+        call.shared.mark_vendor_failed();
     }
     // The model has finished. The gateway writes the missing end itself and does not retry.
     if call.shared.progress().finishing {
         return false;
     }
     error.retry.decide_reuse(reused);
-    let was_dead = reused && (error.retry() || lost_connection(error));
+    let was_dead = reused && (error.retry() || is_connection_lost(error));
     // The client's side enforces the timeouts, so it notices a silent vendor.
     let is_silence = matches!(
         call.shared.progress().ended,
-        Some(Ended::FirstByte | Ended::ErrorBody)
+        Some(AbortReason::FirstByte | AbortReason::ErrorBody)
     );
     if *error.esource() != ErrorSource::Upstream && !is_silence {
         return false;
@@ -486,25 +507,25 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
         if wants_http1(error) {
             lease.use_http1();
         } else if *error.etype() == ErrorType::InvalidH2 {
-            lease.violated_h2();
+            lease.record_h2_violation();
         }
     }
     let error_status = call.reply.error_status();
     call.failure = call
         .failure
         .take()
-        .or_else(|| call.reply.bare_error(&call.model));
+        .or_else(|| call.reply.failure_from_status(&call.model));
     if call.failure.is_none() {
-        count(call, 0);
+        count_attempt(call, 0);
     }
     // A status or an error event is an explicit refusal, however late it arrives.
-    let may_repeat = call.upstream.refused || error_status.is_some() || call.may_be_asked_again();
+    let may_repeat = call.upstream.refused || error_status.is_some() || call.may_resend();
     // An HTTP/2 connection stays in the pool while requests run on it, so the vendor may have
     // worked on this request before the connection was lost.
     let is_free = is_unprocessed || was_dead && !call.shared.progress().is_h2();
     if (was_dead && may_repeat || is_unprocessed)
-        && (is_free || call.takes_repeat())
-        && call.may_repeat()
+        && (is_free || call.charge_retry_budget())
+        && call.try_repeat()
     {
         return true;
     }
@@ -512,33 +533,34 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     if let (Some(status), Some(kind)) = (error_status, kind)
         && failure::refuses_key(status, b"")
     {
-        refused_key(call, kind);
+        handle_refused_key(call, kind);
     }
-    let worth_it = kind.is_none_or(|kind| may_help(error_status.unwrap_or_default(), kind));
-    if worth_it && call.shared.progress().vendor_is_the_cause() {
-        call.blame();
+    let worth_it =
+        kind.is_none_or(|kind| is_failover_useful(error_status.unwrap_or_default(), kind));
+    if worth_it && call.shared.progress().is_vendor_fault() {
+        call.mark_endpoint_failed();
     }
     let reason = if is_silence { "first_byte" } else { "broken" };
-    worth_it && (may_repeat || is_unprocessed) && call.goes_on(reason, !is_unprocessed)
+    worth_it && (may_repeat || is_unprocessed) && call.try_failover(reason, !is_unprocessed)
 }
 
 /// Updates the endpoint's state by the whole response, at the end of the request. A client that
 /// disconnected says nothing about the endpoint.
-pub fn end(call: &mut Call) {
+pub fn finish_attempt(call: &mut AdmittedRequest) {
     let Some(mut lease) = call.upstream.lease.take() else {
         return;
     };
     let progress = call.shared.progress();
     let (limits, now) = (&call.settings.limits, Instant::now());
     if progress.completed && call.failure.is_none() {
-        lease.succeeded(limits, now);
-    } else if progress.vendor_is_the_cause() {
-        lease.failed(limits, now);
+        lease.record_success(limits, now);
+    } else if progress.is_vendor_fault() {
+        lease.record_failure(limits, now);
     }
 }
 
 /// Counts the outcome of an attempt. Status 0 means that there was no response.
-fn count(call: &Call, status: u16) {
+fn count_attempt(call: &AdmittedRequest, status: u16) {
     let label = call
         .upstream
         .lease
@@ -550,14 +572,14 @@ fn count(call: &Call, status: u16) {
         .inc();
 }
 
-fn count_exhausted(call: &Call) {
+fn count_budget_exhausted(call: &AdmittedRequest) {
     METRICS
         .retry_budget_exhausted
         .with_label_values(&[&call.model.vendor.name])
         .inc();
 }
 
-fn count_failover(call: &Call, reason: &str) {
+fn count_failover(call: &AdmittedRequest, reason: &str) {
     let label = call
         .upstream
         .lease

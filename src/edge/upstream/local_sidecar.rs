@@ -18,14 +18,14 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 /// Opens the connections.
 #[derive(Debug, Clone)]
-pub struct LocalSidecar(Arc<Connector>);
+pub struct LocalSidecar(Arc<SidecarConnector>);
 
 #[derive(Debug)]
-struct Connector(LocalConnector);
+struct SidecarConnector(LocalConnector);
 
 impl LocalSidecar {
     pub fn new(connector: LocalConnector) -> Self {
-        Self(Arc::new(Connector(connector)))
+        Self(Arc::new(SidecarConnector(connector)))
     }
 
     /// Whether the sidecar still accepts connections.
@@ -40,27 +40,27 @@ impl LocalSidecar {
 }
 
 #[async_trait]
-impl L4Connect for Connector {
+impl L4Connect for SidecarConnector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
         let stream = self.0.connect().await.or_err(
             ErrorType::ConnectRefused,
             "connect to the sidecar in memory",
         )?;
-        Ok(VirtualSocketStream::new(Box::new(Local(stream))).into())
+        Ok(VirtualSocketStream::new(Box::new(LocalSocket(stream))).into())
     }
 }
 
 #[derive(Debug)]
-struct Local(DuplexStream);
+struct LocalSocket(DuplexStream);
 
-impl VirtualSocket for Local {
+impl VirtualSocket for LocalSocket {
     /// Socket options have no meaning for an in-memory connection.
     fn set_socket_option(&self, _option: VirtualSockOpt) -> io::Result<()> {
         Ok(())
     }
 }
 
-impl AsyncRead for Local {
+impl AsyncRead for LocalSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -70,7 +70,7 @@ impl AsyncRead for Local {
     }
 }
 
-impl AsyncWrite for Local {
+impl AsyncWrite for LocalSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -3,7 +3,7 @@
 //!
 //! The only place that puts a vendor's key into a header. Must not know the request itself.
 
-use crate::catalog::{Auth, Endpoint, HttpVersion, Secret};
+use crate::catalog::{EndpointAuth, HttpVersion, Secret, VendorEndpoint};
 use http::{HeaderName, HeaderValue, Method, Uri, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
@@ -15,7 +15,11 @@ use pingora::{Error, ErrorType, Result};
 /// # Errors
 /// Returns an error if the endpoint has no path for this call, or if a configured value is not a
 /// valid header value.
-pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<RequestHeader> {
+pub fn build_request_header(
+    method: Method,
+    endpoint: &VendorEndpoint,
+    usual_path: &str,
+) -> Result<RequestHeader> {
     let Some(target) = endpoint.target(usual_path) else {
         return Error::e_explain(
             ErrorType::InternalError,
@@ -60,22 +64,28 @@ pub fn use_authority(header: &mut RequestHeader, tls: bool) -> Result<()> {
 ///
 /// # Errors
 /// Returns an error if a configured value is not a valid header value.
-pub fn authorize(fresh: &mut RequestHeader, endpoint: &Endpoint, key: &Secret) -> Result<()> {
+pub fn add_credentials(
+    fresh: &mut RequestHeader,
+    endpoint: &VendorEndpoint,
+    key: &Secret,
+) -> Result<()> {
     for (name, value) in &endpoint.headers {
-        fresh.insert_header(field_name(name)?, sensitive(value.reveal())?)?;
+        fresh.insert_header(field_name(name)?, sensitive_value(value.reveal())?)?;
     }
     match &endpoint.auth {
-        Auth::Bearer => {
-            let value = sensitive(&format!("Bearer {}", key.reveal()))?;
+        EndpointAuth::Bearer => {
+            let value = sensitive_value(&format!("Bearer {}", key.reveal()))?;
             fresh.insert_header(header::AUTHORIZATION, value)
         }
-        Auth::Header(name) => fresh.insert_header(field_name(name)?, sensitive(key.reveal())?),
-        Auth::None => Ok(()),
+        EndpointAuth::Header(name) => {
+            fresh.insert_header(field_name(name)?, sensitive_value(key.reveal())?)
+        }
+        EndpointAuth::None => Ok(()),
     }
 }
 
 /// Returns the HTTP versions to offer. Without TLS nothing is negotiated.
-pub fn alpn(endpoint: &Endpoint) -> ALPN {
+pub fn alpn(endpoint: &VendorEndpoint) -> ALPN {
     match (endpoint.http_version, endpoint.tls) {
         (HttpVersion::Auto, true) => ALPN::H2H1,
         (HttpVersion::Auto, false) | (HttpVersion::Http1, _) => ALPN::H1,
@@ -95,7 +105,7 @@ fn field_name(name: &str) -> Result<HeaderName> {
 }
 
 /// A header value that is not printed in debug output.
-fn sensitive(value: &str) -> Result<HeaderValue> {
+fn sensitive_value(value: &str) -> Result<HeaderValue> {
     let invalid = |error| {
         Error::because(
             ErrorType::InvalidHTTPHeader,

@@ -1,8 +1,8 @@
 //! Name resolution without a network: when the gateway repeats a lookup, what it keeps, and that
 //! one lookup never blocks another.
 
-use super::names::{Names, Resolve};
-use crate::catalog::Endpoint;
+use super::dns::{DnsResolver, EndpointResolver};
+use crate::catalog::VendorEndpoint;
 use crate::config::Limits;
 use async_trait::async_trait;
 use std::io;
@@ -30,7 +30,7 @@ impl Book {
 }
 
 #[async_trait]
-impl Resolve for Book {
+impl DnsResolver for Book {
     async fn addresses(&self, _host: &str, _port: u16) -> io::Result<Vec<SocketAddr>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if self.is_silent {
@@ -44,8 +44,8 @@ impl Resolve for Book {
     }
 }
 
-fn endpoint() -> Endpoint {
-    Endpoint::in_test("vendor.example")
+fn endpoint() -> VendorEndpoint {
+    VendorEndpoint::in_test("vendor.example")
 }
 
 fn limits() -> Limits {
@@ -63,15 +63,15 @@ fn address(text: &str) -> SocketAddr {
 async fn every_address_has_its_turn_and_none_is_tried_twice() {
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80", "10.0.0.2:80", "[::1]:80"]));
-    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
     let (mut tried, limits) = (Vec::new(), limits());
     while let Ok(address) = names.address(&endpoint(), &tried, &limits).await {
         assert!(!tried.contains(&address), "{address} after {tried:?}");
-        assert!(names.has_more(&endpoint(), &tried, &limits));
+        assert!(names.has_untried(&endpoint(), &tried, &limits));
         tried.push(address);
     }
     assert_eq!(tried.len(), 3);
-    assert!(!names.has_more(&endpoint(), &tried, &limits));
+    assert!(!names.has_untried(&endpoint(), &tried, &limits));
     let mut first = Vec::new();
     for _ in 0..6 {
         first.push(names.address(&endpoint(), &[], &limits).await.unwrap());
@@ -89,7 +89,7 @@ async fn every_address_has_its_turn_and_none_is_tried_twice() {
 #[tokio::test]
 async fn a_name_that_moves_is_followed_and_the_last_good_address_kept_where_nobody_tells() {
     let book = Arc::new(Book::default());
-    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
     let limits = limits();
     assert!(
         names.address(&endpoint(), &[], &limits).await.is_err(),
@@ -126,7 +126,7 @@ async fn a_name_that_moves_is_followed_and_the_last_good_address_kept_where_nobo
 async fn what_was_known_is_not_believed_for_ever() {
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80"]));
-    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
     let limits = Limits {
         name_stale_seconds: 0,
         ..Limits::default()
@@ -143,7 +143,7 @@ async fn what_was_known_is_not_believed_for_ever() {
 async fn how_long_the_last_address_is_believed_can_be_changed_while_nobody_tells() {
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80"]));
-    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
     let of = |name_stale_seconds| Limits {
         name_stale_seconds,
         ..Limits::default()
@@ -168,7 +168,7 @@ async fn a_resolver_that_says_nothing_is_given_up_and_many_requests_ask_once() {
         is_silent: true,
         ..Book::default()
     });
-    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
     let began = Instant::now();
     assert!(names.address(&endpoint(), &[], &limits()).await.is_err());
     let took = began.elapsed();
@@ -178,7 +178,9 @@ async fn a_resolver_that_says_nothing_is_given_up_and_many_requests_ask_once() {
     );
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80"]));
-    let names = Arc::new(Names::new(Arc::clone(&book) as Arc<dyn Resolve>));
+    let names = Arc::new(EndpointResolver::new(
+        Arc::clone(&book) as Arc<dyn DnsResolver>
+    ));
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..50 {
         let names = Arc::clone(&names);

@@ -30,7 +30,7 @@ pub fn wants_http1(error: &Error) -> bool {
 
 /// Whether the connection is lost or closing, which says nothing about the request. A pooled
 /// connection may have been lost before the gateway sent the request.
-pub fn lost_connection(error: &Error) -> bool {
+pub fn is_connection_lost(error: &Error) -> bool {
     h2_error(error).is_some_and(|error| error.is_go_away() && error.is_remote() || error.is_io())
 }
 

@@ -12,12 +12,13 @@ pub use fields::FIELDS;
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{
-    Cache, Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings,
+use crate::protocol::ir::{
+    BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, ReasoningSettings, Request,
+    SamplingParams, ToolChoice, Warnings,
 };
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
-use check::{Shape, wrong_type};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
+use check::{MemberType, wrong_type};
 use std::collections::HashMap;
 
 pub(in crate::protocol) mod check;
@@ -33,7 +34,7 @@ mod tools;
 ///
 /// # Errors
 /// Returns an error if the body breaks a rule of the chat completions API.
-pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<'a>, BoxedFailure> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
             Kind::InvalidRequest,
@@ -56,13 +57,13 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
         turns: Vec::new(),
         tools: Vec::new(),
         legacy_functions: false,
-        choice: Choice::Absent,
+        choice: ToolChoice::Absent,
         parallel_calls: None,
         limit: settings::limit(body)?,
-        sampling: Sampling::default(),
+        sampling: SamplingParams::default(),
         stop: settings::stop(body)?,
-        format: Format::Free,
-        reasoning: Reasoning::default(),
+        format: OutputFormat::Free,
+        reasoning: ReasoningSettings::default(),
         end_user: settings::end_user(body)?,
         tier: check::optional_text(body, "service_tier", "service_tier")?,
         stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
@@ -82,7 +83,7 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
 }
 
 /// Members that the IR represents, or that carry no information for it.
-const CARRIED: [&str; 22] = [
+const MAPPED_MEMBERS: [&str; 22] = [
     "function_call",
     "functions",
     "max_completion_tokens",
@@ -108,91 +109,95 @@ const CARRIED: [&str; 22] = [
 ];
 
 /// Members of the messages protocol that the chat completions API also accepts.
-const OF_MESSAGES: [&str; 4] = ["cache_control", "inference_geo", "output_config", "speed"];
+const MESSAGES_MEMBERS: [&str; 4] = ["cache_control", "inference_geo", "output_config", "speed"];
 
 /// Members that only the chat protocol defines, with their types.
-const OF_CHAT: [(&str, Shape); 18] = [
-    ("audio", Shape::Object),
-    ("frequency_penalty", Shape::Number),
-    ("logit_bias", Shape::Object),
-    ("logprobs", Shape::Bool),
-    ("metadata", Shape::Object),
-    ("modalities", Shape::Array),
-    ("moderation", Shape::Object),
-    ("n", Shape::Integer),
-    ("prediction", Shape::Object),
-    ("presence_penalty", Shape::Number),
-    ("prompt_cache_key", Shape::String),
-    ("prompt_cache_options", Shape::Object),
-    ("prompt_cache_retention", Shape::String),
-    ("seed", Shape::Integer),
-    ("store", Shape::Bool),
-    ("top_logprobs", Shape::Integer),
-    ("verbosity", Shape::String),
-    ("web_search_options", Shape::Object),
+const CHAT_ONLY_MEMBERS: [(&str, MemberType); 18] = [
+    ("audio", MemberType::Object),
+    ("frequency_penalty", MemberType::Number),
+    ("logit_bias", MemberType::Object),
+    ("logprobs", MemberType::Bool),
+    ("metadata", MemberType::Object),
+    ("modalities", MemberType::Array),
+    ("moderation", MemberType::Object),
+    ("n", MemberType::Integer),
+    ("prediction", MemberType::Object),
+    ("presence_penalty", MemberType::Number),
+    ("prompt_cache_key", MemberType::String),
+    ("prompt_cache_options", MemberType::Object),
+    ("prompt_cache_retention", MemberType::String),
+    ("seed", MemberType::Integer),
+    ("store", MemberType::Bool),
+    ("top_logprobs", MemberType::Integer),
+    ("verbosity", MemberType::String),
+    ("web_search_options", MemberType::Object),
 ];
 
 /// Maximum number of unknown members to keep. The warning header does not list more.
-const UNKNOWN_MAX: usize = 256;
+const MAX_UNKNOWN_MEMBERS: usize = 256;
 
 /// Collects the members that the IR does not represent, known or unknown.
-fn extra<'a>(body: Value<'a>) -> Result<Vec<Opaque<'a>>, Refused> {
+fn extra<'a>(body: JsonValue<'a>) -> Result<Vec<Opaque<'a>>, BoxedFailure> {
     let mut extra = Vec::new();
-    for name in OF_MESSAGES {
+    for name in MESSAGES_MEMBERS {
         if let Some(value) = body.get(name) {
             match name {
-                "cache_control" => drop(check::marker(value, name)?),
-                "output_config" => check::shape(value, Shape::Object, name)?,
-                _ => check::shape(value, Shape::String, name)?,
+                "cache_control" => drop(check::cache_control(value, name)?),
+                "output_config" => check::check_type(value, MemberType::Object, name)?,
+                _ => check::check_type(value, MemberType::String, name)?,
             }
             extra.push(Opaque {
                 origin: Protocol::Messages,
-                name: Text::made(name),
+                name: JsonStr::from_value(name),
                 value,
             });
         }
     }
-    for (name, shape) in OF_CHAT {
+    for (name, shape) in CHAT_ONLY_MEMBERS {
         if let Some(value) = body.get(name) {
-            check::shape(value, shape, name)?;
+            check::check_type(value, shape, name)?;
             extra.push(Opaque {
                 origin: Protocol::Chat,
-                name: Text::made(name),
+                name: JsonStr::from_value(name),
                 value,
             });
         }
     }
     let is_known = |name: &str| {
-        CARRIED.contains(&name)
-            || OF_MESSAGES.contains(&name)
-            || OF_CHAT.iter().any(|(known, _)| *known == name)
+        MAPPED_MEMBERS.contains(&name)
+            || MESSAGES_MEMBERS.contains(&name)
+            || CHAT_ONLY_MEMBERS.iter().any(|(known, _)| *known == name)
     };
     let unknown = body
         .members()
         .filter(|(name, value)| !value.is_null() && !is_known(&name.value()));
-    extra.extend(unknown.take(UNKNOWN_MAX).map(|(name, value)| Opaque {
-        origin: Protocol::Chat,
-        name,
-        value,
-    }));
+    extra.extend(
+        unknown
+            .take(MAX_UNKNOWN_MEMBERS)
+            .map(|(name, value)| Opaque {
+                origin: Protocol::Chat,
+                name,
+                value,
+            }),
+    );
     Ok(extra)
 }
 
 /// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
 /// API's own member; many clients send `cache_control` instead.
-pub(in crate::protocol) fn marker(
-    of: Value<'_>,
+pub(in crate::protocol) fn cache_marker(
+    of: JsonValue<'_>,
     path: impl std::fmt::Display,
-) -> Result<Option<Cache>, Refused> {
+) -> Result<Option<CacheBreakpoint>, BoxedFailure> {
     if let Some(marker) = of.get("cache_control") {
-        return check::marker(marker, format_args!("{path}.cache_control")).map(Some);
+        return check::cache_control(marker, format_args!("{path}.cache_control")).map(Some);
     }
     let Some(breakpoint) = of.get("prompt_cache_breakpoint") else {
         return Ok(None);
     };
-    check::shape(
+    check::check_type(
         breakpoint,
-        Shape::Object,
+        MemberType::Object,
         format_args!("{path}.prompt_cache_breakpoint"),
     )?;
     if !breakpoint
@@ -204,8 +209,8 @@ pub(in crate::protocol) fn marker(
     // The messages protocol has no lifetime of 12 hours; its longest one comes nearest.
     let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
     Ok(Some(if is_long {
-        Cache::OneHour
+        CacheBreakpoint::OneHour
     } else {
-        Cache::Usual
+        CacheBreakpoint::Usual
     }))
 }

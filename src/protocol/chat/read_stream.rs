@@ -12,47 +12,49 @@
 
 use crate::protocol::Protocol;
 use crate::protocol::counters;
-use crate::protocol::form::answer::{Event, Fault, Piece, Sink, Start, Stop};
-use crate::protocol::scan::Scan;
-use crate::protocol::text::{Gathered, Text};
-use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::protocol::ir::event::{
+    Event, EventSink, OutputPart, ResponseStart, StopReason, UpstreamError,
+};
+use crate::protocol::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::protocol::json_scanner::JsonScanner;
+use crate::protocol::json_string::{JsonStr, JsonStrBuf};
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 
 mod calls;
 mod reasoning;
 
-use calls::{Calls, Entry};
-use reasoning::Reasoning;
+use calls::{ChatCallTracker, ChatToolCallDelta};
+use reasoning::ChatReasoningState;
 
 /// Maximum nesting depth of an answer.
-const DEPTH_MAX: u32 = 128;
+const MAX_DEPTH: u32 = 128;
 
 /// Maximum number of bytes of a refusal that the stop reason repeats.
-const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
 /// State of the answer after the chunks read so far.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct ChatStreamReader {
     /// A chunk has arrived.
     heard: bool,
     started: bool,
-    slots: Slots,
+    slots: SlotAllocator,
     /// The text or thinking that continues until something else begins.
-    current: Option<(Stretch, u32)>,
-    reasoning: Reasoning,
-    calls: Calls,
-    refusal: Gathered,
-    finish: Option<Finish>,
+    current: Option<(ChatTextKind, u32)>,
+    reasoning: ChatReasoningState,
+    calls: ChatCallTracker,
+    refusal: JsonStrBuf,
+    finish: Option<ChatFinishReason>,
     counters: Option<ChatCounters>,
     tier: Option<ServiceTier>,
 }
 
 /// Assigns slots in ascending order.
 #[derive(Debug, Default)]
-struct Slots(u32);
+struct SlotAllocator(u32);
 
-impl Slots {
-    fn next(&mut self) -> u32 {
+impl SlotAllocator {
+    fn allocate(&mut self) -> u32 {
         let slot = self.0;
         self.0 = slot.saturating_add(1);
         slot
@@ -61,15 +63,15 @@ impl Slots {
 
 /// Kind of a run of deltas that the protocol does not delimit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stretch {
+enum ChatTextKind {
     Text,
     Refusal,
     Thinking,
 }
 
-/// Value of `finish_reason`.
+/// Value of `read_finish_reason`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Finish {
+enum ChatFinishReason {
     Stop,
     Calls,
     Length,
@@ -77,47 +79,56 @@ enum Finish {
     Unknown,
 }
 
-impl Reader {
+impl ChatStreamReader {
     /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
     pub fn event(
         &mut self,
         name: &[u8],
         data: &[u8],
-        nodes: Nodes,
-        to: &mut impl Sink,
-    ) -> (Nodes, Result<(), Fault>) {
+        nodes: NodeBuffer,
+        to: &mut impl EventSink,
+    ) -> (NodeBuffer, Result<(), UpstreamError>) {
         if data == b"[DONE]" {
-            return (nodes, self.done(to));
+            return (nodes, self.handle_done(to));
         }
         let Ok(text) = std::str::from_utf8(data) else {
-            return (nodes, Fault::of_unreadable(Protocol::Chat, name, data));
+            return (
+                nodes,
+                UpstreamError::check_unreadable(Protocol::Chat, name, data),
+            );
         };
-        match Tree::read(text, DEPTH_MAX, nodes) {
+        match JsonDocument::parse(text, MAX_DEPTH, nodes) {
             Ok(tree) if !tree.root().is_object() => (
                 tree.into_nodes(),
-                Fault::of_unreadable(Protocol::Chat, name, data),
+                UpstreamError::check_unreadable(Protocol::Chat, name, data),
             ),
-            Ok(_) if name == b"error" => (Nodes::new(), Err(Fault::told(data))),
+            Ok(_) if name == b"error" => {
+                (NodeBuffer::new(), Err(UpstreamError::from_error_body(data)))
+            }
             Ok(tree) => {
-                let outcome = self.chunk(tree.root(), false, to);
+                let outcome = self.read_chunk(tree.root(), false, to);
                 (tree.into_nodes(), outcome)
             }
             Err(_) => (
-                Nodes::new(),
-                Fault::of_unreadable(Protocol::Chat, name, data),
+                NodeBuffer::new(),
+                UpstreamError::check_unreadable(Protocol::Chat, name, data),
             ),
         }
     }
 
     /// Ends an answer that is complete although its last event is missing.
-    pub fn finish(&mut self, to: &mut impl Sink) {
+    pub fn finish(&mut self, to: &mut impl EventSink) {
         self.end(to);
     }
 
     /// Handles `[DONE]`: the vendor has finished, with or without a finish reason.
-    fn done(&mut self, to: &mut impl Sink) -> Result<(), Fault> {
+    fn handle_done(&mut self, to: &mut impl EventSink) -> Result<(), UpstreamError> {
         if !self.started {
-            return Err(if self.heard { Fault::Empty } else { Fault::Cut });
+            return Err(if self.heard {
+                UpstreamError::Empty
+            } else {
+                UpstreamError::Cut
+            });
         }
         self.end(to);
         Ok(())
@@ -125,9 +136,14 @@ impl Reader {
 
     /// Reads a chunk or a whole answer. They differ in `delta` and `message`, and in what an entry
     /// of `tool_calls` means.
-    fn chunk(&mut self, chunk: Value<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
+    fn read_chunk(
+        &mut self,
+        chunk: JsonValue<'_>,
+        is_whole: bool,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         self.heard = true;
-        let mut start = Start::default();
+        let mut start = ResponseStart::default();
         let (mut choice, mut counters, mut is_error) = (None, None, false);
         for (key, value) in chunk.members() {
             match key.value().as_ref() {
@@ -137,9 +153,9 @@ impl Reader {
                     for read in value
                         .items()
                         .filter(|choice| choice.is_object())
-                        .map(Choice::read)
+                        .map(ChatAnswerChoice::parse)
                     {
-                        is_error |= read.is_failed();
+                        is_error |= read.is_error();
                         choice = choice.or(Some(read).filter(|read| read.index == 0));
                     }
                 }
@@ -149,12 +165,12 @@ impl Reader {
             }
         }
         if is_error {
-            return Err(Fault::told(chunk.raw().as_bytes()));
+            return Err(UpstreamError::from_error_body(chunk.raw().as_bytes()));
         }
         self.tier = start
             .tier
             .as_ref()
-            .map(|tier| ServiceTier::said(&tier.value()))
+            .map(|tier| ServiceTier::from_wire(&tier.value()))
             .or(self.tier);
         if let Some(choice) = choice {
             self.start(start, to);
@@ -166,14 +182,14 @@ impl Reader {
                 self.message(message, is_whole, to)?;
             }
             if let Some(reason) = &choice.finish_reason {
-                self.finish_reason(reason, to);
+                self.read_finish_reason(reason, to);
             }
         }
-        self.count(counters, to);
+        self.merge_counters(counters, to);
         Ok(())
     }
 
-    fn start(&mut self, start: Start<'_>, to: &mut impl Sink) {
+    fn start(&mut self, start: ResponseStart<'_>, to: &mut impl EventSink) {
         if self.started {
             return;
         }
@@ -182,23 +198,23 @@ impl Reader {
         self.send_counters(to);
     }
 
-    fn finish_reason(&mut self, reason: &Text<'_>, to: &mut impl Sink) {
+    fn read_finish_reason(&mut self, reason: &JsonStr<'_>, to: &mut impl EventSink) {
         let finish = match reason.value().as_ref() {
             // Some vendors send it with every chunk.
             "" => return,
-            "stop" => Finish::Stop,
-            "tool_calls" | "function_call" => Finish::Calls,
-            "length" => Finish::Length,
-            "content_filter" => Finish::Filter,
-            _ => Finish::Unknown,
+            "stop" => ChatFinishReason::Stop,
+            "tool_calls" | "function_call" => ChatFinishReason::Calls,
+            "length" => ChatFinishReason::Length,
+            "content_filter" => ChatFinishReason::Filter,
+            _ => ChatFinishReason::Unknown,
         };
         if self.finish != Some(finish) {
             self.finish = Some(finish);
-            to.event(Event::Stop(self.stop()));
+            to.event(Event::Stop(self.stop_reason()));
         }
     }
 
-    fn count(&mut self, counters: Option<ChatCounters>, to: &mut impl Sink) {
+    fn merge_counters(&mut self, counters: Option<ChatCounters>, to: &mut impl EventSink) {
         let Some(counters) = counters.filter(ChatCounters::is_usage) else {
             return;
         };
@@ -208,7 +224,7 @@ impl Reader {
         }
     }
 
-    fn send_counters(&self, to: &mut impl Sink) {
+    fn send_counters(&self, to: &mut impl EventSink) {
         if let Some(counters) = self.counters {
             let counters = &VendorCounters::Chat(ChatCounters {
                 service_tier: self.tier,
@@ -223,33 +239,33 @@ impl Reader {
 
     fn message(
         &mut self,
-        message: Value<'_>,
+        message: JsonValue<'_>,
         is_whole: bool,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
-        let said = Said::read(message);
-        self.reason(&said, is_whole, to);
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let said = ChatDelta::parse(message);
+        self.read_reasoning(&said, is_whole, to);
         if let Some(content) = said.content {
             self.content(content, to);
         }
         if let Some(refusal) = &said.refusal {
-            if self.refusal.len() <= REFUSAL_BYTES_MAX {
+            if self.refusal.len() <= MAX_REFUSAL_BYTES {
                 self.refusal.push(refusal);
             }
-            self.say(Stretch::Refusal, refusal, to);
+            self.emit_text(ChatTextKind::Refusal, refusal, to);
         }
         match said.calls.filter(|calls| calls.items().next().is_some()) {
             Some(calls) => {
                 self.calls.begin_chunk();
                 for call in calls.items() {
-                    self.call(&Entry::read(call), is_whole, to)?;
+                    self.call(&ChatToolCallDelta::parse(call), is_whole, to)?;
                 }
             }
             // `function_call` is the older form and holds one call. If the vendor sends both, it is
             // a repetition.
             None if self.calls.is_only_legacy() => {
                 if let Some(function) = said.function_call {
-                    self.call(&Entry::legacy(function), false, to)?;
+                    self.call(&ChatToolCallDelta::from_function_call(function), false, to)?;
                 }
             }
             None => {}
@@ -258,68 +274,68 @@ impl Reader {
     }
 
     /// Reads the content: a string, or the parts that some vendors send instead.
-    fn content(&mut self, content: Value<'_>, to: &mut impl Sink) {
+    fn content(&mut self, content: JsonValue<'_>, to: &mut impl EventSink) {
         if let Some(text) = content.text() {
-            self.say(Stretch::Text, &text, to);
+            self.emit_text(ChatTextKind::Text, &text, to);
         }
         for part in content.items() {
-            if let Some(text) = part.get("text").and_then(Value::text) {
-                self.say(Stretch::Text, &text, to);
+            if let Some(text) = part.get("text").and_then(JsonValue::text) {
+                self.emit_text(ChatTextKind::Text, &text, to);
             }
         }
     }
 
-    fn reason(&mut self, said: &Said<'_>, is_whole: bool, to: &mut impl Sink) {
+    fn read_reasoning(&mut self, said: &ChatDelta<'_>, is_whole: bool, to: &mut impl EventSink) {
         let details = said.details.filter(|details| details.is_array());
-        match self.reasoning.source(said) {
-            Some(reasoning::Source::Content) => {
+        match self.reasoning.select_source(said) {
+            Some(reasoning::ChatReasoningSource::Content) => {
                 said.reasoning_content
                     .iter()
-                    .for_each(|text| self.say(Stretch::Thinking, text, to));
+                    .for_each(|text| self.emit_text(ChatTextKind::Thinking, text, to));
             }
-            Some(reasoning::Source::Plain) => {
+            Some(reasoning::ChatReasoningSource::Plain) => {
                 said.reasoning
                     .iter()
-                    .for_each(|text| self.say(Stretch::Thinking, text, to));
+                    .for_each(|text| self.emit_text(ChatTextKind::Thinking, text, to));
             }
-            Some(reasoning::Source::Details) => {
-                for entry in details.into_iter().flat_map(Value::items) {
-                    if let Some(text) = reasoning::entry_text(entry) {
-                        self.say(Stretch::Thinking, &text, to);
+            Some(reasoning::ChatReasoningSource::Details) => {
+                for entry in details.into_iter().flat_map(JsonValue::items) {
+                    if let Some(text) = reasoning::detail_text(entry) {
+                        self.emit_text(ChatTextKind::Thinking, &text, to);
                     }
                 }
             }
             None => {}
         }
-        for entry in details.into_iter().flat_map(Value::items) {
-            self.reasoning.keep(entry, is_whole);
+        for entry in details.into_iter().flat_map(JsonValue::items) {
+            self.reasoning.push_detail(entry, is_whole);
         }
     }
 
     /// Continues the current run, or begins a new one if something else began since.
-    fn say(&mut self, stretch: Stretch, text: &Text<'_>, to: &mut impl Sink) {
+    fn emit_text(&mut self, stretch: ChatTextKind, text: &JsonStr<'_>, to: &mut impl EventSink) {
         if text.is_empty() {
             return;
         }
         let slot = match self.current {
             Some((current, slot)) if current == stretch => slot,
-            _ => self.begin(stretch, to),
+            _ => self.open_text(stretch, to),
         };
         to.event(Event::Delta {
             slot,
-            text: text.borrowed(),
+            text: text.reborrow(),
         });
     }
 
-    fn begin(&mut self, stretch: Stretch, to: &mut impl Sink) -> u32 {
-        if stretch != Stretch::Thinking {
-            self.sign(to);
+    fn open_text(&mut self, stretch: ChatTextKind, to: &mut impl EventSink) -> u32 {
+        if stretch != ChatTextKind::Thinking {
+            self.emit_signature(to);
         }
-        let slot = self.slots.next();
+        let slot = self.slots.allocate();
         let piece = match stretch {
-            Stretch::Text => Piece::Text,
-            Stretch::Refusal => Piece::Refusal,
-            Stretch::Thinking => Piece::Thinking,
+            ChatTextKind::Text => OutputPart::Text,
+            ChatTextKind::Refusal => OutputPart::Refusal,
+            ChatTextKind::Thinking => OutputPart::Thinking,
         };
         to.event(Event::Open { slot, piece });
         self.current = Some((stretch, slot));
@@ -328,63 +344,68 @@ impl Reader {
 
     /// Called when something else begins or the answer ends. If the vendor wants reasoning back,
     /// emits it as the signature of the thinking just emitted, or of one without text.
-    fn sign(&mut self, to: &mut impl Sink) {
+    fn emit_signature(&mut self, to: &mut impl EventSink) {
         let Some(signature) = self.reasoning.take_signature() else {
             return;
         };
         let slot = match self.current {
-            Some((Stretch::Thinking, slot)) => slot,
-            _ => self.begin(Stretch::Thinking, to),
+            Some((ChatTextKind::Thinking, slot)) => slot,
+            _ => self.open_text(ChatTextKind::Thinking, to),
         };
         to.event(Event::Signature {
             slot,
-            signature: Text::made(signature),
+            signature: JsonStr::from_value(signature),
         });
         // Any later thinking is a new block.
         self.current = None;
     }
 
-    fn call(&mut self, entry: &Entry<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
-        let begins = self.calls.begins(entry, is_whole);
+    fn call(
+        &mut self,
+        entry: &ChatToolCallDelta<'_>,
+        is_whole: bool,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let begins = self.calls.is_new_call(entry, is_whole);
         if begins {
-            self.sign(to);
+            self.emit_signature(to);
             self.current = None;
         }
-        self.calls.entry(entry, is_whole, &mut self.slots, to)
+        self.calls.apply_delta(entry, is_whole, &mut self.slots, to)
     }
 
-    fn stop(&self) -> Stop<'_> {
+    fn stop_reason(&self) -> StopReason<'_> {
         match self.finish {
-            _ if !self.refusal.is_empty() => Stop::Refusal {
+            _ if !self.refusal.is_empty() => StopReason::Refusal {
                 explanation: Some(self.refusal.text()),
             },
-            Some(Finish::Stop) => Stop::EndTurn,
-            Some(Finish::Calls) => Stop::ToolUse,
-            Some(Finish::Length) => Stop::MaxTokens,
-            Some(Finish::Filter) => Stop::Refusal { explanation: None },
-            Some(Finish::Unknown) | None => Stop::Unknown,
+            Some(ChatFinishReason::Stop) => StopReason::EndTurn,
+            Some(ChatFinishReason::Calls) => StopReason::ToolUse,
+            Some(ChatFinishReason::Length) => StopReason::MaxTokens,
+            Some(ChatFinishReason::Filter) => StopReason::Refusal { explanation: None },
+            Some(ChatFinishReason::Unknown) | None => StopReason::Unknown,
         }
     }
 
-    fn end(&mut self, to: &mut impl Sink) {
-        self.sign(to);
+    fn end(&mut self, to: &mut impl EventSink) {
+        self.emit_signature(to);
         if self.finish.is_some() {
             // Repeat the stop: the refusal may have continued after the finish reason.
-            to.event(Event::Stop(self.stop()));
+            to.event(Event::Stop(self.stop_reason()));
         }
         to.event(Event::End);
     }
 }
 
 /// Reads a whole answer into the same events as a stream.
-pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
     if !body.is_object() {
-        return Err(Fault::NotJson);
+        return Err(UpstreamError::NotJson);
     }
-    let mut reader = Reader::default();
-    reader.chunk(body, true, to)?;
+    let mut reader = ChatStreamReader::default();
+    reader.read_chunk(body, true, to)?;
     if !reader.started {
-        return Err(Fault::Empty);
+        return Err(UpstreamError::Empty);
     }
     reader.end(to);
     Ok(())
@@ -393,16 +414,16 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
 /// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
 /// first.
 #[derive(Debug, Default)]
-struct Choice<'v> {
+struct ChatAnswerChoice<'v> {
     index: u64,
-    delta: Option<Value<'v>>,
-    message: Option<Value<'v>>,
-    finish_reason: Option<Text<'v>>,
+    delta: Option<JsonValue<'v>>,
+    message: Option<JsonValue<'v>>,
+    finish_reason: Option<JsonStr<'v>>,
 }
 
-impl<'v> Choice<'v> {
-    fn read(choice: Value<'v>) -> Self {
-        let mut read = Choice::default();
+impl<'v> ChatAnswerChoice<'v> {
+    fn parse(choice: JsonValue<'v>) -> Self {
+        let mut read = ChatAnswerChoice::default();
         for (key, value) in choice.members() {
             match key.value().as_ref() {
                 "index" => read.index = value.count().unwrap_or(0),
@@ -415,8 +436,9 @@ impl<'v> Choice<'v> {
         read
     }
 
-    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error` there.
-    fn is_failed(&self) -> bool {
+    /// Returns whether `read_finish_reason` reports a failure. Aggregating vendors send `error`
+    /// there.
+    fn is_error(&self) -> bool {
         self.finish_reason
             .as_ref()
             .is_some_and(|reason| reason.is("error"))
@@ -425,26 +447,26 @@ impl<'v> Choice<'v> {
 
 /// Content of a delta or of a message.
 #[derive(Debug, Default)]
-struct Said<'v> {
-    content: Option<Value<'v>>,
-    refusal: Option<Text<'v>>,
-    reasoning_content: Option<Text<'v>>,
-    reasoning: Option<Text<'v>>,
-    details: Option<Value<'v>>,
-    calls: Option<Value<'v>>,
-    function_call: Option<Value<'v>>,
+struct ChatDelta<'v> {
+    content: Option<JsonValue<'v>>,
+    refusal: Option<JsonStr<'v>>,
+    reasoning_content: Option<JsonStr<'v>>,
+    reasoning: Option<JsonStr<'v>>,
+    details: Option<JsonValue<'v>>,
+    calls: Option<JsonValue<'v>>,
+    function_call: Option<JsonValue<'v>>,
 }
 
-impl<'v> Said<'v> {
-    fn read(message: Value<'v>) -> Self {
-        let mut said = Said::default();
+impl<'v> ChatDelta<'v> {
+    fn parse(message: JsonValue<'v>) -> Self {
+        let mut said = ChatDelta::default();
         let mut audio = None;
         for (key, value) in message.members() {
             match key.value().as_ref() {
                 "content" => said.content = Some(value).filter(|value| !value.is_null()),
-                "refusal" => said.refusal = text(value),
-                "reasoning_content" => said.reasoning_content = text(value),
-                "reasoning" => said.reasoning = text(value),
+                "refusal" => said.refusal = non_empty_text(value),
+                "reasoning_content" => said.reasoning_content = non_empty_text(value),
+                "reasoning" => said.reasoning = non_empty_text(value),
                 "reasoning_details" => said.details = Some(value),
                 "tool_calls" => said.calls = Some(value).filter(|value| value.is_array()),
                 "function_call" => {
@@ -460,12 +482,12 @@ impl<'v> Said<'v> {
 }
 
 /// Returns the string unless it is empty.
-fn text(value: Value<'_>) -> Option<Text<'_>> {
+fn non_empty_text(value: JsonValue<'_>) -> Option<JsonStr<'_>> {
     value.text().filter(|text| !text.is_empty())
 }
 
-fn read_usage(usage: Value<'_>) -> Option<ChatCounters> {
-    counters::chat(&mut Scan::new(usage.raw(), DEPTH_MAX))
+fn read_usage(usage: JsonValue<'_>) -> Option<ChatCounters> {
+    counters::read_chat_usage(&mut JsonScanner::new(usage.raw(), MAX_DEPTH))
         .ok()
         .flatten()
 }
@@ -477,31 +499,31 @@ mod tests {
 
     struct Nobody;
 
-    impl Sink for Nobody {
+    impl EventSink for Nobody {
         fn event(&mut self, _event: Event<'_>) {}
     }
 
-    fn tell(reader: &mut Reader, chunk: &str) -> Result<(), Fault> {
+    fn tell(reader: &mut ChatStreamReader, chunk: &str) -> Result<(), UpstreamError> {
         reader
-            .event(b"", chunk.as_bytes(), Nodes::new(), &mut Nobody)
+            .event(b"", chunk.as_bytes(), NodeBuffer::new(), &mut Nobody)
             .1
     }
 
     #[test]
     fn what_is_kept_of_calls_is_bounded() {
-        let mut reader = Reader::default();
+        let mut reader = ChatStreamReader::default();
         let call = |id: usize| {
             format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"id":"call_{id}"}}]}}}}]}}"#)
         };
         let outcome = (0..10_000).try_for_each(|id| tell(&mut reader, &call(id)));
-        assert_eq!(outcome, Err(Fault::TooLarge));
+        assert_eq!(outcome, Err(UpstreamError::TooLarge));
 
-        let mut reader = Reader::default();
+        let mut reader = ChatStreamReader::default();
         let arguments = "x".repeat(100_000);
         let nameless = format!(
             r#"{{"choices":[{{"delta":{{"tool_calls":[{{"function":{{"arguments":"{arguments}"}}}}]}}}}]}}"#
         );
         let outcome = (0..1_000).try_for_each(|_| tell(&mut reader, &nameless));
-        assert_eq!(outcome, Err(Fault::TooLarge));
+        assert_eq!(outcome, Err(UpstreamError::TooLarge));
     }
 }

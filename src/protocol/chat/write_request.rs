@@ -5,41 +5,41 @@
 //!
 //! Read next: `chat/write_request/turns.rs` (the messages), `chat/write_request/effort.rs`.
 
-use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::answer::Recall;
-use crate::protocol::form::{Action, BlockKind, Choice, Refused, Request, Warnings};
-use crate::protocol::rules::{
-    ChatModel, ParallelToolCalls, ToolCallIds, ToolsWithReasoning, names, pairing,
+use crate::protocol::capabilities::{
+    ChatModel, ParallelToolCalls, ToolCallIds, ToolsWithReasoning, identifiers, pairing,
 };
-use crate::protocol::text::{Json, Text};
-use crate::protocol::translate::{Given, Written};
-use crate::protocol::tree::Value;
+use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::ir::event::ResponseContext;
+use crate::protocol::ir::{BlockKind, BoxedFailure, Request, ToolChoice, WarningAction, Warnings};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::{JsonStr, JsonWriter};
+use crate::protocol::translate::{EncodedRequest, WriteContext};
 use crate::protocol::{Protocol, estimate};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
+pub(in crate::protocol) mod api_variant;
 pub(in crate::protocol) mod effort;
-pub(in crate::protocol) mod foreign;
 pub(in crate::protocol) mod parts;
-pub(in crate::protocol) mod refusals;
 pub(in crate::protocol) mod results;
+pub(in crate::protocol) mod text_fallback;
 pub(in crate::protocol) mod tools;
 mod turns;
-pub(in crate::protocol) mod wording;
+pub(in crate::protocol) mod unsupported;
 
-use foreign::Words;
+use api_variant::ApiVariant;
+use text_fallback::TextFallback;
 use tools::ToolWriter;
-use wording::Wording;
 
 /// Maximum number of stop sequences that a chat vendor accepts.
-const STOPS_MAX: usize = 4;
+const MAX_STOPS: usize = 4;
 
 /// Maximum number of tools that a chat vendor accepts.
-const TOOLS_MAX: usize = 128;
+const MAX_TOOLS: usize = 128;
 
 /// Prefix of a line that one client puts before its instructions. The line differs in each request,
 /// so it would defeat the prompt cache of every vendor that does not skip it.
-const NONCE: &str = "x-anthropic-billing-header:";
+const BILLING_HEADER_PREFIX: &str = "x-anthropic-billing-header:";
 
 /// Writes the request.
 ///
@@ -49,22 +49,22 @@ const NONCE: &str = "x-anthropic-billing-header:";
 pub fn write(
     request: &mut Request<'_>,
     model: &ChatModel,
-    given: &Given<'_>,
+    given: &WriteContext<'_>,
     warnings: &mut Warnings,
-    recall: &mut Recall,
-) -> Result<Written, Refused> {
-    refusals::members(request, warnings)?;
-    refusals::blocks(request, false)?;
-    without_nonce(request);
-    pairing::pair(request, warnings)?;
-    recall.show_thinking = effort::shows_thinking(request);
-    let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
-    let words = Words {
+    recall: &mut ResponseContext,
+) -> Result<EncodedRequest, BoxedFailure> {
+    unsupported::check_members(request, warnings)?;
+    unsupported::check_blocks(request, false)?;
+    strip_billing_header(request);
+    pairing::pair_tool_results(request, warnings)?;
+    recall.show_thinking = effort::wants_visible_thinking(request);
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    let words = TextFallback {
         warnings,
         recall,
         marks: model.cache_breakpoints,
     };
-    let mut writer = Writer {
+    let mut writer = ChatRequestWriter {
         surface: request.surface,
         model,
         given,
@@ -82,15 +82,15 @@ pub fn write(
         .str(given.target.upstream_model);
     writer.settings(request)?;
     let has_tools = writer.tools(request)?;
-    let thinker = effort::Thinker {
+    let thinker = effort::EffortSupport {
         reasons: model.reasoning,
         levels: &model.effort_values,
         is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
     };
-    if let Some(effort) = effort::effort(request, &thinker, writer.words.warnings) {
+    if let Some(effort) = effort::select_effort(request, &thinker, writer.words.warnings) {
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
-    wording::end_user(request, given, &mut writer.json);
+    api_variant::write_end_user(request, given, &mut writer.json);
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
@@ -105,12 +105,12 @@ pub fn write(
     writer.extras(request);
     writer.messages(request)?;
     writer.json.close_object();
-    let Writer {
+    let ChatRequestWriter {
         json,
         carries_thinking,
         ..
     } = writer;
-    Ok(Written {
+    Ok(EncodedRequest {
         body: json.into_bytes(),
         streams: request.stream,
         carries_thinking,
@@ -118,12 +118,12 @@ pub fn write(
 }
 
 /// State shared by all steps of the writing.
-struct Writer<'w> {
+struct ChatRequestWriter<'w> {
     surface: Protocol,
     model: &'w ChatModel,
-    given: &'w Given<'w>,
-    words: Words<'w>,
-    json: Json,
+    given: &'w WriteContext<'w>,
+    words: TextFallback<'w>,
+    json: JsonWriter,
     carries_thinking: bool,
     /// The current turn's reasoning is sent back.
     replays: bool,
@@ -133,12 +133,13 @@ struct Writer<'w> {
     open: VecDeque<String>,
 }
 
-impl Writer<'_> {
-    fn settings(&mut self, request: &Request<'_>) -> Result<(), Refused> {
-        if let Some(limit) = wording::limit(request, self.given, 1, self.words.warnings)? {
+impl ChatRequestWriter<'_> {
+    fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+        if let Some(limit) = api_variant::output_limit(request, self.given, 1, self.words.warnings)?
+        {
             self.json.key(self.model.output_limit_field).number(limit);
         }
-        wording::sampling(
+        api_variant::write_sampling(
             request,
             self.model.sampling,
             &mut self.json,
@@ -148,11 +149,11 @@ impl Writer<'_> {
             if self.model.top_k {
                 self.json.key("top_k").raw(top_k.raw());
             } else {
-                self.words.warnings.add(Action::Dropped, "top_k");
+                self.words.warnings.add(WarningAction::Dropped, "top_k");
             }
         }
         self.stop(request);
-        Wording::Nested.format("response_format", &request.format, &mut self.json);
+        ApiVariant::Nested.format("response_format", &request.format, &mut self.json);
         Ok(())
     }
 
@@ -163,26 +164,30 @@ impl Writer<'_> {
             return;
         }
         if !self.model.stop {
-            self.words.warnings.add(Action::Dropped, "stop_sequences");
+            self.words
+                .warnings
+                .add(WarningAction::Dropped, "stop_sequences");
             return;
         }
-        if count > STOPS_MAX {
-            self.words.warnings.add(Action::Clamped, "stop_sequences");
+        if count > MAX_STOPS {
+            self.words
+                .warnings
+                .add(WarningAction::Clamped, "stop_sequences");
         }
         self.json.key("stop").open_array();
-        for text in said().take(STOPS_MAX) {
+        for text in said().take(MAX_STOPS) {
             self.json.text(text);
         }
         self.json.close_array();
     }
 
     /// Writes `tools` and the related members. Returns true if there is a tool.
-    fn tools(&mut self, request: &Request<'_>) -> Result<bool, Refused> {
+    fn tools(&mut self, request: &Request<'_>) -> Result<bool, BoxedFailure> {
         let model = self.given.target.public_model;
-        let sent = tools::sent(request, model, self.words.warnings)?;
-        if sent.len() > TOOLS_MAX {
-            let message = format!("at most {TOOLS_MAX} tools are available for this model");
-            return Err(refused(self.surface, "tools", &message));
+        let sent = tools::sendable_tools(request, model, self.words.warnings)?;
+        if sent.len() > MAX_TOOLS {
+            let message = format!("at most {MAX_TOOLS} tools are available for this model");
+            return Err(invalid_param(self.surface, "tools", &message));
         }
         if sent.is_empty() {
             // A chat vendor refuses a tool choice without tools.
@@ -196,7 +201,7 @@ impl Writer<'_> {
         }
         let mut writer = ToolWriter {
             surface: self.surface,
-            wording: Wording::Nested,
+            wording: ApiVariant::Nested,
             takes_custom: self.model.custom_tools,
             words: &mut self.words,
             json: &mut self.json,
@@ -205,7 +210,7 @@ impl Writer<'_> {
         let is_taken = match self.model.parallel_tool_calls {
             ParallelToolCalls::Accepted => true,
             ParallelToolCalls::WithAutoChoice => {
-                matches!(request.choice, Choice::Absent | Choice::Auto)
+                matches!(request.choice, ToolChoice::Absent | ToolChoice::Auto)
             }
             ParallelToolCalls::Refused => false,
         };
@@ -214,7 +219,7 @@ impl Writer<'_> {
                 Protocol::Messages => "tool_choice.disable_parallel_tool_use",
                 Protocol::Chat | Protocol::Responses => "parallel_tool_calls",
             };
-            self.words.warnings.add(Action::Dropped, field);
+            self.words.warnings.add(WarningAction::Dropped, field);
         } else if request.parallel_calls == Some(false) {
             self.json.key("parallel_tool_calls").bool(false);
         }
@@ -230,7 +235,9 @@ impl Writer<'_> {
         } else if self.given.target.official {
             self.json.key("service_tier").text(tier);
         } else if !tier.is("auto") && !tier.is("default") {
-            self.words.warnings.add(Action::Dropped, "service_tier");
+            self.words
+                .warnings
+                .add(WarningAction::Dropped, "service_tier");
         }
     }
 
@@ -244,9 +251,10 @@ impl Writer<'_> {
         {
             let name = opaque.name.value();
             match name.as_ref() {
-                "verbosity" if !self.model.verbosity => {
-                    self.words.warnings.add(Action::Dropped, "text.verbosity")
-                }
+                "verbosity" if !self.model.verbosity => self
+                    .words
+                    .warnings
+                    .add(WarningAction::Dropped, "text.verbosity"),
                 // `prompt_cache_key` is written with the end user; compatible servers do not know
                 // any of the three.
                 "prompt_cache_key" => {}
@@ -258,12 +266,12 @@ impl Writer<'_> {
     }
 
     /// Returns the id of the next call. If two calls have the same id, the later one gets a new id.
-    fn call_id(&mut self, id: Option<&Text<'_>>) -> String {
+    fn call_id(&mut self, id: Option<&JsonStr<'_>>) -> String {
         let fitting = |id| match self.model.tool_call_ids {
-            ToolCallIds::Any => names::short_call_id(id),
-            ToolCallIds::Nine => names::nine_letter_call_id(id),
+            ToolCallIds::Any => identifiers::chat_call_id(id),
+            ToolCallIds::Nine => identifiers::nine_char_call_id(id),
         };
-        let wanted = fitting(id.map(Text::value).unwrap_or_default()).into_owned();
+        let wanted = fitting(id.map(JsonStr::value).unwrap_or_default()).into_owned();
         let count = self.ids.entry(wanted.clone()).or_default();
         *count = count.saturating_add(1);
         let id = match *count {
@@ -275,26 +283,30 @@ impl Writer<'_> {
     }
 }
 
-pub(in crate::protocol) fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
-    Box::new(Failure::invalid(surface, path, message))
+pub(in crate::protocol) fn invalid_param(
+    surface: Protocol,
+    path: &str,
+    message: &str,
+) -> BoxedFailure {
+    Box::new(Failure::invalid_param(surface, path, message))
 }
 
 /// Removes the billing header line from the instructions.
-pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
+pub(in crate::protocol) fn strip_billing_header(request: &mut Request<'_>) {
     for block in &mut request.system {
         let BlockKind::Text(text) = &mut block.kind else {
             continue;
         };
-        if let Text::Token { raw, escaped, .. } = text
-            && raw.starts_with(NONCE)
+        if let JsonStr::Token { raw, escaped, .. } = text
+            && raw.starts_with(BILLING_HEADER_PREFIX)
         {
-            *text = Text::token(behind_first_line(raw), *escaped);
+            *text = JsonStr::from_token(after_first_line(raw), *escaped);
         }
     }
 }
 
 /// Returns the part after the first line of the inside of a JSON string.
-fn behind_first_line(raw: &str) -> &str {
+fn after_first_line(raw: &str) -> &str {
     let mut letters = raw.char_indices();
     while let Some((_, letter)) = letters.next() {
         if letter == '\\'
@@ -307,6 +319,6 @@ fn behind_first_line(raw: &str) -> &str {
 }
 
 /// Returns a string member of an opaque block.
-fn member<'a>(value: Value<'a>, name: &str) -> Option<Text<'a>> {
-    value.get(name).and_then(Value::text)
+fn text_member<'a>(value: JsonValue<'a>, name: &str) -> Option<JsonStr<'a>> {
+    value.get(name).and_then(JsonValue::text)
 }

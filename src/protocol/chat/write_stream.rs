@@ -7,18 +7,18 @@
 //! Read next: `write_stream/answer_builder.rs`, which decides the outcome of each event; then
 //! `write_stream/chunks.rs` and `write_stream/message.rs`, which encode it.
 
-use crate::protocol::form::answer::{Event, Recall, Sink};
-use chunks::Chunks;
-use course::Course;
-use message::Message;
+use crate::protocol::ir::event::{Event, EventSink, ResponseContext};
+use answer_builder::ChatAnswerBuilder;
+use chunks::ChatChunkEncoder;
+use message::ChatMessageEncoder;
 
+mod answer_builder;
 mod chunks;
-mod course;
-mod kept;
+mod deferred;
 mod message;
 mod usage;
 
-pub use kept::ITEM_FORMAT;
+pub use deferred::RESPONSES_REASONING_FORMAT;
 pub use usage::write as write_usage;
 
 /// Keep-alive that may be sent at any time: a plain SSE comment. The stream has no `id:` lines, so
@@ -28,20 +28,20 @@ pub const KEEP_ALIVE: &[u8] = b": ping\n\n";
 /// Maximum number of bytes that a stream holds back in total. The reasoning of the longest answers
 /// is below a tenth of it. Above it, the stream continues without the deferred parts, but never
 /// without the input of a call.
-const KEPT_BYTES_MAX: usize = 8 << 20;
+const MAX_BUFFERED_BYTES: usize = 8 << 20;
 
 /// Writer of an answer as chunks.
 #[derive(Debug)]
-pub struct Stream {
-    course: Course,
-    chunks: Chunks,
+pub struct ChatStreamWriter {
+    course: ChatAnswerBuilder,
+    chunks: ChatChunkEncoder,
 }
 
-impl Stream {
-    pub fn new(recall: Recall) -> Self {
-        Stream {
-            course: Course::new(recall, KEPT_BYTES_MAX),
-            chunks: Chunks::default(),
+impl ChatStreamWriter {
+    pub fn new(recall: ResponseContext) -> Self {
+        ChatStreamWriter {
+            course: ChatAnswerBuilder::new(recall, MAX_BUFFERED_BYTES),
+            chunks: ChatChunkEncoder::default(),
         }
     }
 
@@ -56,7 +56,7 @@ impl Stream {
     }
 }
 
-impl Sink for Stream {
+impl EventSink for ChatStreamWriter {
     fn event(&mut self, event: Event<'_>) {
         self.course.event(event, &mut self.chunks);
     }
@@ -64,16 +64,16 @@ impl Sink for Stream {
 
 /// Writer of an answer as one body.
 #[derive(Debug)]
-pub struct Whole {
-    course: Course,
-    message: Message,
+pub struct ChatBodyWriter {
+    course: ChatAnswerBuilder,
+    message: ChatMessageEncoder,
 }
 
-impl Whole {
-    pub fn new(recall: Recall) -> Self {
-        Whole {
-            course: Course::new(recall, message::BYTES_MAX),
-            message: Message::default(),
+impl ChatBodyWriter {
+    pub fn new(recall: ResponseContext) -> Self {
+        ChatBodyWriter {
+            course: ChatAnswerBuilder::new(recall, message::MAX_BODY_BYTES),
+            message: ChatMessageEncoder::default(),
         }
     }
 
@@ -88,7 +88,7 @@ impl Whole {
     }
 }
 
-impl Sink for Whole {
+impl EventSink for ChatBodyWriter {
     fn event(&mut self, event: Event<'_>) {
         self.course.event(event, &mut self.message);
     }
@@ -97,14 +97,14 @@ impl Sink for Whole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::form::answer::{Piece, Start, Stop};
-    use crate::protocol::text::Text;
+    use crate::protocol::ir::event::{OutputPart, ResponseStart, StopReason};
+    use crate::protocol::json_string::JsonStr;
     use crate::usage::{Usage, UsageEstimator};
 
-    fn call(name: &'static str) -> Piece<'static> {
-        Piece::Call {
-            id: Some(Text::made("toolu_1")),
-            name: Text::made(name),
+    fn call(name: &'static str) -> OutputPart<'static> {
+        OutputPart::Call {
+            id: Some(JsonStr::from_value("toolu_1")),
+            name: JsonStr::from_value(name),
             is_custom: false,
         }
     }
@@ -112,16 +112,16 @@ mod tests {
     fn delta(slot: u32, text: &str) -> Event<'_> {
         Event::Delta {
             slot,
-            text: Text::made(text),
+            text: JsonStr::from_value(text),
         }
     }
 
     fn written(
-        recall: Recall,
+        recall: ResponseContext,
         events: impl IntoIterator<Item = Event<'static>>,
-    ) -> (String, Stream) {
-        let mut stream = Stream::new(recall);
-        stream.event(Event::Start(Start::default()));
+    ) -> (String, ChatStreamWriter) {
+        let mut stream = ChatStreamWriter::new(recall);
+        stream.event(Event::Start(ResponseStart::default()));
         events.into_iter().for_each(|event| stream.event(event));
         let mut out = Vec::new();
         stream.take(&mut out);
@@ -133,13 +133,13 @@ mod tests {
         let events = [
             Event::Open {
                 slot: 1,
-                piece: Piece::Text,
+                piece: OutputPart::Text,
             },
             delta(1, "a\nb\u{1}"),
             delta(1, "c"),
             delta(2, "lost"),
         ];
-        let (out, mut stream) = written(Recall::default(), events);
+        let (out, mut stream) = written(ResponseContext::default(), events);
         let frames: Vec<_> = out.split_terminator("\n\n").collect();
         assert_eq!(frames.len(), 3, "{out}");
         for frame in frames {
@@ -163,37 +163,37 @@ mod tests {
             open(2, "g"),
             delta(1, "{"),
             delta(1, "}"),
-            Event::Stop(Stop::ToolUse),
+            Event::Stop(StopReason::ToolUse),
             Event::End,
         ];
-        let (out, _) = written(Recall::default(), events);
+        let (out, _) = written(ResponseContext::default(), events);
         assert_eq!(out.matches(r#"{"arguments":"{}"}"#).count(), 1, "{out}");
         assert!(out.ends_with("data: [DONE]\n\n"));
     }
 
     #[test]
     fn reasoning_without_room_is_left_out_and_the_stream_goes_on() {
-        let long = "x".repeat(KEPT_BYTES_MAX / 4).leak();
+        let long = "x".repeat(MAX_BUFFERED_BYTES / 4).leak();
         let mut events = vec![Event::Open {
             slot: 1,
-            piece: Piece::Thinking,
+            piece: OutputPart::Thinking,
         }];
         events.extend((0..5).map(|_| delta(1, long)));
         events.extend([
             Event::Open {
                 slot: 2,
-                piece: Piece::Hidden {
-                    data: Text::made("y"),
+                piece: OutputPart::Hidden {
+                    data: JsonStr::from_value("y"),
                 },
             },
             Event::Open {
                 slot: 3,
-                piece: Piece::Text,
+                piece: OutputPart::Text,
             },
             delta(3, "z"),
             Event::End,
         ]);
-        let (out, stream) = written(Recall::default(), events);
+        let (out, stream) = written(ResponseContext::default(), events);
         assert!(!out.contains("reasoning_details"));
         assert_eq!(out.matches("reasoning_content").count(), 5);
         assert!(out.contains(r#"{"content":"z"}"#) && !stream.overflowed());
@@ -201,10 +201,10 @@ mod tests {
 
     #[test]
     fn a_call_whose_input_must_wait_and_has_no_room_ends_the_stream() {
-        let long = "x".repeat(KEPT_BYTES_MAX / 4).leak();
-        let recall = Recall {
+        let long = "x".repeat(MAX_BUFFERED_BYTES / 4).leak();
+        let recall = ResponseContext {
             custom_tools: vec!["patch".to_owned()],
-            ..Recall::default()
+            ..ResponseContext::default()
         };
         let events = std::iter::once(Event::Open {
             slot: 1,
@@ -216,10 +216,10 @@ mod tests {
 
     #[test]
     fn usage_that_is_not_the_last_word_is_a_floor() {
-        let recall = Recall {
+        let recall = ResponseContext {
             include_usage: true,
             estimator: UsageEstimator::from_input_tokens(70),
-            ..Recall::default()
+            ..ResponseContext::default()
         };
         let usage = |output, is_final| Event::Usage {
             usage: Usage {
@@ -231,7 +231,7 @@ mod tests {
         let text = [
             Event::Open {
                 slot: 1,
-                piece: Piece::Text,
+                piece: OutputPart::Text,
             },
             delta(1, "12345"),
         ];
@@ -246,7 +246,7 @@ mod tests {
         let text = [
             Event::Open {
                 slot: 1,
-                piece: Piece::Text,
+                piece: OutputPart::Text,
             },
             delta(1, "12345"),
         ];
@@ -256,18 +256,18 @@ mod tests {
 
     #[test]
     fn a_code_fence_moves_what_stands_in_the_content() {
-        let recall = Recall {
+        let recall = ResponseContext {
             unwrap_fence: true,
-            ..Recall::default()
+            ..ResponseContext::default()
         };
-        let mut whole = Whole::new(recall);
+        let mut whole = ChatBodyWriter::new(recall);
         let open = |slot, piece| Event::Open { slot, piece };
         for event in [
-            Event::Start(Start::default()),
-            open(1, Piece::Text),
+            Event::Start(ResponseStart::default()),
+            open(1, OutputPart::Text),
             delta(1, " ```json\r\n{\"a\":"),
-            open(2, Piece::Thinking),
-            open(3, Piece::Text),
+            open(2, OutputPart::Thinking),
+            open(3, OutputPart::Text),
             delta(3, "1}\n  ```\n"),
             Event::End,
         ] {

@@ -7,28 +7,32 @@
 //!
 //! Read next: `protocol/failure/table.rs`.
 
-use super::table::{self, OVERLOADED, Row};
-use super::{Failure, messages_for};
+use super::table::{self, FailureRow, OVERLOADED_CODE};
+use super::{Failure, surface_message};
 use crate::protocol::Protocol;
-use crate::protocol::rules::names;
-use crate::protocol::text::Json;
+use crate::protocol::capabilities::identifiers;
+use crate::protocol::json_string::JsonWriter;
 
 /// Returns the code of an error response before the 200. With any other code than this one, the
 /// agent retries a 503 thirty times.
-pub(super) fn code<'f>(failure: &'f Failure, row: &Row, status: u16) -> Option<&'f str> {
+pub(super) fn error_code<'f>(
+    failure: &'f Failure,
+    row: &FailureRow,
+    status: u16,
+) -> Option<&'f str> {
     if status == 503 {
-        Some(OVERLOADED)
+        Some(OVERLOADED_CODE)
     } else {
         failure.code.as_deref().or(row.code)
     }
 }
 
 /// Returns the last events of a stream of which only the request's id is known.
-pub(super) fn frame(failure: &Failure, request_id: &str) -> Vec<u8> {
+pub(super) fn encode_stream_error(failure: &Failure, request_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    failure.responses_events(0, &mut out, |json| {
+    failure.write_responses_events(0, &mut out, |json| {
         json.key("id")
-            .str(&names::made_id("resp_", request_id, 0))
+            .str(&identifiers::generate_id("resp_", request_id, 0))
             .key("object")
             .str("response");
     });
@@ -38,16 +42,16 @@ pub(super) fn frame(failure: &Failure, request_id: &str) -> Vec<u8> {
 impl Failure {
     /// Writes the two events that end a stream of the responses surface. `sequence` is the number
     /// of the first. `envelope` writes the members of the response before its status.
-    pub fn responses_events(
+    pub fn write_responses_events(
         &self,
         sequence: u64,
         out: &mut Vec<u8>,
-        envelope: impl FnOnce(&mut Json),
+        envelope: impl FnOnce(&mut JsonWriter),
     ) {
         let code = table::responses_code(self.kind);
-        let message = messages_for::surface(self, Protocol::Responses);
+        let message = surface_message::message_for_surface(self, Protocol::Responses);
         out.extend_from_slice(b"event: error\ndata: ");
-        let mut json = Json::onto(std::mem::take(out));
+        let mut json = JsonWriter::with_buffer(std::mem::take(out));
         json.open_object()
             .key("type")
             .str("error")
@@ -73,7 +77,7 @@ impl Failure {
             .close_object();
         *out = json.into_bytes();
         out.extend_from_slice(b"\n\nevent: response.failed\ndata: ");
-        let mut json = Json::onto(std::mem::take(out));
+        let mut json = JsonWriter::with_buffer(std::mem::take(out));
         json.open_object().key("type").str("response.failed");
         json.key("sequence_number")
             .number(sequence.saturating_add(1))

@@ -7,12 +7,12 @@
 //! Read next: `protocol/failure/table.rs`.
 
 /// Maximum length of a message shown to the caller, in characters.
-const MESSAGE_CHARS_MAX: usize = 2_000;
+const MAX_MESSAGE_CHARS: usize = 2_000;
 
 /// Returns the message as the caller may see it.
-pub(super) fn message(text: &str, upstream_model: &str, public_model: &str) -> String {
+pub(super) fn scrub_message(text: &str, upstream_model: &str, public_model: &str) -> String {
     let replaced;
-    let text = if upstream_model.contains(separates) {
+    let text = if upstream_model.contains(is_separator) {
         replaced = text.replace(upstream_model, public_model);
         replaced.as_str()
     } else {
@@ -21,8 +21,8 @@ pub(super) fn message(text: &str, upstream_model: &str, public_model: &str) -> S
     let mut shown = String::with_capacity(text.len());
     let mut word_start = 0;
     for (at, character) in text.char_indices() {
-        if separates(character) {
-            push_word(
+        if is_separator(character) {
+            push_scrubbed_word(
                 &mut shown,
                 text.get(word_start..at),
                 upstream_model,
@@ -36,20 +36,20 @@ pub(super) fn message(text: &str, upstream_model: &str, public_model: &str) -> S
             word_start = at + character.len_utf8();
         }
     }
-    push_word(
+    push_scrubbed_word(
         &mut shown,
         text.get(word_start..),
         upstream_model,
         public_model,
     );
-    if let Some((cut, _)) = shown.char_indices().nth(MESSAGE_CHARS_MAX) {
+    if let Some((cut, _)) = shown.char_indices().nth(MAX_MESSAGE_CHARS) {
         shown.truncate(cut);
         shown.push('…');
     }
     shown
 }
 
-fn separates(character: char) -> bool {
+fn is_separator(character: char) -> bool {
     character.is_whitespace()
         || character.is_control()
         || matches!(
@@ -71,15 +71,20 @@ fn separates(character: char) -> bool {
         )
 }
 
-fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, public_model: &str) {
+fn push_scrubbed_word(
+    shown: &mut String,
+    word: Option<&str>,
+    upstream_model: &str,
+    public_model: &str,
+) {
     let word = word.unwrap_or_default();
     // Punctuation at the end of a sentence is not part of its last word.
     let core = word.trim_end_matches(['.', ':', '!', '?']);
     let tail = word.get(core.len()..).unwrap_or_default();
     let hidden = [
-        address_at(core).map(|at| (at, "[address]")),
-        secret_at(core),
-        model_at(core, upstream_model).map(|at| (at, public_model)),
+        find_url(core).map(|at| (at, "[address]")),
+        find_secret(core),
+        find_model(core, upstream_model).map(|at| (at, public_model)),
     ];
     // The rest of the word is hidden from the first match on: the date of a dated model id is the
     // vendor's too.
@@ -94,7 +99,7 @@ fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, publi
 }
 
 /// Returns the offset of a URL, at its scheme.
-fn address_at(word: &str) -> Option<usize> {
+fn find_url(word: &str) -> Option<usize> {
     let scheme = word.get(..word.find("://")?)?;
     let is_outside = |character: char| !character.is_ascii_alphanumeric();
     Some(
@@ -106,7 +111,7 @@ fn address_at(word: &str) -> Option<usize> {
 }
 
 /// Returns the offset of a key, an organisation id, a project id or a UUID, and its replacement.
-fn secret_at(word: &str) -> Option<(usize, &'static str)> {
+fn find_secret(word: &str) -> Option<(usize, &'static str)> {
     const MARKS: [(&str, &str); 6] = [
         ("sk-", "[key]"),
         ("sk_", "[key]"),
@@ -118,11 +123,11 @@ fn secret_at(word: &str) -> Option<(usize, &'static str)> {
     let named = MARKS.into_iter().filter_map(|(prefix, mark)| {
         word.match_indices(prefix)
             .map(|(at, _)| at)
-            .find(|at| starts_word(word, *at) && is_secret(word, at + prefix.len(), prefix))
+            .find(|at| is_word_start(word, *at) && is_secret(word, at + prefix.len(), prefix))
             .map(|at| (at, mark))
     });
     let uuid = (0..word.len())
-        .find(|at| starts_word(word, *at) && is_uuid(word.get(*at..at + 36).unwrap_or_default()))
+        .find(|at| is_word_start(word, *at) && is_uuid(word.get(*at..at + 36).unwrap_or_default()))
         .map(|at| (at, "[id]"));
     named.chain(uuid).min_by_key(|(at, _)| *at)
 }
@@ -136,17 +141,17 @@ fn is_secret(word: &str, from: usize, prefix: &str) -> bool {
     rest.len() >= 4 && (!is_plain || prefix.starts_with("sk"))
 }
 
-fn model_at(word: &str, upstream_model: &str) -> Option<usize> {
+fn find_model(word: &str, upstream_model: &str) -> Option<usize> {
     if upstream_model.is_empty() {
         return None;
     }
     word.match_indices(upstream_model)
         .map(|(at, _)| at)
-        .find(|at| starts_word(word, *at))
+        .find(|at| is_word_start(word, *at))
 }
 
 /// Returns whether no letter or digit is directly before `at`.
-fn starts_word(word: &str, at: usize) -> bool {
+fn is_word_start(word: &str, at: usize) -> bool {
     word.get(..at)
         .and_then(|before| before.chars().next_back())
         .is_none_or(|character| !character.is_alphanumeric())
@@ -162,10 +167,10 @@ fn is_uuid(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::message;
+    use super::scrub_message;
 
     fn check(text: &str, expected: &str) {
-        assert_eq!(message(text, "up-model", "alpha/opus"), expected);
+        assert_eq!(scrub_message(text, "up-model", "alpha/opus"), expected);
     }
 
     #[test]
@@ -192,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_separator_in_the_upstream_id_hides_it_still() {
-        let shown = message("no such model org/up=1 here", "org/up=1", "public");
+        let shown = scrub_message("no such model org/up=1 here", "org/up=1", "public");
         assert!(!shown.contains("up=1"), "{shown}");
     }
 }

@@ -8,7 +8,7 @@
 use super::Kind;
 use crate::protocol::Protocol;
 
-pub(super) struct Row {
+pub(super) struct FailureRow {
     /// Status and error type on the chat surface.
     chat: (u16, &'static str),
     /// Status and error type on the messages surface.
@@ -26,16 +26,16 @@ pub(super) struct Row {
     pub message: &'static str,
 }
 
-impl Row {
-    pub fn on(&self, surface: Protocol) -> (u16, &'static str) {
+impl FailureRow {
+    pub fn status_and_type(&self, surface: Protocol) -> (u16, &'static str) {
         match surface {
             Protocol::Chat | Protocol::Responses => self.chat,
             Protocol::Messages => self.messages,
         }
     }
 
-    /// Returns the default `param`, if the exact member is unknown.
-    pub fn param_on(&self, surface: Protocol) -> Option<&'static str> {
+    /// Returns the default `with_param`, if the exact member is unknown.
+    pub fn param_for(&self, surface: Protocol) -> Option<&'static str> {
         self.param.map(|param| {
             if surface == Protocol::Responses && param == "messages" {
                 "input"
@@ -45,22 +45,22 @@ impl Row {
         })
     }
 
-    fn code(mut self, code: &'static str) -> Self {
+    fn with_code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
     }
 
-    fn param(mut self, param: &'static str) -> Self {
+    fn with_param(mut self, param: &'static str) -> Self {
         self.param = Some(param);
         self
     }
 
-    fn retry_after(mut self, seconds: u32) -> Self {
+    fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
-    fn never_retry(mut self) -> Self {
+    fn with_never_retry(mut self) -> Self {
         self.never_retry = true;
         self
     }
@@ -68,9 +68,9 @@ impl Row {
 
 /// Returns the appearance of a kind.
 #[allow(clippy::too_many_lines)] // One table, read as one.
-pub(super) fn row(kind: Kind) -> Row {
+pub(super) fn failure_row(kind: Kind) -> FailureRow {
     match kind {
-        Kind::InvalidRequest => caller(400, "invalid_request", "The request is not valid."),
+        Kind::InvalidRequest => client_error(400, "invalid_request", "The request is not valid."),
         Kind::MissingKey => unauthorized(
             "missing_key",
             "You did not provide an API key. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
@@ -82,228 +82,240 @@ pub(super) fn row(kind: Kind) -> Row {
             "This API key, or the account it belongs to, is disabled.",
         ),
         Kind::ModelNotAllowed => {
-            forbidden("model_not_allowed", "This key may not use the model.").param("model")
+            forbidden("model_not_allowed", "This key may not use the model.").with_param("model")
         }
-        Kind::ModelNotFound => model_missing("model_not_found"),
-        Kind::UnknownPath => missing("unknown_path", "Unknown path."),
-        Kind::WrongMethod => caller(
+        Kind::ModelNotFound => model_not_found("model_not_found"),
+        Kind::UnknownPath => not_found("unknown_path", "Unknown path."),
+        Kind::WrongMethod => client_error(
             405,
             "wrong_method",
             "This path does not answer to this method.",
         ),
-        Kind::InsufficientCredits => unpaid(
+        Kind::InsufficientCredits => payment_required(
             "insufficient_credits",
             "The available credits do not cover this request. Add credits, or ask for a lower output limit.",
         ),
-        Kind::TrialExpired => unpaid("trial_expired", "The trial is over. Add credits to go on."),
-        Kind::KeySpendLimit => unpaid("key_spend_limit", "This key has reached its spend limit."),
-        Kind::RateLimited => limited("rate_limited", "Too many requests. Try again shortly."),
-        Kind::RequestsPerMinute => {
-            limited("requests_per_minute", "Too many requests within a minute.")
+        Kind::TrialExpired => {
+            payment_required("trial_expired", "The trial is over. Add credits to go on.")
         }
-        Kind::TokensPerMinute => limited("tokens_per_minute", "Too many tokens within a minute."),
-        Kind::Concurrent => limited("concurrent_requests", "Too many requests run at one time."),
-        Kind::TooManyOpen => limited(
+        Kind::KeySpendLimit => {
+            payment_required("key_spend_limit", "This key has reached its spend limit.")
+        }
+        Kind::RateLimited => {
+            too_many_requests("rate_limited", "Too many requests. Try again shortly.")
+        }
+        Kind::RequestsPerMinute => {
+            too_many_requests("requests_per_minute", "Too many requests within a minute.")
+        }
+        Kind::TokensPerMinute => {
+            too_many_requests("tokens_per_minute", "Too many tokens within a minute.")
+        }
+        Kind::Concurrent => {
+            too_many_requests("concurrent_requests", "Too many requests run at one time.")
+        }
+        Kind::TooManyOpen => too_many_requests(
             "too_many_open",
             "Too many requests of this account are open at once.",
         ),
-        Kind::FreeRequests => limited(
+        Kind::FreeRequests => too_many_requests(
             "free_requests_per_minute",
             "Too many requests that cost nothing within a minute.",
         ),
-        Kind::AccountBodies => limited(
+        Kind::AccountBodies => too_many_requests(
             "account_bodies",
             "The requests in flight of this account hold too many bytes of request bodies.",
         ),
-        Kind::ConnectionBodies => limited(
+        Kind::ConnectionBodies => too_many_requests(
             "connection_bodies",
             "The requests in flight of this client connection hold too many bytes of request bodies.",
         ),
-        Kind::BodyTooLarge => Row {
+        Kind::BodyTooLarge => FailureRow {
             messages: (413, "request_too_large"),
-            ..caller(413, "body_too_large", "The request body is too large.")
+            ..client_error(413, "body_too_large", "The request body is too large.")
         }
-        .code("request_too_large"),
-        Kind::HeaderTooLarge => caller(
+        .with_code("request_too_large"),
+        Kind::HeaderTooLarge => client_error(
             431,
             "header_too_large",
             "The request's header is too large.",
         ),
-        Kind::BodyTimeout => caller(
+        Kind::BodyTimeout => client_error(
             408,
             "body_timeout",
             "The request body did not arrive in time.",
         )
-        .code("request_timeout"),
-        Kind::ContextTooLong => caller(400, "context_too_long", "prompt is too long")
-            .code("context_length_exceeded")
-            .param("messages"),
-        Kind::ContentPolicy => caller(
+        .with_code("request_timeout"),
+        Kind::ContextTooLong => client_error(400, "context_too_long", "prompt is too long")
+            .with_code("context_length_exceeded")
+            .with_param("messages"),
+        Kind::ContentPolicy => client_error(
             400,
             "content_policy",
             "The vendor refused the input for its content.",
         )
-        .code("content_policy_violation"),
-        Kind::UnpricedFeature => caller(
+        .with_code("content_policy_violation"),
+        Kind::UnpricedFeature => client_error(
             400,
             "unpriced_feature",
             "This feature has no price here and cannot be used.",
         )
-        .code("unpriced_feature"),
-        Kind::ThreadUnsupported => caller(
+        .with_code("unpriced_feature"),
+        Kind::ThreadUnsupported => client_error(
             400,
             "thread_unsupported",
             "This message thread cannot be continued here. Send the whole conversation.",
         )
-        .code("thread_unsupported_request"),
+        .with_code("thread_unsupported_request"),
         Kind::IdempotencyRunning => conflict(
             "idempotency_running",
             "A request with this idempotency key is still running.",
         )
-        .code("idempotency_running")
-        .retry_after(1),
-        Kind::IdempotencyConflict => caller(
+        .with_code("idempotency_running")
+        .with_retry_after(1),
+        Kind::IdempotencyConflict => client_error(
             422,
             "idempotency_conflict",
             "This idempotency key was used with another body.",
         )
-        .code("idempotency_conflict"),
+        .with_code("idempotency_conflict"),
         Kind::IdempotencyResultUnavailable => conflict(
             "idempotency_result_unavailable",
             "The request with this idempotency key was completed, and its answer is not kept.",
         )
-        .code("idempotency_result_unavailable")
-        .never_retry(),
+        .with_code("idempotency_result_unavailable")
+        .with_never_retry(),
         Kind::Conflict => conflict("vendor_conflict", "The vendor reported a conflict."),
-        Kind::Unprocessable => Row {
+        Kind::Unprocessable => FailureRow {
             messages: (400, "invalid_request_error"),
-            ..caller(
+            ..client_error(
                 422,
                 "vendor_unprocessable",
                 "The vendor could not process the request.",
             )
         },
-        Kind::VendorRequestTimeout => caller(
+        Kind::VendorRequestTimeout => client_error(
             408,
             "vendor_request_timeout",
             "The vendor did not receive the request in time.",
         )
-        .code("request_timeout"),
-        Kind::VendorNotFound => missing(
+        .with_code("request_timeout"),
+        Kind::VendorNotFound => not_found(
             "vendor_not_found",
             "The vendor does not know something that the request names.",
         ),
-        Kind::VendorModelMissing => model_missing("vendor_model_missing"),
-        Kind::VendorRefusedUs => upstream(
+        Kind::VendorModelMissing => model_not_found("vendor_model_missing"),
+        Kind::VendorRefusedUs => bad_gateway(
             "vendor_refused_us",
             "The model's vendor cannot be used at the moment.",
         )
-        .never_retry(),
-        Kind::VendorQuota => busy(
+        .with_never_retry(),
+        Kind::VendorQuota => service_unavailable(
             "vendor_quota",
             "overloaded",
             "The model's vendor has no capacity for us at the moment.",
         )
-        .retry_after(30),
-        Kind::UpstreamUnreachable => upstream(
+        .with_retry_after(30),
+        Kind::UpstreamUnreachable => bad_gateway(
             "upstream_unreachable",
             "The model's vendor could not be reached.",
         ),
-        Kind::UpstreamTimeout => Row {
+        Kind::UpstreamTimeout => FailureRow {
             chat: (504, "server_error"),
             messages: (504, "timeout_error"),
-            ..upstream(
+            ..bad_gateway(
                 "upstream_timeout",
                 "The model's vendor did not answer in time.",
             )
         }
-        .code("upstream_timeout"),
-        Kind::UpstreamClosed => upstream(
+        .with_code("upstream_timeout"),
+        Kind::UpstreamClosed => bad_gateway(
             "upstream_closed",
             "The model's vendor ended its answer early.",
         ),
-        Kind::UpstreamFailed => upstream("upstream_failed", "The model's vendor failed to answer."),
-        Kind::UpstreamEventTooLarge => upstream(
+        Kind::UpstreamFailed => {
+            bad_gateway("upstream_failed", "The model's vendor failed to answer.")
+        }
+        Kind::UpstreamEventTooLarge => bad_gateway(
             "upstream_event_too_large",
             "The model's vendor sent an event that is too large.",
         ),
-        Kind::Overloaded => busy(
+        Kind::Overloaded => service_unavailable(
             "overloaded",
             "overloaded",
             "The model is overloaded at the moment. Try again shortly.",
         )
-        .retry_after(5),
-        Kind::CpuQueueFull => busy(
+        .with_retry_after(5),
+        Kind::CpuQueueFull => service_unavailable(
             "cpu_queue",
             "overloaded",
             "This gateway is overloaded at the moment. Try again shortly.",
         )
-        .retry_after(2),
-        Kind::MemoryShort => busy(
+        .with_retry_after(2),
+        Kind::MemoryShort => service_unavailable(
             "memory",
             "overloaded",
             "This gateway is overloaded at the moment. Try again shortly.",
         )
-        .retry_after(2),
-        Kind::FilesShort => busy(
+        .with_retry_after(2),
+        Kind::FilesShort => service_unavailable(
             "files",
             "overloaded",
             "This gateway is overloaded at the moment. Try again shortly.",
         )
-        .retry_after(2),
-        Kind::BodiesFull => busy(
+        .with_retry_after(2),
+        Kind::BodiesFull => service_unavailable(
             "bodies_full",
             "overloaded",
             "This gateway holds as many request bodies as it can at the moment. Try again shortly.",
         )
-        .retry_after(2),
-        Kind::TooManyPages => busy(
+        .with_retry_after(2),
+        Kind::TooManyPages => service_unavailable(
             "pages",
             "overloaded",
             "Too many pages are open at the moment. Try again shortly.",
         )
-        .retry_after(2),
-        Kind::TooManyPagesOfAddress => limited(
+        .with_retry_after(2),
+        Kind::TooManyPagesOfAddress => too_many_requests(
             "pages_per_address",
             "Too many pages are open from your address. Try again shortly.",
         )
-        .retry_after(2),
-        Kind::TooManyLiveStreams => busy(
+        .with_retry_after(2),
+        Kind::TooManyLiveStreams => service_unavailable(
             "live_streams",
             "overloaded",
             "Too many live balances are open at the moment. Reload the page.",
         )
-        .retry_after(15),
-        Kind::TooManyLiveStreamsOfAddress => limited(
+        .with_retry_after(15),
+        Kind::TooManyLiveStreamsOfAddress => too_many_requests(
             "live_streams_per_address",
             "Too many live balances are open from your address. Reload the page.",
         )
-        .retry_after(15),
-        Kind::Draining => busy(
+        .with_retry_after(15),
+        Kind::Draining => service_unavailable(
             "draining",
             "draining",
             "This gateway is shutting down. Try again.",
         )
-        .retry_after(1),
-        Kind::LedgerUnavailable => busy(
+        .with_retry_after(1),
+        Kind::LedgerUnavailable => service_unavailable(
             "ledger_unavailable",
             "ledger_unavailable",
             "The credit ledger cannot be reached at the moment. Try again shortly.",
         )
-        .retry_after(2),
-        Kind::Internal => Row {
+        .with_retry_after(2),
+        Kind::Internal => FailureRow {
             chat: (500, "server_error"),
             messages: (500, "api_error"),
-            ..upstream("internal", "The gateway failed.")
+            ..bad_gateway("internal", "The gateway failed.")
         }
-        .code("internal_error"),
+        .with_code("internal_error"),
     }
 }
 
-/// Returns the chat `code` and the messages `type` of an error frame inside a stream. All refusals
-/// with the same status share one code.
-pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
-    match (row(kind).chat.0, kind) {
+/// Returns the chat `with_code` and the messages `type` of an error frame inside a stream. All
+/// refusals with the same status share one code.
+pub(super) fn stream_error_codes(kind: Kind) -> (&'static str, &'static str) {
+    match (failure_row(kind).chat.0, kind) {
         (503, _) => ("overloaded", "overloaded_error"),
         (429, _) => ("rate_limit_exceeded", "rate_limit_error"),
         (_, Kind::UpstreamClosed) => ("upstream_closed", "api_error"),
@@ -315,8 +327,8 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
 /// Returns the code of a failure inside a stream of the responses surface. Its clients use it to
 /// decide whether to retry.
 pub(super) fn responses_code(kind: Kind) -> &'static str {
-    match (row(kind).chat.0, kind) {
-        (503, _) => OVERLOADED,
+    match (failure_row(kind).chat.0, kind) {
+        (503, _) => OVERLOADED_CODE,
         (429, _) => "rate_limit_exceeded",
         (_, Kind::ContextTooLong) => "context_length_exceeded",
         // A retry would fail in the same way.
@@ -334,11 +346,11 @@ pub(super) fn responses_code(kind: Kind) -> &'static str {
 }
 
 /// Code for missing capacity at which clients of the responses surface stop.
-pub(super) const OVERLOADED: &str = "server_is_overloaded";
+pub(super) const OVERLOADED_CODE: &str = "server_is_overloaded";
 
 /// An error of the caller: the same status and type on all surfaces.
-fn caller(status: u16, reason: &'static str, message: &'static str) -> Row {
-    Row {
+fn client_error(status: u16, reason: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         chat: (status, "invalid_request_error"),
         messages: (status, "invalid_request_error"),
         code: None,
@@ -350,78 +362,82 @@ fn caller(status: u16, reason: &'static str, message: &'static str) -> Row {
     }
 }
 
-fn unauthorized(reason: &'static str, message: &'static str) -> Row {
-    Row {
+fn unauthorized(reason: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         messages: (401, "authentication_error"),
-        ..caller(401, reason, message)
+        ..client_error(401, reason, message)
     }
-    .code("invalid_api_key")
+    .with_code("invalid_api_key")
 }
 
-fn forbidden(code: &'static str, message: &'static str) -> Row {
-    Row {
+fn forbidden(code: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         messages: (403, "permission_error"),
-        ..caller(403, code, message)
+        ..client_error(403, code, message)
     }
-    .code(code)
+    .with_code(code)
 }
 
-fn missing(reason: &'static str, message: &'static str) -> Row {
-    Row {
+fn not_found(reason: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         messages: (404, "not_found_error"),
-        ..caller(404, reason, message)
+        ..client_error(404, reason, message)
     }
 }
 
-fn model_missing(reason: &'static str) -> Row {
-    missing(
+fn model_not_found(reason: &'static str) -> FailureRow {
+    not_found(
         reason,
         "The model does not exist or you do not have access to it.",
     )
-    .code("model_not_found")
-    .param("model")
+    .with_code("model_not_found")
+    .with_param("model")
 }
 
-fn unpaid(code: &'static str, message: &'static str) -> Row {
-    Row {
+fn payment_required(code: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         chat: (402, "insufficient_quota"),
         messages: (402, "billing_error"),
-        ..caller(402, code, message)
+        ..client_error(402, code, message)
     }
-    .code(code)
+    .with_code(code)
 }
 
-fn limited(reason: &'static str, message: &'static str) -> Row {
-    Row {
+fn too_many_requests(reason: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         chat: (429, "rate_limit_error"),
         messages: (429, "rate_limit_error"),
-        ..caller(429, reason, message)
+        ..client_error(429, reason, message)
     }
-    .code("rate_limit_exceeded")
-    .retry_after(1)
+    .with_code("rate_limit_exceeded")
+    .with_retry_after(1)
 }
 
-fn conflict(reason: &'static str, message: &'static str) -> Row {
-    Row {
+fn conflict(reason: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         messages: (409, "conflict_error"),
-        ..caller(409, reason, message)
+        ..client_error(409, reason, message)
     }
 }
 
-fn upstream(reason: &'static str, message: &'static str) -> Row {
-    Row {
+fn bad_gateway(reason: &'static str, message: &'static str) -> FailureRow {
+    FailureRow {
         chat: (502, "server_error"),
         messages: (500, "api_error"),
-        ..caller(502, reason, message)
+        ..client_error(502, reason, message)
     }
-    .code("upstream_error")
+    .with_code("upstream_error")
 }
 
-fn busy(reason: &'static str, code: &'static str, message: &'static str) -> Row {
-    Row {
+fn service_unavailable(
+    reason: &'static str,
+    code: &'static str,
+    message: &'static str,
+) -> FailureRow {
+    FailureRow {
         chat: (503, "server_error"),
         messages: (529, "overloaded_error"),
-        ..caller(503, reason, message)
+        ..client_error(503, reason, message)
     }
-    .code(code)
+    .with_code(code)
 }

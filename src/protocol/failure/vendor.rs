@@ -6,12 +6,12 @@
 //!
 //! Read next: `protocol/failure/scrub.rs`.
 
-use super::{Failure, Kind, RETRY_AFTER_SECONDS_MAX, scrub};
+use super::{Failure, Kind, MAX_RETRY_AFTER_SECONDS, scrub};
 use crate::protocol::Protocol;
 use serde_json::Value;
 
 /// Codes and types that concern the operator's account at the vendor.
-const KEY_CODES: &[&str] = &[
+const ACCOUNT_ERROR_CODES: &[&str] = &[
     "insufficient_quota",
     "billing_error",
     "billing_not_active",
@@ -31,7 +31,7 @@ pub struct VendorError {
 impl VendorError {
     /// Parses `{"error":{…}}`, `{"error":"…"}`, or a bare `{"message":…}`. Returns `None` if there
     /// is no error object.
-    pub(crate) fn read(body: &[u8]) -> Option<VendorError> {
+    pub(crate) fn parse(body: &[u8]) -> Option<VendorError> {
         let body: Value = serde_json::from_slice(body).ok()?;
         let error = match body.get("error") {
             Some(Value::Null) | None => &body,
@@ -60,24 +60,24 @@ impl VendorError {
         (!empty || body.get("error").is_some_and(Value::is_object)).then_some(found)
     }
 
-    fn is(&self, words: &[&str]) -> bool {
+    fn has_code(&self, words: &[&str]) -> bool {
         [&self.error_type, &self.code]
             .into_iter()
             .flatten()
             .any(|word| words.contains(&word.as_str()))
     }
 
-    fn says(&self, words: &[&str]) -> bool {
+    fn message_contains(&self, words: &[&str]) -> bool {
         let message = self.message.to_ascii_lowercase();
         words.iter().any(|word| message.contains(word))
     }
 
     /// Returns the status that the vendor would have sent, had it not sent a 200 before.
-    fn status(&self) -> u16 {
+    fn implied_status(&self) -> u16 {
         let number = self.code.as_deref().and_then(|code| code.parse().ok());
         match number {
             Some(status @ 400..=599) => status,
-            _ if self.is(&[
+            _ if self.has_code(&[
                 "overloaded_error",
                 "overloaded",
                 "server_overloaded",
@@ -86,9 +86,9 @@ impl VendorError {
             {
                 529
             }
-            _ if self.is(&["rate_limit_error", "rate_limit_exceeded", "slow_down"]) => 429,
-            _ if self.is(&["timeout_error"]) => 504,
-            _ if self.is(&[
+            _ if self.has_code(&["rate_limit_error", "rate_limit_exceeded", "slow_down"]) => 429,
+            _ if self.has_code(&["timeout_error"]) => 504,
+            _ if self.has_code(&[
                 "authentication_error",
                 "permission_error",
                 "invalid_api_key",
@@ -97,9 +97,11 @@ impl VendorError {
             {
                 401
             }
-            _ if self.is(&["insufficient_quota", "billing_error", "billing_not_active"]) => 402,
-            _ if self.is(&["not_found_error", "model_not_found"]) => 404,
-            _ if self.is(&[
+            _ if self.has_code(&["insufficient_quota", "billing_error", "billing_not_active"]) => {
+                402
+            }
+            _ if self.has_code(&["not_found_error", "model_not_found"]) => 404,
+            _ if self.has_code(&[
                 "invalid_request_error",
                 "context_length_exceeded",
                 "invalid_prompt",
@@ -107,22 +109,22 @@ impl VendorError {
             {
                 400
             }
-            _ if self.means_content() || self.means_image() => 400,
-            _ if self.is(&["request_too_large"]) => 413,
+            _ if self.is_content_policy_error() || self.is_image_error() => 400,
+            _ if self.has_code(&["request_too_large"]) => 413,
             _ => 500,
         }
     }
 
-    fn means_quota(&self) -> bool {
-        self.is(&["insufficient_quota", "billing_error", "billing_not_active"])
-            || self.says(&["credit balance is too low", "exceeded your current quota"])
+    fn is_quota_error(&self) -> bool {
+        self.has_code(&["insufficient_quota", "billing_error", "billing_not_active"])
+            || self.message_contains(&["credit balance is too low", "exceeded your current quota"])
     }
 
     /// Returns whether the vendor refuses the operator's key or account, so that every other
     /// request would fail too. The check uses the vendor's own codes and the start of the message,
     /// never words inside it, because a message may quote the client.
-    fn means_key(&self, status: u16) -> bool {
-        let is_by_code = self.is(KEY_CODES)
+    fn is_key_error(&self, status: u16) -> bool {
+        let is_by_code = self.has_code(ACCOUNT_ERROR_CODES)
             || self
                 .message
                 .to_ascii_lowercase()
@@ -132,9 +134,9 @@ impl VendorError {
             // A 403 may concern the model or the client's content.
             403 => {
                 is_by_code
-                    || !self.is(&["model_not_found"])
-                        && !self.means_content()
-                        && !self.says(&["flagged"])
+                    || !self.has_code(&["model_not_found"])
+                        && !self.is_content_policy_error()
+                        && !self.message_contains(&["flagged"])
             }
             400 | 429 => is_by_code,
             _ => false,
@@ -143,48 +145,49 @@ impl VendorError {
 
     /// Returns whether an error inside a 200 refuses the operator's key or account.
     pub fn refuses_key(&self) -> bool {
-        self.means_key(self.status())
+        self.is_key_error(self.implied_status())
     }
 
     /// Returns whether the request needs more tokens than the limit per minute. Some vendors report
     /// that like a body that is too large.
-    fn means_rate(&self) -> bool {
-        self.is(&["rate_limit_exceeded", "rate_limit_error"]) || self.says(&["tokens per minute"])
+    fn is_rate_limit_error(&self) -> bool {
+        self.has_code(&["rate_limit_exceeded", "rate_limit_error"])
+            || self.message_contains(&["tokens per minute"])
     }
 
-    fn means_context(&self) -> bool {
-        self.is(&["context_length_exceeded"])
-            || self.says(&[
+    fn is_context_length_error(&self) -> bool {
+        self.has_code(&["context_length_exceeded"])
+            || self.message_contains(&[
                 "prompt is too long",
                 "exceed context limit",
                 "maximum context length",
             ])
     }
 
-    fn means_content(&self) -> bool {
+    fn is_content_policy_error(&self) -> bool {
         let is_policy = self
             .code
             .as_deref()
             .is_some_and(|code| code.contains("_policy"));
-        is_policy || self.is(&["content_filter", "content_policy_violation"])
+        is_policy || self.has_code(&["content_filter", "content_policy_violation"])
     }
 
     /// Returns whether an image could not be read; the code of a failed response says why.
-    fn means_image(&self) -> bool {
+    fn is_image_error(&self) -> bool {
         self.code
             .as_deref()
             .is_some_and(|code| code.starts_with("image_") || code.contains("_image"))
     }
 
-    fn means_model(&self) -> bool {
-        self.is(&["model_not_found"]) || self.says(&["model"])
+    fn is_model_error(&self) -> bool {
+        self.has_code(&["model_not_found"]) || self.message_contains(&["model"])
     }
 }
 
 /// Converts a vendor's response with an error status to a failure. `retry_after` is the vendor's
 /// header, in seconds. Both shapes are parsed for every vendor protocol, because proxies between
 /// the gateway and a vendor use shapes of their own. `body` may be HTML, empty or anything.
-pub fn from_vendor(
+pub fn from_vendor_response(
     _protocol: Protocol,
     status: u16,
     retry_after: Option<&str>,
@@ -192,12 +195,12 @@ pub fn from_vendor(
     upstream_model: &str,
     public_model: &str,
 ) -> Failure {
-    let error = VendorError::read(body);
-    let kind = judge(status, error.as_ref());
+    let error = VendorError::parse(body);
+    let kind = classify(status, error.as_ref());
     let error = error.unwrap_or_default();
-    let mut failure = shown(kind, &error, upstream_model, public_model);
+    let mut failure = build_failure(kind, &error, upstream_model, public_model);
     if matches!(failure.kind, Kind::RateLimited | Kind::Overloaded) {
-        failure.retry_after_seconds = retry_after.and_then(seconds);
+        failure.retry_after_seconds = retry_after.and_then(parse_retry_after);
     }
     failure
 }
@@ -210,21 +213,21 @@ pub fn from_vendor_error(
     upstream_model: &str,
     public_model: &str,
 ) -> Failure {
-    let kind = judge(error.status(), Some(error));
-    shown(kind, error, upstream_model, public_model)
+    let kind = classify(error.implied_status(), Some(error));
+    build_failure(kind, error, upstream_model, public_model)
 }
 
 /// Returns whether a vendor's response with an error status refuses the operator's key or account,
 /// not this request. Without an error object, only statuses that no proxy between the gateway and
 /// the vendor sets count: a firewall's 403 may concern the client's content.
 pub fn refuses_key(status: u16, body: &[u8]) -> bool {
-    match VendorError::read(body) {
-        Some(error) => error.means_key(status),
+    match VendorError::parse(body) {
+        Some(error) => error.is_key_error(status),
         None => matches!(status, 401 | 402),
     }
 }
 
-fn judge(status: u16, error: Option<&VendorError>) -> Kind {
+fn classify(status: u16, error: Option<&VendorError>) -> Kind {
     // Without an error object, only the statuses that a load balancer or proxy sets on its own keep
     // their meaning.
     let Some(error) = error else {
@@ -240,21 +243,23 @@ fn judge(status: u16, error: Option<&VendorError>) -> Kind {
         };
     };
     match status {
-        403 if error.is(&["model_not_found"]) => Kind::VendorModelMissing,
-        403 if error.means_content() || error.says(&["flagged"]) => Kind::ContentPolicy,
+        403 if error.has_code(&["model_not_found"]) => Kind::VendorModelMissing,
+        403 if error.is_content_policy_error() || error.message_contains(&["flagged"]) => {
+            Kind::ContentPolicy
+        }
         402 => Kind::VendorQuota,
-        400 | 401 | 403 | 429 if error.means_quota() => Kind::VendorQuota,
+        400 | 401 | 403 | 429 if error.is_quota_error() => Kind::VendorQuota,
         401 | 403 => Kind::VendorRefusedUs,
-        400 | 429 if error.is(&["account_deactivated"]) => Kind::VendorRefusedUs,
-        400 if error.is(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
-        400 | 413 | 422 if error.means_context() => Kind::ContextTooLong,
-        400 | 422 if error.means_content() => Kind::ContentPolicy,
+        400 | 429 if error.has_code(&["account_deactivated"]) => Kind::VendorRefusedUs,
+        400 if error.has_code(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
+        400 | 413 | 422 if error.is_context_length_error() => Kind::ContextTooLong,
+        400 | 422 if error.is_content_policy_error() => Kind::ContentPolicy,
         400 => Kind::InvalidRequest,
-        404 if error.means_model() => Kind::VendorModelMissing,
+        404 if error.is_model_error() => Kind::VendorModelMissing,
         404 if error.error_type.is_some() => Kind::VendorNotFound,
         408 => Kind::VendorRequestTimeout,
         409 => Kind::Conflict,
-        413 if error.means_rate() => Kind::RateLimited,
+        413 if error.is_rate_limit_error() => Kind::RateLimited,
         413 => Kind::BodyTooLarge,
         422 => Kind::Unprocessable,
         429 => Kind::RateLimited,
@@ -269,8 +274,13 @@ fn judge(status: u16, error: Option<&VendorError>) -> Kind {
 }
 
 /// Builds the failure, with the vendor's message if it concerns the caller.
-fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &str) -> Failure {
-    let mut failure = Failure::of(kind);
+fn build_failure(
+    kind: Kind,
+    error: &VendorError,
+    upstream_model: &str,
+    public_model: &str,
+) -> Failure {
+    let mut failure = Failure::from_kind(kind);
     let tellable = matches!(
         kind,
         Kind::InvalidRequest
@@ -286,10 +296,10 @@ fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &s
         failure.model = Some(public_model.to_owned());
     }
     if tellable && !error.message.trim().is_empty() {
-        failure.message = scrub::message(&error.message, upstream_model, public_model);
+        failure.message = scrub::scrub_message(&error.message, upstream_model, public_model);
     }
     if kind == Kind::InvalidRequest {
-        let scrubbed = |word: &String| scrub::message(word, upstream_model, public_model);
+        let scrubbed = |word: &String| scrub::scrub_message(word, upstream_model, public_model);
         failure.param = error.param.as_ref().map(scrubbed);
         failure.code = error.code.as_ref().map(scrubbed);
     }
@@ -298,7 +308,7 @@ fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &s
 
 /// Parses `retry-after` as whole seconds, rounded up, capped at the longest wait that clients
 /// accept. It does not parse a date, because it has no clock.
-pub fn seconds(retry_after: &str) -> Option<u32> {
+pub fn parse_retry_after(retry_after: &str) -> Option<u32> {
     let (whole, fraction) = retry_after
         .trim()
         .split_once('.')
@@ -308,10 +318,10 @@ pub fn seconds(retry_after: &str) -> Option<u32> {
     }
     let part = u32::from(fraction.bytes().any(|byte| byte != b'0'));
     let seconds: u64 = whole.parse().ok()?;
-    let capped = u32::try_from(seconds).unwrap_or(RETRY_AFTER_SECONDS_MAX);
+    let capped = u32::try_from(seconds).unwrap_or(MAX_RETRY_AFTER_SECONDS);
     Some(
         capped
             .saturating_add(part)
-            .clamp(1, RETRY_AFTER_SECONDS_MAX),
+            .clamp(1, MAX_RETRY_AFTER_SECONDS),
     )
 }

@@ -11,13 +11,14 @@
 pub use fields::FIELDS;
 
 use crate::protocol::Protocol;
+use crate::protocol::capabilities::FieldMapping;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{
-    Effort, Format, Limit, Opaque, Reasoning, Refused, Request, Sampling, Warnings,
+use crate::protocol::ir::{
+    BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestedOutputLimit,
+    SamplingParams, Warnings,
 };
-use crate::protocol::rules::Outcome;
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::collections::HashMap;
 
 mod blocks;
@@ -25,10 +26,10 @@ mod check;
 pub(crate) mod fields;
 mod tools;
 
-use check::{is_true, object, pick, refused, required, text};
+use check::{bool_or_false, expect_object, expect_string, invalid_param, pick_members, require};
 
 /// Minimum thinking budget, in tokens.
-const BUDGET_TOKENS_MIN: u64 = 1_024;
+const MIN_BUDGET_TOKENS: u64 = 1_024;
 
 const EFFORTS: [Effort; 5] = [
     Effort::Low,
@@ -42,7 +43,7 @@ const EFFORTS: [Effort; 5] = [
 ///
 /// # Errors
 /// Returns an error if the body breaks a rule of the messages API.
-pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<'a>, BoxedFailure> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
             Kind::InvalidRequest,
@@ -56,22 +57,22 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
     let (choice, parallel_calls) = tools::choice(body.get("tool_choice"), warnings)?;
     let tools = tools::read(body.get("tools"), warnings)?;
     let end_user = end_user(body.get("metadata"), &mut extra)?;
-    let sampling = Sampling {
-        temperature: from_zero_to_one(body.get("temperature"), "temperature")?,
-        top_p: from_zero_to_one(body.get("top_p"), "top_p")?,
+    let sampling = SamplingParams {
+        temperature: check_unit_range(body.get("temperature"), "temperature")?,
+        top_p: check_unit_range(body.get("top_p"), "top_p")?,
         top_k: body.get("top_k").map(top_k).transpose()?,
     };
     let stop = stop_sequences(body.get("stop_sequences"))?;
     let tier = service_tier(body.get("service_tier"))?;
-    let stream = is_true(body.get("stream"), "stream")?;
+    let stream = bool_or_false(body.get("stream"), "stream")?;
     let system = blocks::system(body.get("system"), warnings)?;
     let turns = blocks::turns(body.get("messages"), warnings)?;
-    others(body, &mut extra);
-    let reasoning = Reasoning {
+    collect_extra(body, &mut extra);
+    let reasoning = ReasoningSettings {
         effort,
         effort_field: "output_config.effort",
         thinking,
-        ..Reasoning::default()
+        ..ReasoningSettings::default()
     };
     Ok(Request {
         surface: Protocol::Messages,
@@ -97,10 +98,11 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
 }
 
 /// Keeps the top-level members that no other function reads.
-fn others<'a>(body: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
+fn collect_extra<'a>(body: JsonValue<'a>, extra: &mut Vec<Opaque<'a>>) {
     for (name, value) in body.members() {
         // The IR has a field for `top_k`, although most vendors never receive it.
-        let is_read = fields::outcome("", &name.value()) == Some(Outcome::Map) || name.is("top_k");
+        let is_read =
+            fields::outcome("", &name.value()) == Some(FieldMapping::Map) || name.is("top_k");
         if !is_read && !value.is_null() {
             extra.push(Opaque {
                 origin: Protocol::Messages,
@@ -112,8 +114,13 @@ fn others<'a>(body: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
 }
 
 /// Keeps a member of a top-level object under its path.
-fn keep<'a>(parent: &str, name: &Text<'_>, value: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
-    let name = Text::made(format!("{parent}.{}", name.value()));
+fn push_extra<'a>(
+    parent: &str,
+    name: &JsonStr<'_>,
+    value: JsonValue<'a>,
+    extra: &mut Vec<Opaque<'a>>,
+) {
+    let name = JsonStr::from_value(format!("{parent}.{}", name.value()));
     extra.push(Opaque {
         origin: Protocol::Messages,
         name,
@@ -123,10 +130,10 @@ fn keep<'a>(parent: &str, name: &Text<'_>, value: Value<'a>, extra: &mut Vec<Opa
 
 /// Reads `max_tokens`. It keeps 0, which vendors of this protocol give a meaning; the writer
 /// refuses it where necessary.
-fn limit(value: Option<Value<'_>>) -> Result<Option<Limit>, Refused> {
+fn limit(value: Option<JsonValue<'_>>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
     let Some(value) = value else { return Ok(None) };
     if let Some(tokens) = value.count() {
-        return Ok(Some(Limit {
+        return Ok(Some(RequestedOutputLimit {
             field: "max_tokens",
             tokens,
         }));
@@ -135,81 +142,83 @@ fn limit(value: Option<Value<'_>>) -> Result<Option<Limit>, Refused> {
     let message = if is_negative {
         "Input should be greater than or equal to 1"
     } else {
-        check::NO_INTEGER
+        check::NOT_AN_INTEGER
     };
-    Err(refused("max_tokens", message))
+    Err(invalid_param("max_tokens", message))
 }
 
-fn from_zero_to_one<'a>(
-    value: Option<Value<'a>>,
+fn check_unit_range<'a>(
+    value: Option<JsonValue<'a>>,
     path: &str,
-) -> Result<Option<Value<'a>>, Refused> {
+) -> Result<Option<JsonValue<'a>>, BoxedFailure> {
     let Some(value) = value else { return Ok(None) };
     match value.number() {
-        None => Err(refused(path, "Input should be a valid number")),
-        Some(number) if !(0.0..=1.0).contains(&number) => Err(refused(path, "range: 0..1")),
+        None => Err(invalid_param(path, "Input should be a valid number")),
+        Some(number) if !(0.0..=1.0).contains(&number) => Err(invalid_param(path, "range: 0..1")),
         Some(_) => Ok(Some(value)),
     }
 }
 
-fn top_k(value: Value<'_>) -> Result<Value<'_>, Refused> {
+fn top_k(value: JsonValue<'_>) -> Result<JsonValue<'_>, BoxedFailure> {
     if value.count().is_some() {
         Ok(value)
     } else {
-        Err(refused("top_k", check::NO_INTEGER))
+        Err(invalid_param("top_k", check::NOT_AN_INTEGER))
     }
 }
 
-fn stop_sequences(value: Option<Value<'_>>) -> Result<Vec<Text<'_>>, Refused> {
+fn stop_sequences(value: Option<JsonValue<'_>>) -> Result<Vec<JsonStr<'_>>, BoxedFailure> {
     let Some(value) = value else {
         return Ok(Vec::new());
     };
     if !value.is_array() {
-        return Err(refused("stop_sequences", check::NO_ARRAY));
+        return Err(invalid_param("stop_sequences", check::NOT_AN_ARRAY));
     }
     let each = value.items().enumerate();
-    each.map(|(index, item)| text(item, format_args!("stop_sequences[{index}]")))
+    each.map(|(index, item)| expect_string(item, format_args!("stop_sequences[{index}]")))
         .collect()
 }
 
-fn service_tier(value: Option<Value<'_>>) -> Result<Option<Text<'_>>, Refused> {
+fn service_tier(value: Option<JsonValue<'_>>) -> Result<Option<JsonStr<'_>>, BoxedFailure> {
     let Some(tier) = value else { return Ok(None) };
-    let tier = text(tier, "service_tier")?;
+    let tier = expect_string(tier, "service_tier")?;
     if tier.is("auto") || tier.is("standard_only") {
         return Ok(Some(tier));
     }
-    Err(refused(
+    Err(invalid_param(
         "service_tier",
         "Input should be 'auto' or 'standard_only'",
     ))
 }
 
 fn end_user<'a>(
-    metadata: Option<Value<'a>>,
+    metadata: Option<JsonValue<'a>>,
     extra: &mut Vec<Opaque<'a>>,
-) -> Result<Option<Text<'a>>, Refused> {
+) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
     let Some(metadata) = metadata else {
         return Ok(None);
     };
-    object(metadata, "metadata")?;
-    let [user_id] = pick(metadata, ["user_id"], |name, value| {
-        keep("metadata", &name, value, extra)
+    expect_object(metadata, "metadata")?;
+    let [user_id] = pick_members(metadata, ["user_id"], |name, value| {
+        push_extra("metadata", &name, value, extra)
     });
-    user_id.map(|id| text(id, "metadata.user_id")).transpose()
+    user_id
+        .map(|id| expect_string(id, "metadata.user_id"))
+        .transpose()
 }
 
 /// Reads `output_config`, and `output_format`, the older name of one of its members.
 fn output_config<'a>(
-    body: Value<'a>,
+    body: JsonValue<'a>,
     extra: &mut Vec<Opaque<'a>>,
-) -> Result<(Option<Effort>, Format<'a>), Refused> {
+) -> Result<(Option<Effort>, OutputFormat<'a>), BoxedFailure> {
     let older = body.get("output_format");
     let Some(config) = body.get("output_config") else {
         return Ok((None, format(older, "output_format", extra)?));
     };
-    object(config, "output_config")?;
-    let [effort, newer] = pick(config, ["effort", "format"], |name, value| {
-        keep("output_config", &name, value, extra)
+    expect_object(config, "output_config")?;
+    let [effort, newer] = pick_members(config, ["effort", "format"], |name, value| {
+        push_extra("output_config", &name, value, extra)
     });
     if newer.is_some() && older.is_some() {
         let failure = Failure::new(
@@ -222,16 +231,16 @@ fn output_config<'a>(
         Some(_) => format(newer, "output_config.format", extra)?,
         None => format(older, "output_format", extra)?,
     };
-    Ok((effort.map(level).transpose()?, format))
+    Ok((effort.map(effort_level).transpose()?, format))
 }
 
-fn level(effort: Value<'_>) -> Result<Effort, Refused> {
+fn effort_level(effort: JsonValue<'_>) -> Result<Effort, BoxedFailure> {
     let path = "output_config.effort";
-    let named = Effort::named(&text(effort, path)?.value());
+    let named = Effort::parse(&expect_string(effort, path)?.value());
     named
         .filter(|effort| EFFORTS.contains(effort))
         .ok_or_else(|| {
-            refused(
+            invalid_param(
                 path,
                 "Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
             )
@@ -239,26 +248,26 @@ fn level(effort: Value<'_>) -> Result<Effort, Refused> {
 }
 
 fn format<'a>(
-    value: Option<Value<'a>>,
+    value: Option<JsonValue<'a>>,
     path: &str,
     extra: &mut Vec<Opaque<'a>>,
-) -> Result<Format<'a>, Refused> {
+) -> Result<OutputFormat<'a>, BoxedFailure> {
     let Some(value) = value else {
-        return Ok(Format::Free);
+        return Ok(OutputFormat::Free);
     };
-    object(value, path)?;
-    let [kind, schema] = pick(value, ["type", "schema"], |name, value| {
-        keep(path, &name, value, extra)
+    expect_object(value, path)?;
+    let [kind, schema] = pick_members(value, ["type", "schema"], |name, value| {
+        push_extra(path, &name, value, extra)
     });
-    if !required(kind, format_args!("{path}.type"))?.is("json_schema") {
-        return Err(refused(
+    if !require(kind, format_args!("{path}.type"))?.is("json_schema") {
+        return Err(invalid_param(
             format_args!("{path}.type"),
             "Input should be 'json_schema'",
         ));
     }
-    let schema = required(schema, format_args!("{path}.schema"))?;
-    object(schema, format_args!("{path}.schema"))?;
-    Ok(Format::Schema {
+    let schema = require(schema, format_args!("{path}.schema"))?;
+    expect_object(schema, format_args!("{path}.schema"))?;
+    Ok(OutputFormat::Schema {
         schema,
         description: None,
         name: None,
@@ -268,18 +277,19 @@ fn format<'a>(
 
 /// Validates `thinking` and returns it unchanged: its meaning depends on the model.
 fn thinking<'a>(
-    value: Option<Value<'a>>,
-    limit: Option<Limit>,
+    value: Option<JsonValue<'a>>,
+    limit: Option<RequestedOutputLimit>,
     warnings: &mut Warnings,
-) -> Result<Option<Value<'a>>, Refused> {
+) -> Result<Option<JsonValue<'a>>, BoxedFailure> {
     let Some(value) = value else { return Ok(None) };
-    object(value, "thinking")?;
-    let [kind, budget, display] = pick(value, ["type", "budget_tokens", "display"], |name, _| {
-        check::left_out("thinking", "thinking", &name, warnings);
-    });
-    let kind = text(required(kind, "thinking.type")?, "thinking.type")?;
+    expect_object(value, "thinking")?;
+    let [kind, budget, display] =
+        pick_members(value, ["type", "budget_tokens", "display"], |name, _| {
+            check::warn_dropped_member("thinking", "thinking", &name, warnings);
+        });
+    let kind = expect_string(require(kind, "thinking.type")?, "thinking.type")?;
     display
-        .map(|display| text(display, "thinking.display"))
+        .map(|display| expect_string(display, "thinking.display"))
         .transpose()?;
     match kind.value().as_ref() {
         "adaptive" | "between_tools" | "disabled" => return Ok(Some(value)),
@@ -289,19 +299,19 @@ fn thinking<'a>(
                 "Input tag '{other}' found using 'type' does not match any of the expected tags: \
                  'adaptive', 'between_tools', 'disabled', 'enabled'"
             );
-            return Err(refused("thinking", &message));
+            return Err(invalid_param("thinking", &message));
         }
     }
     let path = "thinking.enabled.budget_tokens";
-    let budget = required(budget, path)?
+    let budget = require(budget, path)?
         .number()
-        .ok_or_else(|| refused(path, check::NO_INTEGER))?;
-    let tokens = value.get("budget_tokens").and_then(Value::count);
+        .ok_or_else(|| invalid_param(path, check::NOT_AN_INTEGER))?;
+    let tokens = value.get("budget_tokens").and_then(JsonValue::count);
     match (tokens, limit) {
-        (None, _) if budget > 0.0 => Err(refused(path, check::NO_INTEGER)),
-        (None | Some(..BUDGET_TOKENS_MIN), _) => Err(refused(
+        (None, _) if budget > 0.0 => Err(invalid_param(path, check::NOT_AN_INTEGER)),
+        (None | Some(..MIN_BUDGET_TOKENS), _) => Err(invalid_param(
             path,
-            &format!("Input should be greater than or equal to {BUDGET_TOKENS_MIN}"),
+            &format!("Input should be greater than or equal to {MIN_BUDGET_TOKENS}"),
         )),
         (Some(tokens), Some(limit)) if tokens >= limit.tokens => {
             let message = "`max_tokens` must be greater than `thinking.budget_tokens`";

@@ -3,57 +3,57 @@
 //! It must not know who consumes the events, and must be tolerant: it skips unknown members and
 //! events, and treats members of a wrong type as absent. Invalid JSON ends the answer.
 //!
-//! Read next: `ir/answer.rs` (the events); `passthrough/messages.rs`, which reads the same streams
+//! Read next: `ir/event.rs` (the events); `passthrough/messages.rs`, which reads the same streams
 //! but only counts.
 
 use crate::protocol::Protocol;
-use crate::protocol::answer::Fault;
+use crate::protocol::capabilities::arguments;
 use crate::protocol::counters;
-use crate::protocol::form::answer::{Event, Piece, Sink, Start, Stop};
-use crate::protocol::rules::arguments;
-use crate::protocol::scan::Scan;
-use crate::protocol::text::{Json, Text};
-use crate::protocol::translate::ANSWER_DEPTH_MAX;
-use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::protocol::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason};
+use crate::protocol::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::protocol::json_scanner::JsonScanner;
+use crate::protocol::json_string::{JsonStr, JsonWriter};
+use crate::protocol::translate::MAX_RESPONSE_DEPTH;
+use crate::protocol::vendor_response::UpstreamError;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 
 /// Maximum length of a search call's arguments, in bytes: a query is a few words.
-const SEARCH_BYTES_MAX: usize = 16 * 1024;
+const MAX_SEARCH_BYTES: usize = 16 * 1024;
 
 /// Maximum number of open blocks. The protocol has one open at a time; this limit protects the
 /// memory from a vendor that closes none.
-const OPEN_BLOCKS_MAX: usize = 64;
+const MAX_OPEN_BLOCKS: usize = 64;
 
 /// Reader of a stream, event by event.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct MessagesStreamReader {
     started: bool,
     stopped: bool,
     slots: u32,
     /// Blocks that are still open, in order.
-    open: Vec<Open>,
+    open: Vec<MessagesOpenBlock>,
     usage: MessagesUsage,
 }
 
 #[derive(Debug)]
-struct Open {
+struct MessagesOpenBlock {
     /// The vendor's index of the block.
     index: u64,
     slot: u32,
-    kind: Kind,
+    kind: MessagesOpenBlockKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum MessagesOpenBlockKind {
     Text,
     Thinking,
-    /// `input`: the arguments that came with the start of the call, as a JSON string. They count if
-    /// no others follow.
+    /// `encode_input`: the arguments that came with the start of the call, as a JSON string. They
+    /// count if no others follow.
     Call {
         input: Vec<u8>,
     },
-    /// A search that the vendor runs. `input`: its arguments as JSON; `streamed`: fragments of the
-    /// arguments have arrived.
+    /// A search that the vendor runs. `encode_input`: its arguments as JSON; `streamed`: fragments
+    /// of the arguments have arrived.
     Search {
         input: Vec<u8>,
         streamed: bool,
@@ -62,15 +62,15 @@ enum Kind {
     Skipped,
 }
 
-impl Reader {
+impl MessagesStreamReader {
     /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
     pub fn event(
         &mut self,
         name: &[u8],
         data: &[u8],
-        nodes: Nodes,
-        to: &mut impl Sink,
-    ) -> (Nodes, Result<(), Fault>) {
+        nodes: NodeBuffer,
+        to: &mut impl EventSink,
+    ) -> (NodeBuffer, Result<(), UpstreamError>) {
         // The end marker of the chat protocol, which some compatible servers send. It is an end if
         // the vendor has given a stop reason.
         if data == b"[DONE]" && self.stopped {
@@ -78,32 +78,37 @@ impl Reader {
             return (nodes, Ok(()));
         }
         let text = std::str::from_utf8(data).unwrap_or_default();
-        let tree = match Tree::read(text, ANSWER_DEPTH_MAX, nodes) {
+        let tree = match JsonDocument::parse(text, MAX_RESPONSE_DEPTH, nodes) {
             Ok(tree) if tree.root().is_object() => tree,
             _ => {
                 return (
-                    Nodes::new(),
-                    Fault::of_unreadable(Protocol::Messages, name, data),
+                    NodeBuffer::new(),
+                    UpstreamError::check_unreadable(Protocol::Messages, name, data),
                 );
             }
         };
-        let outcome = self.object(name, tree.root(), to);
+        let outcome = self.read_event(name, tree.root(), to);
         (tree.into_nodes(), outcome)
     }
 
     /// Ends an answer that is complete although its last event is missing.
-    pub fn finish(&mut self, to: &mut impl Sink) {
+    pub fn finish(&mut self, to: &mut impl EventSink) {
         self.end(to);
     }
 
-    fn object(&mut self, name: &[u8], event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+    fn read_event(
+        &mut self,
+        name: &[u8],
+        event: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         // The newest clients use the type in the JSON, all others the name of the event. Accept
         // either.
-        let kind = event.get("type").and_then(Value::text);
+        let kind = event.get("type").and_then(JsonValue::text);
         let is =
             |word: &str| kind.as_ref().is_some_and(|kind| kind.is(word)) || name == word.as_bytes();
-        if is("error") || (kind.is_none() && event.get("error").is_some_and(Value::is_object)) {
-            return Err(Fault::told(event.raw().as_bytes()));
+        if is("error") || (kind.is_none() && event.get("error").is_some_and(JsonValue::is_object)) {
+            return Err(UpstreamError::from_error_body(event.raw().as_bytes()));
         }
         if is("content_block_delta") {
             self.delta(index(event), event.get("delta"), to);
@@ -118,16 +123,16 @@ impl Reader {
         if is("message_start") && !self.started {
             let message = event.get("message");
             self.start(message, to);
-            self.learn(message, MessagesUsage::start, to);
+            self.merge_usage(message, MessagesUsage::start, to);
         }
         if is("message_delta") {
             self.start(None, to);
-            self.learn(Some(event), MessagesUsage::settle, to);
+            self.merge_usage(Some(event), MessagesUsage::finish, to);
             self.stop(event.get("delta"), to);
         }
         if is("message_stop") {
             if !self.started {
-                return Err(Fault::Cut);
+                return Err(UpstreamError::Cut);
             }
             self.end(to);
         }
@@ -135,27 +140,27 @@ impl Reader {
     }
 
     /// Emits the start event once. Some vendors omit `message_start`.
-    fn start(&mut self, message: Option<Value<'_>>, to: &mut impl Sink) {
+    fn start(&mut self, message: Option<JsonValue<'_>>, to: &mut impl EventSink) {
         if !self.started {
             self.started = true;
             let tier = member(member(message, "usage"), "service_tier");
-            to.event(Event::Start(Start {
-                id: text(message, "id"),
-                tier: tier.and_then(Value::text),
+            to.event(Event::Start(ResponseStart {
+                id: non_empty_text(message, "id"),
+                tier: tier.and_then(JsonValue::text),
             }));
         }
     }
 
     /// Merges the counters of the member `usage`.
-    fn learn(
+    fn merge_usage(
         &mut self,
-        from: Option<Value<'_>>,
+        from: Option<JsonValue<'_>>,
         merge: fn(&mut MessagesUsage, &MessagesCounters),
-        to: &mut impl Sink,
+        to: &mut impl EventSink,
     ) {
         let usage = member(from, "usage");
-        let read = |usage: Value<'_>| {
-            counters::messages(&mut Scan::new(usage.raw(), ANSWER_DEPTH_MAX))
+        let read = |usage: JsonValue<'_>| {
+            counters::read_messages_usage(&mut JsonScanner::new(usage.raw(), MAX_RESPONSE_DEPTH))
                 .ok()
                 .flatten()
         };
@@ -166,7 +171,7 @@ impl Reader {
         self.send_counters(to);
     }
 
-    fn send_counters(&self, to: &mut impl Sink) {
+    fn send_counters(&self, to: &mut impl EventSink) {
         let total = self.usage.total();
         if let Some(counters) = &total.or_else(|| self.usage.so_far()) {
             to.event(Event::Counters {
@@ -176,50 +181,53 @@ impl Reader {
         }
     }
 
-    fn stop(&mut self, from: Option<Value<'_>>, to: &mut impl Sink) {
-        let Some(reason) = text(from, "stop_reason") else {
+    fn stop(&mut self, from: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+        let Some(reason) = non_empty_text(from, "stop_reason") else {
             return;
         };
         self.stopped = true;
         to.event(Event::Stop(match reason.value().as_ref() {
             // With a pause, the vendor offers to continue if the client asks again. Here the answer
             // ends.
-            "end_turn" | "pause_turn" | "compaction" => Stop::EndTurn,
-            "stop_sequence" => Stop::StopSequence,
-            "tool_use" => Stop::ToolUse,
-            "max_tokens" => Stop::MaxTokens,
-            "model_context_window_exceeded" => Stop::ContextFull,
-            "refusal" => Stop::Refusal {
-                explanation: text(member(from, "stop_details"), "explanation"),
+            "end_turn" | "pause_turn" | "compaction" => StopReason::EndTurn,
+            "stop_sequence" => StopReason::StopSequence,
+            "tool_use" => StopReason::ToolUse,
+            "max_tokens" => StopReason::MaxTokens,
+            "model_context_window_exceeded" => StopReason::ContextFull,
+            "refusal" => StopReason::Refusal {
+                explanation: non_empty_text(member(from, "stop_details"), "explanation"),
             },
-            _ => Stop::Unknown,
+            _ => StopReason::Unknown,
         }));
     }
 
-    fn open_block(&mut self, index: u64, block: Option<Value<'_>>, to: &mut impl Sink) {
+    fn open_block(&mut self, index: u64, block: Option<JsonValue<'_>>, to: &mut impl EventSink) {
         // An index that is used again means a new block.
         self.close_block(index, to);
-        if self.open.len() >= OPEN_BLOCKS_MAX {
-            close(self.open.remove(0), to);
+        if self.open.len() >= MAX_OPEN_BLOCKS {
+            emit_close(self.open.remove(0), to);
         }
-        let word = text(block, "type").unwrap_or_else(|| Text::made(""));
+        let word = non_empty_text(block, "type").unwrap_or_else(|| JsonStr::from_value(""));
         let (piece, kind) = match word.value().as_ref() {
-            "text" => (Piece::Text, Kind::Text),
-            "thinking" => (Piece::Thinking, Kind::Thinking),
-            "redacted_thinking" => match text(block, "data") {
-                Some(data) => (Piece::Hidden { data }, Kind::Skipped),
-                None => (Piece::Foreign { kind: word.clone() }, Kind::Skipped),
+            "text" => (OutputPart::Text, MessagesOpenBlockKind::Text),
+            "thinking" => (OutputPart::Thinking, MessagesOpenBlockKind::Thinking),
+            "redacted_thinking" => match non_empty_text(block, "data") {
+                Some(data) => (OutputPart::Hidden { data }, MessagesOpenBlockKind::Skipped),
+                None => (
+                    OutputPart::Foreign { kind: word.clone() },
+                    MessagesOpenBlockKind::Skipped,
+                ),
             },
             "tool_use" => {
-                let name = text(block, "name").unwrap_or_else(|| Text::made(""));
-                let input = member(block, "input").map(input).unwrap_or_default();
+                let name = non_empty_text(block, "name").unwrap_or_else(|| JsonStr::from_value(""));
+                let input = member(block, "input").map(encode_input).unwrap_or_default();
                 (
-                    Piece::Call {
-                        id: text(block, "id"),
+                    OutputPart::Call {
+                        id: non_empty_text(block, "id"),
                         name,
                         is_custom: false,
                     },
-                    Kind::Call { input },
+                    MessagesOpenBlockKind::Call { input },
                 )
             }
             "server_tool_use"
@@ -229,81 +237,91 @@ impl Reader {
                     .map(|input| input.raw().as_bytes().to_owned())
                     .unwrap_or_default();
                 (
-                    Piece::Foreign { kind: word.clone() },
-                    Kind::Search {
+                    OutputPart::Foreign { kind: word.clone() },
+                    MessagesOpenBlockKind::Search {
                         input,
                         streamed: false,
                     },
                 )
             }
-            _ => (Piece::Foreign { kind: word.clone() }, Kind::Skipped),
+            _ => (
+                OutputPart::Foreign { kind: word.clone() },
+                MessagesOpenBlockKind::Skipped,
+            ),
         };
         let slot = self.next_slot();
-        if let Some(tool) = ServerTool::of_result_block(&word.value()) {
-            self.tool_used(tool, to);
+        if let Some(tool) = ServerTool::from_result_block(&word.value()) {
+            self.count_tool_use(tool, to);
         }
         // A search is emitted when it is complete.
-        if !matches!(kind, Kind::Search { .. }) {
+        if !matches!(kind, MessagesOpenBlockKind::Search { .. }) {
             to.event(Event::Open { slot, piece });
         }
-        self.open.push(Open { index, slot, kind });
+        self.open.push(MessagesOpenBlock { index, slot, kind });
         match self.open.last().map(|open| &open.kind) {
-            Some(Kind::Text) => {
-                self.more(index, text(block, "text"), to);
-                let citations = member(block, "citations").map(Value::items);
+            Some(MessagesOpenBlockKind::Text) => {
+                self.emit_text(index, non_empty_text(block, "text"), to);
+                let citations = member(block, "citations").map(JsonValue::items);
                 citations
                     .into_iter()
                     .flatten()
-                    .for_each(|source| citation(slot, Some(source), to));
+                    .for_each(|source| emit_citation(slot, Some(source), to));
             }
-            Some(Kind::Thinking) => {
-                self.more(index, text(block, "thinking"), to);
-                signature(slot, text(block, "signature"), to);
+            Some(MessagesOpenBlockKind::Thinking) => {
+                self.emit_text(index, non_empty_text(block, "thinking"), to);
+                emit_signature(slot, non_empty_text(block, "signature"), to);
             }
-            Some(Kind::Call { .. } | Kind::Search { .. } | Kind::Skipped) | None => {}
+            Some(
+                MessagesOpenBlockKind::Call { .. }
+                | MessagesOpenBlockKind::Search { .. }
+                | MessagesOpenBlockKind::Skipped,
+            )
+            | None => {}
         }
     }
 
-    fn delta(&mut self, index: u64, delta: Option<Value<'_>>, to: &mut impl Sink) {
+    fn delta(&mut self, index: u64, delta: Option<JsonValue<'_>>, to: &mut impl EventSink) {
         let Some(open) = self.open.iter_mut().rfind(|open| open.index == index) else {
             return;
         };
-        let kind = text(delta, "type").unwrap_or_else(|| Text::made(""));
+        let kind = non_empty_text(delta, "type").unwrap_or_else(|| JsonStr::from_value(""));
         match &mut open.kind {
-            Kind::Search { input, streamed } if kind.is("input_json_delta") => {
+            MessagesOpenBlockKind::Search { input, streamed } if kind.is("input_json_delta") => {
                 if !std::mem::replace(streamed, true) {
                     input.clear();
                 }
-                let piece = text(delta, "partial_json")
-                    .map(Text::into_value)
+                let piece = non_empty_text(delta, "partial_json")
+                    .map(JsonStr::into_value)
                     .unwrap_or_default();
-                if input.len().saturating_add(piece.len()) <= SEARCH_BYTES_MAX {
+                if input.len().saturating_add(piece.len()) <= MAX_SEARCH_BYTES {
                     input.extend_from_slice(piece.as_bytes());
                 }
             }
-            Kind::Text if kind.is("text_delta") => self.more(index, text(delta, "text"), to),
-            Kind::Text if kind.is("citations_delta") => {
-                citation(open.slot, member(delta, "citation"), to)
+            MessagesOpenBlockKind::Text if kind.is("text_delta") => {
+                self.emit_text(index, non_empty_text(delta, "text"), to)
             }
-            Kind::Thinking if kind.is("thinking_delta") => {
-                self.more(index, text(delta, "thinking"), to)
+            MessagesOpenBlockKind::Text if kind.is("citations_delta") => {
+                emit_citation(open.slot, member(delta, "citation"), to)
             }
-            Kind::Thinking if kind.is("signature_delta") => {
-                signature(open.slot, text(delta, "signature"), to)
+            MessagesOpenBlockKind::Thinking if kind.is("thinking_delta") => {
+                self.emit_text(index, non_empty_text(delta, "thinking"), to)
             }
-            Kind::Call { .. } if kind.is("input_json_delta") => {
-                self.more(index, text(delta, "partial_json"), to)
+            MessagesOpenBlockKind::Thinking if kind.is("signature_delta") => {
+                emit_signature(open.slot, non_empty_text(delta, "signature"), to)
             }
-            Kind::Text
-            | Kind::Thinking
-            | Kind::Call { .. }
-            | Kind::Search { .. }
-            | Kind::Skipped => {}
+            MessagesOpenBlockKind::Call { .. } if kind.is("input_json_delta") => {
+                self.emit_text(index, non_empty_text(delta, "partial_json"), to)
+            }
+            MessagesOpenBlockKind::Text
+            | MessagesOpenBlockKind::Thinking
+            | MessagesOpenBlockKind::Call { .. }
+            | MessagesOpenBlockKind::Search { .. }
+            | MessagesOpenBlockKind::Skipped => {}
         }
     }
 
     /// Continues an open block.
-    fn more(&mut self, index: u64, text: Option<Text<'_>>, to: &mut impl Sink) {
+    fn emit_text(&mut self, index: u64, text: Option<JsonStr<'_>>, to: &mut impl EventSink) {
         let latest = self.slots;
         let Some(open) = self.open.iter_mut().rfind(|open| open.index == index) else {
             return;
@@ -312,13 +330,13 @@ impl Reader {
             return;
         };
         match &mut open.kind {
-            Kind::Call { input } => input.clear(),
+            MessagesOpenBlockKind::Call { input } => input.clear(),
             // Text and thinking that continue after something else began become a new block.
-            Kind::Text | Kind::Thinking if open.slot < latest => {
-                let piece = if matches!(open.kind, Kind::Text) {
-                    Piece::Text
+            MessagesOpenBlockKind::Text | MessagesOpenBlockKind::Thinking if open.slot < latest => {
+                let piece = if matches!(open.kind, MessagesOpenBlockKind::Text) {
+                    OutputPart::Text
                 } else {
-                    Piece::Thinking
+                    OutputPart::Thinking
                 };
                 self.slots = latest.saturating_add(1);
                 open.slot = self.slots;
@@ -327,7 +345,10 @@ impl Reader {
                     piece,
                 });
             }
-            Kind::Text | Kind::Thinking | Kind::Search { .. } | Kind::Skipped => {}
+            MessagesOpenBlockKind::Text
+            | MessagesOpenBlockKind::Thinking
+            | MessagesOpenBlockKind::Search { .. }
+            | MessagesOpenBlockKind::Skipped => {}
         }
         to.event(Event::Delta {
             slot: open.slot,
@@ -336,21 +357,21 @@ impl Reader {
     }
 
     /// Counts a result of a server tool.
-    fn tool_used(&mut self, tool: ServerTool, to: &mut impl Sink) {
+    fn count_tool_use(&mut self, tool: ServerTool, to: &mut impl EventSink) {
         let mut uses = PerTool::default();
         uses.add(tool);
-        self.usage.tools_used(&uses);
+        self.usage.add_tool_results(&uses);
         self.send_counters(to);
     }
 
-    fn close_block(&mut self, index: u64, to: &mut impl Sink) {
+    fn close_block(&mut self, index: u64, to: &mut impl EventSink) {
         if let Some(at) = self.open.iter().rposition(|open| open.index == index) {
-            close(self.open.remove(at), to);
+            emit_close(self.open.remove(at), to);
         }
     }
 
-    fn end(&mut self, to: &mut impl Sink) {
-        self.open.drain(..).for_each(|open| close(open, to));
+    fn end(&mut self, to: &mut impl EventSink) {
+        self.open.drain(..).for_each(|open| emit_close(open, to));
         to.event(Event::End);
     }
 
@@ -361,22 +382,22 @@ impl Reader {
 }
 
 /// Reads a whole answer into the same events as a stream.
-pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
     if !body.is_object() {
-        return Err(Fault::NotJson);
+        return Err(UpstreamError::NotJson);
     }
     let is_error = body.get("type").is_some_and(|kind| kind.is("error"));
-    if is_error || body.get("error").is_some_and(Value::is_object) {
-        return Err(Fault::told(body.raw().as_bytes()));
+    if is_error || body.get("error").is_some_and(JsonValue::is_object) {
+        return Err(UpstreamError::from_error_body(body.raw().as_bytes()));
     }
     let content = body.get("content").filter(|content| content.is_array());
     if content.is_none() && body.get("stop_reason").is_none() {
-        return Err(Fault::Empty);
+        return Err(UpstreamError::Empty);
     }
-    let mut reader = Reader::default();
+    let mut reader = MessagesStreamReader::default();
     reader.start(Some(body), to);
-    reader.learn(Some(body), MessagesUsage::settle, to);
-    for block in content.map(Value::items).into_iter().flatten() {
+    reader.merge_usage(Some(body), MessagesUsage::finish, to);
+    for block in content.map(JsonValue::items).into_iter().flatten() {
         reader.open_block(0, Some(block), to);
         reader.close_block(0, to);
     }
@@ -385,24 +406,24 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     Ok(())
 }
 
-fn close(open: Open, to: &mut impl Sink) {
-    let Open { slot, kind, .. } = open;
-    if let Kind::Search { input, .. } = &kind {
+fn emit_close(open: MessagesOpenBlock, to: &mut impl EventSink) {
+    let MessagesOpenBlock { slot, kind, .. } = open;
+    if let MessagesOpenBlockKind::Search { input, .. } = &kind {
         let input = std::str::from_utf8(input).unwrap_or_default();
-        let tree = Tree::read(input, ANSWER_DEPTH_MAX, Nodes::new());
+        let tree = JsonDocument::parse(input, MAX_RESPONSE_DEPTH, NodeBuffer::new());
         let query = tree
             .as_ref()
             .ok()
-            .and_then(|tree| text(Some(tree.root()), "query"));
+            .and_then(|tree| non_empty_text(Some(tree.root()), "query"));
         let piece = match query {
-            Some(query) => Piece::Search { query },
-            None => Piece::Foreign {
-                kind: Text::made("server_tool_use"),
+            Some(query) => OutputPart::Search { query },
+            None => OutputPart::Foreign {
+                kind: JsonStr::from_value("server_tool_use"),
             },
         };
         to.event(Event::Open { slot, piece });
     }
-    if let Kind::Call { input } = kind {
+    if let MessagesOpenBlockKind::Call { input } = kind {
         let quoted = std::str::from_utf8(&input).unwrap_or_default();
         let inside = quoted
             .strip_prefix('"')
@@ -411,7 +432,7 @@ fn close(open: Open, to: &mut impl Sink) {
         if !inside.is_empty() {
             to.event(Event::Delta {
                 slot,
-                text: Text::token(inside, true),
+                text: JsonStr::from_token(inside, true),
             });
         }
     }
@@ -420,47 +441,49 @@ fn close(open: Open, to: &mut impl Sink) {
 
 /// Encodes arguments as a JSON string. An empty object yields nothing: every streamed call begins
 /// with one.
-fn input(value: Value<'_>) -> Vec<u8> {
+fn encode_input(value: JsonValue<'_>) -> Vec<u8> {
     if value.is_object() && value.members().next().is_none() {
         return Vec::new();
     }
-    let mut json = Json::default();
+    let mut json = JsonWriter::default();
     arguments::write_arguments(value, &mut json);
     json.into_bytes()
 }
 
 /// Emits a citation of a web search result. Other citations have no URL.
-fn citation(slot: u32, source: Option<Value<'_>>, to: &mut impl Sink) {
-    if let (Some(kind), Some(url)) = (text(source, "type"), text(source, "url"))
-        && kind.is("web_search_result_location")
+fn emit_citation(slot: u32, source: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    if let (Some(kind), Some(url)) = (
+        non_empty_text(source, "type"),
+        non_empty_text(source, "url"),
+    ) && kind.is("web_search_result_location")
     {
         to.event(Event::Citation {
             slot,
-            title: text(source, "title"),
+            title: non_empty_text(source, "title"),
             url,
         });
     }
 }
 
-fn signature(slot: u32, signature: Option<Text<'_>>, to: &mut impl Sink) {
+fn emit_signature(slot: u32, signature: Option<JsonStr<'_>>, to: &mut impl EventSink) {
     if let Some(signature) = signature {
         to.event(Event::Signature { slot, signature });
     }
 }
 
-fn member<'v>(value: Option<Value<'v>>, name: &str) -> Option<Value<'v>> {
+fn member<'v>(value: Option<JsonValue<'v>>, name: &str) -> Option<JsonValue<'v>> {
     value.and_then(|value| value.get(name))
 }
 
 /// Returns the string member unless it is empty.
-fn text<'v>(value: Option<Value<'v>>, name: &str) -> Option<Text<'v>> {
+fn non_empty_text<'v>(value: Option<JsonValue<'v>>, name: &str) -> Option<JsonStr<'v>> {
     member(value, name)
-        .and_then(Value::text)
+        .and_then(JsonValue::text)
         .filter(|text| !text.is_empty())
 }
 
-fn index(event: Value<'_>) -> u64 {
-    event.get("index").and_then(Value::count).unwrap_or(0)
+fn index(event: JsonValue<'_>) -> u64 {
+    event.get("index").and_then(JsonValue::count).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -472,17 +495,17 @@ mod tests {
     #[derive(Default)]
     struct Told(Vec<String>);
 
-    impl Sink for Told {
+    impl EventSink for Told {
         fn event(&mut self, event: Event<'_>) {
             self.0.push(match event {
                 Event::Start(_) => "start".to_owned(),
                 Event::Open {
                     slot,
-                    piece: Piece::Call { name, .. },
+                    piece: OutputPart::Call { name, .. },
                 } => format!("{slot} call {}", name.value()),
                 Event::Open {
                     slot,
-                    piece: Piece::Foreign { kind },
+                    piece: OutputPart::Foreign { kind },
                 } => format!("{slot} foreign {}", kind.value()),
                 Event::Open { slot, piece } => {
                     format!("{slot} {}", format!("{piece:?}").to_lowercase())
@@ -506,10 +529,12 @@ mod tests {
         }
     }
 
-    fn read(events: &[&str]) -> (Vec<String>, Result<(), Fault>) {
-        let (mut reader, mut told) = (Reader::default(), Told::default());
+    fn read(events: &[&str]) -> (Vec<String>, Result<(), UpstreamError>) {
+        let (mut reader, mut told) = (MessagesStreamReader::default(), Told::default());
         for event in events {
-            if let (_, Err(fault)) = reader.event(b"", event.as_bytes(), Nodes::new(), &mut told) {
+            if let (_, Err(fault)) =
+                reader.event(b"", event.as_bytes(), NodeBuffer::new(), &mut told)
+            {
                 return (told.0, Err(fault));
             }
         }
@@ -561,20 +586,20 @@ mod tests {
 
     #[test]
     fn blocks_that_are_never_closed_do_not_pile_up() {
-        let (mut reader, mut told) = (Reader::default(), Told::default());
+        let (mut reader, mut told) = (MessagesStreamReader::default(), Told::default());
         for index in 0..1000 {
             let begin = format!(
                 r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"text"}}}}"#
             );
-            let _ = reader.event(b"", begin.as_bytes(), Nodes::new(), &mut told);
+            let _ = reader.event(b"", begin.as_bytes(), NodeBuffer::new(), &mut told);
         }
-        assert_eq!(reader.open.len(), OPEN_BLOCKS_MAX);
+        assert_eq!(reader.open.len(), MAX_OPEN_BLOCKS);
         assert_eq!(
             told.0
                 .iter()
                 .filter(|word| word.ends_with("closed"))
                 .count(),
-            1000 - OPEN_BLOCKS_MAX
+            1000 - MAX_OPEN_BLOCKS
         );
     }
 
@@ -601,15 +626,18 @@ mod tests {
 
     #[test]
     fn an_end_before_anything_is_none() {
-        assert_eq!(read(&[r#"{"type":"message_stop"}"#]).1, Err(Fault::Cut));
+        assert_eq!(
+            read(&[r#"{"type":"message_stop"}"#]).1,
+            Err(UpstreamError::Cut)
+        );
         assert_eq!(
             read(&[r#"{"type":"ping"}"#]),
             (vec!["end".to_owned()], Ok(()))
         );
-        assert_eq!(read(&["[]"]).1, Err(Fault::NotJson));
+        assert_eq!(read(&["[]"]).1, Err(UpstreamError::NotJson));
         assert!(matches!(
             read(&[r#"{"error":{"message":"no"}}"#]).1,
-            Err(Fault::Vendor(_))
+            Err(UpstreamError::Vendor(_))
         ));
     }
 }

@@ -6,33 +6,33 @@
 //!
 //! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
 
-use crate::protocol::form::answer::Recall;
-use crate::protocol::form::{Block, Cache, Refused, Request, Warnings};
-use crate::protocol::rules::{MessagesModel, names, pairing};
-use crate::protocol::text::Json;
-use crate::protocol::translate::{Given, Written};
+use crate::protocol::capabilities::{MessagesModel, identifiers, pairing};
+use crate::protocol::ir::event::ResponseContext;
+use crate::protocol::ir::{Block, BoxedFailure, CacheBreakpoint, Request, Warnings};
+use crate::protocol::json_string::JsonWriter;
+use crate::protocol::translate::{EncodedRequest, WriteContext};
 use crate::protocol::{Protocol, estimate};
-use format::AnswerForm;
-use markers::Markers;
-use scribe::Scribe;
-use tools::Tools;
+use block_writer::BlockWriter;
+use format::MessagesOutputFormat;
+use markers::CacheMarkerBudget;
+use tools::MessagesTools;
 
+mod block_writer;
 mod extras;
 mod format;
 mod markers;
-mod scribe;
 mod settings;
 pub(in crate::protocol) mod thinking;
 mod tools;
 pub(in crate::protocol) mod turns;
 
-pub(in crate::protocol) use extras::asks_nothing;
+pub(in crate::protocol) use extras::is_default_value;
 
 /// Above this number of output tokens, the gateway asks the vendor for a stream, even if the caller
 /// wants one body: network devices on the way cut a connection that is silent for minutes.
-const WHOLE_TOKENS_MAX: u64 = 8_192;
+const MAX_UNSTREAMED_TOKENS: u64 = 8_192;
 
-/// Writes the body. It takes parts out of `request`.
+/// Writes the body. It takes parts out of `translate_request`.
 ///
 /// # Errors
 /// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
@@ -40,30 +40,31 @@ const WHOLE_TOKENS_MAX: u64 = 8_192;
 pub fn write(
     request: &mut Request<'_>,
     model: &MessagesModel,
-    given: &Given<'_>,
+    given: &WriteContext<'_>,
     warnings: &mut Warnings,
-    recall: &mut Recall,
-) -> Result<Written, Refused> {
-    let emptied = turns::tidy(request, given.without_thinking, warnings)?;
-    pairing::pair(request, warnings)?;
+    recall: &mut ResponseContext,
+) -> Result<EncodedRequest, BoxedFailure> {
+    let emptied = turns::remove_unsendable_blocks(request, given.without_thinking, warnings)?;
+    pairing::pair_tool_results(request, warnings)?;
     let request = &*request;
-    let extras = extras::judge(request, model, warnings)?;
+    let extras = extras::check_extras(request, model, warnings)?;
     recall.legacy_functions = request.legacy_functions;
     recall.tell_tier = request.tier.is_some();
     let max_tokens = settings::max_tokens(request, given, warnings);
-    let form = format::form(request, model, warnings)?;
-    recall.unwrap_fence = matches!(form, AnswerForm::Asked(_));
+    let form = format::output_format(request, model, warnings)?;
+    recall.unwrap_fence = matches!(form, MessagesOutputFormat::Asked(_));
 
-    let mut arranged = turns::arrange(request, model, warnings);
-    let mut tools = Tools::plan(request, &arranged, extras.web_search, warnings, recall);
-    let thinking = thinking::plan(
-        &thinking::Asked {
+    let mut arranged = turns::merge_turns(request, model, warnings);
+    let mut tools =
+        MessagesTools::from_request(request, &arranged, extras.web_search, warnings, recall);
+    let thinking = thinking::plan_thinking(
+        &thinking::ThinkingInputs {
             reasoning: &request.reasoning,
             model,
             max_tokens,
             is_forced: tools.is_forced(),
             choice_field: tools.choice_field(),
-            breaks_off: turns::breaks_off(&arranged),
+            breaks_off: turns::lacks_signed_thinking(&arranged),
             without: given.without_thinking,
             says_display: request.surface == Protocol::Responses,
         },
@@ -72,15 +73,17 @@ pub fn write(
     if thinking.unforce {
         tools.unforce();
     }
-    let prefill = model.prefill && !thinking.is_on() && !matches!(form, AnswerForm::Schema(_));
-    turns::finish(&mut arranged, request, emptied, prefill, warnings);
+    let prefill =
+        model.prefill && !thinking.is_on() && !matches!(form, MessagesOutputFormat::Schema(_));
+    turns::pad_turns(&mut arranged, request, emptied, prefill, warnings);
 
-    let markers = Markers::new(request, &tools, &arranged, extras.cache.is_some(), warnings);
-    let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
-    let streams = request.stream || max_tokens > WHOLE_TOKENS_MAX;
-    let carries_thinking = thinking.is_ours() || turns::have_thinking(&arranged);
+    let markers =
+        CacheMarkerBudget::new(request, &tools, &arranged, extras.cache.is_some(), warnings);
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    let streams = request.stream || max_tokens > MAX_UNSTREAMED_TOKENS;
+    let carries_thinking = thinking.is_set_by_gateway() || turns::has_thinking(&arranged);
 
-    let mut scribe = Scribe::new(json, request.surface, markers, warnings, recall);
+    let mut scribe = BlockWriter::new(json, request.surface, markers, warnings, recall);
     scribe
         .json
         .open_object()
@@ -91,14 +94,14 @@ pub fn write(
     if streams {
         scribe.json.key("stream").bool(true);
     }
-    system(&mut scribe, &request.system, &form)?;
-    turns::write(&mut scribe, &arranged)?;
+    write_system(&mut scribe, &request.system, &form)?;
+    turns::write_messages(&mut scribe, &arranged)?;
     tools.write(&mut scribe, model)?;
     thinking.write(&mut scribe.json);
-    output_config(&mut scribe.json, &thinking, &form, &extras);
+    write_output_config(&mut scribe.json, &thinking, &form, &extras);
     settings::write(&mut scribe, request, model, thinking.is_manual());
     let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
-    let user_id = names::end_user(given.account_id, end_user.as_deref());
+    let user_id = identifiers::hash_end_user(given.account_id, end_user.as_deref());
     scribe
         .json
         .key("metadata")
@@ -110,10 +113,10 @@ pub fn write(
         scribe.json.key(name).compact(value.raw());
     }
     if let Some(cache) = extras.cache {
-        write_marker(&mut scribe.json, cache);
+        write_cache_control(&mut scribe.json, cache);
     }
     scribe.json.close_object();
-    Ok(Written {
+    Ok(EncodedRequest {
         body: scribe.json.into_bytes(),
         streams,
         carries_thinking,
@@ -121,16 +124,20 @@ pub fn write(
 }
 
 /// Writes the caller's instructions, then the gateway's own.
-fn system(scribe: &mut Scribe<'_>, blocks: &[Block<'_>], form: &AnswerForm) -> Result<(), Refused> {
-    if blocks.is_empty() && !matches!(form, AnswerForm::Asked(_)) {
+fn write_system(
+    scribe: &mut BlockWriter<'_>,
+    blocks: &[Block<'_>],
+    form: &MessagesOutputFormat,
+) -> Result<(), BoxedFailure> {
+    if blocks.is_empty() && !matches!(form, MessagesOutputFormat::Asked(_)) {
         return Ok(());
     }
     scribe.json.key("system").open_array();
     for block in blocks {
-        scribe.block(block, markers::Place::System)?;
+        scribe.block(block, markers::MarkerSection::System)?;
     }
-    if let AnswerForm::Asked(words) = form {
-        scribe.words(words);
+    if let MessagesOutputFormat::Asked(words) = form {
+        scribe.text_block(words);
     }
     scribe.json.close_array();
     Ok(())
@@ -138,15 +145,15 @@ fn system(scribe: &mut Scribe<'_>, blocks: &[Block<'_>], form: &AnswerForm) -> R
 
 /// Writes the effort and the output format: those that the gateway chose, and those that the caller
 /// wrote in the vendor's own form.
-fn output_config(
-    json: &mut Json,
-    thinking: &thinking::Plan<'_>,
-    form: &AnswerForm,
-    extras: &extras::Extras<'_>,
+fn write_output_config(
+    json: &mut JsonWriter,
+    thinking: &thinking::ThinkingPlan<'_>,
+    form: &MessagesOutputFormat,
+    extras: &extras::MessagesExtras<'_>,
 ) {
     let schema = match form {
-        AnswerForm::Schema(schema) => Some(schema),
-        AnswerForm::Free | AnswerForm::Asked(_) => None,
+        MessagesOutputFormat::Schema(schema) => Some(schema),
+        MessagesOutputFormat::Free | MessagesOutputFormat::Asked(_) => None,
     };
     let own = extras
         .output_config
@@ -154,7 +161,7 @@ fn output_config(
         .flat_map(|config| config.members());
     let own: Vec<_> = own
         .filter(|(name, value)| {
-            let is_asked = !matches!(form, AnswerForm::Free);
+            let is_asked = !matches!(form, MessagesOutputFormat::Free);
             let is_ours =
                 name.is("format") && is_asked || name.is("effort") && thinking.effort.is_some();
             !is_ours && !value.is_null()
@@ -185,17 +192,17 @@ fn output_config(
 
 /// Writes the member `cache_control` with its type and lifetime only, without any other member that
 /// the caller may have added.
-fn write_marker(json: &mut Json, cache: Cache) {
+fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint) {
     json.key("cache_control")
         .open_object()
         .key("type")
         .str("ephemeral");
     match cache {
-        Cache::Usual => {}
-        Cache::FiveMinutes => {
+        CacheBreakpoint::Usual => {}
+        CacheBreakpoint::FiveMinutes => {
             json.key("ttl").str("5m");
         }
-        Cache::OneHour => {
+        CacheBreakpoint::OneHour => {
             json.key("ttl").str("1h");
         }
     }
@@ -205,27 +212,27 @@ fn write_marker(json: &mut Json, cache: Cache) {
 #[cfg(test)]
 mod tests {
     use crate::protocol::Protocol;
-    use crate::protocol::form::Effort;
-    use crate::protocol::rules::{Accepts, MessagesModel, ThinkingType};
-    use crate::protocol::translate::{self, Asked, Translated};
+    use crate::protocol::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
+    use crate::protocol::ir::Effort;
+    use crate::protocol::translate::{self, TranslatedRequest, TranslationRequest};
     use serde_json::{Value, json};
 
     fn translated(
         request: &Value,
         thinking_types: &[ThinkingType],
         without_thinking: bool,
-    ) -> Translated {
-        let accepts = Accepts::Messages(MessagesModel {
+    ) -> TranslatedRequest {
+        let accepts = ModelCapabilities::Messages(MessagesModel {
             thinking_types: thinking_types.to_vec(),
             effort_levels: vec![Effort::Low, Effort::High],
             ..MessagesModel::default()
         });
         let body = request.to_string();
-        let asked = Asked::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
-        translate::request(&asked, without_thinking).unwrap()
+        let asked = TranslationRequest::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
+        translate::translate_request(&asked, without_thinking).unwrap()
     }
 
-    fn body(translated: &Translated) -> Value {
+    fn body(translated: &TranslatedRequest) -> Value {
         serde_json::from_slice(&translated.body).unwrap()
     }
 

@@ -11,66 +11,66 @@
 //!
 //! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
 
-use crate::protocol::carrier;
-use crate::protocol::form::answer::{Event, Piece as Kind, Recall, Sink};
-use crate::protocol::text::{Gathered, Json, Text};
-use crate::usage::{Passes, Usage};
-use arguments::Arguments;
-use ending::Heard;
+use crate::protocol::ir::event::{Event, EventSink, OutputPart as Kind, ResponseContext};
+use crate::protocol::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::protocol::reasoning_token;
+use crate::usage::{CompactionPasses, Usage};
+use arguments::ArgumentScanner;
+use completion::MessagesCompletion;
 use std::collections::VecDeque;
 
 mod arguments;
-mod ending;
+mod body;
+mod completion;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;
-mod whole;
 
-pub use whole::Whole;
+pub use body::MessagesBodyWriter;
 
 /// Keep-alive event for a silent stream.
 pub const KEEP_ALIVE: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
 /// Maximum number of bytes in the queue.
-const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
+const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes counted for each queued block in addition to its text.
-const PIECE_BYTES: usize = 256;
+const BLOCK_OVERHEAD_BYTES: usize = 256;
 
 /// Maximum capacity that the output buffer keeps while it is empty.
-const IDLE_BYTES_MAX: usize = 16 * 1024;
+const MAX_IDLE_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Writer of an answer as a messages stream.
 #[derive(Debug)]
-pub struct Stream {
+pub struct MessagesStreamWriter {
     out: Vec<u8>,
-    heard: Heard,
+    heard: MessagesCompletion,
     /// Queue of blocks in output order. Only the first can be open.
-    line: VecDeque<Piece>,
+    line: VecDeque<MessagesQueuedBlock>,
     is_open: bool,
     next_index: u64,
     /// Fixed beginning of each delta of the open block.
     delta_head: Vec<u8>,
     /// Text or thinking that was opened and has no queued content yet.
-    announced: Option<(u32, Said)>,
+    announced: Option<(u32, MessagesQueuedBlockKind)>,
     /// White space to write before the next text, if there is one.
-    held_space: Gathered,
+    held_space: JsonStrBuf,
     waiting_bytes: usize,
     overflowed: bool,
     is_over: bool,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct MessagesQueuedBlock {
     slot: u32,
-    said: Said,
+    said: MessagesQueuedBlockKind,
     /// Content that could not be sent yet.
-    kept: Gathered,
+    kept: JsonStrBuf,
     is_whole: bool,
 }
 
 #[derive(Debug)]
-enum Said {
+enum MessagesQueuedBlockKind {
     Text,
     /// Text block of its own for a refusal.
     Refusal,
@@ -79,27 +79,27 @@ enum Said {
     },
     /// Hidden thinking, buffered as a whole.
     Hidden,
-    Call(Call),
+    Call(MessagesQueuedCall),
 }
 
 #[derive(Debug)]
-struct Call {
+struct MessagesQueuedCall {
     id: String,
     name: String,
-    arguments: Arguments,
+    arguments: ArgumentScanner,
 }
 
-impl Stream {
-    pub fn new(recall: Recall) -> Self {
-        Stream {
+impl MessagesStreamWriter {
+    pub fn new(recall: ResponseContext) -> Self {
+        MessagesStreamWriter {
             out: Vec::new(),
-            heard: Heard::new(recall),
+            heard: MessagesCompletion::new(recall),
             line: VecDeque::new(),
             is_open: false,
             next_index: 0,
             delta_head: Vec::new(),
             announced: None,
-            held_space: Gathered::default(),
+            held_space: JsonStrBuf::default(),
             waiting_bytes: 0,
             overflowed: false,
             is_over: false,
@@ -109,7 +109,7 @@ impl Stream {
     /// Moves the output written so far to `out`.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.out);
-        if self.out.capacity() > IDLE_BYTES_MAX {
+        if self.out.capacity() > MAX_IDLE_BUFFER_BYTES {
             self.out = Vec::new();
         }
     }
@@ -121,22 +121,22 @@ impl Stream {
 
     fn open(&mut self, slot: u32, piece: Kind<'_>) {
         match piece {
-            Kind::Text => self.announced = Some((slot, Said::Text)),
-            Kind::Refusal => self.announced = Some((slot, Said::Refusal)),
+            Kind::Text => self.announced = Some((slot, MessagesQueuedBlockKind::Text)),
+            Kind::Refusal => self.announced = Some((slot, MessagesQueuedBlockKind::Refusal)),
             Kind::Thinking if self.heard.recall.show_thinking => {
                 self.announced = Some((
                     slot,
-                    Said::Thinking {
+                    MessagesQueuedBlockKind::Thinking {
                         signature: String::new(),
                     },
                 ));
             }
             Kind::Hidden { data } if self.heard.recall.show_thinking => {
-                let mut kept = Gathered::default();
+                let mut kept = JsonStrBuf::default();
                 kept.push(&data);
-                self.stand_in_line(Piece {
+                self.enqueue(MessagesQueuedBlock {
                     slot,
-                    said: Said::Hidden,
+                    said: MessagesQueuedBlockKind::Hidden,
                     kept,
                     is_whole: true,
                 });
@@ -148,65 +148,71 @@ impl Stream {
                 name,
                 is_custom,
             } => {
-                let (id, name) = self.heard.call(id, &name);
-                let call = Call {
+                let (id, name) = self.heard.resolve_call(id, &name);
+                let call = MessagesQueuedCall {
                     id,
                     name,
-                    arguments: Arguments::new(is_custom),
+                    arguments: ArgumentScanner::new(is_custom),
                 };
-                let piece = Piece {
+                let piece = MessagesQueuedBlock {
                     slot,
-                    said: Said::Call(call),
-                    kept: Gathered::default(),
+                    said: MessagesQueuedBlockKind::Call(call),
+                    kept: JsonStrBuf::default(),
                     is_whole: false,
                 };
-                self.stand_in_line(piece);
+                self.enqueue(piece);
             }
         }
     }
 
-    fn stand_in_line(&mut self, piece: Piece) {
+    fn enqueue(&mut self, piece: MessagesQueuedBlock) {
         let names = match &piece.said {
-            Said::Call(call) => call.id.len() + call.name.len(),
-            Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => 0,
+            MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. }
+            | MessagesQueuedBlockKind::Hidden => 0,
         };
-        self.wait_for(PIECE_BYTES + names + piece.kept.len());
+        self.add_waiting_bytes(BLOCK_OVERHEAD_BYTES + names + piece.kept.len());
         self.line.push_back(piece);
         self.advance(false);
     }
 
-    fn wait_for(&mut self, bytes: usize) {
+    fn add_waiting_bytes(&mut self, bytes: usize) {
         self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
-        self.overflowed |= self.waiting_bytes > WAITING_BYTES_MAX;
+        self.overflowed |= self.waiting_bytes > MAX_WAITING_BYTES;
     }
 
-    fn delta(&mut self, slot: u32, text: &Text<'_>) {
+    fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
         if let Some(first) = self.line.front_mut()
             && self.is_open
             && first.slot == slot
         {
             // Usual case: pass the delta through.
             match &mut first.said {
-                Said::Text | Said::Refusal | Said::Thinking { .. } => self.write_delta(text),
-                Said::Call(call) => {
-                    let text = call.arguments.more(text);
+                MessagesQueuedBlockKind::Text
+                | MessagesQueuedBlockKind::Refusal
+                | MessagesQueuedBlockKind::Thinking { .. } => self.write_delta(text),
+                MessagesQueuedBlockKind::Call(call) => {
+                    let text = call.arguments.forward(text);
                     self.write_delta(&text);
                     self.advance(false);
                 }
-                Said::Hidden => {}
+                MessagesQueuedBlockKind::Hidden => {}
             }
             return;
         }
         if let Some(piece) = self.line.iter_mut().rev().find(|piece| piece.slot == slot) {
             let before = piece.kept.len();
             match &mut piece.said {
-                Said::Call(call) => call.arguments.keep(text, &mut piece.kept),
-                Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => {
-                    piece.kept.push(text)
-                }
+                MessagesQueuedBlockKind::Call(call) => call.arguments.buffer(text, &mut piece.kept),
+                MessagesQueuedBlockKind::Text
+                | MessagesQueuedBlockKind::Refusal
+                | MessagesQueuedBlockKind::Thinking { .. }
+                | MessagesQueuedBlockKind::Hidden => piece.kept.push(text),
             }
             let added = piece.kept.len().saturating_sub(before);
-            self.wait_for(added);
+            self.add_waiting_bytes(added);
             self.advance(false);
             return;
         }
@@ -215,35 +221,35 @@ impl Stream {
 
     /// Handles the first delta of an opened text or thinking. A text that merely continues after
     /// omitted content or white space remains one block.
-    fn first_delta(&mut self, slot: u32, text: &Text<'_>) {
+    fn first_delta(&mut self, slot: u32, text: &JsonStr<'_>) {
         let Some((announced, said)) = self.announced.take_if(|(announced, _)| *announced == slot)
         else {
             return;
         };
         let goes_on = match (self.line.back(), &said) {
             (
-                Some(Piece {
-                    said: Said::Text,
+                Some(MessagesQueuedBlock {
+                    said: MessagesQueuedBlockKind::Text,
                     is_whole: false,
                     ..
                 }),
-                Said::Text,
+                MessagesQueuedBlockKind::Text,
             ) => true,
             (
-                Some(Piece {
-                    said: Said::Refusal,
+                Some(MessagesQueuedBlock {
+                    said: MessagesQueuedBlockKind::Refusal,
                     is_whole: false,
                     ..
                 }),
-                Said::Refusal,
+                MessagesQueuedBlockKind::Refusal,
             ) => true,
             (
-                Some(Piece {
-                    said: Said::Thinking { signature },
+                Some(MessagesQueuedBlock {
+                    said: MessagesQueuedBlockKind::Thinking { signature },
                     is_whole: false,
                     ..
                 }),
-                Said::Thinking { .. },
+                MessagesQueuedBlockKind::Thinking { .. },
             ) => signature.is_empty(),
             _ => false,
         };
@@ -254,11 +260,14 @@ impl Stream {
             self.delta(slot, text);
             return;
         }
-        let mut kept = Gathered::default();
-        if matches!(said, Said::Text | Said::Refusal) {
+        let mut kept = JsonStrBuf::default();
+        if matches!(
+            said,
+            MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal
+        ) {
             if text.is_blank() {
                 self.held_space.push(text);
-                self.wait_for(text_bytes(text));
+                self.add_waiting_bytes(text_bytes(text));
                 self.announced = Some((announced, said));
                 return;
             }
@@ -266,7 +275,7 @@ impl Stream {
             kept = std::mem::take(&mut self.held_space);
         }
         kept.push(text);
-        self.stand_in_line(Piece {
+        self.enqueue(MessagesQueuedBlock {
             slot,
             said,
             kept,
@@ -274,21 +283,21 @@ impl Stream {
         });
     }
 
-    fn sign(&mut self, slot: u32, given: &Text<'_>) {
+    fn set_signature(&mut self, slot: u32, given: &JsonStr<'_>) {
         let given = given.value().into_owned();
-        self.wait_for(given.len());
+        self.add_waiting_bytes(given.len());
         if let Some(piece) = self.line.iter_mut().rev().find(|piece| piece.slot == slot) {
-            if let Said::Thinking { signature } = &mut piece.said {
+            if let MessagesQueuedBlockKind::Thinking { signature } = &mut piece.said {
                 *signature = given;
             }
         } else if let Some((slot, _)) = self.announced.take_if(|(announced, said)| {
-            *announced == slot && matches!(said, Said::Thinking { .. })
+            *announced == slot && matches!(said, MessagesQueuedBlockKind::Thinking { .. })
         }) {
-            let said = Said::Thinking { signature: given };
-            self.stand_in_line(Piece {
+            let said = MessagesQueuedBlockKind::Thinking { signature: given };
+            self.enqueue(MessagesQueuedBlock {
                 slot,
                 said,
-                kept: Gathered::default(),
+                kept: JsonStrBuf::default(),
                 is_whole: false,
             });
         }
@@ -305,7 +314,7 @@ impl Stream {
     fn advance(&mut self, at_end: bool) {
         while let Some(first) = self.line.front() {
             let is_last = self.line.len() == 1;
-            let is_done = at_end || first.is_whole || (!is_last && first.gives_way());
+            let is_done = at_end || first.is_whole || (!is_last && first.may_close_early());
             if !self.is_open {
                 if !is_done && !first.is_ready() {
                     return;
@@ -330,20 +339,22 @@ impl Stream {
             .key("content_block")
             .open_object();
         match &first.said {
-            Said::Text | Said::Refusal => json.key("type").str("text").key("text").str(""),
-            Said::Thinking { .. } => json
+            MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal => {
+                json.key("type").str("text").key("text").str("")
+            }
+            MessagesQueuedBlockKind::Thinking { .. } => json
                 .key("type")
                 .str("thinking")
                 .key("thinking")
                 .str("")
                 .key("signature")
                 .str(""),
-            Said::Hidden => json
+            MessagesQueuedBlockKind::Hidden => json
                 .key("type")
                 .str("redacted_thinking")
                 .key("data")
                 .text(&first.kept.text()),
-            Said::Call(call) => {
+            MessagesQueuedBlockKind::Call(call) => {
                 json.key("type").str("tool_use").key("id").str(&call.id);
                 json.key("name")
                     .str(&call.name)
@@ -357,9 +368,11 @@ impl Stream {
         self.is_open = true;
         self.delta_head.clear();
         let (kind, member) = match &first.said {
-            Said::Text | Said::Refusal | Said::Hidden => ("text_delta", "text"),
-            Said::Thinking { .. } => ("thinking_delta", "thinking"),
-            Said::Call(_) => ("input_json_delta", "partial_json"),
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Hidden => ("text_delta", "text"),
+            MessagesQueuedBlockKind::Thinking { .. } => ("thinking_delta", "thinking"),
+            MessagesQueuedBlockKind::Call(_) => ("input_json_delta", "partial_json"),
         };
         let head = format!(
             "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{},\"delta\":{{\"type\":\
@@ -370,11 +383,13 @@ impl Stream {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(first.kept.len());
         let kept = std::mem::take(&mut first.kept);
         match &first.said {
-            Said::Text | Said::Refusal | Said::Thinking { .. } => self.write_delta(&kept.text()),
-            Said::Hidden => {}
-            Said::Call(call) => {
-                let was_cut = at_end && self.heard.breaks_off() && self.line.is_empty();
-                let text = call.arguments.opening(&kept, is_done, was_cut);
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. } => self.write_delta(&kept.text()),
+            MessagesQueuedBlockKind::Hidden => {}
+            MessagesQueuedBlockKind::Call(call) => {
+                let was_cut = at_end && self.heard.is_cut_short() && self.line.is_empty();
+                let text = call.arguments.initial_text(&kept, is_done, was_cut);
                 self.write_delta(&text);
             }
         }
@@ -385,7 +400,7 @@ impl Stream {
         let Some(first) = self.line.pop_front() else {
             return;
         };
-        if let Said::Thinking { signature } = &first.said {
+        if let MessagesQueuedBlockKind::Thinking { signature } = &first.said {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(signature.len());
             let mut json = self.frame("content_block_delta");
             json.key("index")
@@ -393,7 +408,7 @@ impl Stream {
                 .key("delta")
                 .open_object();
             let signature = if signature.is_empty() {
-                carrier::MARK
+                reasoning_token::TOKEN_PREFIX
             } else {
                 signature
             };
@@ -408,20 +423,25 @@ impl Stream {
         json.key("index").number(self.next_index);
         self.end_frame(json);
         let names = match &first.said {
-            Said::Call(call) => call.id.len() + call.name.len(),
-            Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => 0,
+            MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. }
+            | MessagesQueuedBlockKind::Hidden => 0,
         };
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(PIECE_BYTES + names);
+        self.waiting_bytes = self
+            .waiting_bytes
+            .saturating_sub(BLOCK_OVERHEAD_BYTES + names);
         self.is_open = false;
         self.next_index += 1;
     }
 
-    fn write_delta(&mut self, text: &Text<'_>) {
+    fn write_delta(&mut self, text: &JsonStr<'_>) {
         if text.is_empty() {
             return;
         }
         self.out.extend_from_slice(&self.delta_head);
-        text.write_inside(&mut self.out);
+        text.write_unquoted(&mut self.out);
         self.out.extend_from_slice(b"\"}}\n\n");
     }
 
@@ -460,24 +480,24 @@ impl Stream {
 
     /// Begins an event. The event name and the JSON repeat the type, because some clients read only
     /// one of them.
-    fn frame(&mut self, kind: &str) -> Json {
+    fn frame(&mut self, kind: &str) -> JsonWriter {
         let mut out = std::mem::take(&mut self.out);
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\ndata: ");
-        let mut json = Json::onto(out);
+        let mut json = JsonWriter::with_buffer(out);
         json.open_object().key("type").str(kind);
         json
     }
 
-    fn end_frame(&mut self, mut json: Json) {
+    fn end_frame(&mut self, mut json: JsonWriter) {
         json.close_object();
         self.out = json.into_bytes();
         self.out.extend_from_slice(b"\n\n");
     }
 }
 
-impl Sink for Stream {
+impl EventSink for MessagesStreamWriter {
     fn event(&mut self, event: Event<'_>) {
         if self.is_over || self.overflowed {
             return;
@@ -489,15 +509,15 @@ impl Sink for Stream {
             }
             Event::Open { slot, piece } => self.open(slot, piece),
             Event::Delta { slot, text } => {
-                self.heard.generated(&text);
+                self.heard.count_generated(&text);
                 self.delta(slot, &text);
             }
-            Event::Signature { slot, signature } => self.sign(slot, &signature),
+            Event::Signature { slot, signature } => self.set_signature(slot, &signature),
             // Citations: the text itself names its sources.
             Event::Citation { .. } | Event::Counters { .. } => {}
             Event::Close { slot } => self.close(slot),
-            Event::Stop(stop) => self.heard.stop(stop),
-            Event::Usage { usage, .. } => self.heard.used(usage),
+            Event::Stop(stop) => self.heard.set_stop(stop),
+            Event::Usage { usage, .. } => self.heard.set_usage(usage),
             Event::End => self.end(),
         }
         if self.overflowed {
@@ -507,28 +527,35 @@ impl Sink for Stream {
     }
 }
 
-impl Piece {
+impl MessagesQueuedBlock {
     /// Returns whether the block can be opened: it has content, and the rest of it is not needed
     /// first.
     fn is_ready(&self) -> bool {
         match &self.said {
-            Said::Text | Said::Refusal | Said::Hidden => true,
-            Said::Thinking { signature } => !self.kept.is_empty() || !signature.is_empty(),
-            Said::Call(call) => call.arguments.may_be_opened(),
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Hidden => true,
+            MessagesQueuedBlockKind::Thinking { signature } => {
+                !self.kept.is_empty() || !signature.is_empty()
+            }
+            MessagesQueuedBlockKind::Call(call) => call.arguments.may_open(),
         }
     }
 
     /// Returns whether the block may close early when other content arrives.
-    fn gives_way(&self) -> bool {
+    fn may_close_early(&self) -> bool {
         match &self.said {
-            Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => true,
-            Said::Call(call) => call.arguments.are_whole(),
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. }
+            | MessagesQueuedBlockKind::Hidden => true,
+            MessagesQueuedBlockKind::Call(call) => call.arguments.is_complete(),
         }
     }
 }
 
 /// Writes the usage object at the end of the stream, with every member that clients read.
-pub fn write_usage(usage: &Usage, json: &mut Json) {
+pub fn write_usage(usage: &Usage, json: &mut JsonWriter) {
     // The protocol's counters exclude the compaction passes, which have a list of their own.
     let (passes, usage) = (&usage.compactions, &usage.without_passes());
     json.open_object()
@@ -561,7 +588,7 @@ pub fn write_usage(usage: &Usage, json: &mut Json) {
     json.close_object();
 }
 
-fn write_iterations(passes: &Passes, json: &mut Json) {
+fn write_iterations(passes: &CompactionPasses, json: &mut JsonWriter) {
     if passes.is_empty() {
         return;
     }
@@ -598,9 +625,9 @@ fn write_iterations(passes: &Passes, json: &mut Json) {
     json.close_array();
 }
 
-fn text_bytes(text: &Text<'_>) -> usize {
+fn text_bytes(text: &JsonStr<'_>) -> usize {
     match text {
-        Text::Token { raw, .. } => raw.len(),
-        Text::Made(text) => text.len(),
+        JsonStr::Token { raw, .. } => raw.len(),
+        JsonStr::Made(text) => text.len(),
     }
 }

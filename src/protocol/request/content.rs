@@ -8,20 +8,20 @@
 //! Read next: `protocol/image_size.rs`, `protocol/estimate.rs` (weights), `billing/estimate.rs` and
 //! `billing/quote.rs`.
 
-use crate::protocol::estimate::{PAGES_UNSEEN, PER_PAGE, pages};
+use crate::protocol::estimate::{ASSUMED_PAGES, TOKENS_PER_PAGE, estimate_pages};
 use crate::protocol::image_size;
-use crate::protocol::scan::Text;
+use crate::protocol::json_scanner::StringToken;
 use crate::usage::text_tokens;
 
 /// Maximum tokens of an image at a messages vendor: (width × height) ÷ 750 at the largest size that
 /// it accepts. Source: the vendor's vision guide, read 2026-11. This is the estimate for an image
 /// of unknown size.
-pub const IMAGE_TOKENS_MAX: u64 = 5_000;
+pub const MAX_IMAGE_TOKENS: u64 = 5_000;
 const PIXELS_PER_TOKEN: u64 = 750;
 
 /// Maximum bytes of ordinary text per token, over all tokenizers: prose has 4 to 5, deeply indented
 /// code up to 8. Only runs of one letter or of spaces have more.
-const BYTES_PER_TOKEN_MAX: u64 = 16;
+const MAX_BYTES_PER_TOKEN: u64 = 16;
 
 /// Base64 bytes of audio per token: a chat vendor counts ten tokens a second, which take 8 kB to 64
 /// kB of base64 depending on the encoding.
@@ -29,7 +29,7 @@ const AUDIO_BYTES_PER_TOKEN: u64 = 1_000;
 
 /// The content of one body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Content {
+pub struct ContentSize {
     body_bytes: u64,
     /// Bytes that unescaping saves, summed over all strings of the body.
     escape_bytes: u64,
@@ -44,23 +44,23 @@ pub struct Content {
     document_tokens: u64,
 }
 
-impl Content {
+impl ContentSize {
     /// Returns the maximum number of bytes that a vendor can read as text: all but the base64 of
     /// images.
-    pub fn text_bytes_max(&self) -> u64 {
+    pub fn max_text_bytes(&self) -> u64 {
         self.body_bytes.saturating_sub(self.image_bytes)
     }
 
     /// Returns the estimated input tokens of text, images and documents, without audio.
-    pub fn tokens(&self) -> u64 {
+    pub fn estimated_tokens(&self) -> u64 {
         let text = text_tokens(self.plain_bytes().saturating_add(self.encrypted_bytes));
         text.saturating_add(self.image_tokens)
             .saturating_add(self.document_tokens)
     }
 
     /// Returns the minimum input tokens of the plain text. Images and documents have no such bound.
-    pub fn tokens_min(&self) -> u64 {
-        self.plain_bytes() / BYTES_PER_TOKEN_MAX
+    pub fn min_tokens(&self) -> u64 {
+        self.plain_bytes() / MAX_BYTES_PER_TOKEN
     }
 
     /// Returns the UTF-8 bytes of text.
@@ -76,45 +76,48 @@ impl Content {
     }
 
     /// Adds an image. `data` is its base64 or data URL; `None` if the image is elsewhere.
-    pub(super) fn image(&mut self, data: Option<&Text<'_>>) {
-        let size = data.and_then(|data| image_size::pixels(base64(data.raw)));
-        let tokens = size.map_or(IMAGE_TOKENS_MAX, |(width, height)| {
+    pub(super) fn add_image(&mut self, data: Option<&StringToken<'_>>) {
+        let size =
+            data.and_then(|data| image_size::image_dimensions(strip_data_url_head(data.raw)));
+        let tokens = size.map_or(MAX_IMAGE_TOKENS, |(width, height)| {
             u64::from(width)
                 .saturating_mul(height.into())
                 .div_ceil(PIXELS_PER_TOKEN)
-                .min(IMAGE_TOKENS_MAX)
+                .min(MAX_IMAGE_TOKENS)
         });
         self.image_tokens = self.image_tokens.saturating_add(tokens);
         if let Some(data) = data {
-            self.image_bytes = self.image_bytes.saturating_add(length(data.raw));
-            self.binary(data);
+            self.image_bytes = self.image_bytes.saturating_add(byte_len(data.raw));
+            self.add_binary(data);
         }
     }
 
     /// Adds a document, file or video.
-    pub(super) fn document(&mut self, data: Option<&Text<'_>>) {
-        let pages = data.map_or(PAGES_UNSEEN, |data| pages(base64(data.raw)));
+    pub(super) fn add_document(&mut self, data: Option<&StringToken<'_>>) {
+        let pages = data.map_or(ASSUMED_PAGES, |data| {
+            estimate_pages(strip_data_url_head(data.raw))
+        });
         self.document_tokens = self
             .document_tokens
-            .saturating_add(pages.saturating_mul(PER_PAGE));
-        data.into_iter().for_each(|data| self.binary(data));
+            .saturating_add(pages.saturating_mul(TOKENS_PER_PAGE));
+        data.into_iter().for_each(|data| self.add_binary(data));
     }
 
-    pub(super) fn audio(&mut self, data: &Text<'_>) {
-        self.audio_bytes = self.audio_bytes.saturating_add(length(data.raw));
-        self.binary(data);
+    pub(super) fn add_audio(&mut self, data: &StringToken<'_>) {
+        self.audio_bytes = self.audio_bytes.saturating_add(byte_len(data.raw));
+        self.add_binary(data);
     }
 
     /// Adds encrypted reasoning. Only its vendor can read it, and reads the plaintext.
-    pub(super) fn encrypted(&mut self, data: &Text<'_>) {
+    pub(super) fn add_encrypted(&mut self, data: &StringToken<'_>) {
         self.encrypted_bytes = self
             .encrypted_bytes
             .saturating_add(data.decoded_bytes() / 4 * 3);
-        self.binary(data);
+        self.add_binary(data);
     }
 
     /// Adds a value that no model reads.
-    pub(super) fn binary(&mut self, data: &Text<'_>) {
+    pub(super) fn add_binary(&mut self, data: &StringToken<'_>) {
         self.binary_bytes = self.binary_bytes.saturating_add(data.decoded_bytes());
     }
 
@@ -126,14 +129,14 @@ impl Content {
 }
 
 /// Returns the data of a data URL, or the text itself.
-fn base64(raw: &str) -> &str {
+fn strip_data_url_head(raw: &str) -> &str {
     let is_url = raw.starts_with("data:");
     raw.split_once("base64,")
         .filter(|_| is_url)
         .map_or(raw, |(_, data)| data)
 }
 
-fn length(raw: &str) -> u64 {
+fn byte_len(raw: &str) -> u64 {
     u64::try_from(raw.len()).unwrap_or(u64::MAX)
 }
 
@@ -141,11 +144,14 @@ fn length(raw: &str) -> u64 {
 mod tests {
     use super::*;
     use crate::protocol::Protocol::{self, Chat, Messages, Responses};
-    use crate::protocol::request::read;
+    use crate::protocol::request::read_summary;
     use base64::Engine;
 
-    fn content(protocol: Protocol, body: &str) -> Content {
-        read(protocol, body.as_bytes()).unwrap().features.content
+    fn content(protocol: Protocol, body: &str) -> ContentSize {
+        read_summary(protocol, body.as_bytes())
+            .unwrap()
+            .features
+            .content
     }
 
     fn said(content: &str) -> String {
@@ -165,31 +171,34 @@ mod tests {
 
     /// Returns the tokens of the text around the data.
     fn around(body: &str, data: &str) -> u64 {
-        text_tokens(length(body) - length(data))
+        text_tokens(byte_len(body) - byte_len(data))
     }
 
     #[test]
     fn text_is_counted_as_it_reads_and_not_as_it_is_escaped() {
         let plain = r#"{"model":"m","messages":[{"role":"user","content":"ab"}]}"#;
         let escaped = r#"{"model":"m","messages":[{"role":"user","content":"\u0061\n"}]}"#;
-        assert_eq!(content(Chat, plain).tokens(), text_tokens(length(plain)));
+        assert_eq!(
+            content(Chat, plain).estimated_tokens(),
+            text_tokens(byte_len(plain))
+        );
         assert_eq!(
             content(Chat, escaped),
-            Content {
+            ContentSize {
                 escape_bytes: 6,
                 ..content(Chat, escaped)
             }
         );
         assert_eq!(
-            content(Chat, escaped).tokens(),
-            content(Chat, plain).tokens()
+            content(Chat, escaped).estimated_tokens(),
+            content(Chat, plain).estimated_tokens()
         );
-        assert_eq!(content(Chat, escaped).text_bytes_max(), length(escaped));
+        assert_eq!(content(Chat, escaped).max_text_bytes(), byte_len(escaped));
         assert_eq!(content(Chat, plain).audio_tokens(), 0);
-        assert_eq!(content(Chat, plain).tokens_min(), length(plain) / 16);
+        assert_eq!(content(Chat, plain).min_tokens(), byte_len(plain) / 16);
         assert_eq!(
-            content(Chat, escaped).tokens_min(),
-            content(Chat, plain).tokens_min()
+            content(Chat, escaped).min_tokens(),
+            content(Chat, plain).min_tokens()
         );
     }
 
@@ -237,13 +246,13 @@ mod tests {
         for (protocol, body, data) in bodies {
             let content = content(protocol, &body);
             assert_eq!(
-                content.tokens(),
+                content.estimated_tokens(),
                 1_600 + around(&body, data),
                 "{protocol:?}"
             );
             assert_eq!(
-                content.text_bytes_max(),
-                length(&body) - length(data),
+                content.max_text_bytes(),
+                byte_len(&body) - byte_len(data),
                 "{protocol:?}"
             );
         }
@@ -258,16 +267,22 @@ mod tests {
                 r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#
             ));
             assert_eq!(
-                content(Messages, &body).tokens(),
+                content(Messages, &body).estimated_tokens(),
                 5_000 + around(&body, data)
             );
         }
         let far = said(r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#);
-        assert_eq!(content(Messages, &far).tokens(), 5_000 + around(&far, ""));
+        assert_eq!(
+            content(Messages, &far).estimated_tokens(),
+            5_000 + around(&far, "")
+        );
         let two = said(
             r#"{"type":"image","source":{}},{"type":"tool_result","content":[{"type":"image","source":{}}]}"#,
         );
-        assert_eq!(content(Messages, &two).tokens(), 10_000 + around(&two, ""));
+        assert_eq!(
+            content(Messages, &two).estimated_tokens(),
+            10_000 + around(&two, "")
+        );
     }
 
     #[test]
@@ -312,20 +327,26 @@ mod tests {
         ] {
             let content = content(protocol, &body);
             assert_eq!(
-                content.tokens(),
+                content.estimated_tokens(),
                 pages * 1_500 + around(&body, data),
                 "{protocol:?}"
             );
             assert_eq!(
-                content.text_bytes_max(),
-                length(&body),
+                content.max_text_bytes(),
+                byte_len(&body),
                 "no document lowers what is held"
             );
         }
         let far = said(r#"{"type":"document","source":{"type":"url","url":"https://x/y.pdf"}}"#);
-        assert_eq!(content(Messages, &far).tokens(), 15_000 + around(&far, ""));
+        assert_eq!(
+            content(Messages, &far).estimated_tokens(),
+            15_000 + around(&far, "")
+        );
         let text = said(r#"{"type":"document","source":{"type":"text","data":"a long text"}}"#);
-        assert_eq!(content(Messages, &text).tokens(), around(&text, ""));
+        assert_eq!(
+            content(Messages, &text).estimated_tokens(),
+            around(&text, "")
+        );
     }
 
     #[test]
@@ -338,8 +359,8 @@ mod tests {
         ] {
             let body = said(block);
             assert_eq!(
-                content(Messages, &body).text_bytes_max(),
-                length(&body),
+                content(Messages, &body).max_text_bytes(),
+                byte_len(&body),
                 "{block}"
             );
         }
@@ -353,13 +374,16 @@ mod tests {
         ));
         let counted = content(Chat, &heard);
         assert_eq!(
-            (counted.tokens(), counted.audio_tokens()),
+            (counted.estimated_tokens(), counted.audio_tokens()),
             (around(&heard, &data), 13)
         );
         let signed = said(&format!(
             r#"{{"type":"thinking","thinking":"t","signature":"{data}"}}"#
         ));
-        assert_eq!(content(Messages, &signed).tokens(), around(&signed, &data));
+        assert_eq!(
+            content(Messages, &signed).estimated_tokens(),
+            around(&signed, &data)
+        );
         let encrypted = [
             (
                 Messages,
@@ -375,9 +399,9 @@ mod tests {
             ),
         ];
         for (protocol, body) in encrypted {
-            let text = length(&body) - 12_001 + 9_000;
+            let text = byte_len(&body) - 12_001 + 9_000;
             assert_eq!(
-                content(protocol, &body).tokens(),
+                content(protocol, &body).estimated_tokens(),
                 text_tokens(text),
                 "{protocol:?}"
             );

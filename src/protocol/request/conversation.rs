@@ -5,8 +5,8 @@
 //! the content: the key is a truncated hash that also covers the account. It must not scan the body
 //! again: the request summary has the spans of the beginning.
 
-use super::Outline;
-use crate::protocol::scan::{Broken, Kind, Scan, Span};
+use super::RequestSummary;
+use crate::protocol::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
@@ -41,20 +41,20 @@ const SESSION_MEMBERS: [&str; 5] = [
 ];
 
 /// Maximum length of a session id in bytes. A longer one is ignored.
-const ID_BYTES_MAX: usize = 512;
+const MAX_ID_BYTES: usize = 512;
 
 /// Number of messages at the beginning that the key covers.
-const HEAD_MESSAGES: usize = 8;
+const MAX_HEAD_MESSAGES: usize = 8;
 
 /// Number of bytes hashed at each end of a text, together with its length, so that a text of a
 /// megabyte is not hashed whole.
-const END_BYTES: usize = 4_096;
+const HASHED_END_BYTES: usize = 4_096;
 
 /// Maximum number of texts that the key covers.
-const TEXTS_MAX: u32 = 64;
+const MAX_TEXTS: u32 = 64;
 
 /// Prefix of instructions that change with every request.
-const FLEETING: &[u8] = b"x-anthropic-billing-header:";
+const VOLATILE_PREFIX: &[u8] = b"x-anthropic-billing-header:";
 
 /// Key of an account's conversation: 64 bits of SHA-256, written as 16 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,9 +81,9 @@ impl fmt::Debug for ConversationKey {
 
 /// Spans of the members that identify the conversation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Signs {
+pub(super) struct ConversationSpans {
     system: Option<Span>,
-    head: [Head; HEAD_MESSAGES],
+    head: [MessageSpans; MAX_HEAD_MESSAGES],
     messages: usize,
     session: Option<Span>,
     cache_key: Option<Span>,
@@ -92,14 +92,14 @@ pub(super) struct Signs {
 
 /// Spans of two members of one of the first messages.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Head {
+pub(super) struct MessageSpans {
     role: Option<Span>,
     content: Option<Span>,
 }
 
-impl Head {
+impl MessageSpans {
     /// Records a member of the message. The first of its name counts.
-    pub(super) fn member(&mut self, name: &str, span: Span) {
+    pub(super) fn record_member(&mut self, name: &str, span: Span) {
         let place = match name {
             "role" => &mut self.role,
             "content" => &mut self.content,
@@ -109,9 +109,9 @@ impl Head {
     }
 }
 
-impl Signs {
+impl ConversationSpans {
     /// Records a top-level member at `span`. The first of its name counts.
-    pub(super) fn member(&mut self, name: &str, span: Span) {
+    pub(super) fn record_member(&mut self, name: &str, span: Span) {
         let sign = match name {
             "system" | "instructions" => &mut self.system,
             "session_id" => &mut self.session,
@@ -123,7 +123,7 @@ impl Signs {
     }
 
     /// Records the next message.
-    pub(super) fn message(&mut self, head: Head) {
+    pub(super) fn record_message(&mut self, head: MessageSpans) {
         if let Some(place) = self.head.get_mut(self.messages) {
             *place = head;
             self.messages = self.messages.saturating_add(1);
@@ -131,11 +131,11 @@ impl Signs {
     }
 }
 
-impl Outline {
+impl RequestSummary {
     /// Returns the key of the conversation that `body` continues. This summary must have been read
     /// from `body`. `header` returns the value of a header. The key does not cover the model,
     /// because a conversation may change it.
-    pub fn conversation<'h>(
+    pub fn conversation_key<'h>(
         &self,
         account: &str,
         header: impl Fn(&str) -> Option<&'h str>,
@@ -145,14 +145,14 @@ impl Outline {
         hash_part(&mut hash, b'a', account.as_bytes());
         let named = SESSION_HEADERS
             .iter()
-            .find_map(|name| header(name).and_then(id).map(str::to_owned));
-        match named.or_else(|| self.signs.named(body)) {
+            .find_map(|name| header(name).and_then(valid_id).map(str::to_owned));
+        match named.or_else(|| self.signs.session_id(body)) {
             Some(id) => hash_part(&mut hash, b'i', id.as_bytes()),
-            None => Beginning {
+            None => ConversationHasher {
                 hash: &mut hash,
                 texts: 0,
             }
-            .read(&self.signs, body),
+            .hash_opening(&self.signs, body),
         }
         let digest = hash.finalize();
         ConversationKey(
@@ -163,11 +163,13 @@ impl Outline {
     }
 }
 
-impl Signs {
+impl ConversationSpans {
     /// Returns the session id in a member of the body.
-    fn named(&self, body: &[u8]) -> Option<String> {
-        let named_by = |span: &Option<Span>| id(&string(at(body, (*span)?)?)?).map(str::to_owned);
-        let metadata = || session_of(at(body, self.metadata?)?);
+    fn session_id(&self, body: &[u8]) -> Option<String> {
+        let named_by = |span: &Option<Span>| {
+            valid_id(&parse_string(slice_at(body, (*span)?)?)?).map(str::to_owned)
+        };
+        let metadata = || find_session_id(slice_at(body, self.metadata?)?);
         named_by(&self.session)
             .or_else(metadata)
             .or_else(|| named_by(&self.cache_key))
@@ -175,68 +177,74 @@ impl Signs {
 }
 
 /// Returns the text at `span`. The body was read before, so it is UTF-8.
-fn at(body: &[u8], span: Span) -> Option<&str> {
+fn slice_at(body: &[u8], span: Span) -> Option<&str> {
     std::str::from_utf8(body.get(span.start..span.end)?).ok()
 }
 
 /// Returns the value if it is a string.
-fn string(value: &str) -> Option<String> {
-    let text = Scan::new(value, super::DEPTH_MAX).text_or_skip().ok()??;
+fn parse_string(value: &str) -> Option<String> {
+    let text = JsonScanner::new(value, super::MAX_DEPTH)
+        .string_or_skip()
+        .ok()??;
     Some(text.name().into_owned())
 }
 
 /// Returns the session id, trimmed, if it is valid.
-fn id(value: &str) -> Option<&str> {
+fn valid_id(value: &str) -> Option<&str> {
     let value = value.trim();
     let fits =
-        !value.is_empty() && value.len() <= ID_BYTES_MAX && !value.contains(char::is_control);
+        !value.is_empty() && value.len() <= MAX_ID_BYTES && !value.contains(char::is_control);
     fits.then_some(value)
 }
 
 /// Returns the session id in an object: a member of that name, or a part of `user_id`, in which one
 /// agent combines several ids as a JSON object in a string or as `user_…_session_…`. A user id
 /// alone is not a session, because a user has many.
-fn session_of(object: &str) -> Option<String> {
+fn find_session_id(object: &str) -> Option<String> {
     let (mut session, mut user) = (None, None);
-    let members = Scan::new(object, super::DEPTH_MAX).object_or_skip(|scan, key| {
+    let members = JsonScanner::new(object, super::MAX_DEPTH).object_or_skip(|scan, key| {
         let name = key.name();
-        let value = scan.text_or_skip()?.map(|value| value.name().into_owned());
+        let value = scan
+            .string_or_skip()?
+            .map(|value| value.name().into_owned());
         if SESSION_MEMBERS.contains(&name.as_ref()) {
             session = session.take().or(value);
         } else if name == "user_id" {
             user = value;
         }
-        Ok::<(), Broken>(())
+        Ok::<(), JsonError>(())
     });
     members.ok()?;
-    let named = session.as_deref().and_then(id).map(str::to_owned);
+    let named = session.as_deref().and_then(valid_id).map(str::to_owned);
     named.or_else(|| {
-        let user = user.filter(|user| user.len() <= ID_BYTES_MAX)?;
+        let user = user.filter(|user| user.len() <= MAX_ID_BYTES)?;
         match user.rsplit_once("_session_") {
-            Some((_, session)) => id(session).map(str::to_owned),
+            Some((_, session)) => valid_id(session).map(str::to_owned),
             // The recursion ends, because the string's content is shorter than the string.
-            None if user.starts_with('{') => session_of(&user),
+            None if user.starts_with('{') => find_session_id(&user),
             None => None,
         }
     })
 }
 
 /// Hashes the texts at the beginning of a conversation, still escaped.
-struct Beginning<'a> {
+struct ConversationHasher<'a> {
     hash: &'a mut Sha256,
     texts: u32,
 }
 
-impl Beginning<'_> {
-    fn read(&mut self, signs: &Signs, body: &[u8]) {
+impl ConversationHasher<'_> {
+    fn hash_opening(&mut self, signs: &ConversationSpans, body: &[u8]) {
         if let Some(system) = signs.system {
-            self.value(body, system, b's');
+            self.hash_value(body, system, b's');
         }
         for head in signs.head.iter().take(signs.messages) {
-            let role = head.role.and_then(|role| string(at(body, role)?));
+            let role = head
+                .role
+                .and_then(|role| parse_string(slice_at(body, role)?));
             let is_instruction = matches!(role.as_deref(), Some("system" | "developer"));
             if let Some(content) = head.content {
-                self.value(body, content, if is_instruction { b's' } else { b'm' });
+                self.hash_value(body, content, if is_instruction { b's' } else { b'm' });
             }
             if !is_instruction {
                 break;
@@ -246,33 +254,33 @@ impl Beginning<'_> {
 
     /// The value was scanned before, so this cannot fail. If it did, it would stop at the same
     /// place each time.
-    fn value(&mut self, body: &[u8], span: Span, mark: u8) {
+    fn hash_value(&mut self, body: &[u8], span: Span, mark: u8) {
         // A string's end is known without a scan.
         let token = body
             .get(span.start..span.end)
             .and_then(|value| value.strip_prefix(b"\"")?.strip_suffix(b"\""));
         match token {
-            Some(inside) => self.text(inside, mark),
+            Some(inside) => self.hash_text(inside, mark),
             None => {
-                let value = at(body, span).unwrap_or_default();
-                let _ = self.texts(&mut Scan::new(value, super::DEPTH_MAX), mark);
+                let value = slice_at(body, span).unwrap_or_default();
+                let _ = self.hash_texts(&mut JsonScanner::new(value, super::MAX_DEPTH), mark);
             }
         }
     }
 
     /// Hashes every text in a value at any level, without the markers that clients move between
     /// turns.
-    fn texts(&mut self, scan: &mut Scan<'_>, mark: u8) -> Result<(), Broken> {
+    fn hash_texts(&mut self, scan: &mut JsonScanner<'_>, mark: u8) -> Result<(), JsonError> {
         match scan.kind()? {
-            Kind::String => {
-                self.text(scan.string()?.raw.as_bytes(), mark);
+            JsonKind::String => {
+                self.hash_text(scan.string()?.raw.as_bytes(), mark);
                 Ok(())
             }
-            Kind::Array => scan.array(|scan| self.texts(scan, mark)).map(drop),
-            Kind::Object => scan
+            JsonKind::Array => scan.array(|scan| self.hash_texts(scan, mark)).map(drop),
+            JsonKind::Object => scan
                 .object(|scan, key| match key.name().as_ref() {
                     "type" | "cache_control" | "prompt_cache_breakpoint" => scan.skip().map(drop),
-                    _ => self.texts(scan, mark),
+                    _ => self.hash_texts(scan, mark),
                 })
                 .map(drop),
             _ => scan.skip().map(drop),
@@ -280,13 +288,16 @@ impl Beginning<'_> {
     }
 
     /// Hashes the text between the quotes of a string.
-    fn text(&mut self, bytes: &[u8], mark: u8) {
-        if self.texts >= TEXTS_MAX || bytes.starts_with(FLEETING) {
+    fn hash_text(&mut self, bytes: &[u8], mark: u8) {
+        if self.texts >= MAX_TEXTS || bytes.starts_with(VOLATILE_PREFIX) {
             return;
         }
         self.texts = self.texts.saturating_add(1);
-        let first = bytes.get(..END_BYTES).unwrap_or(bytes);
-        let last = bytes.len().saturating_sub(END_BYTES).max(first.len());
+        let first = bytes.get(..HASHED_END_BYTES).unwrap_or(bytes);
+        let last = bytes
+            .len()
+            .saturating_sub(HASHED_END_BYTES)
+            .max(first.len());
         hash_part(self.hash, mark, first);
         hash_part(self.hash, b'e', bytes.get(last..).unwrap_or_default());
         self.hash.update((bytes.len() as u64).to_le_bytes());

@@ -13,11 +13,11 @@
 use super::features::Features;
 use super::vendor_state::{self, VendorObject};
 use crate::protocol::Protocol;
-use crate::protocol::scan::{Broken, Kind, Scan};
+use crate::protocol::json_scanner::{JsonError, JsonKind, JsonScanner};
 
 /// Members that make a vendor search, fetch or run something, by vendor. Sources: the vendors' API
 /// references, read 2026-11.
-const UNPRICED: [&str; 24] = [
+const UNPRICED_MEMBERS: [&str; 24] = [
     // OpenAI: guides/tools-web-search.
     "web_search_options",
     // OpenRouter: docs/requests and docs/features/web-search.
@@ -57,14 +57,14 @@ const UNPRICED: [&str; 24] = [
 ];
 
 /// Output limits and answer counts under other names than the surface's.
-const OUTPUT_LIMITS: [&str; 16] = [
+const FOREIGN_OUTPUT_LIMITS: [&str; 16] = [
     // Names of the protocols, where they are not the surface's.
     "max_tokens",
     "max_completion_tokens",
     "max_output_tokens",
     // llama.cpp: tools/server/README.md.
     "n_predict",
-    // Ollama: docs/modelfile, in `options`.
+    // Ollama: docs/modelfile, in `read_options`.
     "num_predict",
     // Text Generation Inference and Transformers.
     "max_new_tokens",
@@ -129,11 +129,11 @@ pub(super) enum Extension {
 
 impl Extension {
     /// Returns the extension of a top-level member in a body of `protocol`.
-    pub fn at_top(protocol: Protocol, name: &str) -> Option<Self> {
+    pub fn from_top_level(protocol: Protocol, name: &str) -> Option<Self> {
         // The responses protocol has its own limits and objects with these names, and its servers
         // read no others.
         if protocol == Protocol::Responses {
-            return find(&UNPRICED, name).map(Self::Unpriced);
+            return find_name(&UNPRICED_MEMBERS, name).map(Self::Unpriced);
         }
         let is_own = match protocol {
             Protocol::Chat => matches!(name, "max_tokens" | "max_completion_tokens"),
@@ -142,37 +142,40 @@ impl Extension {
         if is_own {
             return None;
         }
-        find(&OPTION_OBJECTS, name)
+        find_name(&OPTION_OBJECTS, name)
             .map(Self::Options)
-            .or_else(|| Self::anywhere(name))
+            .or_else(|| Self::from_any_level(name))
     }
 
     /// Returns the extension of a member in an object of options.
-    pub fn in_options(name: &str) -> Option<Self> {
-        find(&BILLING_OPTIONS, name)
+    pub fn from_options(name: &str) -> Option<Self> {
+        find_name(&BILLING_OPTIONS, name)
             .map(Self::OutputLimit)
-            .or_else(|| Self::anywhere(name))
+            .or_else(|| Self::from_any_level(name))
     }
 
     /// Returns whether a member of this name makes a tool the vendor's own.
     pub fn is_vendor_tool(name: &str) -> bool {
-        find(&UNPRICED, name).is_some()
+        find_name(&UNPRICED_MEMBERS, name).is_some()
     }
 
-    fn anywhere(name: &str) -> Option<Self> {
-        find(&OUTPUT_LIMITS, name)
+    fn from_any_level(name: &str) -> Option<Self> {
+        find_name(&FOREIGN_OUTPUT_LIMITS, name)
             .map(Self::OutputLimit)
-            .or_else(|| find(&UNPRICED, name).map(Self::Unpriced))
+            .or_else(|| find_name(&UNPRICED_MEMBERS, name).map(Self::Unpriced))
     }
 }
 
 /// Returns the known name that equals this one without case and underscores.
-fn find(names: &[&'static str], name: &str) -> Option<&'static str> {
-    names.iter().find(|known| is_same(known, name)).copied()
+fn find_name(names: &[&'static str], name: &str) -> Option<&'static str> {
+    names
+        .iter()
+        .find(|known| is_same_name(known, name))
+        .copied()
 }
 
 /// Returns whether both names are equal without case, underscores and hyphens.
-pub(super) fn is_same(known: &str, name: &str) -> bool {
+pub(super) fn is_same_name(known: &str, name: &str) -> bool {
     let letters = |name: &str| {
         name.bytes()
             .filter(|byte| !matches!(byte, b'_' | b'-'))
@@ -187,15 +190,15 @@ pub(super) fn is_same(known: &str, name: &str) -> bool {
 
 impl Features {
     /// Reads the value of a member with this effect.
-    pub(super) fn extension(
+    pub(super) fn read_extension(
         &mut self,
         protocol: Protocol,
         extension: Extension,
-        scan: &mut Scan<'_>,
-    ) -> Result<(), Broken> {
+        scan: &mut JsonScanner<'_>,
+    ) -> Result<(), JsonError> {
         match extension {
             Extension::Unpriced(name) => {
-                if is_asked(scan)? {
+                if is_enabled(scan)? {
                     self.server_tools = true;
                     self.server_tool_member.get_or_insert(name);
                 }
@@ -205,27 +208,33 @@ impl Features {
                 self.leftovers.second_limits = true;
                 scan.skip().map(drop)
             }
-            Extension::Options(_) => self.options(protocol, scan),
+            Extension::Options(_) => self.read_options(protocol, scan),
         }
     }
 
     /// Reads a vendor's own options, at any depth: they count as top-level members.
-    fn options(&mut self, protocol: Protocol, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    fn read_options(
+        &mut self,
+        protocol: Protocol,
+        scan: &mut JsonScanner<'_>,
+    ) -> Result<(), JsonError> {
         match scan.kind()? {
-            Kind::Array => scan.array(|scan| self.options(protocol, scan)).map(drop),
-            Kind::Object => scan
-                .object(|scan, key| self.option(protocol, &key.name(), scan))
+            JsonKind::Array => scan
+                .array(|scan| self.read_options(protocol, scan))
+                .map(drop),
+            JsonKind::Object => scan
+                .object(|scan, key| self.read_option(protocol, &key.name(), scan))
                 .map(drop),
             _ => scan.skip().map(drop),
         }
     }
 
-    fn option(
+    fn read_option(
         &mut self,
         protocol: Protocol,
         name: &str,
-        scan: &mut Scan<'_>,
-    ) -> Result<(), Broken> {
+        scan: &mut JsonScanner<'_>,
+    ) -> Result<(), JsonError> {
         const AS_AT_TOP: [&str; 9] = [
             "tools",
             "functions",
@@ -237,27 +246,29 @@ impl Features {
             "modalities",
             "audio",
         ];
-        if let Some(object) = VendorObject::by_top_name(protocol, name) {
-            return vendor_state::note(&mut self.vendor_reference, object, scan);
+        if let Some(object) = VendorObject::from_top_level_member(protocol, name) {
+            return vendor_state::record_reference(&mut self.vendor_reference, object, scan);
         }
-        if let Some(extension) = Extension::in_options(name) {
-            return self.extension(protocol, extension, scan);
+        if let Some(extension) = Extension::from_options(name) {
+            return self.read_extension(protocol, extension, scan);
         }
         match name {
-            name if AS_AT_TOP.contains(&name) => self.member(protocol, name, scan),
-            "container" => vendor_state::container(&mut self.vendor_reference, scan),
-            name if vendor_state::is_data(name) && name != "parameters" => scan.skip().map(drop),
-            _ => self.options(protocol, scan),
+            name if AS_AT_TOP.contains(&name) => self.read_member(protocol, name, scan),
+            "container" => vendor_state::record_container(&mut self.vendor_reference, scan),
+            name if vendor_state::is_client_data(name) && name != "parameters" => {
+                scan.skip().map(drop)
+            }
+            _ => self.read_options(protocol, scan),
         }
     }
 }
 
 /// Consumes the next value and returns whether it asks for the feature: it is not null, false, an
 /// empty list or an object that switches the feature off.
-fn is_asked(scan: &mut Scan<'_>) -> Result<bool, Broken> {
+fn is_enabled(scan: &mut JsonScanner<'_>) -> Result<bool, JsonError> {
     match scan.kind()? {
-        Kind::Null | Kind::False => scan.skip().map(|_| false),
-        Kind::Array => {
+        JsonKind::Null | JsonKind::False => scan.skip().map(|_| false),
+        JsonKind::Array => {
             let mut is_given = false;
             scan.array(|scan| {
                 is_given = true;
@@ -265,17 +276,17 @@ fn is_asked(scan: &mut Scan<'_>) -> Result<bool, Broken> {
             })?;
             Ok(is_given)
         }
-        Kind::Object => {
+        JsonKind::Object => {
             // If the member is duplicated, the vendor may read either.
             let (mut is_off, mut is_on) = (false, false);
             scan.object(|scan, key| {
                 match key.name().as_ref() {
-                    "enable" | "enabled" if scan.kind()? == Kind::False => {
+                    "enable" | "enabled" if scan.kind()? == JsonKind::False => {
                         is_off = true;
                         scan.skip()?;
                     }
                     "mode" => {
-                        let mode = scan.text_or_skip()?.map(|mode| mode.name() == "off");
+                        let mode = scan.string_or_skip()?.map(|mode| mode.name() == "off");
                         is_off |= mode == Some(true);
                         is_on |= mode != Some(true);
                     }
@@ -285,7 +296,7 @@ fn is_asked(scan: &mut Scan<'_>) -> Result<bool, Broken> {
                     }
                     _ => drop(scan.skip()?),
                 }
-                Ok::<(), Broken>(())
+                Ok::<(), JsonError>(())
             })?;
             Ok(is_on || !is_off)
         }
@@ -296,7 +307,7 @@ fn is_asked(scan: &mut Scan<'_>) -> Result<bool, Broken> {
 #[cfg(test)]
 mod tests {
     use crate::protocol::Protocol::{self, Chat, Messages, Responses};
-    use crate::protocol::request::read;
+    use crate::protocol::request::read_summary;
     use serde_json::{Value, json};
 
     fn with(members: &Value) -> String {
@@ -307,7 +318,7 @@ mod tests {
 
     /// Returns the member that asks the vendor to run something, if there is one.
     fn asked(protocol: Protocol, body: &str) -> Option<&'static str> {
-        let features = read(protocol, body.as_bytes())
+        let features = read_summary(protocol, body.as_bytes())
             .unwrap_or_else(|failure| panic!("{body}: {failure:?}"))
             .features;
         assert_eq!(
@@ -446,7 +457,7 @@ mod tests {
     #[test]
     fn a_limit_of_nothing_is_only_for_messages_vendors_and_never_for_a_stream() {
         let refusal = |protocol, members: Value| {
-            read(protocol, with(&members).as_bytes())
+            read_summary(protocol, with(&members).as_bytes())
                 .err()
                 .map(|failure| failure.param.unwrap_or_default())
         };

@@ -6,13 +6,13 @@
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
-use super::content::Content;
+use super::content::ContentSize;
 use super::extensions::Extension;
 use super::vendor_state::{self, VendorObject, VendorReference};
 use crate::protocol::Protocol;
-use crate::protocol::carrier;
-use crate::protocol::rules::names;
-use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
+use crate::protocol::capabilities::identifiers;
+use crate::protocol::json_scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::protocol::reasoning_token;
 use crate::usage::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed};
 
 /// Features of a body.
@@ -67,9 +67,9 @@ pub struct Features {
     pub cache_markers_1h: bool,
     /// Remains of another vendor's answers that this vendor may refuse. `request/foreign_fields.rs`
     /// reads the body for them. In doubt, true.
-    pub leftovers: Leftovers,
+    pub leftovers: ForeignFields,
     /// Content of the body, by kind.
-    pub content: Content,
+    pub content: ContentSize,
 }
 
 /// A server tool that the vendor may use.
@@ -82,7 +82,7 @@ pub struct ToolOffer {
 
 /// Possible remains of another vendor's answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Leftovers {
+pub struct ForeignFields {
     /// A thinking block without a signature of a messages vendor.
     pub unsigned_thinking: bool,
     /// A call id that a messages vendor refuses.
@@ -106,98 +106,99 @@ pub struct Leftovers {
 }
 
 /// Maximum length of a call id at the vendor of the chat protocol.
-const CHAT_ID_LETTERS_MAX: usize = 40;
+const MAX_CHAT_ID_CHARS: usize = 40;
 
 impl Features {
     /// Reads a top-level member. An unknown member has no features.
-    pub(super) fn member(
+    pub(super) fn read_member(
         &mut self,
         protocol: Protocol,
         name: &str,
-        scan: &mut Scan<'_>,
-    ) -> Result<(), Broken> {
-        if let Some(extension) = Extension::at_top(protocol, name) {
-            return self.extension(protocol, extension, scan);
+        scan: &mut JsonScanner<'_>,
+    ) -> Result<(), JsonError> {
+        if let Some(extension) = Extension::from_top_level(protocol, name) {
+            return self.read_extension(protocol, extension, scan);
         }
         match name {
-            "messages" | "system" | "prediction" => self.content(scan),
+            "messages" | "system" | "prediction" => self.read_content(scan),
             "tools" => {
                 let is_chat = protocol == Protocol::Chat;
-                scan.array_or_skip(|scan| self.tool(scan, is_chat))
+                scan.array_or_skip(|scan| self.read_tool(scan, is_chat))
                     .map(drop)
             }
             "max_tool_calls" => {
                 self.max_tool_calls = scan.count_or_skip()?.max(self.max_tool_calls);
                 Ok(())
             }
-            "functions" => some(scan, &mut self.tools),
-            "stop" | "stop_sequences" => some(scan, &mut self.stops),
+            "functions" => read_presence(scan, &mut self.tools),
+            "stop" | "stop_sequences" => read_presence(scan, &mut self.stops),
             "store" | "user_profile_id" | "workspace_id" | "diagnostics" => {
-                self.leftovers.account_members |= !matches!(scan.kind()?, Kind::Null | Kind::False);
+                self.leftovers.account_members |=
+                    !matches!(scan.kind()?, JsonKind::Null | JsonKind::False);
                 scan.skip().map(drop)
             }
-            "cache_control" => self.cache_marker(scan),
+            "cache_control" => self.read_cache_marker(scan),
             "thinking" | "reasoning" | "output_config" | "top_k" => {
                 self.leftovers.members = true;
                 scan.skip().map(drop)
             }
             "modalities" => scan
                 .array_or_skip(|scan| {
-                    self.audio_output |= is_text(scan, "audio")?;
-                    Ok::<(), Broken>(())
+                    self.audio_output |= equals_text(scan, "audio")?;
+                    Ok::<(), JsonError>(())
                 })
                 .map(drop),
-            "audio" => some(scan, &mut self.audio_output),
+            "audio" => read_presence(scan, &mut self.audio_output),
             "speed" => {
-                let speed = word(scan)?;
+                let speed = read_tier(scan)?;
                 self.speed = speed
-                    .filter(|speed| *speed != Speed::said("standard"))
+                    .filter(|speed| *speed != Speed::from_wire("standard"))
                     .or(self.speed);
                 Ok(())
             }
             "inference_geo" => {
-                let geo = word(scan)?;
-                self.usual_geo |= geo == Some(InferenceGeo::said("global"));
+                let geo = read_tier(scan)?;
+                self.usual_geo |= geo == Some(InferenceGeo::from_wire("global"));
                 self.inference_geo = geo
-                    .filter(|geo| *geo != InferenceGeo::said("global"))
+                    .filter(|geo| *geo != InferenceGeo::from_wire("global"))
                     .or(self.inference_geo);
                 Ok(())
             }
             "mcp_servers" => {
                 let mut is_given = false;
-                some(scan, &mut is_given)?;
+                read_presence(scan, &mut is_given)?;
                 if is_given {
-                    self.offer(ServerTool::Mcp, None);
+                    self.add_tool_offer(ServerTool::Mcp, None);
                 }
                 Ok(())
             }
             "container" => {
-                if scan.kind()? != Kind::Null {
-                    self.offer(ServerTool::CodeExecution, None);
+                if scan.kind()? != JsonKind::Null {
+                    self.add_tool_offer(ServerTool::CodeExecution, None);
                 }
-                vendor_state::container(&mut self.vendor_reference, scan)
+                vendor_state::record_container(&mut self.vendor_reference, scan)
             }
-            "attachments" => vendor_state::walk(&mut self.vendor_reference, scan),
-            "fallbacks" | "models" => some(scan, &mut self.fallback_models),
-            "compaction" => some(scan, &mut self.compaction),
-            "context_management" => self.context_management(scan),
+            "attachments" => vendor_state::scan_references(&mut self.vendor_reference, scan),
+            "fallbacks" | "models" => read_presence(scan, &mut self.fallback_models),
+            "compaction" => read_presence(scan, &mut self.compaction),
+            "context_management" => self.read_context_management(scan),
             _ => scan.skip().map(drop),
         }
     }
 }
 
 /// Media in a chat part.
-struct Media<'a> {
+struct MediaPart<'a> {
     is_given: bool,
-    data: Option<Text<'a>>,
+    data: Option<StringToken<'a>>,
 }
 
 /// Maximum length of a URL in bytes: some servers accept bare base64 instead of one.
-const ADDRESS_BYTES_MAX: usize = 8_192;
+const MAX_URL_BYTES: usize = 8_192;
 
 /// Findings about one object under `messages` or `system`, whose members come in any order.
 #[derive(Default)]
-struct Block<'a> {
+struct BlockFeatures<'a> {
     is_image: bool,
     is_document: bool,
     has_text_source: bool,
@@ -207,9 +208,9 @@ struct Block<'a> {
     /// vendor reads.
     has_other_source: bool,
     /// Inline data of its source or data URL.
-    data: Option<Text<'a>>,
+    data: Option<StringToken<'a>>,
     /// Its member `data`, as encrypted reasoning has it.
-    own_data: Option<Text<'a>>,
+    own_data: Option<StringToken<'a>>,
     is_encrypted: bool,
     /// A call of the vendor's code interpreter, which the gateway removes from the conversation:
     /// see `request/foreign_fields/responses.rs`.
@@ -220,43 +221,43 @@ struct Block<'a> {
 
 impl Features {
     /// Reads messages, blocks and parts, at any depth.
-    fn content(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    fn read_content(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
         match scan.kind()? {
-            Kind::Array => scan.array(|scan| self.content(scan)).map(drop),
-            Kind::Object => self.object(scan, |_, _| ()),
+            JsonKind::Array => scan.array(|scan| self.read_content(scan)).map(drop),
+            JsonKind::Object => self.read_object(scan, |_, _| ()),
             _ => scan.skip().map(drop),
         }
     }
 
-    /// Reads one message. Calls `member` with each of its members.
-    pub(super) fn message(
+    /// Reads one message. Calls `read_member` with each of its members.
+    pub(super) fn read_message(
         &mut self,
-        scan: &mut Scan<'_>,
+        scan: &mut JsonScanner<'_>,
         member: impl FnMut(&str, Span),
-    ) -> Result<(), Broken> {
-        if scan.kind()? == Kind::Object {
-            self.object(scan, member)
+    ) -> Result<(), JsonError> {
+        if scan.kind()? == JsonKind::Object {
+            self.read_object(scan, member)
         } else {
-            self.content(scan)
+            self.read_content(scan)
         }
     }
 
-    fn object(
+    fn read_object(
         &mut self,
-        scan: &mut Scan<'_>,
+        scan: &mut JsonScanner<'_>,
         mut member: impl FnMut(&str, Span),
-    ) -> Result<(), Broken> {
-        let mut block = Block::default();
+    ) -> Result<(), JsonError> {
+        let mut block = BlockFeatures::default();
         scan.object(|scan, key| {
             let name = key.name();
             scan.kind()?;
-            let start = scan.at();
-            self.block_member(&mut block, &name, scan)?;
+            let start = scan.position();
+            self.read_block_member(&mut block, &name, scan)?;
             member(
                 &name,
                 Span {
                     start,
-                    end: scan.at(),
+                    end: scan.position(),
                 },
             );
             Ok(())
@@ -266,7 +267,7 @@ impl Features {
         self.images = self.images.saturating_add(u32::from(block.is_image));
         let is_text = block.has_text_source && !block.has_other_source;
         self.documents_or_files |= block.is_document && !is_text;
-        self.hold(&block);
+        self.count_media(&block);
         self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
         self.leftovers.thoughts = self
             .leftovers
@@ -277,109 +278,117 @@ impl Features {
 
     /// Adds the block's content other than text. The data of a block that may not be an image
     /// counts as text.
-    fn hold(&mut self, block: &Block<'_>) {
+    fn count_media(&mut self, block: &BlockFeatures<'_>) {
         let data = block.data.as_ref();
         if block.is_image {
             self.content
-                .image(data.filter(|_| !block.is_document && !block.has_text_source));
+                .add_image(data.filter(|_| !block.is_document && !block.has_text_source));
         } else if block.is_document && (!block.has_text_source || block.has_other_source) {
-            self.content.document(data);
+            self.content.add_document(data);
         }
         block
             .own_data
             .iter()
             .filter(|_| block.is_encrypted)
-            .for_each(|data| self.content.encrypted(data));
+            .for_each(|data| self.content.add_encrypted(data));
     }
 
     /// Reads a member of a block. Some servers use a part's `type`, others the name of the member
     /// with its content: either counts.
-    fn block_member<'a>(
+    fn read_block_member<'a>(
         &mut self,
-        block: &mut Block<'a>,
+        block: &mut BlockFeatures<'a>,
         name: &str,
-        scan: &mut Scan<'a>,
-    ) -> Result<(), Broken> {
-        if let Some(object) = VendorObject::by_name(name) {
+        scan: &mut JsonScanner<'a>,
+    ) -> Result<(), JsonError> {
+        if let Some(object) = VendorObject::from_member(name) {
             let is_container = object == VendorObject::Container;
             let found = if is_container {
                 &mut block.container
             } else {
                 &mut self.vendor_reference
             };
-            return vendor_state::note(found, object, scan);
+            return vendor_state::record_reference(found, object, scan);
         }
         match name {
             "type" => {
-                let kind = scan.text_or_skip()?;
-                self.block_type(block, &kind.map(|kind| kind.name()).unwrap_or_default());
+                let kind = scan.string_or_skip()?;
+                self.record_block_type(block, &kind.map(|kind| kind.name()).unwrap_or_default());
                 Ok(())
             }
             // A model's tool input is text for every model.
-            name if vendor_state::is_data(name) => scan.skip().map(drop),
-            "cache_control" => self.cache_marker(scan),
+            name if vendor_state::is_client_data(name) => scan.skip().map(drop),
+            "cache_control" => self.read_cache_marker(scan),
             // Items of the responses protocol may add tools.
-            "tools" => scan.array_or_skip(|scan| self.tool(scan, false)).map(drop),
+            "tools" => scan
+                .array_or_skip(|scan| self.read_tool(scan, false))
+                .map(drop),
             "signature" => {
-                if let Some(text) = scan.text_or_skip()? {
-                    block.is_signed = carrier::is_vendors(&text.name());
-                    self.content.binary(&text);
+                if let Some(text) = scan.string_or_skip()? {
+                    block.is_signed = reasoning_token::is_vendor_signature(&text.name());
+                    self.content.add_binary(&text);
                 }
                 Ok(())
             }
             "id" | "tool_use_id" | "tool_call_id" => {
-                let id = scan.text_or_skip()?.map(|id| id.name()).unwrap_or_default();
-                self.leftovers.odd_ids |= !names::is_plain(&id);
-                self.leftovers.long_ids |= id.len() > CHAT_ID_LETTERS_MAX;
-                self.leftovers.other_than_nine |= !names::is_nine(&id);
+                let id = scan
+                    .string_or_skip()?
+                    .map(|id| id.name())
+                    .unwrap_or_default();
+                self.leftovers.odd_ids |= !identifiers::is_plain_name(&id);
+                self.leftovers.long_ids |= id.len() > MAX_CHAT_ID_CHARS;
+                self.leftovers.other_than_nine |= !identifiers::is_nine_char_id(&id);
                 Ok(())
             }
             "tool_calls" | "function_call" => {
-                self.tools |= scan.kind()? != Kind::Null;
-                self.content(scan)
+                self.tools |= scan.kind()? != JsonKind::Null;
+                self.read_content(scan)
             }
             "reasoning_content" | "reasoning_details" | "thinking_blocks" => {
                 self.leftovers.members = true;
-                self.content(scan)
+                self.read_content(scan)
             }
-            "source" => self.source(block, scan),
+            "source" => self.read_source(block, scan),
             "image_url" | "input_image" => {
-                let media = self.media(scan)?;
+                let media = self.read_media(scan)?;
                 block.is_image |= media.is_given;
                 block.data = media.data;
                 Ok(())
             }
             "file" | "input_file" | "video_url" | "input_video" => {
-                let media = self.media(scan)?;
+                let media = self.read_media(scan)?;
                 block.is_document |= media.is_given;
                 block.data = media.data;
                 Ok(())
             }
             "input_audio" | "audio" | "audio_url" => {
-                let media = self.media(scan)?;
+                let media = self.read_media(scan)?;
                 self.audio_input |= media.is_given;
-                media.data.iter().for_each(|data| self.content.audio(data));
+                media
+                    .data
+                    .iter()
+                    .for_each(|data| self.content.add_audio(data));
                 Ok(())
             }
             "file_data" => {
-                block.data = scan.text_or_skip()?;
+                block.data = scan.string_or_skip()?;
                 Ok(())
             }
-            "data" if scan.kind()? == Kind::String => {
-                block.own_data = scan.text_or_skip()?;
+            "data" if scan.kind()? == JsonKind::String => {
+                block.own_data = scan.string_or_skip()?;
                 Ok(())
             }
             "encrypted_content" => {
-                scan.text_or_skip()?
+                scan.string_or_skip()?
                     .iter()
-                    .for_each(|data| self.content.encrypted(data));
+                    .for_each(|data| self.content.add_encrypted(data));
                 Ok(())
             }
-            _ => self.content(scan),
+            _ => self.read_content(scan),
         }
     }
 
-    fn block_type(&mut self, block: &mut Block<'_>, kind: &str) {
+    fn record_block_type(&mut self, block: &mut BlockFeatures<'_>, kind: &str) {
         block.has_other_type |= kind != "code_interpreter_call";
         match kind {
             "image" | "image_url" | "input_image" => block.is_image = true,
@@ -402,12 +411,16 @@ impl Features {
         }
     }
 
-    /// Reads the `source` of a messages block. Its `content` may hold blocks.
-    fn source<'a>(&mut self, block: &mut Block<'a>, scan: &mut Scan<'a>) -> Result<(), Broken> {
+    /// Reads the `read_source` of a messages block. Its `read_content` may hold blocks.
+    fn read_source<'a>(
+        &mut self,
+        block: &mut BlockFeatures<'a>,
+        scan: &mut JsonScanner<'a>,
+    ) -> Result<(), JsonError> {
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
-                    let kind = scan.text_or_skip()?;
+                    let kind = scan.string_or_skip()?;
                     match kind.map(|kind| kind.name()).unwrap_or_default().as_ref() {
                         "text" | "content" => block.has_text_source = true,
                         "url" => self.url_sources = true,
@@ -416,16 +429,22 @@ impl Features {
                     }
                 }
                 "url" => {
-                    self.url_sources |= scan.kind()? != Kind::Null;
-                    let at = scan.at();
-                    if let Some(address) = scan.text_or_skip()? {
-                        vendor_state::note_address(&mut self.vendor_reference, &address.name(), at);
+                    self.url_sources |= scan.kind()? != JsonKind::Null;
+                    let at = scan.position();
+                    if let Some(address) = scan.string_or_skip()? {
+                        vendor_state::record_storage_url(
+                            &mut self.vendor_reference,
+                            &address.name(),
+                            at,
+                        );
                     }
                 }
-                "data" => block.data = scan.text_or_skip()?,
-                name => match VendorObject::by_name(name) {
-                    Some(object) => vendor_state::note(&mut self.vendor_reference, object, scan)?,
-                    None => self.content(scan)?,
+                "data" => block.data = scan.string_or_skip()?,
+                name => match VendorObject::from_member(name) {
+                    Some(object) => {
+                        vendor_state::record_reference(&mut self.vendor_reference, object, scan)?
+                    }
+                    None => self.read_content(scan)?,
                 },
             }
             Ok(())
@@ -434,39 +453,41 @@ impl Features {
     }
 
     /// Reads the media of a chat part: a URL, or an object with a URL in `url` or with inline data.
-    fn media<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Media<'a>, Broken> {
+    fn read_media<'a>(&mut self, scan: &mut JsonScanner<'a>) -> Result<MediaPart<'a>, JsonError> {
         match scan.kind()? {
-            Kind::String => Ok(Media {
+            JsonKind::String => Ok(MediaPart {
                 is_given: true,
-                data: self.address(scan)?,
+                data: self.read_url(scan)?,
             }),
-            Kind::Object => {
+            JsonKind::Object => {
                 let mut data = None;
                 scan.object(|scan, key| {
                     match key.name().as_ref() {
-                        "url" => data = self.address(scan)?,
-                        "file_data" | "data" => data = scan.text_or_skip()?,
+                        "url" => data = self.read_url(scan)?,
+                        "file_data" | "data" => data = scan.string_or_skip()?,
                         // The audio of an earlier answer.
-                        "id" => vendor_state::note(
+                        "id" => vendor_state::record_reference(
                             &mut self.vendor_reference,
                             VendorObject::Audio,
                             scan,
                         )?,
-                        name => match VendorObject::by_name(name) {
-                            Some(object) => {
-                                vendor_state::note(&mut self.vendor_reference, object, scan)?
-                            }
+                        name => match VendorObject::from_member(name) {
+                            Some(object) => vendor_state::record_reference(
+                                &mut self.vendor_reference,
+                                object,
+                                scan,
+                            )?,
                             None => drop(scan.skip()?),
                         },
                     }
-                    Ok::<(), Broken>(())
+                    Ok::<(), JsonError>(())
                 })?;
-                Ok(Media {
+                Ok(MediaPart {
                     is_given: true,
                     data,
                 })
             }
-            _ => scan.skip().map(|_| Media {
+            _ => scan.skip().map(|_| MediaPart {
                 is_given: false,
                 data: None,
             }),
@@ -474,10 +495,13 @@ impl Features {
     }
 
     /// Reads a URL. Returns its text if it is a data URL, or bare base64 instead of a URL.
-    fn address<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Option<Text<'a>>, Broken> {
+    fn read_url<'a>(
+        &mut self,
+        scan: &mut JsonScanner<'a>,
+    ) -> Result<Option<StringToken<'a>>, JsonError> {
         scan.kind()?;
-        let at = scan.at();
-        let Some(address) = scan.text_or_skip()? else {
+        let at = scan.position();
+        let Some(address) = scan.string_or_skip()? else {
             return Ok(None);
         };
         // In capitals or with escapes it may still be a `data:` URL; to take it for a remote URL is
@@ -485,23 +509,23 @@ impl Features {
         let is_far = !address.raw.starts_with("data:");
         self.url_sources |= is_far;
         if is_far {
-            vendor_state::note_address(&mut self.vendor_reference, &address.name(), at);
+            vendor_state::record_storage_url(&mut self.vendor_reference, &address.name(), at);
         }
-        let is_bare = address.raw.len() > ADDRESS_BYTES_MAX;
+        let is_bare = address.raw.len() > MAX_URL_BYTES;
         Ok(Some(address).filter(|_| !is_far || is_bare))
     }
 
     /// Reads a tool definition, but not its schema. `is_chat`: apply the rules of the chat
     /// protocol, where every tool other than a function or a custom tool runs at the vendor, even
     /// without a type.
-    fn tool(&mut self, scan: &mut Scan<'_>, is_chat: bool) -> Result<(), Broken> {
+    fn read_tool(&mut self, scan: &mut JsonScanner<'_>, is_chat: bool) -> Result<(), JsonError> {
         self.tools = true;
         let (mut runs_at_vendor, mut max_uses) = (PerTool::<bool>::default(), None);
         let (mut is_function, mut is_vendors) = (false, false);
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
-                    let kind = scan.text_or_skip()?.map(|kind| kind.name());
+                    let kind = scan.string_or_skip()?.map(|kind| kind.name());
                     is_vendors |= kind
                         .as_deref()
                         .is_some_and(|kind| !matches!(kind, "function" | "custom"));
@@ -513,15 +537,15 @@ impl Features {
                 }
                 // If the member is duplicated, the vendor may read either.
                 "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
-                "cache_control" => self.cache_marker(scan)?,
-                "container" => vendor_state::container(&mut self.vendor_reference, scan)?,
+                "cache_control" => self.read_cache_marker(scan)?,
+                "container" => vendor_state::record_container(&mut self.vendor_reference, scan)?,
                 // The tools of a namespace.
-                "tools" => drop(scan.array_or_skip(|scan| self.tool(scan, is_chat))?),
+                "tools" => drop(scan.array_or_skip(|scan| self.read_tool(scan, is_chat))?),
                 "function" => {
                     is_function = true;
                     scan.object_or_skip(|scan, key| {
                         if key.name() == "cache_control" {
-                            return self.cache_marker(scan);
+                            return self.read_cache_marker(scan);
                         }
                         scan.skip().map(drop)
                     })?;
@@ -532,16 +556,18 @@ impl Features {
                     scan.skip()?;
                 }
                 name if is_chat && Extension::is_vendor_tool(name) => {
-                    is_vendors |= !matches!(scan.kind()?, Kind::Null | Kind::False);
-                    vendor_state::walk(&mut self.vendor_reference, scan)?;
+                    is_vendors |= !matches!(scan.kind()?, JsonKind::Null | JsonKind::False);
+                    vendor_state::scan_references(&mut self.vendor_reference, scan)?;
                 }
-                name if vendor_state::is_data(name) => drop(scan.skip()?),
-                name => match VendorObject::by_name(name) {
-                    Some(object) => vendor_state::note(&mut self.vendor_reference, object, scan)?,
-                    None => vendor_state::walk(&mut self.vendor_reference, scan)?,
+                name if vendor_state::is_client_data(name) => drop(scan.skip()?),
+                name => match VendorObject::from_member(name) {
+                    Some(object) => {
+                        vendor_state::record_reference(&mut self.vendor_reference, object, scan)?
+                    }
+                    None => vendor_state::scan_references(&mut self.vendor_reference, scan)?,
                 },
             }
-            Ok::<(), Broken>(())
+            Ok::<(), JsonError>(())
         })?;
         if is_chat && (is_vendors || !is_function) {
             self.server_tools = true;
@@ -551,12 +577,12 @@ impl Features {
             .into_iter()
             .filter(|tool| *runs_at_vendor.get(*tool))
         {
-            self.offer(tool, max_uses);
+            self.add_tool_offer(tool, max_uses);
         }
         Ok(())
     }
 
-    fn offer(&mut self, tool: ServerTool, max_uses: Option<u64>) {
+    fn add_tool_offer(&mut self, tool: ServerTool, max_uses: Option<u64>) {
         let offer = self.tool_offers.get_mut(tool);
         let before = offer.unwrap_or(ToolOffer { max_uses: Some(0) });
         let all = before
@@ -566,16 +592,16 @@ impl Features {
         *offer = Some(ToolOffer { max_uses: all });
     }
 
-    fn cache_marker(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    fn read_cache_marker(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
         // Null is not a marker, but it is a foreign member.
         self.leftovers.members = true;
-        if scan.kind()? != Kind::Null {
+        if scan.kind()? != JsonKind::Null {
             self.cache_markers = true;
         }
         scan.object_or_skip(|scan, key| {
             if key.name() == "ttl" {
                 // The reservation for any lifetime other than the default uses the higher price.
-                self.cache_markers_1h |= is_other_than(scan, "5m")?;
+                self.cache_markers_1h |= differs_from(scan, "5m")?;
                 return Ok(());
             }
             scan.skip().map(drop)
@@ -584,13 +610,13 @@ impl Features {
     }
 
     /// Reads a list of edits (responses) or an object with one (messages).
-    fn context_management(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
-        if scan.kind()? == Kind::Array {
-            return self.edits(scan);
+    fn read_context_management(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        if scan.kind()? == JsonKind::Array {
+            return self.read_edits(scan);
         }
         scan.object_or_skip(|scan, key| {
             if key.name() == "edits" {
-                self.edits(scan)
+                self.read_edits(scan)
             } else {
                 scan.skip().map(drop)
             }
@@ -598,13 +624,13 @@ impl Features {
         .map(drop)
     }
 
-    fn edits(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    fn read_edits(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
         scan.array_or_skip(|scan| {
             scan.object_or_skip(|scan, key| {
                 if key.name() != "type" {
                     return scan.skip().map(drop);
                 }
-                let kind = scan.text_or_skip()?;
+                let kind = scan.string_or_skip()?;
                 self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
                 Ok(())
             })
@@ -661,10 +687,10 @@ fn is_dated(kind: &str, prefix: &str) -> bool {
 }
 
 /// Sets `is_given` if the next value is neither null nor an empty list.
-fn some(scan: &mut Scan<'_>, is_given: &mut bool) -> Result<(), Broken> {
+fn read_presence(scan: &mut JsonScanner<'_>, is_given: &mut bool) -> Result<(), JsonError> {
     match scan.kind()? {
-        Kind::Null => drop(scan.skip()?),
-        Kind::Array => {
+        JsonKind::Null => drop(scan.skip()?),
+        JsonKind::Array => {
             scan.array(|scan| {
                 *is_given = true;
                 scan.skip().map(drop)
@@ -680,25 +706,25 @@ fn some(scan: &mut Scan<'_>, is_given: &mut bool) -> Result<(), Broken> {
 
 /// Reads a tier name; `None` for null. A value that is not a string becomes a name that no price
 /// list has.
-fn word(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
+fn read_tier(scan: &mut JsonScanner<'_>) -> Result<Option<ServiceTier>, JsonError> {
     match scan.kind()? {
-        Kind::Null => scan.skip().map(|_| None),
-        Kind::String => Ok(Some(ServiceTier::said(&scan.string()?.name()))),
-        _ => scan.skip().map(|_| Some(ServiceTier::said("?"))),
+        JsonKind::Null => scan.skip().map(|_| None),
+        JsonKind::String => Ok(Some(ServiceTier::from_wire(&scan.string()?.name()))),
+        _ => scan.skip().map(|_| Some(ServiceTier::from_wire("?"))),
     }
 }
 
 /// Returns whether the next value is neither null nor this text.
-fn is_other_than(scan: &mut Scan<'_>, usual: &str) -> Result<bool, Broken> {
+fn differs_from(scan: &mut JsonScanner<'_>, usual: &str) -> Result<bool, JsonError> {
     match scan.kind()? {
-        Kind::Null => scan.skip().map(|_| false),
-        Kind::String => Ok(scan.string()?.name() != usual),
+        JsonKind::Null => scan.skip().map(|_| false),
+        JsonKind::String => Ok(scan.string()?.name() != usual),
         _ => scan.skip().map(|_| true),
     }
 }
 
-fn is_text(scan: &mut Scan<'_>, wanted: &str) -> Result<bool, Broken> {
+fn equals_text(scan: &mut JsonScanner<'_>, wanted: &str) -> Result<bool, JsonError> {
     Ok(scan
-        .text_or_skip()?
+        .string_or_skip()?
         .is_some_and(|text| text.name() == wanted))
 }

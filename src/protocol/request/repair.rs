@@ -9,13 +9,13 @@
 //! Read next: `request/repair_hints.rs` (whether there is anything to do),
 //! `repair/{chat,messages,responses}.rs`.
 
-use super::strip::Strip;
-use crate::protocol::form::{Action, Effort};
-use crate::protocol::rules::Accepts;
-use crate::protocol::rules::known::RepairRules;
-use crate::protocol::scan::Span;
-use crate::protocol::splice::json_string;
-use crate::protocol::tree::Value;
+use super::foreign_fields::ForeignFieldRemover;
+use crate::protocol::capabilities::ModelCapabilities;
+use crate::protocol::capabilities::repair_rules::RepairRules;
+use crate::protocol::ir::{Effort, WarningAction};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_edit::json_string;
+use crate::protocol::json_scanner::Span;
 
 mod chat;
 mod messages;
@@ -23,7 +23,7 @@ mod responses;
 
 /// Decision about a member.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum MemberDecision {
     Keep,
     /// The member asked for what the model does anyway.
     DropSilently,
@@ -31,74 +31,76 @@ enum Verdict {
 }
 
 /// Decision about an effort that the model may not know.
-enum EffortVerdict {
+enum EffortDecision {
     Keep,
     Drop,
     Lower(Effort),
 }
 
-fn effort_verdict(effort: Option<Effort>, levels: &[Effort]) -> EffortVerdict {
+fn decide_effort(effort: Option<Effort>, levels: &[Effort]) -> EffortDecision {
     match effort {
         // An unknown level is left to the vendor.
-        None => EffortVerdict::Keep,
-        Some(effort) if levels.contains(&effort) => EffortVerdict::Keep,
+        None => EffortDecision::Keep,
+        Some(effort) if levels.contains(&effort) => EffortDecision::Keep,
         Some(effort) => effort
             .nearest(levels)
-            .map_or(EffortVerdict::Drop, EffortVerdict::Lower),
+            .map_or(EffortDecision::Drop, EffortDecision::Lower),
     }
 }
 
-impl<'a> Strip<'a> {
+impl<'a> ForeignFieldRemover<'a> {
     /// Edits what the model of these rules refuses. `without_thinking`: the vendor refused the
     /// thinking, so it is already removed.
     pub(super) fn repair(
         &mut self,
-        root: Value<'a>,
+        root: JsonValue<'a>,
         rules: &RepairRules<'_>,
         without_thinking: bool,
     ) {
         let before = (self.edits.len(), self.gone.len());
         match rules.accepts {
-            Accepts::Chat(model) => self.repair_chat(root, model, &rules.known),
-            Accepts::Messages(model) => self.repair_messages(root, model, rules, without_thinking),
-            Accepts::Responses(model) => self.repair_responses(root, model, &rules.known),
+            ModelCapabilities::Chat(model) => self.repair_chat(root, model, &rules.known),
+            ModelCapabilities::Messages(model) => {
+                self.repair_messages(root, model, rules, without_thinking)
+            }
+            ModelCapabilities::Responses(model) => self.repair_responses(root, model, &rules.known),
         }
         self.is_repaired |= before != (self.edits.len(), self.gone.len());
     }
 
     /// Applies `verdict` to every member of the object at `path`.
-    fn judge_members(
+    fn filter_members(
         &mut self,
-        object: Value<'a>,
+        object: JsonValue<'a>,
         path: &str,
-        verdict: impl Fn(&str, Value<'a>) -> Verdict,
+        verdict: impl Fn(&str, JsonValue<'a>) -> MemberDecision,
     ) {
         for (key, value) in object.members() {
             let name = key.value();
             let verdict = verdict(&name, value);
-            if verdict == Verdict::Drop {
+            if verdict == MemberDecision::Drop {
                 self.warnings
-                    .add(Action::Dropped, format_args!("{path}{name}"));
+                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
             }
-            if verdict != Verdict::Keep {
+            if verdict != MemberDecision::Keep {
                 self.gone.push(self.member_span(&key, value));
             }
         }
     }
 
     /// Removes the member of this name without a warning.
-    fn drop_member(&mut self, object: Value<'a>, name: &str) {
-        self.judge_members(object, "", |member, _| {
+    fn drop_member(&mut self, object: JsonValue<'a>, name: &str) {
+        self.filter_members(object, "", |member, _| {
             if member == name {
-                Verdict::DropSilently
+                MemberDecision::DropSilently
             } else {
-                Verdict::Keep
+                MemberDecision::Keep
             }
         });
     }
 
     /// Inserts a member before all others.
-    fn insert_member(&mut self, object: Value<'a>, name: &str, value: &str) {
+    fn insert_member(&mut self, object: JsonValue<'a>, name: &str, value: &str) {
         let inside = self.span(object.raw()).start.saturating_add(1);
         let comma = if object.members().next().is_some() {
             ","
@@ -119,18 +121,18 @@ impl<'a> Strip<'a> {
     }
 
     /// Replaces a value with JSON.
-    fn replace_raw(&mut self, value: Value<'a>, json: String) {
+    fn replace_raw(&mut self, value: JsonValue<'a>, json: String) {
         self.edits.push((self.span(value.raw()), json));
     }
 }
 
 /// Returns the member's value as a known effort level.
-fn effort_of(value: Option<Value<'_>>) -> Option<Effort> {
-    Effort::named(&value?.string()?)
+fn parse_effort(value: Option<JsonValue<'_>>) -> Option<Effort> {
+    Effort::parse(&value?.string()?)
 }
 
 /// Returns whether the value is null or the default number.
-fn is_number(value: Value<'_>, usual: f64) -> bool {
+fn is_default_number(value: JsonValue<'_>, usual: f64) -> bool {
     value.is_null()
         || value
             .number()
@@ -138,7 +140,7 @@ fn is_number(value: Value<'_>, usual: f64) -> bool {
 }
 
 /// Returns whether the value is null or empty.
-fn is_empty(value: Value<'_>) -> bool {
+fn is_empty_value(value: JsonValue<'_>) -> bool {
     value.is_null()
         || value.is_array() && value.items().next().is_none()
         || value.is_object() && value.members().next().is_none()

@@ -5,14 +5,14 @@
 //!
 //! Read next: `protocol/passthrough.rs`, the way back.
 
-use super::{Limit, Outline, StreamOptions, Stripped};
-use crate::protocol::scan::Span;
-use crate::protocol::splice::{self, Splice};
+use super::{OutputLimitMember, RequestCleanup, RequestSummary, StreamOptions};
+use crate::protocol::json_edit::{self, JsonEdit};
+use crate::protocol::json_scanner::Span;
 use bytes::Bytes;
 
 /// Changes to a body before the gateway sends it to its vendor.
 #[derive(Clone, Copy, Debug)]
-pub struct Edits<'a> {
+pub struct RequestEdits<'a> {
     /// The vendor's own name for the model.
     pub model: &'a str,
     /// Lowers each given limit to this value and never raises one. If the body has no limit, it is
@@ -27,68 +27,68 @@ pub struct Edits<'a> {
 }
 
 /// Applies the edits. Returns the same `Bytes` if nothing changes.
-pub fn rewrite(body: &Bytes, outline: &Outline, edits: &Edits<'_>) -> Bytes {
-    rewrite_stripped(body, outline, edits, Stripped::default())
+pub fn rewrite(body: &Bytes, outline: &RequestSummary, edits: &RequestEdits<'_>) -> Bytes {
+    rewrite_cleaned(body, outline, edits, RequestCleanup::default())
 }
 
 /// Applies the edits together with the removals in `stripped`.
-pub fn rewrite_stripped(
+pub fn rewrite_cleaned(
     body: &Bytes,
-    outline: &Outline,
-    edits: &Edits<'_>,
-    stripped: Stripped,
+    outline: &RequestSummary,
+    edits: &RequestEdits<'_>,
+    stripped: RequestCleanup,
 ) -> Bytes {
-    let mut changes = Changes {
+    let mut changes = EditBuilder {
         replaced: stripped.edits,
         inserted: String::new(),
     };
     if edits.model != outline.model {
-        changes.put(outline.spans.model, splice::json_string(edits.model));
+        changes.replace(outline.spans.model, json_edit::json_string(edits.model));
     }
     if let Some(limit) = edits.output_limit {
-        changes.output_limit(outline, limit, edits.output_limit_field);
+        changes.set_output_limit(outline, limit, edits.output_limit_field);
     }
     if let (Some(budget), Some(span)) = (edits.thinking_budget, outline.spans.thinking_budget)
         && outline.thinking_budget != Some(budget)
     {
-        changes.put(span, budget.to_string());
+        changes.replace(span, budget.to_string());
     }
     if edits.include_usage && !outline.include_usage {
-        changes.include_usage(outline.spans.stream_options);
+        changes.set_include_usage(outline.spans.stream_options);
     }
     changes.apply(body, outline.spans.inside)
 }
 
-struct Changes {
+struct EditBuilder {
     replaced: Vec<(Span, String)>,
     /// Members inserted after the opening brace, each with its comma: an object with a model is
     /// never empty.
     inserted: String,
 }
 
-impl Changes {
-    fn put(&mut self, span: Span, text: String) {
+impl EditBuilder {
+    fn replace(&mut self, span: Span, text: String) {
         self.replaced.push((span, text));
     }
 
     fn insert(&mut self, member: &str, value: &str) {
-        let name = splice::json_string(member);
+        let name = json_edit::json_string(member);
         self.inserted.push_str(&format!("{name}:{value},"));
     }
 
-    fn output_limit(&mut self, outline: &Outline, tokens: u64, field: &str) {
+    fn set_output_limit(&mut self, outline: &RequestSummary, tokens: u64, field: &str) {
         let limits = [
             outline.spans.max_tokens,
             outline.spans.max_completion_tokens,
             outline.spans.max_output_tokens,
         ];
-        for Limit {
+        for OutputLimitMember {
             span,
             tokens: given,
         } in limits.into_iter().flatten()
         {
             if given.is_some_and(|given| given > tokens) {
-                self.put(span, tokens.to_string());
+                self.replace(span, tokens.to_string());
             }
         }
         if outline.output_limit.is_some() {
@@ -101,21 +101,21 @@ impl Changes {
             _ => outline.spans.max_tokens.filter(|_| field == "max_tokens"),
         };
         match null {
-            Some(limit) => self.put(limit.span, tokens.to_string()),
+            Some(limit) => self.replace(limit.span, tokens.to_string()),
             None => self.insert(field, &tokens.to_string()),
         }
     }
 
-    fn include_usage(&mut self, options: Option<StreamOptions>) {
+    fn set_include_usage(&mut self, options: Option<StreamOptions>) {
         const MEMBER: &str = r#""include_usage":true"#;
         match options {
             None => self.insert("stream_options", &format!("{{{MEMBER}}}")),
-            Some(StreamOptions::Null(span)) => self.put(span, format!("{{{MEMBER}}}")),
+            Some(StreamOptions::Null(span)) => self.replace(span, format!("{{{MEMBER}}}")),
             Some(StreamOptions::Object {
                 include_usage: Some(span),
                 ..
             }) => {
-                self.put(span, "true".to_owned());
+                self.replace(span, "true".to_owned());
             }
             Some(StreamOptions::Object {
                 inside, is_empty, ..
@@ -125,13 +125,13 @@ impl Changes {
                     start: inside,
                     end: inside,
                 };
-                self.put(span, format!("{MEMBER}{comma}"));
+                self.replace(span, format!("{MEMBER}{comma}"));
             }
         }
     }
 
     fn apply(self, body: &Bytes, inside: usize) -> Bytes {
-        let Changes {
+        let EditBuilder {
             mut replaced,
             inserted,
         } = self;
@@ -152,12 +152,12 @@ impl Changes {
             return body.clone();
         }
         let added: usize = replaced.iter().map(|(_, text)| text.len()).sum();
-        let mut splices: Vec<Splice<'_>> = replaced
+        let mut splices: Vec<JsonEdit<'_>> = replaced
             .iter()
-            .map(|(span, text)| Splice::new(*span, text))
+            .map(|(span, text)| JsonEdit::new(*span, text))
             .collect();
         let mut rewritten = Vec::with_capacity(body.len().saturating_add(added));
-        splice::bytes(body, &mut splices, &mut rewritten);
+        json_edit::apply_edits(body, &mut splices, &mut rewritten);
         Bytes::from(rewritten)
     }
 }

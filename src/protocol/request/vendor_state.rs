@@ -9,14 +9,14 @@
 //!
 //! Read next: `request/features.rs`.
 
-use super::DEPTH_MAX;
-use super::extensions::is_same;
+use super::MAX_DEPTH;
+use super::extensions::is_same_name;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind as FailureKind};
-use crate::protocol::scan::{Broken, Kind, Scan};
+use crate::protocol::json_scanner::{JsonError, JsonKind, JsonScanner};
 
 /// Maximum length in bytes of a member's path in a refusal.
-const PATH_BYTES_MAX: usize = 256;
+const MAX_PATH_BYTES: usize = 256;
 
 /// A kind of object in the vendor account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub struct VendorReference {
 }
 
 /// Top-level members with references that only some compatible vendors know.
-const COMPATIBLE: [(&str, VendorObject); 3] = [
+const COMPATIBLE_MEMBERS: [(&str, VendorObject); 3] = [
     // OpenRouter: docs/features/presets.
     ("preset", VendorObject::Preset),
     // xAI: docs/guides/deferred-chat-completions.
@@ -65,7 +65,7 @@ const COMPATIBLE: [(&str, VendorObject); 3] = [
 impl VendorObject {
     /// Returns the object type that a member of this name refers to, at any level. Ignores case,
     /// because some servers do.
-    pub(super) fn by_name(name: &str) -> Option<Self> {
+    pub(super) fn from_member(name: &str) -> Option<Self> {
         const NAMES: [(&str, VendorObject); 7] = [
             ("file_id", VendorObject::File),
             ("file_ids", VendorObject::File),
@@ -80,21 +80,21 @@ impl VendorObject {
             Some(b'd' | b'D' | b's' | b'S') => find(&NAMES, name),
             // Gemini: "OpenAI compatibility", `extra_body.google.cached_content`;
             // "generateContent", `cachedContent`.
-            Some(b't' | b'T') if is_same("cached_content", name) => Some(Self::CachedContent),
+            Some(b't' | b'T') if is_same_name("cached_content", name) => Some(Self::CachedContent),
             _ => None,
         }
     }
 
     /// Returns the object type that a top-level value refers to if it is an object.
-    pub(super) fn by_value(protocol: Protocol, name: &str, kind: Kind) -> Option<Self> {
+    pub(super) fn from_value(protocol: Protocol, name: &str, kind: JsonKind) -> Option<Self> {
         let is_template = protocol == Protocol::Chat
-            && kind == Kind::Object
+            && kind == JsonKind::Object
             && name.eq_ignore_ascii_case("prompt");
         is_template.then_some(Self::PromptTemplate)
     }
 
     /// Returns the object type that a top-level member refers to.
-    pub(super) fn by_top_name(protocol: Protocol, name: &str) -> Option<Self> {
+    pub(super) fn from_top_level_member(protocol: Protocol, name: &str) -> Option<Self> {
         const NAMES: [(&str, VendorObject); 6] = [
             ("thread", VendorObject::Thread),
             ("thread_id", VendorObject::Thread),
@@ -107,18 +107,19 @@ impl VendorObject {
         if protocol == Protocol::Responses && name.eq_ignore_ascii_case("prompt") {
             return Some(Self::PromptTemplate);
         }
-        // Spelled exactly as in the protocol it may be an object without an id: see `container`.
+        // Spelled exactly as in the protocol it may be an object without an id: see
+        // `record_container`.
         if name != "container" && name.eq_ignore_ascii_case("container") {
             return Some(Self::Container);
         }
         let of_compatible_vendors = || {
-            COMPATIBLE
+            COMPATIBLE_MEMBERS
                 .iter()
-                .find(|(known, _)| is_same(known, name))
+                .find(|(known, _)| is_same_name(known, name))
                 .map(|(_, object)| *object)
         };
         find(&NAMES, name)
-            .or_else(|| Self::by_name(name))
+            .or_else(|| Self::from_member(name))
             .or_else(of_compatible_vendors)
     }
 
@@ -175,17 +176,17 @@ fn find(names: &[(&str, VendorObject)], name: &str) -> Option<VendorObject> {
 
 impl VendorReference {
     /// Builds the refusal, which names the member. `text` is the body with the reference.
-    pub(super) fn refusal(self, surface: Protocol, text: &str) -> Failure {
+    pub(super) fn to_failure(self, surface: Protocol, text: &str) -> Failure {
         let mut path = String::new();
         // The scan cannot fail, because the body was scanned before.
-        let _ = locate(&mut Scan::new(text, DEPTH_MAX), self.at, &mut path);
+        let _ = find_path(&mut JsonScanner::new(text, MAX_DEPTH), self.at, &mut path);
         if self.object == VendorObject::Thread {
-            return Failure::of(FailureKind::ThreadUnsupported).with_param(path);
+            return Failure::from_kind(FailureKind::ThreadUnsupported).with_param(path);
         }
         let field = path.rsplit('.').next().unwrap_or_default();
         let field = field.split('[').next().unwrap_or_default();
         let id = id_at(text, self.at);
-        let failure = Failure::invalid(surface, &path, &self.object.message(field, &id));
+        let failure = Failure::invalid_param(surface, &path, &self.object.message(field, &id));
         failure.with_code(match self.object {
             VendorObject::Response => "previous_response_not_found",
             VendorObject::Conversation
@@ -199,9 +200,9 @@ impl VendorReference {
     }
 }
 
-/// Records a reference if the file URL at `at` is one that the vendor reads with the operator's
-/// credentials.
-pub(super) fn note_address(found: &mut Option<VendorReference>, address: &str, at: usize) {
+/// Records a reference if the file URL at `position` is one that the vendor reads with the
+/// operator's credentials.
+pub(super) fn record_storage_url(found: &mut Option<VendorReference>, address: &str, at: usize) {
     if is_vendor_storage(address) && found.is_none() {
         *found = Some(VendorReference {
             object: VendorObject::StoredFile,
@@ -236,15 +237,15 @@ fn is_vendor_storage(address: &str) -> bool {
 
 /// Consumes the next value and records it as a reference to `object`. Null, false and an empty list
 /// are no reference.
-pub(super) fn note(
+pub(super) fn record_reference(
     found: &mut Option<VendorReference>,
     object: VendorObject,
-    scan: &mut Scan<'_>,
-) -> Result<(), Broken> {
+    scan: &mut JsonScanner<'_>,
+) -> Result<(), JsonError> {
     let kind = scan.kind()?;
-    let at = scan.at();
-    let mut is_given = !matches!(kind, Kind::Null | Kind::False | Kind::Array);
-    if kind == Kind::Array {
+    let at = scan.position();
+    let mut is_given = !matches!(kind, JsonKind::Null | JsonKind::False | JsonKind::Array);
+    if kind == JsonKind::Array {
         scan.array(|scan| {
             is_given = true;
             scan.skip().map(drop)
@@ -263,7 +264,7 @@ pub(super) fn note(
 }
 
 /// Returns whether the member holds the caller's own data, at any level.
-pub(super) fn is_data(name: &str) -> bool {
+pub(super) fn is_client_data(name: &str) -> bool {
     matches!(
         name,
         "input"
@@ -284,24 +285,29 @@ pub(super) fn is_data(name: &str) -> bool {
 
 /// Records the references in a value that is neither a message nor a tool, such as a tool's
 /// environment.
-pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> Result<(), Broken> {
+pub(super) fn scan_references(
+    found: &mut Option<VendorReference>,
+    scan: &mut JsonScanner<'_>,
+) -> Result<(), JsonError> {
     match scan.kind()? {
-        Kind::Array => scan.array(|scan| walk(found, scan)).map(drop),
-        Kind::Object => {
+        JsonKind::Array => scan.array(|scan| scan_references(found, scan)).map(drop),
+        JsonKind::Object => {
             let (mut is_public, mut skill) = (false, None);
             scan.object(|scan, key| {
                 let name = key.name();
-                match VendorObject::by_name(&name) {
+                match VendorObject::from_member(&name) {
                     // A skill that the vendor offers to everybody is not an object of the account.
-                    Some(VendorObject::Skill) => note(&mut skill, VendorObject::Skill, scan),
-                    Some(object) => note(found, object, scan),
-                    None if is_data(&name) => scan.skip().map(drop),
+                    Some(VendorObject::Skill) => {
+                        record_reference(&mut skill, VendorObject::Skill, scan)
+                    }
+                    Some(object) => record_reference(found, object, scan),
+                    None if is_client_data(&name) => scan.skip().map(drop),
                     None if name == "type" => {
-                        let kind = scan.text_or_skip()?;
+                        let kind = scan.string_or_skip()?;
                         is_public = kind.is_some_and(|kind| kind.name() == "anthropic");
                         Ok(())
                     }
-                    None => walk(found, scan),
+                    None => scan_references(found, scan),
                 }
             })?;
             *found = found.or(skill.filter(|_| !is_public));
@@ -312,50 +318,54 @@ pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> 
 }
 
 /// Reads the container of a request or a tool: an id, or an object that may contain one.
-pub(super) fn container(
+pub(super) fn record_container(
     found: &mut Option<VendorReference>,
-    scan: &mut Scan<'_>,
-) -> Result<(), Broken> {
+    scan: &mut JsonScanner<'_>,
+) -> Result<(), JsonError> {
     match scan.kind()? {
-        Kind::Object => scan
+        JsonKind::Object => scan
             .object(|scan, key| match key.name().as_ref() {
-                "id" => note(found, VendorObject::Container, scan),
-                name => match VendorObject::by_name(name) {
-                    Some(object) => note(found, object, scan),
-                    None => walk(found, scan),
+                "id" => record_reference(found, VendorObject::Container, scan),
+                name => match VendorObject::from_member(name) {
+                    Some(object) => record_reference(found, object, scan),
+                    None => scan_references(found, scan),
                 },
             })
             .map(drop),
-        _ => note(found, VendorObject::Container, scan),
+        _ => record_reference(found, VendorObject::Container, scan),
     }
 }
 
 /// Appends the path of the value at `wanted` to `path`. Returns false and restores `path` if the
 /// next value does not contain it.
-fn locate(scan: &mut Scan<'_>, wanted: usize, path: &mut String) -> Result<bool, Broken> {
+fn find_path(
+    scan: &mut JsonScanner<'_>,
+    wanted: usize,
+    path: &mut String,
+) -> Result<bool, JsonError> {
     let kind = scan.kind()?;
-    if scan.at() == wanted {
+    if scan.position() == wanted {
         scan.skip()?;
         return Ok(true);
     }
     let (parent, mut is_found, mut index) = (path.len(), false, 0_usize);
-    let mut step = |scan: &mut Scan<'_>, name: &str| {
-        if is_found || parent.saturating_add(name.len()) > PATH_BYTES_MAX {
+    let mut step = |scan: &mut JsonScanner<'_>, name: &str| {
+        if is_found || parent.saturating_add(name.len()) > MAX_PATH_BYTES {
             return scan.skip().map(drop);
         }
         path.push_str(name);
-        is_found = locate(scan, wanted, path)?;
+        is_found = find_path(scan, wanted, path)?;
         if !is_found {
             path.truncate(parent);
         }
-        Ok::<(), Broken>(())
+        Ok::<(), JsonError>(())
     };
     match kind {
-        Kind::Object => drop(scan.object(|scan, key| {
+        JsonKind::Object => drop(scan.object(|scan, key| {
             let dot = if parent == 0 { "" } else { "." };
             step(scan, &format!("{dot}{}", key.name()))
         })?),
-        Kind::Array => drop(scan.array(|scan| {
+        JsonKind::Array => drop(scan.array(|scan| {
             let name = format!("[{index}]");
             index = index.saturating_add(1);
             step(scan, &name)
@@ -365,12 +375,12 @@ fn locate(scan: &mut Scan<'_>, wanted: usize, path: &mut String) -> Result<bool,
     Ok(is_found)
 }
 
-/// Returns the id at `at`, truncated for use in a refusal.
+/// Returns the id at `position`, truncated for use in a refusal.
 fn id_at(text: &str, at: usize) -> String {
     const ID_CHARS_MAX: usize = 64;
-    let mut scan = Scan::new(text.get(at..).unwrap_or_default(), DEPTH_MAX);
+    let mut scan = JsonScanner::new(text.get(at..).unwrap_or_default(), MAX_DEPTH);
     let id = scan
-        .text_or_skip()
+        .string_or_skip()
         .ok()
         .flatten()
         .map(|id| id.name().into_owned());
@@ -385,12 +395,12 @@ fn id_at(text: &str, at: usize) -> String {
 mod tests {
     use crate::protocol::Protocol::{self, Chat, Messages, Responses};
     use crate::protocol::failure::{Failure, Kind};
-    use crate::protocol::request::read;
+    use crate::protocol::request::read_summary;
     use serde_json::{Value, json};
 
     /// Returns the refusal of a body with these members.
     fn refusal(protocol: Protocol, members: &str) -> Option<Failure> {
-        read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).err()
+        read_summary(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).err()
     }
 
     fn param(protocol: Protocol, members: &Value) -> Option<String> {
@@ -919,11 +929,11 @@ mod tests {
             refusal(Chat, &members).unwrap().param.unwrap()
         };
         assert_eq!(
-            path(super::PATH_BYTES_MAX - 20).len(),
-            super::PATH_BYTES_MAX
+            path(super::MAX_PATH_BYTES - 20).len(),
+            super::MAX_PATH_BYTES
         );
         assert!(
-            path(super::PATH_BYTES_MAX - 19).len() < 20,
+            path(super::MAX_PATH_BYTES - 19).len() < 20,
             "a longer one is left out"
         );
     }

@@ -7,10 +7,10 @@
 //!
 //! Read next: `read_request/items.rs`, `read_request/tools.rs`, `read_stream.rs`.
 
-use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
+use crate::protocol::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
 
 /// The tables, each under the name of its category.
-pub const KINDS: [(&str, &[(&str, Outcome)]); 5] = [
+pub const KINDS: [(&str, &[(&str, FieldMapping)]); 5] = [
     ("event", EVENTS),
     ("input_item", INPUT_ITEMS),
     ("input_part", INPUT_PARTS),
@@ -20,7 +20,7 @@ pub const KINDS: [(&str, &[(&str, Outcome)]); 5] = [
 
 /// Outcomes of input items. Items that only a vendor can have executed become text. An item
 /// reference is refused, because the gateway stores no items.
-pub const INPUT_ITEMS: &[(&str, Outcome)] = &[
+pub const INPUT_ITEMS: &[(&str, FieldMapping)] = &[
     ("additional_tools", Map),
     ("apply_patch_call", Map),
     ("apply_patch_call_output", Map),
@@ -55,7 +55,7 @@ pub const INPUT_ITEMS: &[(&str, Outcome)] = &[
 ];
 
 /// Outcomes of the parts of a user message.
-pub const INPUT_PARTS: &[(&str, Outcome)] = &[
+pub const INPUT_PARTS: &[(&str, FieldMapping)] = &[
     ("input_file", Map),
     ("input_image", Map),
     ("input_text", Map),
@@ -63,7 +63,7 @@ pub const INPUT_PARTS: &[(&str, Outcome)] = &[
 
 /// Outcomes of tools. Tools that a client runs become functions. Tools that a vendor would run are
 /// refused, except web search, which agents offer with every request.
-pub const TOOLS: &[(&str, Outcome)] = &[
+pub const TOOLS: &[(&str, FieldMapping)] = &[
     ("apply_patch", Map),
     ("code_interpreter", Refuse),
     ("computer", Refuse),
@@ -86,7 +86,7 @@ pub const TOOLS: &[(&str, Outcome)] = &[
 
 /// Outcomes of the items of a vendor's answer, for clients of the other APIs. The model never calls
 /// a tool that no such client can offer.
-pub const OUTPUT_ITEMS: &[(&str, Outcome)] = &[
+pub const OUTPUT_ITEMS: &[(&str, FieldMapping)] = &[
     ("additional_tools", Drop),
     ("apply_patch_call", Drop),
     ("apply_patch_call_output", Drop),
@@ -119,7 +119,7 @@ pub const OUTPUT_ITEMS: &[(&str, Outcome)] = &[
 
 /// Outcomes of a vendor's stream events, for clients of the other APIs. Mapped are the events that
 /// carry information that no other event carries first.
-pub const EVENTS: &[(&str, Outcome)] = &[
+pub const EVENTS: &[(&str, FieldMapping)] = &[
     ("error", Map),
     ("response.audio.delta", Drop),
     ("response.audio.done", Drop),
@@ -186,24 +186,26 @@ pub const EVENTS: &[(&str, Outcome)] = &[
 mod tests {
     use super::*;
     use crate::protocol::Protocol;
-    use crate::protocol::carrier;
-    use crate::protocol::form::answer::{Event, Piece, Sink};
-    use crate::protocol::responses::read_stream::Reader;
-    use crate::protocol::rules::{Accepts, MessagesModel, ThinkingType};
-    use crate::protocol::text::Text;
-    use crate::protocol::translate::{self, Asked};
-    use crate::protocol::tree::Nodes;
+    use crate::protocol::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
+    use crate::protocol::ir::event::{Event, EventSink, OutputPart};
+    use crate::protocol::json_document::NodeBuffer;
+    use crate::protocol::json_string::JsonStr;
+    use crate::protocol::reasoning_token;
+    use crate::protocol::responses::read_stream::ResponsesStreamReader;
+    use crate::protocol::translate::{self, TranslationRequest};
     use serde_json::{Value, json};
 
     fn told(input: &[Value], tools: &[Value]) -> Result<(String, Vec<String>), String> {
-        let accepts = Accepts::Messages(MessagesModel {
+        let accepts = ModelCapabilities::Messages(MessagesModel {
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
-            effort_levels: crate::protocol::form::Effort::ALL.to_vec(),
+            effort_levels: crate::protocol::ir::Effort::ALL.to_vec(),
             ..MessagesModel::default()
         });
         let body = json!({"model": "public-model", "input": input, "tools": tools}).to_string();
-        let asked = Asked::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
-        let told = translate::request(&asked, false).map_err(|failure| failure.message)?;
+        let asked =
+            TranslationRequest::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
+        let told =
+            translate::translate_request(&asked, false).map_err(|failure| failure.message)?;
         Ok((
             String::from_utf8(told.body.to_vec()).unwrap(),
             told.warnings,
@@ -217,7 +219,7 @@ mod tests {
     /// Checks that a request with this type has the outcome of its row.
     fn holds(
         kind: &str,
-        outcome: Outcome,
+        outcome: FieldMapping,
         (input, tools): (&[Value], &[Value]),
         bare: (&[Value], &[Value]),
     ) {
@@ -247,7 +249,10 @@ mod tests {
             "configuration_update" => vec![json!({"type": kind, "reasoning": {"effort": "low"}})],
             "message" => vec![user(json!("more"))],
             "reasoning" => {
-                let sealed = carrier::pack_thinking(&Text::made("Hm."), &Text::made("EqQB"));
+                let sealed = reasoning_token::pack_thinking(
+                    &JsonStr::from_value("Hm."),
+                    &JsonStr::from_value("EqQB"),
+                );
                 vec![
                     json!({"type": kind, "summary": [], "encrypted_content": sealed}),
                     json!({"type": "message", "role": "assistant", "content": "So."}),
@@ -310,12 +315,12 @@ mod tests {
     #[derive(Default)]
     struct Told(usize);
 
-    impl Sink for Told {
+    impl EventSink for Told {
         fn event(&mut self, event: Event<'_>) {
             let is_nothing = matches!(
                 event,
                 Event::Open {
-                    piece: Piece::Foreign { .. },
+                    piece: OutputPart::Foreign { .. },
                     ..
                 } | Event::Close { .. }
             );
@@ -332,7 +337,7 @@ mod tests {
     /// Returns whether this event emits anything, after other events that begin a text at index 0
     /// and a call at index 1 (unless `is_first`).
     fn says(event: &Value, is_first: bool) -> bool {
-        let (mut reader, mut told) = (Reader::default(), Told::default());
+        let (mut reader, mut told) = (ResponsesStreamReader::default(), Told::default());
         let mut call = item("function_call");
         call["arguments"] = "".into();
         let before = [
@@ -342,12 +347,22 @@ mod tests {
         ];
         for event in before.iter().filter(|_| !is_first) {
             reader
-                .event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told)
+                .event(
+                    b"",
+                    event.to_string().as_bytes(),
+                    NodeBuffer::new(),
+                    &mut told,
+                )
                 .1
                 .unwrap();
         }
         let heard = told.0;
-        let (_, outcome) = reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told);
+        let (_, outcome) = reader.event(
+            b"",
+            event.to_string().as_bytes(),
+            NodeBuffer::new(),
+            &mut told,
+        );
         outcome.is_err() || told.0 > heard
     }
 

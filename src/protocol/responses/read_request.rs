@@ -15,28 +15,29 @@
 pub use fields::FIELDS;
 
 use crate::protocol::Protocol;
-use crate::protocol::chat::read_request::check::{self, Shape, wrong_type};
+use crate::protocol::chat::read_request::check::{self, MemberType, wrong_type};
 use crate::protocol::chat::read_request::settings as chat_settings;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{
-    Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings,
+use crate::protocol::ir::{
+    BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
+    Warnings,
 };
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::collections::HashMap;
 
 mod builtin;
 pub(crate) mod fields;
+mod history;
 mod items;
 mod parts;
-mod past;
 mod settings;
 mod tools;
 
-pub(in crate::protocol) use tools::SEARCH_MEMBER;
+pub(in crate::protocol) use tools::WEB_SEARCH_MEMBER;
 
 /// Request members that the answer repeats.
-const ECHOED: [&str; 14] = [
+const ECHOED_MEMBERS: [&str; 14] = [
     "max_output_tokens",
     "max_tool_calls",
     "metadata",
@@ -54,17 +55,17 @@ const ECHOED: [&str; 14] = [
 ];
 
 /// Maximum number of unknown members to report. The warning header does not hold more.
-const UNKNOWN_MAX: usize = 256;
+const MAX_UNKNOWN_MEMBERS: usize = 256;
 
 /// Reads the request body. `may_search`: the model is sold with searches that its vendor runs.
 ///
 /// # Errors
 /// Returns an error if the body breaks a rule of the responses API, or refers to stored data.
 pub fn read<'a>(
-    body: Value<'a>,
+    body: JsonValue<'a>,
     may_search: bool,
     warnings: &mut Warnings,
-) -> Result<Request<'a>, Refused> {
+) -> Result<Request<'a>, BoxedFailure> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
             Kind::InvalidRequest,
@@ -76,74 +77,74 @@ pub fn read<'a>(
         Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
         Some(_) => {}
     }
-    settings::stateless(body)?;
+    settings::reject_stateful(body)?;
     let mut request = Request {
         surface: Protocol::Responses,
         system: Vec::new(),
         turns: Vec::new(),
         tools: Vec::new(),
         legacy_functions: false,
-        choice: Choice::Absent,
+        choice: ToolChoice::Absent,
         parallel_calls: check::optional_bool(body, "parallel_tool_calls", "parallel_tool_calls")?,
         limit: settings::limit(body)?,
-        sampling: Sampling::default(),
+        sampling: SamplingParams::default(),
         stop: Vec::new(),
-        format: Format::Free,
-        reasoning: Reasoning::default(),
+        format: OutputFormat::Free,
+        reasoning: ReasoningSettings::default(),
         end_user: chat_settings::end_user(body)?,
         tier: check::optional_text(body, "service_tier", "service_tier")?,
         stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
         include_usage: true,
         extra: Vec::new(),
         own_tools: HashMap::new(),
-        echo: ECHOED
+        echo: ECHOED_MEMBERS
             .iter()
             .filter_map(|name| Some((*name, body.get(name)?)))
             .collect(),
     };
-    settings::stream_options(body, request.stream, warnings)?;
+    settings::check_stream_options(body, request.stream, warnings)?;
     request.sampling = chat_settings::sampling(body)?;
-    let updated = items::configuration(body);
+    let updated = items::configuration_update(body);
     request.format = settings::format(body, updated, warnings)?;
     request.reasoning = settings::reasoning(body, updated, warnings)?;
-    let mut tools = tools::Tools::new(may_search);
+    let mut tools = tools::ResponsesTools::new(may_search);
     tools.read(body, warnings)?;
     items::read(body, &mut request, warnings)?;
-    tools.choose(body, &mut request, warnings)?;
-    others(body, &mut request, warnings)?;
-    settings::cache(body, &mut request);
+    tools.apply_choice(body, &mut request, warnings)?;
+    read_extra_members(body, &mut request, warnings)?;
+    settings::add_cache_marker(body, &mut request);
     Ok(request)
 }
 
 /// Reads the members that the IR does not represent, known or unknown.
-fn others<'a>(
-    body: Value<'a>,
+fn read_extra_members<'a>(
+    body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     for (name, shape) in [
-        ("cache_control", Shape::Object),
-        ("output_config", Shape::Object),
-        ("inference_geo", Shape::String),
-        ("speed", Shape::String),
+        ("cache_control", MemberType::Object),
+        ("output_config", MemberType::Object),
+        ("inference_geo", MemberType::String),
+        ("speed", MemberType::String),
     ] {
         let Some(value) = body.get(name) else {
             continue;
         };
-        check::shape(value, shape, name)?;
+        check::check_type(value, shape, name)?;
         request.extra.push(Opaque {
             origin: Protocol::Messages,
-            name: Text::made(name),
+            name: JsonStr::from_value(name),
             value,
         });
     }
-    settings::include(body, warnings)?;
+    settings::check_include(body, warnings)?;
     for (name, value) in body
         .members()
         .filter(|(_, value)| !value.is_null())
-        .take(UNKNOWN_MAX)
+        .take(MAX_UNKNOWN_MEMBERS)
     {
-        settings::judge(&name.value(), value, request, warnings)?;
+        settings::check_member(&name.value(), value, request, warnings)?;
     }
     Ok(())
 }

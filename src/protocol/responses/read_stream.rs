@@ -12,69 +12,74 @@
 
 use crate::protocol::Protocol;
 use crate::protocol::counters;
-use crate::protocol::form::answer::{Event, Fault, Sink, Start, Stop};
-use crate::protocol::scan::Scan;
-use crate::protocol::text::{Gathered, Text};
-use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::protocol::ir::event::{Event, EventSink, ResponseStart, StopReason, UpstreamError};
+use crate::protocol::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::protocol::json_scanner::JsonScanner;
+use crate::protocol::json_string::{JsonStr, JsonStrBuf};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, VendorCounters};
 
+mod item_index;
 mod items;
-mod places;
 
-use items::Items;
-use places::Places;
+use item_index::ResponsesItemIndex;
+use items::ResponsesItemTracker;
 
 /// Maximum nesting depth of an answer.
-const DEPTH_MAX: u32 = 128;
+const MAX_DEPTH: u32 = 128;
 
 /// Maximum number of bytes of a refusal that the stop reason repeats.
-const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
 /// State of the answer after the events read so far.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct ResponsesStreamReader {
     started: bool,
-    items: Items,
-    places: Places,
-    refusal: Gathered,
+    items: ResponsesItemTracker,
+    places: ResponsesItemIndex,
+    refusal: JsonStrBuf,
 }
 
-impl Reader {
+impl ResponsesStreamReader {
     /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
     pub fn event(
         &mut self,
         name: &[u8],
         data: &[u8],
-        nodes: Nodes,
-        to: &mut impl Sink,
-    ) -> (Nodes, Result<(), Fault>) {
+        nodes: NodeBuffer,
+        to: &mut impl EventSink,
+    ) -> (NodeBuffer, Result<(), UpstreamError>) {
         // End marker of the chat protocol; some servers always send it.
         if data == b"[DONE]" {
             return (nodes, Ok(()));
         }
         let tree = std::str::from_utf8(data)
             .ok()
-            .and_then(|text| Tree::read(text, DEPTH_MAX, nodes).ok());
+            .and_then(|text| JsonDocument::parse(text, MAX_DEPTH, nodes).ok());
         match tree {
             Some(tree) if tree.root().is_object() => {
-                let outcome = self.read(name, tree.root(), to);
+                let outcome = self.read_event(name, tree.root(), to);
                 (tree.into_nodes(), outcome)
             }
             _ => (
-                Nodes::new(),
-                Fault::of_unreadable(Protocol::Responses, name, data),
+                NodeBuffer::new(),
+                UpstreamError::check_unreadable(Protocol::Responses, name, data),
             ),
         }
     }
 
-    fn read(&mut self, name: &[u8], event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        let kind = event.get("type").and_then(Value::string);
+    fn read_event(
+        &mut self,
+        name: &[u8],
+        event: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let kind = event.get("type").and_then(JsonValue::string);
         let kind = kind
             .as_deref()
             .or(std::str::from_utf8(name).ok())
             .unwrap_or_default();
         if kind == "error" || name == b"error" {
-            return Err(Fault::told(event.raw().as_bytes()));
+            return Err(UpstreamError::from_error_body(event.raw().as_bytes()));
         }
         let Some(kind) = kind.strip_prefix("response.") else {
             return Ok(());
@@ -86,17 +91,19 @@ impl Reader {
                     .get("response")
                     .filter(|response| response.is_object());
                 if kind == "failed" || response.is_some_and(has_error) {
-                    return Err(Fault::told(response.unwrap_or(event).raw().as_bytes()));
+                    return Err(UpstreamError::from_error_body(
+                        response.unwrap_or(event).raw().as_bytes(),
+                    ));
                 }
                 // If the event contains no response, the event alone marks the end of the answer.
                 return self.end(response, kind, to);
             }
-            _ => self.of_item(kind, event, to)?,
+            _ => self.read_item_event(kind, event, to)?,
         }
         Ok(())
     }
 
-    fn start(&mut self, response: Option<Value<'_>>, to: &mut impl Sink) {
+    fn start(&mut self, response: Option<JsonValue<'_>>, to: &mut impl EventSink) {
         if self.started {
             return;
         }
@@ -104,50 +111,55 @@ impl Reader {
         let text = |name| {
             response
                 .and_then(|response| response.get(name))
-                .and_then(Value::text)
+                .and_then(JsonValue::text)
         };
         let tier = text("service_tier").filter(|tier| !tier.is("auto"));
-        to.event(Event::Start(Start {
+        to.event(Event::Start(ResponseStart {
             id: text("id"),
             tier,
         }));
     }
 
-    fn of_item(&mut self, kind: &str, event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+    fn read_item_event(
+        &mut self,
+        kind: &str,
+        event: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         let text = |name| {
             event
                 .get(name)
-                .and_then(Value::text)
+                .and_then(JsonValue::text)
                 .filter(|text| !text.is_empty())
         };
-        let Some(index) = self.places.of(kind, event)? else {
+        let Some(index) = self.places.index_of_event(kind, event)? else {
             return Ok(());
         };
         let part = event
             .get("summary_index")
             .or(event.get("content_index"))
-            .and_then(Value::count)
+            .and_then(JsonValue::count)
             .unwrap_or(0);
         self.start(None, to);
         match kind {
-            "output_item.added" => self.items.added(index, event.get("item"), to)?,
+            "output_item.added" => self.items.begin_item(index, event.get("item"), to)?,
             "output_item.done" => {
                 let item = event.get("item").unwrap_or(event);
-                self.note_refusal(self.items.told_refusal(index), item);
-                self.items.done(index, item, to)?;
+                self.record_item_refusal(self.items.has_refusal(index), item);
+                self.items.finish_item(index, item, to)?;
             }
             "output_text.delta" => self.items.text(index, text("delta"), to)?,
-            "output_text.done" => self.items.whole_text(index, text("text"), to)?,
+            "output_text.done" => self.items.complete_text(index, text("text"), to)?,
             "refusal.delta" => {
-                self.refused(text("delta"));
+                self.record_refusal(text("delta"));
                 self.items.refusal(index, text("delta"), to)?;
             }
-            "refusal.done" if !self.items.told_refusal(index) => {
-                self.refused(text("refusal"));
+            "refusal.done" if !self.items.has_refusal(index) => {
+                self.record_refusal(text("refusal"));
                 self.items.refusal(index, text("refusal"), to)?;
             }
             "reasoning_summary_text.delta" | "reasoning_text.delta" => {
-                self.items.thought(
+                self.items.thinking_delta(
                     index,
                     (kind == "reasoning_text.delta", part),
                     text("delta"),
@@ -158,30 +170,34 @@ impl Reader {
                 self.items.arguments(index, text("delta"), to);
             }
             "function_call_arguments.done" => {
-                self.items.whole_arguments(index, text("arguments"), to)
+                self.items.complete_arguments(index, text("arguments"), to)
             }
-            "custom_tool_call_input.done" => self.items.whole_arguments(index, text("input"), to),
-            "output_text.annotation.added" => self.items.source(index, event.get("annotation"), to),
+            "custom_tool_call_input.done" => {
+                self.items.complete_arguments(index, text("input"), to)
+            }
+            "output_text.annotation.added" => {
+                self.items.citation(index, event.get("annotation"), to)
+            }
             _ => {}
         }
         Ok(())
     }
 
     /// Buffers the text of a refusal, which the stop event repeats as the reason.
-    fn refused(&mut self, text: Option<Text<'_>>) {
-        if self.refusal.len() <= REFUSAL_BYTES_MAX {
+    fn record_refusal(&mut self, text: Option<JsonStr<'_>>) {
+        if self.refusal.len() <= MAX_REFUSAL_BYTES {
             text.iter().for_each(|text| self.refusal.push(text));
         }
     }
 
-    fn note_refusal(&mut self, was_told: bool, item: Value<'_>) {
+    fn record_item_refusal(&mut self, was_told: bool, item: JsonValue<'_>) {
         let parts = item
             .get("content")
             .into_iter()
-            .flat_map(Value::items)
+            .flat_map(JsonValue::items)
             .filter(|_| !was_told);
         for part in parts.filter(|part| part.get("type").is_some_and(|kind| kind.is("refusal"))) {
-            self.refused(part.get("refusal").and_then(Value::text));
+            self.record_refusal(part.get("refusal").and_then(JsonValue::text));
         }
     }
 
@@ -189,24 +205,25 @@ impl Reader {
     /// name, which equals the status of the response.
     fn end(
         &mut self,
-        response: Option<Value<'_>>,
+        response: Option<JsonValue<'_>>,
         kind: &str,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         self.start(response, to);
         let member = |name| response.and_then(|response| response.get(name));
-        for (index, item) in (0_u64..).zip(member("output").into_iter().flat_map(Value::items)) {
+        for (index, item) in (0_u64..).zip(member("output").into_iter().flat_map(JsonValue::items))
+        {
             let index = if self.places.are_made {
-                self.places.of_whole(item)?
+                self.places.index_of_final_item(item)?
             } else {
                 index
             };
             if !self.items.is_done(index) {
-                self.note_refusal(self.items.told_refusal(index), item);
-                self.items.done(index, item, to)?;
+                self.record_item_refusal(self.items.has_refusal(index), item);
+                self.items.finish_item(index, item, to)?;
             }
         }
-        if let Some(counters) = response.and_then(usage).filter(ChatCounters::is_usage) {
+        if let Some(counters) = response.and_then(read_usage).filter(ChatCounters::is_usage) {
             to.event(Event::Counters {
                 counters: &VendorCounters::Chat(counters),
                 is_final: true,
@@ -214,18 +231,18 @@ impl Reader {
         }
         let reason = member("incomplete_details").and_then(|details| details.get("reason"));
         let reason = reason
-            .and_then(Value::string)
+            .and_then(JsonValue::string)
             .filter(|_| kind == "incomplete");
         let stop = match reason.as_deref() {
-            Some("max_output_tokens") => Stop::MaxTokens,
-            _ if !self.refusal.is_empty() => Stop::Refusal {
+            Some("max_output_tokens") => StopReason::MaxTokens,
+            _ if !self.refusal.is_empty() => StopReason::Refusal {
                 explanation: Some(self.refusal.text()),
             },
-            Some("content_filter") => Stop::Refusal { explanation: None },
+            Some("content_filter") => StopReason::Refusal { explanation: None },
             // Incomplete for another reason, or inside a call.
-            _ if kind == "incomplete" || self.items.have_cut_call() => Stop::MaxTokens,
-            None if self.items.have_calls() => Stop::ToolUse,
-            _ => Stop::EndTurn,
+            _ if kind == "incomplete" || self.items.have_cut_call() => StopReason::MaxTokens,
+            None if self.items.have_calls() => StopReason::ToolUse,
+            _ => StopReason::EndTurn,
         };
         to.event(Event::Stop(stop));
         to.event(Event::End);
@@ -237,51 +254,56 @@ impl Reader {
 ///
 /// # Errors
 /// Returns an error if the body is not a response, or if it reports a failure.
-pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
     if !body.is_object() {
-        return Err(Fault::NotJson);
+        return Err(UpstreamError::NotJson);
     }
-    let status = body.get("status").and_then(Value::string);
+    let status = body.get("status").and_then(JsonValue::string);
     let output = body.get("output").filter(|output| output.is_array());
     match (status.as_deref(), output) {
-        _ if has_error(body) => Err(Fault::told(body.raw().as_bytes())),
+        _ if has_error(body) => Err(UpstreamError::from_error_body(body.raw().as_bytes())),
         (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => {
-            Err(Fault::told(body.raw().as_bytes()))
+            Err(UpstreamError::from_error_body(body.raw().as_bytes()))
         }
         (Some(status @ ("completed" | "incomplete")), Some(_)) => {
-            Reader::default().end(Some(body), status, to)
+            ResponsesStreamReader::default().end(Some(body), status, to)
         }
         // The output is missing, or the response is not finished or has no status.
-        _ => Err(Fault::Empty),
+        _ => Err(UpstreamError::Empty),
     }
 }
 
 /// Returns whether the response has an error object, which makes it a failure whatever its status.
-fn has_error(response: Value<'_>) -> bool {
+fn has_error(response: JsonValue<'_>) -> bool {
     response.get("error").is_some_and(|error| !error.is_null())
 }
 
 /// Reads the usage of the response, its service tier, and the number of searches that the vendor
 /// ran.
-fn usage(response: Value<'_>) -> Option<ChatCounters> {
+fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
     let usage = response.get("usage")?;
-    let counters = counters::responses(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok()??;
+    let counters =
+        counters::read_responses_usage(&mut JsonScanner::new(usage.raw(), MAX_DEPTH)).ok()??;
     let searches = response
         .get("tool_usage")
         .and_then(|tools| tools.get("web_search"));
     let reported = searches
         .and_then(|search| search.get("num_requests"))
-        .and_then(Value::count);
+        .and_then(JsonValue::count);
     let reported = PerTool {
         web_search: reported,
         ..PerTool::default()
     };
     let mut calls = PerTool::default();
-    for item in response.get("output").into_iter().flat_map(Value::items) {
+    for item in response
+        .get("output")
+        .into_iter()
+        .flat_map(JsonValue::items)
+    {
         let tool = item
             .get("type")
-            .and_then(Value::string)
-            .and_then(|kind| ServerTool::of_call_item(&kind));
+            .and_then(JsonValue::string)
+            .and_then(|kind| ServerTool::from_call_item(&kind));
         let action = item.get("action").and_then(|action| action.get("type"));
         // A search that only opened a page, or searched within one, is not billed.
         let is_billed =
@@ -290,10 +312,10 @@ fn usage(response: Value<'_>) -> Option<ChatCounters> {
             calls.add(tool);
         }
     }
-    let tier = response.get("service_tier").and_then(Value::string);
+    let tier = response.get("service_tier").and_then(JsonValue::string);
     let service_tier = tier
         .filter(|tier| tier != "auto")
-        .map(|tier| ServiceTier::said(&tier));
+        .map(|tier| ServiceTier::from_wire(&tier));
     Some(ChatCounters {
         tool_uses: reported.or(&calls),
         service_tier,
@@ -304,27 +326,27 @@ fn usage(response: Value<'_>) -> Option<ChatCounters> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::form::answer::Piece;
+    use crate::protocol::ir::event::OutputPart;
     use serde_json::{Value as Any, json};
 
     /// Records the emitted events in short form.
     #[derive(Default)]
     struct Told(Vec<String>);
 
-    impl Sink for Told {
+    impl EventSink for Told {
         fn event(&mut self, event: Event<'_>) {
             self.0.push(match event {
                 Event::Open {
                     slot,
-                    piece: Piece::Call { name, .. },
+                    piece: OutputPart::Call { name, .. },
                 } => format!("{slot} call {}", name.value()),
                 Event::Open {
                     slot,
-                    piece: Piece::Foreign { kind },
+                    piece: OutputPart::Foreign { kind },
                 } => format!("{slot} {}", kind.value()),
                 Event::Open {
                     slot,
-                    piece: Piece::Thinking,
+                    piece: OutputPart::Thinking,
                 } => format!("{slot} thinking"),
                 Event::Open { slot, .. } => format!("{slot} text"),
                 Event::Delta { slot, text } => format!("{slot} +{}", text.value()),
@@ -347,11 +369,15 @@ mod tests {
         }
     }
 
-    fn read(events: &[Any]) -> (Vec<String>, Result<(), Fault>) {
-        let (mut reader, mut told) = (Reader::default(), Told::default());
+    fn read(events: &[Any]) -> (Vec<String>, Result<(), UpstreamError>) {
+        let (mut reader, mut told) = (ResponsesStreamReader::default(), Told::default());
         for event in events {
-            let (_, outcome) =
-                reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told);
+            let (_, outcome) = reader.event(
+                b"",
+                event.to_string().as_bytes(),
+                NodeBuffer::new(),
+                &mut told,
+            );
             if outcome.is_err() {
                 return (told.0, outcome);
             }
@@ -511,7 +537,7 @@ mod tests {
         let many: Vec<_> = (0..1025)
             .map(|index| item_event("done", &call(&format!("c{index}"), "{}")))
             .collect();
-        assert_eq!(read(&many).1, Err(Fault::TooLarge));
+        assert_eq!(read(&many).1, Err(UpstreamError::TooLarge));
     }
 
     #[test]
@@ -521,7 +547,7 @@ mod tests {
         assert_eq!(read(&most).1, Ok(()));
         assert_eq!(
             read(&[most, vec![text(1024)]].concat()).1,
-            Err(Fault::TooLarge)
+            Err(UpstreamError::TooLarge)
         );
     }
 
@@ -530,8 +556,8 @@ mod tests {
         let whole = |body: Any| {
             let mut told = Told::default();
             let text = body.to_string();
-            let tree = Tree::read(&text, DEPTH_MAX, Nodes::new()).unwrap();
-            super::whole(tree.root(), &mut told)
+            let tree = JsonDocument::parse(&text, MAX_DEPTH, NodeBuffer::new()).unwrap();
+            super::read_body(tree.root(), &mut told)
                 .map(|()| told.0.last().cloned().unwrap_or_default())
         };
         let refusal =
@@ -566,20 +592,23 @@ mod tests {
         );
         assert!(matches!(
             whole(json!({"status": "failed", "error": {"code": "x", "message": "y"}})),
-            Err(Fault::Vendor(_))
+            Err(UpstreamError::Vendor(_))
         ));
         assert!(matches!(
             whole(json!({"error": {"message": "y"}})),
-            Err(Fault::Vendor(_))
+            Err(UpstreamError::Vendor(_))
         ));
         assert_eq!(
             whole(json!({"status": "queued", "output": []})),
-            Err(Fault::Empty)
+            Err(UpstreamError::Empty)
         );
-        assert_eq!(whole(json!({"output": []})), Err(Fault::Empty));
-        assert_eq!(whole(json!({"status": "completed"})), Err(Fault::Empty));
-        assert_eq!(whole(json!({})), Err(Fault::Empty));
-        assert_eq!(whole(json!([])), Err(Fault::NotJson));
+        assert_eq!(whole(json!({"output": []})), Err(UpstreamError::Empty));
+        assert_eq!(
+            whole(json!({"status": "completed"})),
+            Err(UpstreamError::Empty)
+        );
+        assert_eq!(whole(json!({})), Err(UpstreamError::Empty));
+        assert_eq!(whole(json!([])), Err(UpstreamError::NotJson));
         let ended = json!({"type": "response.failed", "response": {"error": {"code": "slow_down", "message": "y"}}});
         let (_, outcome) = read(&[ended]);
         let Err(fault) = outcome else {
@@ -587,7 +616,7 @@ mod tests {
         };
         assert_eq!(
             fault
-                .failure(crate::protocol::Protocol::Responses, "up", "public")
+                .to_failure(crate::protocol::Protocol::Responses, "up", "public")
                 .reason(),
             "rate_limited"
         );

@@ -8,28 +8,28 @@
 //! `responses/write_request/extras.rs`, `chat/write_request/tools.rs` (for both protocols of the
 //! vendor).
 
-use crate::protocol::chat::write_request::effort::{self, Thinker};
-use crate::protocol::chat::write_request::foreign::Words;
+use crate::protocol::capabilities::{ResponsesModel, pairing};
+use crate::protocol::chat::write_request::api_variant::{self, ApiVariant};
+use crate::protocol::chat::write_request::effort::{self, EffortSupport};
+use crate::protocol::chat::write_request::text_fallback::TextFallback;
 use crate::protocol::chat::write_request::tools::{self, ToolWriter};
-use crate::protocol::chat::write_request::wording::{self, Wording};
-use crate::protocol::chat::write_request::{refusals, refused, without_nonce};
-use crate::protocol::form::answer::Recall;
-use crate::protocol::form::{Action, Effort, Format, Refused, Request, Warnings};
-use crate::protocol::rules::{ResponsesModel, pairing};
-use crate::protocol::text::Json;
-use crate::protocol::translate::{Given, Written};
+use crate::protocol::chat::write_request::{invalid_param, strip_billing_header, unsupported};
+use crate::protocol::ir::event::ResponseContext;
+use crate::protocol::ir::{BoxedFailure, Effort, OutputFormat, Request, WarningAction, Warnings};
+use crate::protocol::json_string::JsonWriter;
+use crate::protocol::translate::{EncodedRequest, WriteContext};
 use crate::protocol::{Protocol, estimate};
 
 mod extras;
 mod items;
 mod reasoning;
 
-use extras::Extras;
+use extras::ResponsesExtras;
 
-pub use reasoning::{PART_GAP, summary};
+pub use reasoning::{SUMMARY_SEPARATOR, split_summary};
 
 /// Minimum output limit that the vendor accepts.
-const OUTPUT_TOKENS_MIN: u64 = 16;
+const MIN_OUTPUT_TOKENS: u64 = 16;
 
 /// Writes the request.
 ///
@@ -39,32 +39,32 @@ const OUTPUT_TOKENS_MIN: u64 = 16;
 pub fn write(
     request: &mut Request<'_>,
     model: &ResponsesModel,
-    given: &Given<'_>,
+    given: &WriteContext<'_>,
     warnings: &mut Warnings,
-    recall: &mut Recall,
-) -> Result<Written, Refused> {
+    recall: &mut ResponseContext,
+) -> Result<EncodedRequest, BoxedFailure> {
     let extras = match request.surface {
         Protocol::Messages => {
-            refusals::members(request, warnings)?;
-            Extras::default()
+            unsupported::check_members(request, warnings)?;
+            ResponsesExtras::default()
         }
-        Protocol::Chat | Protocol::Responses => extras::judge(request, model, warnings)?,
+        Protocol::Chat | Protocol::Responses => extras::check_extras(request, model, warnings)?,
     };
     request.reasoning.effort = request.reasoning.effort.or(extras.effort);
-    extras::blocks(request, warnings)?;
-    refusals::blocks(request, true)?;
-    without_nonce(request);
-    pairing::pair(request, warnings)?;
-    recall.show_thinking = effort::shows_thinking(request);
+    extras::remove_chat_blocks(request, warnings)?;
+    unsupported::check_blocks(request, true)?;
+    strip_billing_header(request);
+    pairing::pair_tool_results(request, warnings)?;
+    recall.show_thinking = effort::wants_visible_thinking(request);
     recall.legacy_functions = request.legacy_functions;
     recall.tell_tier = request.tier.is_some();
-    let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
-    let words = Words {
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    let words = TextFallback {
         warnings,
         recall,
         marks: model.cache_breakpoints,
     };
-    let mut writer = Writer {
+    let mut writer = ResponsesRequestWriter {
         surface: request.surface,
         model,
         given,
@@ -93,7 +93,7 @@ pub fn write(
     writer.reasoning(request);
     writer.text(request, &extras);
     writer.tools(request)?;
-    wording::end_user(request, given, &mut writer.json);
+    api_variant::write_end_user(request, given, &mut writer.json);
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
@@ -114,12 +114,12 @@ pub fn write(
     }
     writer.input(request)?;
     writer.json.close_object();
-    let Writer {
+    let ResponsesRequestWriter {
         json,
         carries_thinking,
         ..
     } = writer;
-    Ok(Written {
+    Ok(EncodedRequest {
         body: json.into_bytes(),
         streams: request.stream,
         carries_thinking,
@@ -127,34 +127,34 @@ pub fn write(
 }
 
 /// State shared by all steps of the writing.
-struct Writer<'w> {
+struct ResponsesRequestWriter<'w> {
     surface: Protocol,
     model: &'w ResponsesModel,
-    given: &'w Given<'w>,
-    words: Words<'w>,
-    json: Json,
+    given: &'w WriteContext<'w>,
+    words: TextFallback<'w>,
+    json: JsonWriter,
     carries_thinking: bool,
     /// Calls of the last assistant turn in the order in which they were sent. Their results use the
     /// same ids.
-    calls: Vec<items::Sent>,
+    calls: Vec<items::ResponsesCallRef>,
     calls_made: u64,
 }
 
-impl Writer<'_> {
-    fn settings(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+impl ResponsesRequestWriter<'_> {
+    fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
         if let Some(limit) =
-            wording::limit(request, self.given, OUTPUT_TOKENS_MIN, self.words.warnings)?
+            api_variant::output_limit(request, self.given, MIN_OUTPUT_TOKENS, self.words.warnings)?
         {
             self.json.key("max_output_tokens").number(limit);
         }
-        wording::sampling(
+        api_variant::write_sampling(
             request,
             self.model.sampling,
             &mut self.json,
             self.words.warnings,
         );
         if request.sampling.top_k.is_some() {
-            self.words.warnings.add(Action::Dropped, "top_k");
+            self.words.warnings.add(WarningAction::Dropped, "top_k");
         }
         if request.stop.iter().any(|text| !text.is_blank()) {
             let field = if self.surface == Protocol::Messages {
@@ -162,19 +162,19 @@ impl Writer<'_> {
             } else {
                 "stop"
             };
-            self.words.warnings.add(Action::Dropped, field);
+            self.words.warnings.add(WarningAction::Dropped, field);
         }
         Ok(())
     }
 
     /// Writes the effort, and whether the answer includes the reasoning.
     fn reasoning(&mut self, request: &Request<'_>) {
-        let thinker = Thinker {
+        let thinker = EffortSupport {
             reasons: self.model.reasoning,
             levels: &self.model.effort_values,
             is_kept_from: false,
         };
-        let effort = effort::effort(request, &thinker, self.words.warnings);
+        let effort = effort::select_effort(request, &thinker, self.words.warnings);
         let is_extended = request.reasoning.effort_field.starts_with("reasoning.");
         let is_shown = match self.surface {
             Protocol::Messages => self.words.recall.show_thinking,
@@ -200,8 +200,8 @@ impl Writer<'_> {
     }
 
     /// Writes the response format of the answer's text.
-    fn text(&mut self, request: &Request<'_>, extras: &Extras<'_>) {
-        let is_free = matches!(request.format, Format::Free);
+    fn text(&mut self, request: &Request<'_>, extras: &ResponsesExtras<'_>) {
+        let is_free = matches!(request.format, OutputFormat::Free);
         if is_free && extras.verbosity.is_none() {
             return;
         }
@@ -209,19 +209,20 @@ impl Writer<'_> {
         if let Some(verbosity) = &extras.verbosity {
             self.json.key("verbosity").text(verbosity);
         }
-        Wording::Flat.format("format", &request.format, &mut self.json);
+        ApiVariant::Flat.format("format", &request.format, &mut self.json);
         self.json.close_object();
     }
 
     /// Writes `tools` and the related members.
-    fn tools(&mut self, request: &Request<'_>) -> Result<(), Refused> {
-        let sent = tools::sent(request, self.given.target.public_model, self.words.warnings)?;
+    fn tools(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+        let sent =
+            tools::sendable_tools(request, self.given.target.public_model, self.words.warnings)?;
         if sent.is_empty() {
             return Ok(());
         }
         let mut writer = ToolWriter {
             surface: self.surface,
-            wording: Wording::Flat,
+            wording: ApiVariant::Flat,
             takes_custom: !self.model.functions_only,
             words: &mut self.words,
             json: &mut self.json,

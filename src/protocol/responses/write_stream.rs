@@ -12,39 +12,39 @@
 //!
 //! Read next: `responses/write_stream/answer_builder.rs`, then `responses/event_sequencer.rs`.
 
-use crate::protocol::form::answer::{Event, Recall, Sink};
-use course::Course;
+use crate::protocol::ir::event::{Event, EventSink, ResponseContext};
+use answer_builder::ResponsesAnswerBuilder;
 
+mod answer_builder;
 mod call;
-mod course;
-pub(in crate::protocol) mod ending;
+pub(in crate::protocol) mod completion;
 mod item;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 mod tests;
 
 /// Maximum number of bytes kept for a stream.
-const STREAM_BYTES_MAX: usize = 8 << 20;
+const MAX_STREAM_BYTES: usize = 8 << 20;
 
 /// Maximum number of bytes kept for one body.
-const WHOLE_BYTES_MAX: usize = 64 << 20;
+const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// Maximum capacity that the output buffer keeps while it is empty.
-const IDLE_BYTES_MAX: usize = 16 << 10;
+const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
 
 /// Writer of an answer as events.
 #[derive(Debug)]
-pub struct Stream(Course);
+pub struct ResponsesStreamWriter(ResponsesAnswerBuilder);
 
-impl Stream {
-    pub fn new(recall: Recall) -> Self {
-        Stream(Course::new(recall, true, STREAM_BYTES_MAX))
+impl ResponsesStreamWriter {
+    pub fn new(recall: ResponseContext) -> Self {
+        ResponsesStreamWriter(ResponsesAnswerBuilder::new(recall, true, MAX_STREAM_BYTES))
     }
 
     /// Moves the output written so far to `out`.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.0.out);
-        if self.0.out.capacity() > IDLE_BYTES_MAX {
+        if self.0.out.capacity() > MAX_IDLE_BUFFER_BYTES {
             self.0.out = Vec::new();
         }
     }
@@ -55,7 +55,7 @@ impl Stream {
     }
 }
 
-impl Sink for Stream {
+impl EventSink for ResponsesStreamWriter {
     fn event(&mut self, event: Event<'_>) {
         self.0.event(event);
     }
@@ -63,11 +63,11 @@ impl Sink for Stream {
 
 /// Writer of an answer as one body.
 #[derive(Debug)]
-pub struct Whole(Course);
+pub struct ResponsesBodyWriter(ResponsesAnswerBuilder);
 
-impl Whole {
-    pub fn new(recall: Recall) -> Self {
-        Whole(Course::new(recall, false, WHOLE_BYTES_MAX))
+impl ResponsesBodyWriter {
+    pub fn new(recall: ResponseContext) -> Self {
+        ResponsesBodyWriter(ResponsesAnswerBuilder::new(recall, false, MAX_BODY_BYTES))
     }
 
     /// Returns the body once the answer is complete.
@@ -81,7 +81,7 @@ impl Whole {
     }
 }
 
-impl Sink for Whole {
+impl EventSink for ResponsesBodyWriter {
     fn event(&mut self, event: Event<'_>) {
         self.0.event(event);
     }

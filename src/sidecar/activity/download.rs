@@ -1,14 +1,14 @@
 //! The filtered rows as a CSV file. It is read page by page while it is sent, so that memory use
 //! does not depend on its size.
 
-use super::{Asked, outcome_name};
-use crate::billing::activity::{Filter, Place};
+use super::{ActivityQuery, outcome_label};
+use crate::billing::activity::{ActivityCursor, ActivityFilter};
 use crate::billing::{Billing, Receipt};
 use crate::clock::rfc3339;
-use crate::sidecar::App;
+use crate::sidecar::SidecarState;
+use crate::sidecar::error::PageError;
 use crate::sidecar::live;
-use crate::sidecar::problem::Problem;
-use crate::sidecar::session::Visitor;
+use crate::sidecar::session::CurrentUser;
 use crate::store::StoreError;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -25,33 +25,33 @@ use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
 /// Maximum number of rows in a file. If there are more, the last line says so.
-pub const ROWS_MAX: u32 = 100_000;
+pub const MAX_ROWS: u32 = 100_000;
 
 /// Rows per read.
 const CHUNK_ROWS: u32 = 500;
 
-const HEAD: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
+const CSV_HEADER: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
                     audio_input,output,reasoning,audio_output,web_searches,web_fetches,code_executions,\
                     tool_searches,mcp_calls,credits,balance_after,conversation,took_ms,\
                     first_token_ms\r\n";
 
 pub async fn download(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let Query(asked) = asked.map_err(|_| Problem::NotFound)?;
-    let filter = asked.filter().map_err(|_| Problem::NotFound)?;
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
+    asked: Result<Query<ActivityQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(asked) = asked.map_err(|_| PageError::NotFound)?;
+    let filter = asked.filter().map_err(|_| PageError::NotFound)?;
     let account = visitor.account.id;
-    let place = live::Place::take(&app.streams, &account, &app.settings.load().limits)
-        .ok_or(Problem::Busy)?;
-    let file = File {
+    let place = live::StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
+        .ok_or(PageError::Busy)?;
+    let file = CsvDownload {
         _place: place,
         billing: app.billing.clone(),
         account,
         filter,
-        next: Next::Head,
-        left: ROWS_MAX,
+        next: DownloadStage::Head,
+        left: MAX_ROWS,
     };
     let headers = [
         (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
@@ -63,25 +63,28 @@ pub async fn download(
     Ok((headers, Body::from_stream(file)).into_response())
 }
 
-struct File {
+struct CsvDownload {
     /// Counts as one of the account's streams.
-    _place: live::Place,
+    _place: live::StreamSlot,
     billing: Billing,
     account: String,
-    filter: Filter,
-    next: Next,
+    filter: ActivityFilter,
+    next: DownloadStage,
     left: u32,
 }
 
-enum Next {
+enum DownloadStage {
     Head,
-    Rows(Option<Place>),
+    Rows(Option<ActivityCursor>),
     Reading(JoinHandle<Result<Vec<Receipt>, StoreError>>),
     Ended,
 }
 
-impl File {
-    fn read(&self, before: Option<Place>) -> JoinHandle<Result<Vec<Receipt>, StoreError>> {
+impl CsvDownload {
+    fn spawn_read(
+        &self,
+        before: Option<ActivityCursor>,
+    ) -> JoinHandle<Result<Vec<Receipt>, StoreError>> {
         let (billing, account, filter) = (
             self.billing.clone(),
             self.account.clone(),
@@ -92,42 +95,42 @@ impl File {
         tokio::task::spawn_blocking(move || billing.activity(&account, &filter, before, most))
     }
 
-    fn lines(&mut self, receipts: &[Receipt]) -> String {
+    fn encode_rows(&mut self, receipts: &[Receipt]) -> String {
         let mut text = String::new();
         for receipt in receipts {
             if self.left == 0 {
                 let _ = write!(
                     text,
-                    "\"cut here: a file has at most {ROWS_MAX} rows, ask for fewer days\"\r\n"
+                    "\"cut here: a file has at most {MAX_ROWS} rows, ask for fewer days\"\r\n"
                 );
-                self.next = Next::Ended;
+                self.next = DownloadStage::Ended;
                 return text;
             }
             self.left -= 1;
-            line(&mut text, receipt);
+            write_row(&mut text, receipt);
         }
-        self.next = receipts
-            .last()
-            .map_or(Next::Ended, |last| Next::Rows(Some(last.place())));
+        self.next = receipts.last().map_or(DownloadStage::Ended, |last| {
+            DownloadStage::Rows(Some(last.cursor()))
+        });
         text
     }
 }
 
-impl Stream for File {
+impl Stream for CsvDownload {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             match &mut self.next {
-                Next::Head => {
-                    self.next = Next::Rows(None);
-                    return Poll::Ready(Some(Ok(Bytes::from_static(HEAD.as_bytes()))));
+                DownloadStage::Head => {
+                    self.next = DownloadStage::Rows(None);
+                    return Poll::Ready(Some(Ok(Bytes::from_static(CSV_HEADER.as_bytes()))));
                 }
-                Next::Rows(before) => {
+                DownloadStage::Rows(before) => {
                     let before = *before;
-                    self.next = Next::Reading(self.read(before));
+                    self.next = DownloadStage::Reading(self.spawn_read(before));
                 }
-                Next::Reading(reading) => {
+                DownloadStage::Reading(reading) => {
                     let read = ready!(Pin::new(reading).poll(context));
                     let receipts = match read
                         .map_err(io::Error::other)
@@ -138,22 +141,22 @@ impl Stream for File {
                             // The connection is cut, so that an incomplete file does not look
                             // complete.
                             log::error!("sidecar: write an account's responses as a file: {error}");
-                            self.next = Next::Ended;
+                            self.next = DownloadStage::Ended;
                             return Poll::Ready(Some(Err(error)));
                         }
                     };
-                    let text = self.lines(&receipts);
+                    let text = self.encode_rows(&receipts);
                     if !text.is_empty() {
                         return Poll::Ready(Some(Ok(text.into())));
                     }
                 }
-                Next::Ended => return Poll::Ready(None),
+                DownloadStage::Ended => return Poll::Ready(None),
             }
         }
     }
 }
 
-fn line(text: &mut String, receipt: &Receipt) {
+fn write_row(text: &mut String, receipt: &Receipt) {
     let detail = &receipt.detail;
     let usage = &detail.usage;
     let words = [
@@ -162,10 +165,10 @@ fn line(text: &mut String, receipt: &Receipt) {
         detail.model.clone(),
         detail.surface.as_str().to_owned(),
         detail.key_shown.clone(),
-        outcome_name(detail.outcome).to_owned(),
+        outcome_label(detail.outcome).to_owned(),
     ];
     for word in &words {
-        quoted(text, word);
+        write_quoted(text, word);
         text.push(',');
     }
     let estimated = if detail.estimated { "yes" } else { "no" };
@@ -188,7 +191,7 @@ fn line(text: &mut String, receipt: &Receipt) {
         receipt.credits,
         receipt.balance_after,
     );
-    quoted(text, detail.conversation.as_deref().unwrap_or_default());
+    write_quoted(text, detail.conversation.as_deref().unwrap_or_default());
     for ms in [detail.took_ms, detail.first_token_ms] {
         text.push(',');
         if let Some(ms) = ms {
@@ -199,7 +202,7 @@ fn line(text: &mut String, receipt: &Receipt) {
 }
 
 /// Writes a text cell. It escapes a text that a spreadsheet would take for a formula.
-fn quoted(text: &mut String, word: &str) {
+fn write_quoted(text: &mut String, word: &str) {
     text.push('"');
     if word.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         text.push('\'');
@@ -216,7 +219,7 @@ mod tests {
     fn a_cell_is_a_text_whatever_it_holds() {
         let cell = |word: &str| {
             let mut text = String::new();
-            quoted(&mut text, word);
+            write_quoted(&mut text, word);
             text
         };
         assert_eq!(cell("a,b"), "\"a,b\"");
@@ -224,6 +227,6 @@ mod tests {
         for formula in ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"] {
             assert!(cell(formula).starts_with("\"'"), "{formula:?}");
         }
-        assert_eq!(HEAD.trim_end().split(',').count(), 25);
+        assert_eq!(CSV_HEADER.trim_end().split(',').count(), 25);
     }
 }

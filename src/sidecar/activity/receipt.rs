@@ -1,15 +1,15 @@
 //! The receipt of one response: usage, prices, cost, and the reason for the cost.
 
-use super::{Row, row};
+use super::{ActivityRow, row};
 use crate::billing::Receipt;
-use crate::billing::activity::Outcome;
+use crate::billing::activity::RequestOutcome;
 use crate::billing::pricing::{self, Unit};
-use crate::catalog::{Price, factor_of};
+use crate::catalog::{PriceList, factor_for};
 use crate::money::Factor;
-use crate::sidecar::App;
-use crate::sidecar::page::{Frame, grouped, html};
-use crate::sidecar::problem::Problem;
-use crate::sidecar::session::Visitor;
+use crate::sidecar::SidecarState;
+use crate::sidecar::error::PageError;
+use crate::sidecar::page::{Frame, group_digits, html};
+use crate::sidecar::session::CurrentUser;
 use crate::usage::Usage;
 use askama::Template;
 use axum::extract::{Path, State};
@@ -18,7 +18,7 @@ use axum::response::Response;
 use std::sync::Arc;
 
 /// A row of a receipt, for one class of usage; its credits are exact.
-struct Line {
+struct ReceiptRow {
     class: &'static str,
     /// Number of the compaction pass, from 1 on, if the row is for a pass.
     pass: Option<usize>,
@@ -33,10 +33,10 @@ struct Line {
 #[template(path = "receipt.html")]
 struct ReceiptPage {
     frame: Frame,
-    row: Row,
+    row: ActivityRow,
     /// Reason for the cost.
     why: &'static str,
-    lines: Vec<Line>,
+    lines: Vec<ReceiptRow>,
     /// The calculation in one line, if all rows are tokens at their base price.
     formula: Option<String>,
     /// Sum of the rows before rounding.
@@ -64,50 +64,50 @@ struct ReceiptPage {
 }
 
 pub async fn receipt(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
+    State(app): State<Arc<SidecarState>>,
+    visitor: CurrentUser,
     Path(request_id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let account = &visitor.account.id;
     let receipt = app
         .billing
         .receipt(account, &request_id)?
-        .ok_or(Problem::NotFound)?;
+        .ok_or(PageError::NotFound)?;
     Ok(html(
         StatusCode::OK,
-        &receipt_page(Frame::of("Activity", &visitor), &receipt),
+        &receipt_page(Frame::new("Activity", &visitor), &receipt),
     ))
 }
 
 fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
     let (detail, price) = (&receipt.detail, &receipt.price);
     let usage = &detail.usage;
-    let priced = pricing::lines(usage, price);
+    let priced = pricing::cost_lines(usage, price);
     let terms = priced.iter().filter(|line| line.count > 0);
     let is_plain = terms
         .clone()
         .all(|line| line.unit == Unit::Tokens && line.factor == Factor::ONE);
     let terms: Vec<_> = terms
-        .map(|line| format!("{} × {}", grouped(line.count), line.price))
+        .map(|line| format!("{} × {}", group_digits(line.count), line.price))
         .collect();
     let lines = priced
         .into_iter()
         .filter(|line| {
             line.count > 0 || line.pass.is_none() && matches!(line.class, "input" | "output")
         })
-        .map(|line| Line {
+        .map(|line| ReceiptRow {
             class: line.class,
             pass: line.pass,
-            count: grouped(line.count),
+            count: group_digits(line.count),
             price: line.price.to_string(),
             per_thousand: line.unit == Unit::Uses,
             credits: line.credits(),
         })
         .collect();
-    let saved = receipt.saved();
+    let saved = receipt.cache_savings();
     ReceiptPage {
         row: row(receipt),
-        why: why(detail.outcome, detail.estimated),
+        why: explain_cost(detail.outcome, detail.estimated),
         lines,
         formula: (is_plain && !terms.is_empty()).then(|| terms.join(" + ")),
         exact: pricing::exact_cost(usage, price),
@@ -115,15 +115,15 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         implausible: detail.implausible,
         has_passes: !usage.compactions.is_empty(),
         saved: saved.is_positive().then(|| saved.to_string()),
-        took: detail.took_ms.map(took),
-        first_token: detail.first_token_ms.map(took),
+        took: detail.took_ms.map(format_elapsed),
+        first_token: detail.first_token_ms.map(format_elapsed),
         conversation: detail.conversation.clone(),
         vendor: detail.vendor.clone(),
         price_version: price.version.clone(),
         above_input_tokens: price
-            .span_of(usage.without_passes().input_total())
+            .band_for(usage.without_passes().input_total())
             .above_input_tokens
-            .map(grouped),
+            .map(group_digits),
         factors: factors(usage, price),
         balance_after: receipt.balance_after.to_string(),
         writeoff: receipt
@@ -134,7 +134,7 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
     }
 }
 
-fn factors(usage: &Usage, price: &Price) -> Vec<(&'static str, String, String)> {
+fn factors(usage: &Usage, price: &PriceList) -> Vec<(&'static str, String, String)> {
     let words = [usage.service_tier, usage.inference_geo, usage.speed];
     let names = ["Service tier", "Region", "Speed"];
     let billed = price.features.factors().into_iter().zip(words).zip(names);
@@ -142,14 +142,14 @@ fn factors(usage: &Usage, price: &Price) -> Vec<(&'static str, String, String)> 
         Some((
             name,
             word?.to_string(),
-            factor_of(factors, word).to_string(),
+            factor_for(factors, word).to_string(),
         ))
     });
     billed.collect()
 }
 
 /// Formats a duration as `840 ms` or `12.3 s`.
-fn took(ms: u64) -> String {
+fn format_elapsed(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
         ms => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
@@ -157,38 +157,38 @@ fn took(ms: u64) -> String {
 }
 
 /// Explains in plain words why a response cost what it cost.
-fn why(outcome: Outcome, estimated: bool) -> &'static str {
+fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
     match (outcome, estimated) {
-        (Outcome::Completed, false) => {
+        (RequestOutcome::Completed, false) => {
             "The answer was finished, and is billed by the vendor's own count."
         }
-        (Outcome::Completed, true) => {
+        (RequestOutcome::Completed, true) => {
             "The answer was finished, but the vendor reported no usage: it is estimated, from the content of the request and \
              the length of the answer, and is never more than was held."
         }
-        (Outcome::ClientLeft, false) => {
+        (RequestOutcome::ClientLeft, false) => {
             "The client left before the answer ended. The vendor was read on to learn its count; what it had generated is \
              billed."
         }
-        (Outcome::ClientLeft, true) => {
+        (RequestOutcome::ClientLeft, true) => {
             "The client left before the answer ended, and the vendor did not report its usage in time. What was generated \
              until then is billed: it is estimated, from the content of the request and the length of the answer, and is \
              never more than was held."
         }
-        (Outcome::GatewayEnded, _) => {
+        (RequestOutcome::GatewayEnded, _) => {
             "The gateway ended the answer at one of its limits: time, size, a client that reads too slowly, or the end of \
              what was held. What was generated until then is billed."
         }
-        (Outcome::RefusedFree, _) => {
+        (RequestOutcome::RefusedFree, _) => {
             "The model refused before it wrote anything, which the vendor does not charge for."
         }
-        (Outcome::VendorError, _) => {
+        (RequestOutcome::VendorError, _) => {
             "The vendor failed, or refused the request: nothing is billed, and what was held was given back."
         }
-        (Outcome::VendorCut, _) => {
+        (RequestOutcome::VendorCut, _) => {
             "The vendor broke the answer off: nothing is billed, and what was held was given back."
         }
-        (Outcome::Interrupted, _) => {
+        (RequestOutcome::Interrupted, _) => {
             "The gateway was interrupted while the request ran: nothing is billed, and what was held was given back."
         }
     }
@@ -197,20 +197,20 @@ fn why(outcome: Outcome, estimated: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Price;
+    use crate::catalog::PriceList;
     use crate::money::Micro;
     use crate::protocol::Protocol;
-    use crate::store::ledger::Detail;
+    use crate::store::ledger::EndingDetail;
     use crate::usage::Usage;
 
-    fn left(usage: Usage, price: Price) -> Receipt {
-        let detail = Detail {
+    fn left(usage: Usage, price: PriceList) -> Receipt {
+        let detail = EndingDetail {
             key_id: "key_1".into(),
             key_shown: "gw-sk-Ab12…wxyz".into(),
             model: "<script>alert(1)</script>".into(),
             surface: Protocol::Messages,
             vendor: "alpha".into(),
-            outcome: Outcome::ClientLeft,
+            outcome: RequestOutcome::ClientLeft,
             usage,
             price_version: price.version.clone(),
             estimated: true,
@@ -233,8 +233,9 @@ mod tests {
 
     #[test]
     fn a_receipt_shows_every_class_and_escapes_what_it_is_given() {
-        let price =
-            Price::new([500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
+        let price = PriceList::new(
+            [500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)),
+        );
         let usage = Usage {
             input: 3,
             cache_read: 1_234,
@@ -244,7 +245,7 @@ mod tests {
         };
         let receipt = left(usage, price);
         // 1234 tokens at 500 instead of 50.
-        assert_eq!(receipt.saved(), Micro::new(555_300));
+        assert_eq!(receipt.cache_savings(), Micro::new(555_300));
         let text = receipt_page(Frame::public("Activity"), &receipt)
             .render()
             .unwrap();
@@ -282,8 +283,9 @@ mod tests {
 
     #[test]
     fn a_receipt_has_the_lines_of_each_compaction_and_says_what_was_capped() {
-        let price = Price::new([5, 1, 6, 10, 25].map(|credits| Micro::new(credits * 1_000_000)));
-        let pass = crate::usage::Pass {
+        let price =
+            PriceList::new([5, 1, 6, 10, 25].map(|credits| Micro::new(credits * 1_000_000)));
+        let pass = crate::usage::CompactionPass {
             input: 60_385,
             output: 592,
             ..Default::default()
@@ -318,7 +320,7 @@ mod tests {
         assert!(!text(&receipt).contains("Implausible usage, capped"));
         receipt.detail.implausible = true;
         assert!(text(&receipt).contains("Implausible usage, capped"));
-        let json = crate::billing::shown::receipt(&receipt);
+        let json = crate::billing::json::receipt(&receipt);
         assert_eq!(json["implausible"], "implausible usage, capped");
         let lines: Vec<_> = json["lines"]
             .as_array()
@@ -339,14 +341,15 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_no_cheaper_saves_nothing() {
-        let dear =
-            Price::new([50, 500, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
+        let dear = PriceList::new(
+            [50, 500, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)),
+        );
         let usage = Usage {
             input: 3,
             cache_read: 1_234,
             ..Usage::default()
         };
-        assert_eq!(left(usage, dear.clone()).saved(), Micro::ZERO);
+        assert_eq!(left(usage, dear.clone()).cache_savings(), Micro::ZERO);
         assert_eq!(
             left(
                 Usage {
@@ -355,26 +358,33 @@ mod tests {
                 },
                 dear
             )
-            .saved(),
+            .cache_savings(),
             Micro::ZERO
         );
     }
 
     #[test]
     fn every_outcome_is_explained_and_what_is_free_is_called_free() {
-        for outcome in Outcome::ALL {
+        for outcome in RequestOutcome::ALL {
             let free = matches!(
                 outcome,
-                Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted
+                RequestOutcome::VendorError
+                    | RequestOutcome::VendorCut
+                    | RequestOutcome::Interrupted
             );
             assert_eq!(
-                why(outcome, false).contains("nothing is billed"),
+                explain_cost(outcome, false).contains("nothing is billed"),
                 free,
                 "{outcome:?}"
             );
         }
         assert_eq!(
-            [took(0), took(999), took(1_000), took(61_980)],
+            [
+                format_elapsed(0),
+                format_elapsed(999),
+                format_elapsed(1_000),
+                format_elapsed(61_980)
+            ],
             ["0 ms", "999 ms", "1.0 s", "61.9 s"]
         );
     }

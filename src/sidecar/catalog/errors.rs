@@ -5,7 +5,7 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 
 /// A row of the table.
-pub struct Row {
+pub struct ErrorRow {
     /// Status, by surface if they differ: `503, messages 529`.
     pub status: String,
     pub code: &'static str,
@@ -16,7 +16,7 @@ pub struct Row {
 /// For failures without a code, which only the form of the error type distinguishes.
 const NO_CODE: &str = "none";
 
-const ROWS: &[(Kind, &str, &str, &str)] = &[
+const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
     (
         Kind::InvalidRequest,
         NO_CODE,
@@ -169,9 +169,9 @@ const ROWS: &[(Kind, &str, &str, &str)] = &[
     ),
 ];
 
-pub fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<ErrorRow> {
     let row = |(kind, code, when, action): &(Kind, &'static str, &'static str, &'static str)| {
-        let failure = Failure::of(*kind);
+        let failure = Failure::from_kind(*kind);
         let (chat, messages) = (
             failure.status(Protocol::Chat),
             failure.status(Protocol::Messages),
@@ -181,14 +181,14 @@ pub fn rows() -> Vec<Row> {
         } else {
             format!("{chat}, messages {messages}")
         };
-        Row {
+        ErrorRow {
             status,
             code,
             when,
             action,
         }
     };
-    ROWS.iter().map(row).collect()
+    ERROR_TABLE.iter().map(row).collect()
 }
 
 #[cfg(test)]
@@ -197,8 +197,10 @@ mod tests {
 
     #[test]
     fn every_code_is_the_one_that_is_sent() {
-        for (kind, code, ..) in ROWS {
-            let body = Failure::of(*kind).render(Protocol::Chat, "req_1").body;
+        for (kind, code, ..) in ERROR_TABLE {
+            let body = Failure::from_kind(*kind)
+                .render(Protocol::Chat, "req_1")
+                .body;
             let error: serde_json::Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(
                 error["error"]["code"].as_str().unwrap_or(NO_CODE),

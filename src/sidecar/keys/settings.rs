@@ -3,18 +3,18 @@
 //!
 //! Must not decide what a setting does.
 
-use super::super::App;
-use super::super::page::when;
+use super::super::SidecarState;
+use super::super::page::format_time;
 use super::super::session::SignedForm;
 use crate::account::KeySettings;
-use crate::billing::bounds::{Period, SpendLimit};
+use crate::billing::limits::{Period, SpendLimit};
 use crate::money::Micro;
 
 /// Prefix of a model id in the name of its checkbox.
-const MODEL: &str = "model:";
+const MODEL_FIELD_PREFIX: &str = "model:";
 
 /// Form value that leaves the expiry unchanged.
-const KEEP: &str = "keep";
+const KEEP_EXPIRY: &str = "keep";
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -30,7 +30,7 @@ const EXPIRIES: [(&str, &str); 6] = [
 
 /// The values typed into the form.
 #[derive(Default)]
-pub struct Typed {
+pub struct KeySettingsForm {
     expires_days: String,
     /// Current expiry, if there is one; the form then offers to keep it.
     expires_at_ms: Option<i64>,
@@ -39,21 +39,24 @@ pub struct Typed {
     models: Vec<String>,
 }
 
-impl Typed {
-    pub fn of(form: &SignedForm) -> Self {
+impl KeySettingsForm {
+    pub fn from_form(form: &SignedForm) -> Self {
         Self {
             expires_days: form.field("expires_days").to_owned(),
             expires_at_ms: None,
             credits: form.field("spend_credits").trim().to_owned(),
             period: form.field("spend_period").to_owned(),
-            models: form.ticked(MODEL),
+            models: form.checked_boxes(MODEL_FIELD_PREFIX),
         }
     }
 
-    pub fn from(settings: &KeySettings) -> Self {
+    pub fn from_settings(settings: &KeySettings) -> Self {
         let limit = settings.spend_limit;
         Self {
-            expires_days: settings.expires_at_ms.map_or("", |_| KEEP).to_owned(),
+            expires_days: settings
+                .expires_at_ms
+                .map_or("", |_| KEEP_EXPIRY)
+                .to_owned(),
             expires_at_ms: settings.expires_at_ms,
             credits: limit.map_or_else(String::new, |limit| limit.credits.to_string()),
             period: limit.map_or("", |limit| limit.period.name()).to_owned(),
@@ -62,7 +65,7 @@ impl Typed {
     }
 
     pub fn keeps_expiry(&self) -> bool {
-        self.expires_days == KEEP
+        self.expires_days == KEEP_EXPIRY
     }
 
     /// Parses the form. `bound_to`: models of the current key, which may no longer be in the
@@ -70,14 +73,14 @@ impl Typed {
     ///
     /// # Errors
     /// Returns what is wrong, as a text for the user.
-    pub fn settings(
+    pub fn parse(
         &self,
-        app: &App,
+        app: &SidecarState,
         bound_to: &[String],
         now_ms: i64,
     ) -> Result<KeySettings, String> {
         let expires_at_ms = match self.expires_days.as_str() {
-            "" | KEEP => None,
+            "" | KEEP_EXPIRY => None,
             days => {
                 let is_offered = EXPIRIES.iter().any(|(offered, _)| *offered == days);
                 let days = days
@@ -121,32 +124,32 @@ impl Typed {
 }
 
 /// An option of a select field.
-pub struct Choice {
+pub struct SelectOption {
     pub value: String,
     pub text: String,
     pub chosen: bool,
 }
 
 /// The options of the form, with the values typed.
-pub struct Choices {
-    pub expiries: Vec<Choice>,
+pub struct KeyFormOptions {
+    pub expiries: Vec<SelectOption>,
     pub credits: String,
-    pub periods: Vec<Choice>,
-    pub models: Vec<Choice>,
+    pub periods: Vec<SelectOption>,
+    pub models: Vec<SelectOption>,
     /// Some setting is in force, so the form section is initially open.
     pub is_set: bool,
 }
 
-impl Choices {
-    pub fn new(app: &App, typed: &Typed) -> Self {
-        let choice = |value: &str, text: String, chosen| Choice {
+impl KeyFormOptions {
+    pub fn new(app: &SidecarState, typed: &KeySettingsForm) -> Self {
+        let choice = |value: &str, text: String, chosen| SelectOption {
             value: value.to_owned(),
             text,
             chosen,
         };
         let kept = typed
             .expires_at_ms
-            .map(|at_ms| choice(KEEP, when(at_ms), typed.keeps_expiry()));
+            .map(|at_ms| choice(KEEP_EXPIRY, format_time(at_ms), typed.keeps_expiry()));
         let offered = EXPIRIES
             .iter()
             .map(|(days, text)| choice(days, (*text).to_owned(), *days == typed.expires_days));
@@ -192,10 +195,10 @@ impl Choices {
 }
 
 /// Describes the settings of a key, with its spend in the period of its limit.
-pub fn in_words(settings: &KeySettings, spent: Option<Micro>) -> Vec<String> {
+pub fn describe_settings(settings: &KeySettings, spent: Option<Micro>) -> Vec<String> {
     let expires = settings
         .expires_at_ms
-        .map(|at_ms| format!("until {}", when(at_ms)));
+        .map(|at_ms| format!("until {}", format_time(at_ms)));
     let limit = settings.spend_limit.map(|SpendLimit { credits, period }| {
         let per = if period == Period::Total {
             "in total".to_owned()

@@ -4,21 +4,23 @@
 //! Postings and suspension require the administrator's password once in ten minutes. The ledger
 //! decides what is allowed.
 
-use super::super::App;
-use super::super::account::{Unconfirmed, confirm_again};
-use super::super::live::Reading;
-use super::super::page::{Frame, html, when};
-use super::super::problem::Problem;
-use super::super::role::{Operator, OperatorForm, may_act};
-use super::super::session::{CallerAddress, Visitor, blocking};
-use super::Row;
-use crate::account::{Account, By, Closed, Status};
+use super::super::SidecarState;
+use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::error::PageError;
+use super::super::live::SpendingSnapshot;
+use super::super::page::{Frame, format_time, html};
+use super::super::session::{ClientIp, CurrentUser, run_blocking};
+use super::AccountListRow;
+use crate::account::{Account, AccountStatus, Actor, CloseAccountOutcome};
 use crate::admin::document;
-use crate::billing::correct::{REASON_CHARS_MAX, REFERENCE_CHARS_MAX, is_reason, is_reference};
+use crate::billing::corrections::{
+    MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
+};
 use crate::clock::now_ms;
 use crate::money::Micro;
 use crate::store::StoreError;
-use crate::store::ledger::{Change, ChangeKind, Posted};
+use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -26,9 +28,9 @@ use axum::response::{IntoResponse, Redirect, Response};
 use std::sync::Arc;
 
 /// Maximum number of entries shown.
-const ENTRIES: u32 = 20;
+const MAX_ENTRY_ROWS: u32 = 20;
 
-struct KeyRow {
+struct AccountKeyRow {
     id: String,
     name: String,
     shown: String,
@@ -36,7 +38,7 @@ struct KeyRow {
     created: String,
 }
 
-struct EntryRow {
+struct AccountEntryRow {
     at: String,
     kind: String,
     reference: String,
@@ -48,11 +50,11 @@ struct EntryRow {
 
 #[derive(Template)]
 #[template(path = "operator_account.html")]
-struct AccountPage {
+struct OperatorAccountPage {
     frame: Frame,
     here: &'static str,
     csrf: String,
-    account: Row,
+    account: AccountListRow,
     /// The user is an administrator and may make changes.
     acts: bool,
     is_active: bool,
@@ -61,8 +63,8 @@ struct AccountPage {
     held: String,
     available: String,
     trial: String,
-    keys: Vec<KeyRow>,
-    entries: Vec<EntryRow>,
+    keys: Vec<AccountKeyRow>,
+    entries: Vec<AccountEntryRow>,
     /// A posting requires the password again.
     asks_password: bool,
     done: Option<String>,
@@ -70,35 +72,39 @@ struct AccountPage {
     /// Why suspending or resuming the account failed.
     door_fault: Option<&'static str>,
     /// Values of the submitted form, so that the user need not type them again.
-    sent: Sent,
+    sent: PostingForm,
     reference_max: usize,
     reason_max: usize,
 }
 
 #[derive(Default, Clone)]
-struct Sent {
+struct PostingForm {
     kind: String,
     credits: String,
     reference: String,
     reason: String,
 }
 
-fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, Problem> {
+fn page(
+    app: &SidecarState,
+    visitor: &CurrentUser,
+    account: Account,
+) -> Result<OperatorAccountPage, PageError> {
     let now_ms = now_ms();
-    let shown = Reading::of(&app.billing, &account.id, now_ms)?
-        .shown(&app.billing.balance(&account.id, now_ms)?, now_ms);
+    let shown = SpendingSnapshot::load(&app.billing, &account.id, now_ms)?
+        .to_view(&app.billing.balance(&account.id, now_ms)?, now_ms);
     let keys = app
         .accounts
         .keys(&account.id)?
         .into_iter()
-        .map(|key| KeyRow {
+        .map(|key| AccountKeyRow {
             status: key.status.name(),
-            created: when(key.created_at_ms),
+            created: format_time(key.created_at_ms),
             id: key.id,
             name: key.name,
             shown: key.shown,
         });
-    let entries = app.billing.entries(&account.id, None, ENTRIES)?;
+    let entries = app.billing.entries(&account.id, None, MAX_ENTRY_ROWS)?;
     let entries = entries.iter().map(|entry| {
         let told = document::entry(entry)?;
         let word = |name: &str| {
@@ -111,8 +117,8 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
             word("reason"),
             word("actor").map(|actor| format!("by {actor}")),
         ];
-        Ok(EntryRow {
-            at: when(entry.at_ms),
+        Ok(AccountEntryRow {
+            at: format_time(entry.at_ms),
             kind: entry.kind.clone(),
             reference: entry.reference.clone(),
             change: entry.change().to_string(),
@@ -120,13 +126,13 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
             told: words.into_iter().flatten().collect::<Vec<_>>().join(" · "),
         })
     });
-    Ok(AccountPage {
-        frame: Frame::of("Operator", visitor),
+    Ok(OperatorAccountPage {
+        frame: Frame::new("Operator", visitor),
         here: "accounts",
         csrf: visitor.csrf.clone(),
-        acts: may_act(&visitor.account),
-        is_active: account.status == Status::Active,
-        is_deleted: account.status == Status::Deleted,
+        acts: may_administer(&visitor.account),
+        is_active: account.status == AccountStatus::Active,
+        is_deleted: account.status == AccountStatus::Deleted,
         balance: shown.balance,
         held: shown.held,
         available: shown.available,
@@ -137,51 +143,51 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
         done: None,
         fault: None,
         door_fault: None,
-        sent: Sent::default(),
-        reference_max: REFERENCE_CHARS_MAX,
-        reason_max: REASON_CHARS_MAX,
+        sent: PostingForm::default(),
+        reference_max: MAX_REFERENCE_CHARS,
+        reason_max: MAX_REASON_CHARS,
         account: account.into(),
     })
 }
 
 /// Finds an account by its id only: an e-mail must not be in a URL.
-fn find(app: &App, id: &str) -> Result<Account, Problem> {
+fn find(app: &SidecarState, id: &str) -> Result<Account, PageError> {
     app.accounts
         .find(id)?
         .filter(|account| account.id == id)
-        .ok_or(Problem::NotFound)
+        .ok_or(PageError::NotFound)
 }
 
 pub async fn show(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Operator(visitor): Operator,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let account = find(&app, &id)?;
     Ok(html(StatusCode::OK, &page(&app, &visitor, account)?))
 }
 
 /// A posting from a well-formed form.
-struct Order {
-    kind: Kind,
+struct PostingOrder {
+    kind: PostingKind,
     amount: Micro,
     reference: String,
     reason: String,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum PostingKind {
     Grant,
     TopUp,
     Adjust,
 }
 
-impl Order {
-    fn read(sent: &Sent) -> Result<Self, String> {
+impl PostingOrder {
+    fn parse(sent: &PostingForm) -> Result<Self, String> {
         let kind = match sent.kind.as_str() {
-            "grant" => Kind::Grant,
-            "topup" => Kind::TopUp,
-            "adjustment" => Kind::Adjust,
+            "grant" => PostingKind::Grant,
+            "topup" => PostingKind::TopUp,
+            "adjustment" => PostingKind::Adjust,
             _ => return Err("Choose what is to be posted.".into()),
         };
         let amount = sent
@@ -189,17 +195,17 @@ impl Order {
             .trim()
             .parse::<Micro>()
             .map_err(|error| format!("Credits: {error}."))?;
-        if !is_reference(&sent.reference) {
+        if !is_valid_reference(&sent.reference) {
             return Err(format!(
-                "A reference has 1 to {REFERENCE_CHARS_MAX} characters."
+                "A reference has 1 to {MAX_REFERENCE_CHARS} characters."
             ));
         }
         match kind {
-            Kind::Adjust if !is_reason(&sent.reason) => Err(format!(
-                "An adjustment needs a reason, of at most {REASON_CHARS_MAX} characters."
+            PostingKind::Adjust if !is_valid_reason(&sent.reason) => Err(format!(
+                "An adjustment needs a reason, of at most {MAX_REASON_CHARS} characters."
             )),
-            Kind::Adjust if amount == Micro::ZERO => Err("Credits must not be 0.".into()),
-            Kind::Grant | Kind::TopUp if !amount.is_positive() => {
+            PostingKind::Adjust if amount == Micro::ZERO => Err("Credits must not be 0.".into()),
+            PostingKind::Grant | PostingKind::TopUp if !amount.is_positive() => {
                 Err("Credits must be above 0.".into())
             }
             _ => Ok(Self {
@@ -211,16 +217,21 @@ impl Order {
         }
     }
 
-    fn post(&self, app: &App, account: &str, by: &By) -> Result<Posted, StoreError> {
+    fn post(
+        &self,
+        app: &SidecarState,
+        account: &str,
+        by: &Actor,
+    ) -> Result<PostingResult, StoreError> {
         let kind = match self.kind {
-            Kind::Grant => ChangeKind::Grant,
-            Kind::TopUp => ChangeKind::TopUp,
-            Kind::Adjust => ChangeKind::Adjust {
+            PostingKind::Grant => BalanceChangeKind::Grant,
+            PostingKind::TopUp => BalanceChangeKind::TopUp,
+            PostingKind::Adjust => BalanceChangeKind::Adjust {
                 reason: &self.reason,
             },
         };
         let (now_ms, reference, amount) = (now_ms(), self.reference.as_str(), self.amount);
-        let change = Change {
+        let change = BalanceChange {
             kind,
             reference,
             account,
@@ -229,47 +240,49 @@ impl Order {
             at_ms: now_ms,
         };
         app.accounts
-            .acting(by, now_ms)
-            .change(&change, || app.billing.change(&change))
+            .with_actor(by, now_ms)
+            .record_then_post(&change, || app.billing.post_change(&change))
     }
 }
 
 pub async fn post(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    CallerAddress(address): CallerAddress,
+    ClientIp(address): ClientIp,
     OperatorForm { form, by }: OperatorForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let account = find(&app, &id)?;
     let [kind, credits, reference, reason] =
         ["kind", "credits", "ref", "reason"].map(|name| form.field(name).to_owned());
-    let sent = Sent {
+    let sent = PostingForm {
         kind,
         credits,
         reference,
         reason,
     };
-    let answer = |status, fault: String, sent: Sent, visitor: &Visitor| {
-        let page = AccountPage {
+    let answer = |status, fault: String, sent: PostingForm, visitor: &CurrentUser| {
+        let page = OperatorAccountPage {
             fault: Some(fault),
             sent,
             ..page(&app, visitor, account.clone())?
         };
         Ok(html(status, &page))
     };
-    let order = match Order::read(&sent) {
+    let order = match PostingOrder::parse(&sent) {
         Ok(order) => order,
         Err(fault) => return answer(StatusCode::UNPROCESSABLE_ENTITY, fault, sent, &form.visitor),
     };
-    if let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await? {
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password_unless_recent(&app, &form, address).await?
+    {
         return answer(status, fault.to_owned(), sent, &form.visitor);
     }
     let (work, to) = (Arc::clone(&app), id.clone());
-    let visitor = Visitor {
+    let visitor = CurrentUser {
         confirmed: true,
         ..form.visitor
     };
-    match blocking(move || order.post(&work, &to, &by)).await? {
+    match run_blocking(move || order.post(&work, &to, &by)).await? {
         Ok(posted) => {
             let done = if posted.is_new {
                 format!(
@@ -282,7 +295,7 @@ pub async fn post(
                     posted.balance
                 )
             };
-            let page = AccountPage {
+            let page = OperatorAccountPage {
                 done: Some(done),
                 ..page(&app, &visitor, account)?
             };
@@ -308,38 +321,40 @@ pub async fn post(
 }
 
 pub async fn suspend(
-    app: State<Arc<App>>,
+    app: State<Arc<SidecarState>>,
     id: Path<String>,
-    from: CallerAddress,
+    from: ClientIp,
     form: OperatorForm,
-) -> Result<Response, Problem> {
-    set_status(app, id, from, form, Status::Suspended).await
+) -> Result<Response, PageError> {
+    set_status(app, id, from, form, AccountStatus::Suspended).await
 }
 
 pub async fn resume(
-    app: State<Arc<App>>,
+    app: State<Arc<SidecarState>>,
     id: Path<String>,
-    from: CallerAddress,
+    from: ClientIp,
     form: OperatorForm,
-) -> Result<Response, Problem> {
-    set_status(app, id, from, form, Status::Active).await
+) -> Result<Response, PageError> {
+    set_status(app, id, from, form, AccountStatus::Active).await
 }
 
 async fn set_status(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    CallerAddress(address): CallerAddress,
+    ClientIp(address): ClientIp,
     OperatorForm { form, by }: OperatorForm,
-    status: Status,
-) -> Result<Response, Problem> {
+    status: AccountStatus,
+) -> Result<Response, PageError> {
     let found = find(&app, &id)?;
-    if status == Status::Suspended && found.id == by.actor {
-        return Err(Problem::OwnDoor);
+    if status == AccountStatus::Suspended && found.id == by.actor {
+        return Err(PageError::OwnDoor);
     }
-    if let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await? {
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password_unless_recent(&app, &form, address).await?
+    {
         return Ok(html(
             status,
-            &AccountPage {
+            &OperatorAccountPage {
                 door_fault: Some(fault),
                 ..page(&app, &form.visitor, found)?
             },
@@ -347,16 +362,16 @@ async fn set_status(
     }
     let account = found.id;
     let (accounts, of) = (app.accounts.clone(), account.clone());
-    match blocking(move || {
+    match run_blocking(move || {
         accounts
-            .acting(&by, now_ms())
-            .set_status_from_afar(&of, status)
+            .with_actor(&by, now_ms())
+            .set_status_remotely(&of, status)
     })
     .await??
     {
-        Closed::Done => {}
-        Closed::NoAccount => return Err(Problem::NotFound),
-        Closed::LastAdministrator => return Err(Problem::OwnDoor),
+        CloseAccountOutcome::Done => {}
+        CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
+        CloseAccountOutcome::LastAdministrator => return Err(PageError::OwnDoor),
     }
     Ok(Redirect::to(&format!("/dashboard/operator/accounts/{account}")).into_response())
 }

@@ -1,11 +1,11 @@
 //! Invitations: creates codes, which are shown once, and lists the state of existing ones.
 
-use super::super::App;
-use super::super::page::{Frame, html, when};
-use super::super::problem::Problem;
-use super::super::role::{Operator, OperatorForm, may_act};
-use super::super::session::{Visitor, blocking};
-use crate::account::{AccountError, INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
+use super::super::SidecarState;
+use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::error::PageError;
+use super::super::page::{Frame, format_time, html};
+use super::super::session::{CurrentUser, run_blocking};
+use crate::account::{AccountError, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
 use crate::clock::now_ms;
 use crate::config::SignupMode;
 use askama::Template;
@@ -19,15 +19,15 @@ use std::sync::Arc;
 const DAY_MS: i64 = 86_400_000;
 
 /// Invitations per page.
-const ROWS: u32 = 50;
+const ROWS_PER_PAGE: u32 = 50;
 
 #[derive(Deserialize)]
-pub struct Asked {
+pub struct InviteListQuery {
     /// Id of the last invitation on the previous page.
     before: Option<String>,
 }
 
-struct Row {
+struct InviteListRow {
     id: String,
     created: String,
     expires: String,
@@ -46,7 +46,7 @@ struct InvitesPage {
     acts: bool,
     /// Sign-up requires a code.
     in_force: bool,
-    rows: Vec<Row>,
+    rows: Vec<InviteListRow>,
     older: Option<String>,
     first: bool,
     codes: Vec<String>,
@@ -55,13 +55,13 @@ struct InvitesPage {
     days_max: i64,
 }
 
-fn row(invite: Invite, now_ms: i64) -> Row {
+fn row(invite: Invite, now_ms: i64) -> InviteListRow {
     let state = invite.state(now_ms);
-    Row {
+    InviteListRow {
         is_open: state == InviteState::Open,
         id: invite.id,
-        created: when(invite.created_at_ms),
-        expires: when(invite.expires_at_ms),
+        created: format_time(invite.created_at_ms),
+        expires: format_time(invite.expires_at_ms),
         by: invite.created_by,
         state: invite.used_by.map_or_else(
             || state.name().to_owned(),
@@ -70,10 +70,14 @@ fn row(invite: Invite, now_ms: i64) -> Row {
     }
 }
 
-fn page(app: &App, visitor: &Visitor, before: Option<&str>) -> Result<InvitesPage, Problem> {
+fn page(
+    app: &SidecarState,
+    visitor: &CurrentUser,
+    before: Option<&str>,
+) -> Result<InvitesPage, PageError> {
     let now_ms = now_ms();
-    let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
-    let invites = app.accounts.invites(before, ROWS + 1)?;
+    let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
+    let invites = app.accounts.invites(before, ROWS_PER_PAGE + 1)?;
     let is_last = invites.len() <= page_rows;
     let rows: Vec<_> = invites
         .into_iter()
@@ -81,27 +85,27 @@ fn page(app: &App, visitor: &Visitor, before: Option<&str>) -> Result<InvitesPag
         .map(|invite| row(invite, now_ms))
         .collect();
     Ok(InvitesPage {
-        frame: Frame::of("Operator", visitor),
+        frame: Frame::new("Operator", visitor),
         here: "invites",
         csrf: visitor.csrf.clone(),
-        acts: may_act(&visitor.account),
+        acts: may_administer(&visitor.account),
         in_force: app.settings.load().signup.mode == SignupMode::Invite,
         older: rows.last().filter(|_| !is_last).map(|last| last.id.clone()),
         rows,
         first: before.is_none(),
         codes: Vec::new(),
         fault: None,
-        at_once_max: INVITES_AT_ONCE_MAX,
-        days_max: INVITE_MS_MAX / DAY_MS,
+        at_once_max: MAX_INVITES_PER_BATCH,
+        days_max: MAX_INVITE_MS / DAY_MS,
     })
 }
 
 pub async fn show(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Operator(visitor): Operator,
-    asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let Query(Asked { before }) = asked.map_err(|_| Problem::NotFound)?;
+    asked: Result<Query<InviteListQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(InviteListQuery { before }) = asked.map_err(|_| PageError::NotFound)?;
     Ok(html(
         StatusCode::OK,
         &page(&app, &visitor, before.as_deref())?,
@@ -110,17 +114,17 @@ pub async fn show(
 
 /// Responds with the page itself instead of a redirect: the codes cannot be read again later.
 pub async fn create(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     OperatorForm { form, by }: OperatorForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     // A value that is not a number becomes 0, which is out of range.
     let count = form.field("count").trim().parse().unwrap_or(0);
     let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
     let accounts = app.accounts.clone();
-    let made = blocking(move || {
+    let made = run_blocking(move || {
         accounts
-            .acting(&by, now_ms())
-            .invite(count, days.saturating_mul(DAY_MS))
+            .with_actor(&by, now_ms())
+            .create_invites(count, days.saturating_mul(DAY_MS))
     })
     .await?;
     let (status, codes, fault) = match made {
@@ -144,16 +148,17 @@ pub async fn create(
     ))
 }
 
-pub async fn withdraw(
-    State(app): State<Arc<App>>,
+pub async fn revoke(
+    State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     OperatorForm { by, .. }: OperatorForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let accounts = app.accounts.clone();
-    let is_done = blocking(move || accounts.acting(&by, now_ms()).withdraw_invite(&id)).await??;
+    let is_done =
+        run_blocking(move || accounts.with_actor(&by, now_ms()).revoke_invite(&id)).await??;
     if is_done {
         Ok(Redirect::to("/dashboard/operator/invites").into_response())
     } else {
-        Err(Problem::NotFound)
+        Err(PageError::NotFound)
     }
 }

@@ -1,10 +1,10 @@
 //! The audit log as a page: the administrators' actions, newest first.
 
-use super::super::App;
-use super::super::page::{Frame, html, when};
-use super::super::problem::Problem;
-use super::super::role::Operator;
-use super::super::session::blocking;
+use super::super::SidecarState;
+use super::super::authz::Operator;
+use super::super::error::PageError;
+use super::super::page::{Frame, format_time, html};
+use super::super::session::run_blocking;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -14,14 +14,14 @@ use serde::Deserialize;
 use std::sync::Arc;
 
 /// Lines per page.
-const ROWS: u32 = 50;
+const ROWS_PER_PAGE: u32 = 50;
 
 #[derive(Deserialize)]
-pub struct Page {
+pub struct AuditLogQuery {
     before: Option<i64>,
 }
 
-struct Row {
+struct AuditLogRow {
     seq: i64,
     at: String,
     actor: String,
@@ -34,27 +34,27 @@ struct Row {
 
 #[derive(Template)]
 #[template(path = "operator_log.html")]
-struct LogPage {
+struct AuditLogPage {
     frame: Frame,
     here: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<AuditLogRow>,
     older: Option<i64>,
     first: bool,
 }
 
 pub async fn show(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Operator(visitor): Operator,
-    page: Result<Query<Page>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let Query(Page { before }) = page.map_err(|_| Problem::NotFound)?;
+    page: Result<Query<AuditLogQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(AuditLogQuery { before }) = page.map_err(|_| PageError::NotFound)?;
     let accounts = app.accounts.clone();
-    let lines = blocking(move || accounts.audit(before, ROWS)).await??;
-    let full = lines.len() >= usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let lines = run_blocking(move || accounts.audit_log(before, ROWS_PER_PAGE)).await??;
+    let full = lines.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let older = lines.last().filter(|_| full).map(|last| last.seq);
-    let rows = lines.into_iter().map(|line| Row {
+    let rows = lines.into_iter().map(|line| AuditLogRow {
         seq: line.seq,
-        at: when(line.at_ms),
+        at: format_time(line.at_ms),
         actor: line.actor,
         address: line.address,
         act: line.act,
@@ -62,8 +62,8 @@ pub async fn show(
         before: line.before,
         after: line.after,
     });
-    let page = LogPage {
-        frame: Frame::of("Operator", &visitor),
+    let page = AuditLogPage {
+        frame: Frame::new("Operator", &visitor),
         here: "log",
         rows: rows.collect(),
         older,

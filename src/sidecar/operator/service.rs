@@ -1,13 +1,13 @@
 //! The state of the gateway: models and prices in force, endpoints and their health, holds, and the
 //! last ledger audit. An audit runs on demand, never on a thread that serves requests.
 
-use super::super::App;
-use super::super::page::{Frame, grouped, html, when};
-use super::super::problem::Problem;
-use super::super::role::{Operator, OperatorForm, may_act};
-use super::super::session::blocking;
-use crate::billing::{Receipt, Verdict};
-use crate::catalog::Endpoint;
+use super::super::SidecarState;
+use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::error::PageError;
+use super::super::page::{Frame, format_time, group_digits, html};
+use super::super::session::run_blocking;
+use crate::billing::{LedgerAuditReport, Receipt};
+use crate::catalog::VendorEndpoint;
 use crate::clock::now_ms;
 use crate::upstreams::EndpointState;
 use askama::Template;
@@ -20,25 +20,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Maximum number of findings shown.
-const FINDINGS: usize = 20;
+const MAX_FINDINGS: usize = 20;
 
 /// Maximum number of debits with implausible usage shown.
 const MAX_IMPLAUSIBLE_ROWS: u32 = 20;
 
 /// The last ledger audit, and whether one is running.
 #[derive(Default)]
-pub struct Audits {
-    state: Mutex<AuditState>,
+pub struct LedgerAuditRunner {
+    state: Mutex<LedgerAuditState>,
 }
 
 #[derive(Default, Clone)]
-struct AuditState {
+struct LedgerAuditState {
     running_since_ms: Option<i64>,
-    last: Option<LastAudit>,
+    last: Option<LedgerAuditResult>,
 }
 
 #[derive(Clone)]
-struct LastAudit {
+struct LedgerAuditResult {
     at: String,
     seconds: i64,
     outcome: String,
@@ -46,8 +46,8 @@ struct LastAudit {
     findings: Vec<String>,
 }
 
-impl Audits {
-    fn look(&self) -> AuditState {
+impl LedgerAuditRunner {
+    fn snapshot(&self) -> LedgerAuditState {
         self.state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -55,7 +55,7 @@ impl Audits {
     }
 
     /// Marks an audit as started; false if one is already running.
-    fn begin(&self, now_ms: i64) -> bool {
+    fn try_start(&self, now_ms: i64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = state.running_since_ms.is_none();
         if is_free {
@@ -64,9 +64,9 @@ impl Audits {
         is_free
     }
 
-    fn end(&self, last: LastAudit) {
+    fn finish(&self, last: LedgerAuditResult) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = AuditState {
+        *state = LedgerAuditState {
             running_since_ms: None,
             last: Some(last),
         };
@@ -108,19 +108,19 @@ struct ImplausibleRow {
 impl ImplausibleRow {
     fn new((account, receipt): (String, Receipt)) -> Self {
         Self {
-            at: when(receipt.at_ms),
+            at: format_time(receipt.at_ms),
             request_id: receipt.request_id,
             account,
             vendor: receipt.detail.vendor,
             model: receipt.detail.model,
-            input: grouped(receipt.detail.usage.input_total()),
-            output: grouped(receipt.detail.usage.output_total()),
+            input: group_digits(receipt.detail.usage.input_total()),
+            output: group_digits(receipt.detail.usage.output_total()),
             credits: receipt.credits.to_string(),
         }
     }
 }
 
-struct HoldsShown {
+struct HoldsView {
     requests: u64,
     credits: String,
     oldest: Option<String>,
@@ -136,13 +136,13 @@ struct ServicePage {
     acts: bool,
     models: Vec<ModelRow>,
     endpoints: Vec<EndpointRow>,
-    holds: Option<HoldsShown>,
+    holds: Option<HoldsView>,
     implausible: Vec<ImplausibleRow>,
     running: Option<String>,
-    last: Option<LastAudit>,
+    last: Option<LedgerAuditResult>,
 }
 
-fn endpoint(vendor: &str, endpoint: &Endpoint, states: &[EndpointState]) -> EndpointRow {
+fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState]) -> EndpointRow {
     let label = endpoint.label();
     let state = states
         .iter()
@@ -156,12 +156,12 @@ fn endpoint(vendor: &str, endpoint: &Endpoint, states: &[EndpointState]) -> Endp
             Some(most) => format!("{} of {most}", state.in_flight),
             None => state.in_flight.to_string(),
         }),
-        health: state.map_or_else(|| "not known to this process".to_owned(), health),
+        health: state.map_or_else(|| "not known to this process".to_owned(), describe_health),
     }
 }
 
 /// Describes whether an endpoint receives requests, and if not, why.
-fn health(state: &EndpointState) -> String {
+fn describe_health(state: &EndpointState) -> String {
     let mut words = Vec::new();
     match state.breaker {
         "open" => words.push(format!(
@@ -185,9 +185,9 @@ fn health(state: &EndpointState) -> String {
 }
 
 pub async fn show(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     Operator(visitor): Operator,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let settings = app.settings.load_full();
     let models: Vec<_> = settings
         .catalog
@@ -237,33 +237,34 @@ pub async fn show(
             vendor
                 .endpoints
                 .iter()
-                .map(|one| endpoint(name, one, &states))
+                .map(|one| endpoint_row(name, one, &states))
         })
         .collect();
     let billing = app.billing.clone();
-    let holds = blocking(move || billing.open_holds())
+    let holds = run_blocking(move || billing.open_holds())
         .await??
-        .map(|open| HoldsShown {
+        .map(|open| HoldsView {
             requests: open.requests,
             credits: open.credits.to_string(),
-            oldest: open.oldest_at_ms.map(when),
+            oldest: open.oldest_at_ms.map(format_time),
         });
     let billing = app.billing.clone();
-    let implausible = blocking(move || billing.implausible(MAX_IMPLAUSIBLE_ROWS)).await??;
-    let AuditState {
+    let implausible =
+        run_blocking(move || billing.implausible_receipts(MAX_IMPLAUSIBLE_ROWS)).await??;
+    let LedgerAuditState {
         running_since_ms,
         last,
-    } = app.audits.look();
+    } = app.audits.snapshot();
     let page = ServicePage {
-        frame: Frame::of("Operator", &visitor),
+        frame: Frame::new("Operator", &visitor),
         here: "service",
         csrf: visitor.csrf.clone(),
-        acts: may_act(&visitor.account),
+        acts: may_administer(&visitor.account),
         models,
         endpoints,
         holds,
         implausible: implausible.into_iter().map(ImplausibleRow::new).collect(),
-        running: running_since_ms.map(when),
+        running: running_since_ms.map(format_time),
         last,
     };
     Ok(html(StatusCode::OK, &page))
@@ -271,23 +272,23 @@ pub async fn show(
 
 /// Starts an audit on a separate thread, unless one is running; the page shows when it is done.
 pub async fn verify(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<SidecarState>>,
     OperatorForm { by, .. }: OperatorForm,
-) -> Result<Response, Problem> {
+) -> Result<Response, PageError> {
     let began = now_ms();
-    if app.audits.begin(began) {
+    if app.audits.try_start(began) {
         let work = Arc::clone(&app);
         tokio::task::spawn_blocking(move || {
             if let Err(error) =
                 work.accounts
-                    .acting(&by, began)
-                    .tell("ledger.verify", "ledger", &json!({}))
+                    .with_actor(&by, began)
+                    .record("ledger.verify", "ledger", &json!({}))
             {
                 log::error!("tell of an audit of the ledger: {error}");
             }
             let verdict = work.billing.verify(began);
             let (outcome, is_good, findings) = match verdict {
-                Ok(verdict) => told(&verdict),
+                Ok(verdict) => describe_verdict(&verdict),
                 Err(error) => {
                     log::error!("audit the ledger: {error}");
                     (
@@ -298,8 +299,8 @@ pub async fn verify(
                 }
             };
             let seconds = (now_ms() - began) / 1_000;
-            work.audits.end(LastAudit {
-                at: when(began),
+            work.audits.finish(LedgerAuditResult {
+                at: format_time(began),
                 seconds,
                 outcome,
                 is_good,
@@ -310,7 +311,7 @@ pub async fn verify(
     Ok(Redirect::to("/dashboard/operator/service").into_response())
 }
 
-fn told(verdict: &Verdict) -> (String, bool, Vec<String>) {
+fn describe_verdict(verdict: &LedgerAuditReport) -> (String, bool, Vec<String>) {
     let count = verdict.findings.len();
     let of = format!(
         "{} entries, {} debits, {} accounts",
@@ -330,6 +331,11 @@ fn told(verdict: &Verdict) -> (String, bool, Vec<String>) {
     (
         outcome,
         count == 0,
-        verdict.findings.iter().take(FINDINGS).map(line).collect(),
+        verdict
+            .findings
+            .iter()
+            .take(MAX_FINDINGS)
+            .map(line)
+            .collect(),
     )
 }

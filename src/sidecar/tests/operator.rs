@@ -2,7 +2,7 @@
 //! audited.
 
 use super::*;
-use crate::account::{By, Status};
+use crate::account::{AccountStatus, Actor};
 
 struct Root {
     world: World,
@@ -23,7 +23,7 @@ async fn root() -> Root {
             role,
             trial: None,
         };
-        sign_up_with(&world.accounts, &world.billing, &new, now_ms())
+        open_account(&world.accounts, &world.billing, &new, now_ms())
             .unwrap()
             .id
     };
@@ -68,7 +68,7 @@ impl Root {
     fn acts(&self) -> Vec<String> {
         self.world
             .accounts
-            .audit(None, 100)
+            .audit_log(None, 100)
             .unwrap()
             .into_iter()
             .rev()
@@ -211,7 +211,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
         .unwrap()
         .unwrap()
         .id;
-    let lines = root.world.accounts.audit(None, 100).unwrap();
+    let lines = root.world.accounts.audit_log(None, 100).unwrap();
     assert!(lines.iter().all(|line| line.actor == admin
         && line.object == root.account
         && line.address == "127.0.0.1"));
@@ -291,7 +291,7 @@ async fn nobody_suspends_themselves() {
         role: Role::Admin,
         trial: None,
     };
-    sign_up_with(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
+    open_account(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
     let own = root
         .world
         .accounts
@@ -315,7 +315,7 @@ async fn nobody_suspends_themselves() {
             .unwrap()
             .unwrap()
             .status,
-        Status::Active
+        AccountStatus::Active
     );
     assert!(root.acts().is_empty());
 }
@@ -338,7 +338,7 @@ async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
     assert_eq!(root.post(&root.path("resume"), "").await.status, 303);
     assert!(root.world.accounts.authenticate(&key, now_ms()).is_ok());
     assert_eq!(root.acts(), ["account.suspend", "account.resume"]);
-    let lines = root.world.accounts.audit(None, 1).unwrap();
+    let lines = root.world.accounts.audit_log(None, 1).unwrap();
     assert_eq!(lines[0].before, r#"{"status":"suspended"}"#);
     assert_eq!(lines[0].after, r#"{"status":"active"}"#);
     for unknown in ["acct_0", "a@example.com"] {
@@ -359,7 +359,7 @@ async fn a_suspended_administrator_is_none() {
         .id;
     root.world
         .accounts
-        .set_status(&admin, Status::Suspended)
+        .set_status(&admin, AccountStatus::Suspended)
         .unwrap();
     assert_eq!(root.get("/dashboard/operator").await.status, 404);
     assert_eq!(
@@ -400,7 +400,7 @@ async fn invitations_are_shown_once() {
         );
     }
     assert_eq!(root.acts(), ["invite.create"]);
-    let line = &root.world.accounts.audit(None, 1).unwrap()[0];
+    let line = &root.world.accounts.audit_log(None, 1).unwrap()[0];
     assert!(
         codes.lines().all(|code| !line.after.contains(code)),
         "a code is in the audit log"
@@ -411,7 +411,7 @@ async fn invitations_are_shown_once() {
 async fn invitations_come_in_pages_of_fifty_the_newest_first() {
     let root = root().await;
     // Two pages of invitations from the same moment, and an older one.
-    let by = By {
+    let by = Actor {
         actor: "uid 0".into(),
         address: "command line".into(),
     };
@@ -419,8 +419,8 @@ async fn invitations_come_in_pages_of_fifty_the_newest_first() {
     for (made_ms, count) in [(now_ms - 1_000, 1), (now_ms, 100)] {
         root.world
             .accounts
-            .acting(&by, made_ms)
-            .invite(count, 60_000)
+            .with_actor(&by, made_ms)
+            .create_invites(count, 60_000)
             .unwrap();
     }
     let ids = |page: &str| -> Vec<String> {
@@ -527,7 +527,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
         role: Role::Viewer,
         trial: None,
     };
-    let viewer = sign_up_with(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
+    let viewer = open_account(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
     let token = root
         .world
         .accounts
@@ -583,7 +583,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
     // Suspended, the viewer has no access over the private interface either.
     root.world
         .accounts
-        .set_status(&viewer.id, Status::Suspended)
+        .set_status(&viewer.id, AccountStatus::Suspended)
         .unwrap();
     assert_eq!(
         root.world.get("/dashboard/operator", &cookie).await.status,
@@ -603,7 +603,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     );
     let settings =
         Arc::new(config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap());
-    let fleet = Arc::new(crate::upstreams::Fleet::default());
+    let fleet = Arc::new(crate::upstreams::EndpointRegistry::default());
     let state = Sidecar::new(
         world.accounts.clone(),
         world.billing.clone(),
@@ -617,7 +617,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     tokio::spawn(serve(
         listener,
         None,
-        state.beside(Arc::clone(&fleet)),
+        state.with_endpoint_registry(Arc::clone(&fleet)),
         std::future::pending(),
     ));
     let health = async || {
@@ -629,20 +629,20 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
             .collect::<Vec<_>>()
     };
     let vendor = &settings.catalog.models()[0].vendor;
-    let endpoints = fleet.of(vendor);
+    let endpoints = fleet.pool_for(vendor);
     let all = health().await;
     assert_eq!(
         all.iter().filter(|state| *state == "gets requests").count(),
         vendor.endpoints.len(),
         "{all:?}"
     );
-    endpoints.set_passes_checks(0, false);
+    endpoints.set_health_check_result(0, false);
     assert!(
         health()
             .await
             .contains(&"is spared: its health check fails".to_owned())
     );
-    endpoints.set_passes_checks(0, true);
+    endpoints.set_health_check_result(0, true);
     assert_eq!(health().await, all);
 }
 

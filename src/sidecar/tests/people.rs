@@ -2,7 +2,7 @@
 //! sign-up modes.
 
 use super::*;
-use crate::account::{By, KeyStatus, Status};
+use crate::account::{AccountStatus, Actor, ApiKeyStatus};
 use serde_json::Value;
 
 /// The texts between two marks of a page, in order.
@@ -17,8 +17,8 @@ async fn csrf(world: &World, cookie: &str) -> String {
     world.get("/dashboard/account", cookie).await.csrf()
 }
 
-fn by_command() -> By {
-    By {
+fn by_command() -> Actor {
+    Actor {
         actor: "uid 0".into(),
         address: "command line".into(),
     }
@@ -266,19 +266,22 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
         401
     );
     let gone = world.accounts.find(&account.id).unwrap().unwrap();
-    assert_eq!((gone.status, gone.role), (Status::Deleted, Role::Member));
+    assert_eq!(
+        (gone.status, gone.role),
+        (AccountStatus::Deleted, Role::Member)
+    );
     assert!(!gone.email.contains("example"), "{}", gone.email);
     let keys = world.accounts.keys(&account.id).unwrap();
     assert_eq!(keys.len(), 1);
     assert!(
-        keys[0].status == KeyStatus::Revoked && keys[0].name != "my secret project",
+        keys[0].status == ApiKeyStatus::Revoked && keys[0].name != "my secret project",
         "{keys:?}"
     );
     assert!(
         !world
             .accounts
-            .acting(&by_command(), now_ms())
-            .set_status(&account.id, Status::Active)
+            .with_actor(&by_command(), now_ms())
+            .set_status(&account.id, AccountStatus::Active)
             .unwrap()
     );
     let verdict = world.billing.verify(now_ms()).unwrap();
@@ -320,7 +323,7 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
         world.accounts.find("a@example.com").unwrap().unwrap().id,
         account.id
     );
-    let told = world.accounts.audit(None, 10).unwrap();
+    let told = world.accounts.audit_log(None, 10).unwrap();
     assert_eq!(
         told.iter()
             .filter(|line| line.act == "account.delete" && line.object == account.id)
@@ -338,7 +341,7 @@ async fn the_only_administrator_is_told_why_they_cannot_leave() {
         role: Role::Admin,
         trial: None,
     };
-    sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
     let credentials = format!("email=root@example.com&password={PASSWORD}");
     let cookie = world
         .post("/dashboard/sign-in", "", &credentials)
@@ -375,13 +378,13 @@ async fn an_invitation_opens_one_account() {
     let by = by_command();
     let codes = world
         .accounts
-        .acting(&by, now_ms())
-        .invite(2, 60_000)
+        .with_actor(&by, now_ms())
+        .create_invites(2, 60_000)
         .unwrap();
     let expired = world
         .accounts
-        .acting(&by, now_ms() - 120_000)
-        .invite(1, 60_000)
+        .with_actor(&by, now_ms() - 120_000)
+        .create_invites(1, 60_000)
         .unwrap();
     let body = |email: &str, code: &str| format!("email={email}&password={PASSWORD}&invite={code}");
     for bad in ["", "invite-0", &expired[0], &codes[0][..codes[0].len() - 1]] {

@@ -2,7 +2,7 @@
 //! site's page.
 
 use super::*;
-use crate::account::{Status, csrf_token};
+use crate::account::{AccountStatus, csrf_token};
 
 /// Statuses of a route for an anonymous client, an account holder, a suspended account holder, a
 /// viewer and an administrator. A form is sent with its token and nothing else.
@@ -178,7 +178,7 @@ async fn people(change: &[(&str, &str)]) -> People {
             role,
             trial: None,
         };
-        sign_up_with(&world.accounts, &world.billing, &new, now_ms())
+        open_account(&world.accounts, &world.billing, &new, now_ms())
             .unwrap()
             .id
     };
@@ -192,7 +192,7 @@ async fn people(change: &[(&str, &str)]) -> People {
     );
     world
         .accounts
-        .set_status(&suspended, Status::Suspended)
+        .set_status(&suspended, AccountStatus::Suspended)
         .unwrap();
     People {
         world,
@@ -272,7 +272,7 @@ impl People {
                     .balance
             })
             .collect();
-        let audit = self.world.accounts.audit(None, 1_000).unwrap();
+        let audit = self.world.accounts.audit_log(None, 1_000).unwrap();
         let invites = self.world.accounts.invites(None, 100).unwrap();
         format!("{accounts:?} {keys:?} {balances:?} {audit:?} {invites:?}")
     }
@@ -383,14 +383,14 @@ async fn no_id_of_another_account_opens_anything() {
         .billing
         .grant(holder, "5".parse().unwrap(), "invoice 1", now_ms())
         .unwrap();
-    let by = crate::account::By {
+    let by = crate::account::Actor {
         actor: admin.clone(),
         address: "192.0.2.1".into(),
     };
     world
         .accounts
-        .acting(&by, now_ms())
-        .invite(1, 60_000)
+        .with_actor(&by, now_ms())
+        .create_invites(1, 60_000)
         .unwrap();
     let invite = world.accounts.invites(None, 100).unwrap().remove(0).id;
     spend(world, "a@example.com", 1);

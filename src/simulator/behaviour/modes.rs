@@ -80,7 +80,7 @@ pub const GARBAGE: [(&str, Garbage); 5] = [
 
 /// Whether and when the model refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusalMode {
     #[default]
     No,
     /// Before any output.
@@ -89,15 +89,15 @@ pub enum Refusal {
     After,
 }
 
-pub const REFUSAL: [(&str, Refusal); 3] = [
-    ("0", Refusal::No),
-    ("1", Refusal::Instead),
-    ("after", Refusal::After),
+pub const REFUSAL: [(&str, RefusalMode); 3] = [
+    ("0", RefusalMode::No),
+    ("1", RefusalMode::Instead),
+    ("after", RefusalMode::After),
 ];
 
 /// The field that holds the chat vendor's reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Spelling {
+pub enum ReasoningFieldMode {
     #[default]
     Content,
     Reasoning,
@@ -105,16 +105,16 @@ pub enum Spelling {
     All,
 }
 
-pub const SPELLING: [(&str, Spelling); 4] = [
-    ("reasoning_content", Spelling::Content),
-    ("reasoning", Spelling::Reasoning),
-    ("reasoning_details", Spelling::Details),
-    ("all", Spelling::All),
+pub const SPELLING: [(&str, ReasoningFieldMode); 4] = [
+    ("reasoning_content", ReasoningFieldMode::Content),
+    ("reasoning", ReasoningFieldMode::Reasoning),
+    ("reasoning_details", ReasoningFieldMode::Details),
+    ("all", ReasoningFieldMode::All),
 ];
 
 /// The form of tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Calls {
+pub enum ToolCallMode {
     #[default]
     Usual,
     Interleaved,
@@ -127,21 +127,21 @@ pub enum Calls {
     Legacy,
 }
 
-pub const CALLS: [(&str, Calls); 9] = [
-    ("usual", Calls::Usual),
-    ("interleaved", Calls::Interleaved),
-    ("zero", Calls::Zero),
-    ("noid", Calls::NoId),
-    ("noindex", Calls::NoIndex),
-    ("whole", Calls::Whole),
-    ("repeat", Calls::Repeat),
-    ("double", Calls::Double),
-    ("legacy", Calls::Legacy),
+pub const CALLS: [(&str, ToolCallMode); 9] = [
+    ("usual", ToolCallMode::Usual),
+    ("interleaved", ToolCallMode::Interleaved),
+    ("zero", ToolCallMode::Zero),
+    ("noid", ToolCallMode::NoId),
+    ("noindex", ToolCallMode::NoIndex),
+    ("whole", ToolCallMode::Whole),
+    ("repeat", ToolCallMode::Repeat),
+    ("double", ToolCallMode::Double),
+    ("legacy", ToolCallMode::Legacy),
 ];
 
 /// A malformed answer of the chat vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum MalformedShape {
     /// Content as an array of parts.
     Array,
     NoChoices,
@@ -149,31 +149,31 @@ pub enum Shape {
     Error,
 }
 
-pub const SHAPE: [(&str, Shape); 3] = [
-    ("array", Shape::Array),
-    ("nochoices", Shape::NoChoices),
-    ("error", Shape::Error),
+pub const SHAPE: [(&str, MalformedShape); 3] = [
+    ("array", MalformedShape::Array),
+    ("nochoices", MalformedShape::NoChoices),
+    ("error", MalformedShape::Error),
 ];
 
 /// Keep-alive before every event of a stream; it does not count as an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeepAlive {
+pub enum KeepAliveMode {
     Comment,
     Data,
     Ping,
     Blank,
 }
 
-pub const KEEP_ALIVE: [(&str, KeepAlive); 4] = [
-    ("comment", KeepAlive::Comment),
-    ("data", KeepAlive::Data),
-    ("ping", KeepAlive::Ping),
-    ("blank", KeepAlive::Blank),
+pub const KEEP_ALIVE: [(&str, KeepAliveMode); 4] = [
+    ("comment", KeepAliveMode::Comment),
+    ("data", KeepAliveMode::Data),
+    ("ping", KeepAliveMode::Ping),
+    ("blank", KeepAliveMode::Blank),
 ];
 
 /// The events in which the responses vendor's stream shows its items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Items {
+pub enum ItemMode {
     /// Start event, pieces, end event, and all items in the terminal event.
     #[default]
     Usual,
@@ -187,12 +187,12 @@ pub enum Items {
     Unlisted,
 }
 
-pub const ITEMS: [(&str, Items); 5] = [
-    ("usual", Items::Usual),
-    ("whole", Items::Whole),
-    ("done", Items::Done),
-    ("last", Items::Last),
-    ("unlisted", Items::Unlisted),
+pub const ITEMS: [(&str, ItemMode); 5] = [
+    ("usual", ItemMode::Usual),
+    ("whole", ItemMode::Whole),
+    ("done", ItemMode::Done),
+    ("last", ItemMode::Last),
+    ("unlisted", ItemMode::Unlisted),
 ];
 
 /// The form of a failure in the responses vendor's stream.

@@ -4,21 +4,23 @@
 
 use std::ops::Range;
 
-use crate::simulator::behaviour::{Calls, Shape, Spelling};
+use crate::simulator::behaviour::{MalformedShape, ReasoningFieldMode, ToolCallMode};
 use crate::simulator::json::quote;
-use crate::simulator::part::{Call, Part, Source};
-use crate::simulator::signature::{Sealed, sign};
+use crate::simulator::part::{SimPart, SimSource, SimToolCall};
+use crate::simulator::signature::{SignatureKind, sign};
 
-use super::Reply;
+use super::SimChatReply;
 
-impl Reply {
+impl SimChatReply {
     pub(super) fn message(&self, choice: usize) -> String {
         let answer = &self.answer;
         let (text, refusal) = (answer.text(), answer.refusal());
         let has_calls = answer.calls().next().is_some();
         let content = match self.behaviour.shape {
             _ if text.is_empty() && (has_calls || !refusal.is_empty()) => "null".to_owned(),
-            Some(Shape::Array) => format!(r#"[{{"type":"text","text":{}}}]"#, quote(&text)),
+            Some(MalformedShape::Array) => {
+                format!(r#"[{{"type":"text","text":{}}}]"#, quote(&text))
+            }
             _ => quote(&text),
         };
         let refusal = if refusal.is_empty() {
@@ -28,7 +30,7 @@ impl Reply {
         };
         let calls = match (has_calls, self.behaviour.calls) {
             (false, _) => String::new(),
-            (true, Calls::Legacy) => {
+            (true, ToolCallMode::Legacy) => {
                 format!(r#","function_call":{}"#, self.function(0, true, None))
             }
             (true, _) => {
@@ -62,9 +64,12 @@ impl Reply {
     pub(super) fn piece(&self, part: usize, range: Range<usize>) -> String {
         let piece = quote(&self.answer.parts[part].output()[range]);
         match &self.answer.parts[part] {
-            Part::Thinking(_) => format!("{{{}}}", self.spelt(&piece, &self.detail(part, &piece))),
-            Part::Refusal(_) => format!(r#"{{"refusal":{piece}}}"#),
-            _ if self.behaviour.shape == Some(Shape::Array) => {
+            SimPart::Thinking(_) => format!(
+                "{{{}}}",
+                self.reasoning_fields(&piece, &self.detail(part, &piece))
+            ),
+            SimPart::Refusal(_) => format!(r#"{{"refusal":{piece}}}"#),
+            _ if self.behaviour.shape == Some(MalformedShape::Array) => {
                 format!(r#"{{"content":[{{"type":"text","text":{piece}}}]}}"#)
             }
             _ => format!(r#"{{"content":{piece}}}"#),
@@ -80,7 +85,7 @@ impl Reply {
         let mut at = 0;
         let mut all = Vec::new();
         for part in &self.answer.parts {
-            let Part::Text(text) = part else { continue };
+            let SimPart::Text(text) = part else { continue };
             let end = at + text.text.chars().count();
             all.extend(
                 text.sources
@@ -101,13 +106,13 @@ impl Reply {
         args: Option<Range<usize>>,
     ) -> String {
         let mode = self.behaviour.calls;
-        let names = opens || mode == Calls::Repeat;
+        let names = opens || mode == ToolCallMode::Repeat;
         let index = match mode {
-            Calls::NoIndex => String::new(),
-            Calls::Zero => r#""index":0,"#.to_owned(),
+            ToolCallMode::NoIndex => String::new(),
+            ToolCallMode::Zero => r#""index":0,"#.to_owned(),
             _ => format!(r#""index":{call},"#),
         };
-        let id = match names && mode != Calls::NoId {
+        let id = match names && mode != ToolCallMode::NoId {
             true => format!(r#""id":{},"#, self.call_id(choice, call)),
             false => String::new(),
         };
@@ -133,7 +138,7 @@ impl Reply {
 
     fn whole_call(&self, choice: usize, call: usize) -> String {
         let id = match self.behaviour.calls {
-            Calls::NoId => String::new(),
+            ToolCallMode::NoId => String::new(),
             _ => format!(r#""id":{},"#, self.call_id(choice, call)),
         };
         format!(
@@ -144,7 +149,7 @@ impl Reply {
 
     fn call_id(&self, choice: usize, call: usize) -> String {
         match self.answer.calls().nth(call) {
-            Some(Call { id: Some(id), .. }) => quote(id),
+            Some(SimToolCall { id: Some(id), .. }) => quote(id),
             _ => format!(r#""call_{}{choice:02}{call:02}""#, self.serial),
         }
     }
@@ -154,27 +159,33 @@ impl Reply {
         let parts = self.answer.parts.iter().enumerate();
         let details: Vec<String> = parts
             .filter_map(|(index, part)| match part {
-                Part::Thinking(thought) => Some(self.detail(index, &quote(&thought.text))),
-                Part::Redacted => Some(self.opaque_detail(index)),
+                SimPart::Thinking(thought) => Some(self.detail(index, &quote(&thought.text))),
+                SimPart::Redacted => Some(self.opaque_detail(index)),
                 _ => None,
             })
             .collect();
         let text = self.answer.thinking();
         let spelling = self.behaviour.spelling;
-        let is_opaque =
-            text.is_empty() && matches!(spelling, Spelling::Content | Spelling::Reasoning);
+        let is_opaque = text.is_empty()
+            && matches!(
+                spelling,
+                ReasoningFieldMode::Content | ReasoningFieldMode::Reasoning
+            );
         if details.is_empty() || is_opaque {
             return String::new();
         }
-        format!(",{}", self.spelt(&quote(&text), &details.join(",")))
+        format!(
+            ",{}",
+            self.reasoning_fields(&quote(&text), &details.join(","))
+        )
     }
 
-    fn spelt(&self, text: &str, details: &str) -> String {
+    fn reasoning_fields(&self, text: &str, details: &str) -> String {
         match self.behaviour.spelling {
-            Spelling::Content => format!(r#""reasoning_content":{text}"#),
-            Spelling::Reasoning => format!(r#""reasoning":{text}"#),
-            Spelling::Details => format!(r#""reasoning_details":[{details}]"#),
-            Spelling::All => {
+            ReasoningFieldMode::Content => format!(r#""reasoning_content":{text}"#),
+            ReasoningFieldMode::Reasoning => format!(r#""reasoning":{text}"#),
+            ReasoningFieldMode::Details => format!(r#""reasoning_details":[{details}]"#),
+            ReasoningFieldMode::All => {
                 format!(
                     r#""reasoning_content":{text},"reasoning":{text},"reasoning_details":[{details}]"#
                 )
@@ -190,7 +201,11 @@ impl Reply {
     fn opaque_detail(&self, part: usize) -> String {
         let (index, data) = (
             self.detail_number(part),
-            sign(Sealed::Redacted, "", &format!("{}/{part}", self.serial)),
+            sign(
+                SignatureKind::Redacted,
+                "",
+                &format!("{}/{part}", self.serial),
+            ),
         );
         format!(
             r#"{{"type":"reasoning.encrypted","data":"{data}","id":"rs_{}{part:02}","format":"openai-responses-v1","index":{index}}}"#,
@@ -201,12 +216,12 @@ impl Reply {
     fn detail_number(&self, part: usize) -> usize {
         let before = self.answer.parts[..part].iter();
         before
-            .filter(|part| matches!(part, Part::Thinking(_) | Part::Redacted))
+            .filter(|part| matches!(part, SimPart::Thinking(_) | SimPart::Redacted))
             .count()
     }
 }
 
-fn annotation(source: &Source, start: usize, end: usize) -> String {
+fn annotation(source: &SimSource, start: usize, end: usize) -> String {
     let (title, url) = (quote(&source.title), quote(&source.url));
     format!(
         r#"{{"type":"url_citation","url_citation":{{"end_index":{end},"start_index":{start},"title":{title},"url":{url}}}}}"#

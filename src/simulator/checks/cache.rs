@@ -5,16 +5,16 @@
 
 use serde_json::Value;
 
-use super::messages::{only, refused};
-use super::{Call, given, list};
-use crate::simulator::errors::Problem;
+use super::messages::{check_members, invalid_request};
+use super::{SimRequestCheck, list, non_null};
+use crate::simulator::errors::SimulatedError;
 
-const MARKS_MAX: usize = 4;
+const MAX_BREAKPOINTS: usize = 4;
 
-pub fn check(call: &Call<'_>) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let mut marks = Vec::new();
     let mut collect = |path: String, holder: &'_ Value| {
-        if let Some(mark) = given(holder, "cache_control") {
+        if let Some(mark) = non_null(holder, "cache_control") {
             marks.push((path, mark.clone()));
         }
     };
@@ -38,17 +38,19 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
     for (path, mark) in marks {
         check_mark(call, &format!("{path}cache_control"), &mark)?;
     }
-    if count > MARKS_MAX {
-        return Err(refused(format!(
-            "A maximum of {MARKS_MAX} blocks with cache_control may be provided. Found {count}."
+    if count > MAX_BREAKPOINTS {
+        return Err(invalid_request(format!(
+            "A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided. Found {count}."
         )));
     }
     Ok(())
 }
 
-fn check_mark(call: &Call<'_>, path: &str, mark: &Value) -> Result<(), Problem> {
+fn check_mark(call: &SimRequestCheck<'_>, path: &str, mark: &Value) -> Result<(), SimulatedError> {
     if mark["type"] != "ephemeral" {
-        return Err(refused(format!("{path}.type: Input should be 'ephemeral'")));
+        return Err(invalid_request(format!(
+            "{path}.type: Input should be 'ephemeral'"
+        )));
     }
     let path = format!("{path}.ephemeral");
     let fields: &[&str] = if call.has_preview("prompt-caching-scope") {
@@ -56,9 +58,11 @@ fn check_mark(call: &Call<'_>, path: &str, mark: &Value) -> Result<(), Problem> 
     } else {
         &["type", "ttl"]
     };
-    only(&path, mark, fields)?;
+    check_members(&path, mark, fields)?;
     match mark.get("ttl").map(Value::as_str) {
         None | Some(Some("5m" | "1h")) => Ok(()),
-        Some(_) => Err(refused(format!("{path}.ttl: Input should be '5m' or '1h'"))),
+        Some(_) => Err(invalid_request(format!(
+            "{path}.ttl: Input should be '5m' or '1h'"
+        ))),
     }
 }

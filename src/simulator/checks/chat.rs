@@ -5,9 +5,11 @@
 
 use serde_json::Value;
 
-use super::models::ChatModel;
-use super::{Call, chat_schema, chat_tools, chat_turns, given, is_word, unknown};
-use crate::simulator::errors::Problem;
+use super::models::SimChatModel;
+use super::{
+    SimRequestCheck, chat_schema, chat_tools, chat_turns, is_word, non_null, unknown_member,
+};
+use crate::simulator::errors::SimulatedError;
 
 const FIELDS: [&str; 37] = [
     "model",
@@ -49,10 +51,10 @@ const FIELDS: [&str; 37] = [
     "web_search_options",
 ];
 /// Maximum length of the strings by which a caller identifies its users and its caches.
-const LABEL_MAX: usize = 64;
-const STOPS_MAX: usize = 4;
+const MAX_LABEL_CHARS: usize = 64;
+const MAX_STOP_SEQUENCES: usize = 4;
 
-pub fn check(call: &Call<'_>) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let extra = call
         .body
         .as_object()
@@ -60,87 +62,87 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
         .flat_map(|body| body.keys());
     let extra = extra
         .map(String::as_str)
-        .find(|name| !FIELDS.contains(name) && !call.spares(name));
+        .find(|name| !FIELDS.contains(name) && !call.allows_extension(name));
     if let Some(name) = extra {
         return Err(unknown_parameter(name));
     }
     if call.is_real() {
-        only(
+        check_members(
             "stream_options",
             &call.body["stream_options"],
             &["include_usage", "include_obfuscation"],
         )?;
     }
-    let model = ChatModel::of(call.model);
-    limits(call, model)?;
-    labels(call)?;
-    ranges(call)?;
+    let model = SimChatModel::from_name(call.model);
+    check_limits(call, model)?;
+    check_labels(call)?;
+    check_ranges(call)?;
     if model.reasons() {
-        reasoning(call)?;
+        check_reasoning(call)?;
     }
-    effort(call, model)?;
+    check_effort(call, model)?;
     chat_tools::check(call, model)?;
-    response_format(call)?;
+    check_response_format(call)?;
     chat_turns::check(call)
 }
 
-pub fn unknown_parameter(path: &str) -> Problem {
-    Problem::of_param(
+pub fn unknown_parameter(path: &str) -> SimulatedError {
+    SimulatedError::from_param(
         format!("Unknown parameter: '{path}'."),
         path,
         Some("unknown_parameter"),
     )
 }
 
-pub fn missing(path: &str) -> Problem {
+pub fn missing(path: &str) -> SimulatedError {
     let text = format!("Missing required parameter: '{path}'.");
-    Problem::of_param(text, path, Some("missing_required_parameter"))
+    SimulatedError::from_param(text, path, Some("missing_required_parameter"))
 }
 
-pub fn invalid(path: &str, message: impl Into<String>) -> Problem {
-    Problem::of_param(message, path, Some("invalid_value"))
+pub fn invalid(path: &str, message: impl Into<String>) -> SimulatedError {
+    SimulatedError::from_param(message, path, Some("invalid_value"))
 }
 
-pub fn too_long(path: &str, max: usize, length: usize) -> Problem {
+pub fn too_long(path: &str, max: usize, length: usize) -> SimulatedError {
     let text = format!(
         "Invalid '{path}': string too long. Expected a string with maximum length {max}, but got a string with length \
          {length} instead."
     );
-    Problem::of_param(text, path, Some("string_above_max_length"))
+    SimulatedError::from_param(text, path, Some("string_above_max_length"))
 }
 
-pub fn array_too_long(path: &str, max: usize, length: usize) -> Problem {
+pub fn array_too_long(path: &str, max: usize, length: usize) -> SimulatedError {
     let text = format!(
         "Invalid '{path}': array too long. Expected an array with maximum length {max}, but got an array with length \
          {length} instead."
     );
-    Problem::of_param(text, path, Some("array_above_max_length"))
+    SimulatedError::from_param(text, path, Some("array_above_max_length"))
 }
 
-pub fn empty_array(path: &str) -> Problem {
+pub fn empty_array(path: &str) -> SimulatedError {
     let text = format!(
         "Invalid '{path}': empty array. Expected an array with minimum length 1, but got an empty array instead."
     );
-    Problem::of_param(text, path, Some("empty_array"))
+    SimulatedError::from_param(text, path, Some("empty_array"))
 }
 
 /// Rejects members of `value` that are not in the list of known ones.
-pub fn only(path: &str, value: &Value, known: &[&str]) -> Result<(), Problem> {
-    match unknown(value, known) {
+pub fn check_members(path: &str, value: &Value, known: &[&str]) -> Result<(), SimulatedError> {
+    match unknown_member(value, known) {
         Some(name) => Err(unknown_parameter(&format!("{path}.{name}"))),
         None => Ok(()),
     }
 }
 
 /// Rejects an invalid function name.
-pub fn check_name(path: &str, name: &Value) -> Result<(), Problem> {
+pub fn check_name(path: &str, name: &Value) -> Result<(), SimulatedError> {
     let Some(name) = name.as_str() else {
         return Err(missing(path));
     };
-    if name.chars().count() > LABEL_MAX {
-        return Err(too_long(path, LABEL_MAX, name.chars().count()));
+    if name.chars().count() > MAX_LABEL_CHARS {
+        return Err(too_long(path, MAX_LABEL_CHARS, name.chars().count()));
     }
-    match is_word(name, LABEL_MAX) {
+    match is_word(name, MAX_LABEL_CHARS) {
         true => Ok(()),
         false => Err(invalid(
             path,
@@ -152,37 +154,38 @@ pub fn check_name(path: &str, name: &Value) -> Result<(), Problem> {
     }
 }
 
-fn unsupported(name: &str, hint: &str) -> Problem {
+fn unsupported(name: &str, hint: &str) -> SimulatedError {
     let text = format!("Unsupported parameter: '{name}' is not supported with this model.{hint}");
-    Problem::of_param(text, name, Some("unsupported_parameter"))
+    SimulatedError::from_param(text, name, Some("unsupported_parameter"))
 }
 
-fn limits(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
-    let both = call.given("max_tokens").is_some() && call.given("max_completion_tokens").is_some();
+fn check_limits(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), SimulatedError> {
+    let both =
+        call.non_null("max_tokens").is_some() && call.non_null("max_completion_tokens").is_some();
     if both {
         let text =
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.";
-        return Err(Problem::of_param(
+        return Err(SimulatedError::from_param(
             text,
             "max_tokens",
             Some("invalid_parameter_combination"),
         ));
     }
-    if call.given("max_tokens").is_some() && model.reasons() {
+    if call.non_null("max_tokens").is_some() && model.reasons() {
         return Err(unsupported(
             "max_tokens",
             " Use 'max_completion_tokens' instead.",
         ));
     }
     for name in ["max_tokens", "max_completion_tokens"] {
-        let Some(asked) = call.given(name) else {
+        let Some(asked) = call.non_null(name) else {
             continue;
         };
         let Some(asked) = asked.as_u64().filter(|asked| *asked > 0) else {
             let text = format!(
                 "Invalid '{name}': integer below minimum value. Expected a value >= 1, but got {asked} instead."
             );
-            return Err(Problem::of_param(
+            return Err(SimulatedError::from_param(
                 text,
                 name,
                 Some("integer_below_min_value"),
@@ -196,7 +199,7 @@ fn limits(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
             return Err(invalid(name, text));
         }
         if call.behaviour.min_output.is_some_and(|min| asked < min) {
-            return Err(Problem::new(
+            return Err(SimulatedError::new(
                 400,
                 "Could not finish the message because max_tokens or model output limit was reached. Please try again \
                  with higher max_tokens.",
@@ -206,36 +209,36 @@ fn limits(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     Ok(())
 }
 
-fn labels(call: &Call<'_>) -> Result<(), Problem> {
+fn check_labels(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     for name in ["safety_identifier", "prompt_cache_key"] {
         let length = call
-            .given(name)
+            .non_null(name)
             .and_then(Value::as_str)
             .map_or(0, |label| label.chars().count());
-        if length > LABEL_MAX {
-            return Err(too_long(name, LABEL_MAX, length));
+        if length > MAX_LABEL_CHARS {
+            return Err(too_long(name, MAX_LABEL_CHARS, length));
         }
     }
     let stops = call.body["stop"].as_array().map_or(0, Vec::len);
-    if stops > STOPS_MAX {
-        Err(array_too_long("stop", STOPS_MAX, stops))
+    if stops > MAX_STOP_SEQUENCES {
+        Err(array_too_long("stop", MAX_STOP_SEQUENCES, stops))
     } else {
         Ok(())
     }
 }
 
-fn ranges(call: &Call<'_>) -> Result<(), Problem> {
+fn check_ranges(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     for (name, min, max) in [
         ("temperature", 0, 2),
         ("top_p", 0, 1),
         ("presence_penalty", -2, 2),
         ("frequency_penalty", -2, 2),
     ] {
-        let Some(value) = call.given(name) else {
+        let Some(value) = call.non_null(name) else {
             continue;
         };
         let Some(number) = value.as_f64() else {
-            return Err(Problem::of_param(
+            return Err(SimulatedError::from_param(
                 format!("Invalid type for '{name}': expected a decimal."),
                 name,
                 Some("invalid_type"),
@@ -246,7 +249,7 @@ fn ranges(call: &Call<'_>) -> Result<(), Problem> {
             let text = format!(
                 "Invalid '{name}': decimal above maximum value. Expected a value <= {max}, but got {value} instead."
             );
-            return Err(Problem::of_param(
+            return Err(SimulatedError::from_param(
                 text,
                 name,
                 Some("decimal_above_max_value"),
@@ -256,7 +259,7 @@ fn ranges(call: &Call<'_>) -> Result<(), Problem> {
             let text = format!(
                 "Invalid '{name}': decimal below minimum value. Expected a value >= {min}, but got {value} instead."
             );
-            return Err(Problem::of_param(
+            return Err(SimulatedError::from_param(
                 text,
                 name,
                 Some("decimal_below_min_value"),
@@ -267,15 +270,15 @@ fn ranges(call: &Call<'_>) -> Result<(), Problem> {
 }
 
 /// Rejects parameters that reasoning models do not accept.
-fn reasoning(call: &Call<'_>) -> Result<(), Problem> {
-    let number = |name: &str| call.given(name).and_then(Value::as_f64);
+fn check_reasoning(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let number = |name: &str| call.non_null(name).and_then(Value::as_f64);
     if number("temperature").is_some_and(|temperature| temperature != 1.0) {
         let value = &call.body["temperature"];
         let text = format!(
             "Unsupported value: 'temperature' does not support {value} with this model. Only the default (1) value is \
              supported."
         );
-        return Err(Problem::of_param(
+        return Err(SimulatedError::from_param(
             text,
             "temperature",
             Some("unsupported_value"),
@@ -287,7 +290,7 @@ fn reasoning(call: &Call<'_>) -> Result<(), Problem> {
             number(name).is_some_and(|penalty| penalty != 0.0)
         }
         "logprobs" => call.body[name] == true,
-        _ => call.given(name).is_some(),
+        _ => call.non_null(name).is_some(),
     };
     let refused = [
         "stop",
@@ -303,13 +306,13 @@ fn reasoning(call: &Call<'_>) -> Result<(), Problem> {
     }
 }
 
-fn effort(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
-    let Some(effort) = call.given("reasoning_effort") else {
+fn check_effort(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), SimulatedError> {
+    let Some(effort) = call.non_null("reasoning_effort") else {
         return Ok(());
     };
     let name = "reasoning_effort";
     if model.never_reasons() {
-        return Err(Problem::of_param(
+        return Err(SimulatedError::from_param(
             format!("Unrecognized request argument supplied: {name}"),
             name,
             None,
@@ -319,13 +322,17 @@ fn effort(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     if model.refuses_effort(effort) {
         let text =
             format!("Unsupported value: '{name}' does not support '{effort}' with this model.");
-        return Err(Problem::of_param(text, name, Some("unsupported_value")));
+        return Err(SimulatedError::from_param(
+            text,
+            name,
+            Some("unsupported_value"),
+        ));
     }
     Ok(())
 }
 
-fn response_format(call: &Call<'_>) -> Result<(), Problem> {
-    let Some(format) = call.given("response_format") else {
+fn check_response_format(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let Some(format) = call.non_null("response_format") else {
         return Ok(());
     };
     match format["type"].as_str() {
@@ -333,9 +340,9 @@ fn response_format(call: &Call<'_>) -> Result<(), Problem> {
         Some("json_schema") => {
             let path = "response_format.json_schema";
             let written = &format["json_schema"];
-            only(path, written, &["name", "description", "schema", "strict"])?;
+            check_members(path, written, &["name", "description", "schema", "strict"])?;
             check_name(&format!("{path}.name"), &written["name"])?;
-            let Some(schema) = given(written, "schema") else {
+            let Some(schema) = non_null(written, "schema") else {
                 return Err(missing(&format!("{path}.schema")));
             };
             let of = format!(

@@ -4,19 +4,19 @@
 
 use serde_json::Value;
 
-use super::chat::{array_too_long, check_name, empty_array, invalid, missing, only};
-use super::models::ChatModel;
-use super::{Call, chat_schema, given, list};
-use crate::simulator::errors::Problem;
+use super::chat::{array_too_long, check_members, check_name, empty_array, invalid, missing};
+use super::models::SimChatModel;
+use super::{SimRequestCheck, chat_schema, list, non_null};
+use crate::simulator::errors::SimulatedError;
 
-const TOOLS_MAX: usize = 128;
+const MAX_TOOLS: usize = 128;
 
-pub fn check(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), SimulatedError> {
     for name in ["tools", "functions"] {
-        match call.given(name).map(list) {
+        match call.non_null(name).map(list) {
             Some([]) => return Err(empty_array(name)),
-            Some(entries) if entries.len() > TOOLS_MAX => {
-                return Err(array_too_long(name, TOOLS_MAX, entries.len()));
+            Some(entries) if entries.len() > MAX_TOOLS => {
+                return Err(array_too_long(name, MAX_TOOLS, entries.len()));
             }
             _ => {}
         }
@@ -39,29 +39,29 @@ pub fn check(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
              tools, use /v1/responses or set reasoning_effort to 'none'.",
             call.model
         );
-        return Err(Problem::of_param(text, "reasoning_effort", None));
+        return Err(SimulatedError::from_param(text, "reasoning_effort", None));
     }
     for (name, needs) in [
         ("tool_choice", "tools"),
         ("parallel_tool_calls", "tools"),
         ("function_call", "functions"),
     ] {
-        if call.given(name).is_some() && call.given(needs).is_none() {
+        if call.non_null(name).is_some() && call.non_null(needs).is_none() {
             let text = format!(
                 "Invalid value for '{name}': '{name}' is only allowed when '{needs}' are specified."
             );
-            return Err(Problem::of_param(text, name, None));
+            return Err(SimulatedError::from_param(text, name, None));
         }
     }
-    choice(call)
+    check_choice(call)
 }
 
-fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
+fn check_tool(path: &str, tool: &Value) -> Result<(), SimulatedError> {
     match tool["type"].as_str() {
         Some("function") => {
             // Some agents that work with the vendor repeat the name at this level.
-            only(path, tool, &["type", "function", "name"])?;
-            match given(tool, "function") {
+            check_members(path, tool, &["type", "function", "name"])?;
+            match non_null(tool, "function") {
                 Some(function) => check_function(
                     &format!("{path}.function"),
                     &format!("{path}.function.parameters"),
@@ -80,21 +80,21 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
     }
 }
 
-fn check_function(path: &str, param: &str, function: &Value) -> Result<(), Problem> {
-    only(
+fn check_function(path: &str, param: &str, function: &Value) -> Result<(), SimulatedError> {
+    check_members(
         path,
         function,
         &["name", "description", "parameters", "strict"],
     )?;
     check_name(&format!("{path}.name"), &function["name"])?;
-    if given(function, "description").is_some_and(|description| !description.is_string()) {
-        return Err(Problem::of_param(
+    if non_null(function, "description").is_some_and(|description| !description.is_string()) {
+        return Err(SimulatedError::from_param(
             format!("Invalid type for '{path}.description': expected a string."),
             &format!("{path}.description"),
             Some("invalid_type"),
         ));
     }
-    let Some(schema) = given(function, "parameters") else {
+    let Some(schema) = non_null(function, "parameters") else {
         return Ok(());
     };
     let of = format!(
@@ -107,8 +107,8 @@ fn check_function(path: &str, param: &str, function: &Value) -> Result<(), Probl
     }
 }
 
-fn choice(call: &Call<'_>) -> Result<(), Problem> {
-    let Some(choice) = call.given("tool_choice") else {
+fn check_choice(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let Some(choice) = call.non_null("tool_choice") else {
         return Ok(());
     };
     let name = match (choice.as_str(), choice["type"].as_str()) {
@@ -130,7 +130,7 @@ fn choice(call: &Call<'_>) -> Result<(), Problem> {
             let text = format!(
                 "Invalid value for 'tool_choice': Tool choice '{name}' not found in 'tools' parameter."
             );
-            Err(Problem::of_param(text, "tool_choice", None))
+            Err(SimulatedError::from_param(text, "tool_choice", None))
         }
     }
 }

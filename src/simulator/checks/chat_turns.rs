@@ -4,12 +4,12 @@
 
 use serde_json::Value;
 
-use super::chat::{check_name, empty_array, invalid, missing, only, too_long};
-use super::{Call, given, list};
-use crate::simulator::errors::Problem;
+use super::chat::{check_members, check_name, empty_array, invalid, missing, too_long};
+use super::{SimRequestCheck, list, non_null};
+use crate::simulator::errors::SimulatedError;
 use crate::simulator::signature::decode;
 
-const ID_MAX: usize = 40;
+const MAX_ID_CHARS: usize = 40;
 /// SDKs and agents that work with the vendor send the last two back with its answer.
 const ANSWER_FIELDS: [&str; 10] = [
     "role",
@@ -25,7 +25,7 @@ const ANSWER_FIELDS: [&str; 10] = [
 ];
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-pub fn check(call: &Call<'_>) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let messages = list(&call.body["messages"]);
     // Calls without a result so far, and the message that made them.
     let mut open: Vec<&str> = Vec::new();
@@ -35,10 +35,10 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
         check_message(&path, message)?;
         if message["role"] == "tool" {
             let id = message["tool_call_id"].as_str().unwrap_or_default();
-            answer(index, id, caller, &mut open)?;
+            check_answer(index, id, caller, &mut open)?;
             continue;
         }
-        unanswered(index, &open)?;
+        check_unanswered(index, &open)?;
         let calls = list(&message["tool_calls"]);
         open = calls
             .iter()
@@ -46,26 +46,26 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
             .collect();
         caller = (!calls.is_empty()).then_some(calls);
     }
-    unanswered(messages.len(), &open)
+    check_unanswered(messages.len(), &open)
 }
 
-fn answer(
+fn check_answer(
     index: usize,
     id: &str,
     caller: Option<&[Value]>,
     open: &mut Vec<&str>,
-) -> Result<(), Problem> {
+) -> Result<(), SimulatedError> {
     let param = format!("messages.[{index}].role");
     let Some(calls) = caller else {
         let text = "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with \
             'tool_calls'.";
-        return Err(Problem::of_param(text, &param, None));
+        return Err(SimulatedError::from_param(text, &param, None));
     };
     if !calls.iter().any(|call| call["id"] == id) {
         let text = format!(
             "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous message."
         );
-        return Err(Problem::of_param(
+        return Err(SimulatedError::from_param(
             text,
             &format!("messages.[{index}].tool_call_id"),
             None,
@@ -76,7 +76,7 @@ fn answer(
 }
 
 /// Rejects the message at `index` if calls still need their results there.
-fn unanswered(index: usize, open: &[&str]) -> Result<(), Problem> {
+fn check_unanswered(index: usize, open: &[&str]) -> Result<(), SimulatedError> {
     if open.is_empty() {
         return Ok(());
     }
@@ -85,14 +85,14 @@ fn unanswered(index: usize, open: &[&str]) -> Result<(), Problem> {
          The following tool_call_ids did not have response messages: {}",
         open.join(", ")
     );
-    Err(Problem::of_param(
+    Err(SimulatedError::from_param(
         text,
         &format!("messages.[{index}].role"),
         None,
     ))
 }
 
-fn check_message(path: &str, message: &Value) -> Result<(), Problem> {
+fn check_message(path: &str, message: &Value) -> Result<(), SimulatedError> {
     let fields: &[&str] = match message["role"].as_str() {
         Some("system" | "developer" | "user" | "function") => &["role", "content", "name"],
         Some("tool") => &["role", "content", "name", "tool_call_id"],
@@ -106,13 +106,13 @@ fn check_message(path: &str, message: &Value) -> Result<(), Problem> {
         }
         None => return Err(missing(&format!("{path}.role"))),
     };
-    only(path, message, fields)?;
+    check_members(path, message, fields)?;
     check_content(path, message)?;
     if message["role"] == "tool" {
         let id = format!("{path}.tool_call_id");
         check_id(&id, &message["tool_call_id"])?;
     }
-    if given(message, "tool_calls").map(list) == Some(&[]) {
+    if non_null(message, "tool_calls").map(list) == Some(&[]) {
         return Err(empty_array(&format!("{path}.tool_calls")));
     }
     for (index, call) in list(&message["tool_calls"]).iter().enumerate() {
@@ -121,21 +121,23 @@ fn check_message(path: &str, message: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
-fn check_id(path: &str, id: &Value) -> Result<(), Problem> {
+fn check_id(path: &str, id: &Value) -> Result<(), SimulatedError> {
     match id.as_str() {
-        Some(id) if id.chars().count() > ID_MAX => Err(too_long(path, ID_MAX, id.chars().count())),
+        Some(id) if id.chars().count() > MAX_ID_CHARS => {
+            Err(too_long(path, MAX_ID_CHARS, id.chars().count()))
+        }
         Some(_) => Ok(()),
         None => Err(missing(path)),
     }
 }
 
-fn check_call(path: &str, call: &Value) -> Result<(), Problem> {
-    only(path, call, &["id", "type", "function", "custom", "index"])?;
+fn check_call(path: &str, call: &Value) -> Result<(), SimulatedError> {
+    check_members(path, call, &["id", "type", "function", "custom", "index"])?;
     check_id(&format!("{path}.id"), &call["id"])?;
     match call["type"].as_str() {
         Some("function") => {
             let function = &call["function"];
-            only(
+            check_members(
                 &format!("{path}.function"),
                 function,
                 &["name", "arguments", "parsed_arguments"],
@@ -149,7 +151,11 @@ fn check_call(path: &str, call: &Value) -> Result<(), Problem> {
                     let text = format!(
                         "Invalid type for '{path}': expected a string, but got an object instead."
                     );
-                    Err(Problem::of_param(text, &path, Some("invalid_type")))
+                    Err(SimulatedError::from_param(
+                        text,
+                        &path,
+                        Some("invalid_type"),
+                    ))
                 }
             }
         }
@@ -163,7 +169,7 @@ fn check_call(path: &str, call: &Value) -> Result<(), Problem> {
     }
 }
 
-fn check_content(path: &str, message: &Value) -> Result<(), Problem> {
+fn check_content(path: &str, message: &Value) -> Result<(), SimulatedError> {
     let role = message["role"].as_str().unwrap_or_default();
     match &message["content"] {
         Value::String(_) => Ok(()),
@@ -177,19 +183,23 @@ fn check_content(path: &str, message: &Value) -> Result<(), Problem> {
         Value::Null => {
             let instead = ["tool_calls", "function_call", "refusal", "audio"];
             let is_elsewhere =
-                role == "assistant" && instead.iter().any(|name| given(message, name).is_some());
+                role == "assistant" && instead.iter().any(|name| non_null(message, name).is_some());
             let text = "Invalid value for 'content': expected a string, got null.";
             if is_elsewhere {
                 Ok(())
             } else {
-                Err(Problem::of_param(text, &format!("{path}.content"), None))
+                Err(SimulatedError::from_param(
+                    text,
+                    &format!("{path}.content"),
+                    None,
+                ))
             }
         }
         _ => {
             let text = format!(
                 "Invalid type for '{path}.content': expected one of a string or array of objects."
             );
-            Err(Problem::of_param(
+            Err(SimulatedError::from_param(
                 text,
                 &format!("{path}.content"),
                 Some("invalid_type"),
@@ -198,7 +208,7 @@ fn check_content(path: &str, message: &Value) -> Result<(), Problem> {
     }
 }
 
-fn check_part(path: &str, part: &Value, role: &str) -> Result<(), Problem> {
+fn check_part(path: &str, part: &Value, role: &str) -> Result<(), SimulatedError> {
     let kind = part["type"].as_str().unwrap_or_default();
     let allowed: &[&str] = match role {
         "user" => &["text", "image_url", "input_audio", "file"],
@@ -220,17 +230,17 @@ fn check_part(path: &str, part: &Value, role: &str) -> Result<(), Problem> {
         );
         return Err(invalid(&format!("{path}.type"), text));
     }
-    only(path, part, &["type", kind])?;
+    check_members(path, part, &["type", kind])?;
     match kind {
         "text" | "refusal" if !part[kind].is_string() => Err(missing(&format!("{path}.{kind}"))),
-        "image_url" => image(&format!("{path}.image_url"), &part["image_url"]),
-        "file" => file(&format!("{path}.file"), &part["file"]),
+        "image_url" => check_image(&format!("{path}.image_url"), &part["image_url"]),
+        "file" => check_file(&format!("{path}.file"), &part["file"]),
         _ => Ok(()),
     }
 }
 
-fn image(path: &str, image: &Value) -> Result<(), Problem> {
-    only(path, image, &["url", "detail"])?;
+fn check_image(path: &str, image: &Value) -> Result<(), SimulatedError> {
+    check_members(path, image, &["url", "detail"])?;
     let Some(url) = image["url"].as_str() else {
         return Err(missing(&format!("{path}.url")));
     };
@@ -253,14 +263,14 @@ fn image(path: &str, image: &Value) -> Result<(), Problem> {
                 "Invalid MIME type. Only image types are supported: {}.",
                 IMAGE_TYPES.join(", ")
             );
-            Err(Problem::of_param(
+            Err(SimulatedError::from_param(
                 text,
                 &url_path,
                 Some("invalid_image_format"),
             ))
         }
         Some((_, data)) if decode(data).is_none_or(|bytes| bytes.is_empty()) => {
-            Err(Problem::of_param(
+            Err(SimulatedError::from_param(
                 "Invalid base64 image_url.",
                 &url_path,
                 Some("invalid_base64"),
@@ -270,13 +280,13 @@ fn image(path: &str, image: &Value) -> Result<(), Problem> {
     }
 }
 
-fn file(path: &str, file: &Value) -> Result<(), Problem> {
-    only(path, file, &["file_id", "filename", "file_data"])?;
+fn check_file(path: &str, file: &Value) -> Result<(), SimulatedError> {
+    check_members(path, file, &["file_id", "filename", "file_data"])?;
     let data = file["file_data"].as_str();
-    match (data, given(file, "file_id")) {
+    match (data, non_null(file, "file_id")) {
         (None, Some(_)) => Ok(()),
         (None, None) => Err(missing(&format!("{path}.file_id"))),
-        (Some(_), _) if given(file, "filename").is_none() => {
+        (Some(_), _) if non_null(file, "filename").is_none() => {
             Err(missing(&format!("{path}.filename")))
         }
         (Some(data), _) => {

@@ -4,9 +4,12 @@
 
 use serde_json::Value;
 
-use super::models::MessagesModel;
-use super::{Call, cache, given, list, messages_tools, structured, thinking, turns, unknown};
-use crate::simulator::errors::Problem;
+use super::models::SimMessagesModel;
+use super::{
+    SimRequestCheck, cache, list, messages_tools, non_null, structured, thinking, turns,
+    unknown_member,
+};
+use crate::simulator::errors::SimulatedError;
 
 const FIELDS: [&str; 29] = [
     "model",
@@ -40,7 +43,7 @@ const FIELDS: [&str; 29] = [
     "diagnostics",
 ];
 
-pub fn check(call: &Call<'_>) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let extra = call
         .body
         .as_object()
@@ -48,103 +51,108 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
         .flat_map(|body| body.keys());
     let extra = extra
         .map(String::as_str)
-        .find(|name| !FIELDS.contains(name) && !call.spares(name));
+        .find(|name| !FIELDS.contains(name) && !call.allows_extension(name));
     if let Some(name) = extra {
         return Err(extra_input(name));
     }
-    let model = MessagesModel::of(call.model);
-    limit(call)?;
-    sampling(call, model)?;
-    stops(call)?;
-    small_fields(call)?;
+    let model = SimMessagesModel::from_name(call.model);
+    check_limit(call)?;
+    check_sampling(call, model)?;
+    check_stop_sequences(call)?;
+    check_small_fields(call)?;
     thinking::check(call, model)?;
-    output(call, model)?;
+    check_output_config(call, model)?;
     messages_tools::check(call)?;
-    system(call)?;
+    check_system(call)?;
     turns::check(call, model)?;
     cache::check(call)
 }
 
-pub fn refused(message: impl Into<String>) -> Problem {
-    Problem::new(400, message)
+pub fn invalid_request(message: impl Into<String>) -> SimulatedError {
+    SimulatedError::new(400, message)
 }
 
-pub fn extra_input(path: &str) -> Problem {
-    refused(format!("{path}: Extra inputs are not permitted"))
+pub fn extra_input(path: &str) -> SimulatedError {
+    invalid_request(format!("{path}: Extra inputs are not permitted"))
 }
 
 /// Rejects members of `value` that are not in the list of known ones.
-pub fn only(path: &str, value: &Value, known: &[&str]) -> Result<(), Problem> {
-    match unknown(value, known) {
+pub fn check_members(path: &str, value: &Value, known: &[&str]) -> Result<(), SimulatedError> {
+    match unknown_member(value, known) {
         Some(name) => Err(extra_input(&format!("{path}.{name}"))),
         None => Ok(()),
     }
 }
 
-fn limit(call: &Call<'_>) -> Result<(), Problem> {
+fn check_limit(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let (Some(asked), Some(max)) = (call.body["max_tokens"].as_u64(), call.output_max()) else {
         return Ok(());
     };
     if asked <= max {
         return Ok(());
     }
-    Err(refused(format!(
+    Err(invalid_request(format!(
         "max_tokens: {asked} > {max}, which is the maximum allowed number of output tokens for {}",
         call.model
     )))
 }
 
-fn sampling(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
+fn check_sampling(
+    call: &SimRequestCheck<'_>,
+    model: SimMessagesModel,
+) -> Result<(), SimulatedError> {
     for name in ["temperature", "top_p"] {
-        let Some(value) = call.given(name) else {
+        let Some(value) = call.non_null(name) else {
             continue;
         };
         let is_in_range = value
             .as_f64()
             .is_some_and(|number| (0.0..=1.0).contains(&number));
         if !is_in_range {
-            return Err(refused(format!("{name}: range: 0..1")));
+            return Err(invalid_request(format!("{name}: range: 0..1")));
         }
     }
     if call
-        .given("top_k")
+        .non_null("top_k")
         .is_some_and(|value| value.as_u64().is_none())
     {
-        return Err(refused("top_k: Input should be a valid integer"));
+        return Err(invalid_request("top_k: Input should be a valid integer"));
     }
-    let both = call.given("temperature").is_some() && call.given("top_p").is_some();
+    let both = call.non_null("temperature").is_some() && call.non_null("top_p").is_some();
     if model.samples_by_one() && both {
-        return Err(refused(
+        return Err(invalid_request(
             "`temperature` and `top_p` cannot both be specified for this model. Please use only one.",
         ));
     }
     match ["temperature", "top_p", "top_k"]
         .iter()
-        .find(|name| call.given(name).is_some())
+        .find(|name| call.non_null(name).is_some())
     {
-        Some(name) if model.has_fixed_sampling() => {
-            Err(refused(format!("`{name}` is deprecated for this model.")))
-        }
+        Some(name) if model.has_fixed_sampling() => Err(invalid_request(format!(
+            "`{name}` is deprecated for this model."
+        ))),
         _ => Ok(()),
     }
 }
 
-fn stops(call: &Call<'_>) -> Result<(), Problem> {
-    let Some(stops) = call.given("stop_sequences") else {
+fn check_stop_sequences(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let Some(stops) = call.non_null("stop_sequences") else {
         return Ok(());
     };
     let Some(stops) = stops.as_array() else {
-        return Err(refused("stop_sequences: Input should be a valid list"));
+        return Err(invalid_request(
+            "stop_sequences: Input should be a valid list",
+        ));
     };
     for (index, stop) in stops.iter().enumerate() {
         match stop.as_str() {
             None => {
-                return Err(refused(format!(
+                return Err(invalid_request(format!(
                     "stop_sequences.{index}: Input should be a valid string"
                 )));
             }
             Some(stop) if stop.trim().is_empty() => {
-                return Err(refused(
+                return Err(invalid_request(
                     "stop_sequences: each stop sequence must contain non-whitespace",
                 ));
             }
@@ -154,60 +162,69 @@ fn stops(call: &Call<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-fn small_fields(call: &Call<'_>) -> Result<(), Problem> {
-    if let Some(metadata) = call.given("metadata") {
-        only("metadata", metadata, &["user_id"])?;
-        if given(metadata, "user_id").is_some_and(|id| !id.is_string()) {
-            return Err(refused("metadata.user_id: Input should be a valid string"));
+fn check_small_fields(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    if let Some(metadata) = call.non_null("metadata") {
+        check_members("metadata", metadata, &["user_id"])?;
+        if non_null(metadata, "user_id").is_some_and(|id| !id.is_string()) {
+            return Err(invalid_request(
+                "metadata.user_id: Input should be a valid string",
+            ));
         }
     }
     if call
-        .given("stream")
+        .non_null("stream")
         .is_some_and(|stream| !stream.is_boolean())
     {
-        return Err(refused("stream: Input should be a valid boolean"));
+        return Err(invalid_request("stream: Input should be a valid boolean"));
     }
-    match call.given("service_tier").map(Value::as_str) {
+    match call.non_null("service_tier").map(Value::as_str) {
         None | Some(Some("auto" | "standard_only")) => Ok(()),
-        Some(_) => Err(refused(
+        Some(_) => Err(invalid_request(
             "service_tier: Input should be 'auto' or 'standard_only'",
         )),
     }
 }
 
-fn output(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
-    let old = call.given("output_format");
-    let Some(config) = call.given("output_config") else {
-        return old.map_or(Ok(()), |format| output_format("output_format", format));
+fn check_output_config(
+    call: &SimRequestCheck<'_>,
+    model: SimMessagesModel,
+) -> Result<(), SimulatedError> {
+    let old = call.non_null("output_format");
+    let Some(config) = call.non_null("output_config") else {
+        return old.map_or(Ok(()), |format| {
+            check_output_format("output_format", format)
+        });
     };
-    only(
+    check_members(
         "output_config",
         config,
         &["effort", "format", "task_budget"],
     )?;
-    if let Some(effort) = given(config, "effort") {
+    if let Some(effort) = non_null(config, "effort") {
         check_effort(effort, model)?;
     }
-    match (given(config, "format"), old) {
-        (Some(_), Some(_)) => Err(refused(
+    match (non_null(config, "format"), old) {
+        (Some(_), Some(_)) => Err(invalid_request(
             "output_format and output_config.format cannot both be set.",
         )),
-        (Some(format), None) => output_format("output_config.format", format),
-        (None, Some(format)) => output_format("output_format", format),
+        (Some(format), None) => check_output_format("output_config.format", format),
+        (None, Some(format)) => check_output_format("output_format", format),
         (None, None) => Ok(()),
     }
 }
 
-fn check_effort(effort: &Value, model: MessagesModel) -> Result<(), Problem> {
+fn check_effort(effort: &Value, model: SimMessagesModel) -> Result<(), SimulatedError> {
     let known = ["low", "medium", "high", "xhigh", "max"];
     let Some(effort) = effort.as_str().filter(|effort| known.contains(effort)) else {
-        return Err(refused(
+        return Err(invalid_request(
             "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
         ));
     };
     match model.efforts() {
-        Some([]) => Err(refused("This model does not support the effort parameter.")),
-        Some(efforts) if !efforts.contains(&effort) => Err(refused(format!(
+        Some([]) => Err(invalid_request(
+            "This model does not support the effort parameter.",
+        )),
+        Some(efforts) if !efforts.contains(&effort) => Err(invalid_request(format!(
             "This model does not support effort level '{effort}'. Supported levels: {}.",
             efforts.join(", ")
         ))),
@@ -215,33 +232,33 @@ fn check_effort(effort: &Value, model: MessagesModel) -> Result<(), Problem> {
     }
 }
 
-fn output_format(path: &str, format: &Value) -> Result<(), Problem> {
+fn check_output_format(path: &str, format: &Value) -> Result<(), SimulatedError> {
     if format["type"] != "json_schema" {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "{path}.type: Input should be 'json_schema'"
         )));
     }
-    only(path, format, &["type", "schema"])?;
+    check_members(path, format, &["type", "schema"])?;
     match format.get("schema") {
         Some(schema) => structured::check(&format!("{path}.schema"), schema),
-        None => Err(refused(format!("{path}.schema: Field required"))),
+        None => Err(invalid_request(format!("{path}.schema: Field required"))),
     }
 }
 
-fn system(call: &Call<'_>) -> Result<(), Problem> {
-    let Some(system) = call.given("system").filter(|system| !system.is_string()) else {
+fn check_system(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let Some(system) = call.non_null("system").filter(|system| !system.is_string()) else {
         return Ok(());
     };
     if !system.is_array() {
-        return Err(refused("system: Input should be a valid list"));
+        return Err(invalid_request("system: Input should be a valid list"));
     }
     for (index, block) in list(system).iter().enumerate() {
         if block["type"] != "text" {
-            return Err(refused(format!(
+            return Err(invalid_request(format!(
                 "system.{index}.type: Input should be 'text'"
             )));
         }
-        only(
+        check_members(
             &format!("system.{index}"),
             block,
             &["type", "text", "cache_control", "citations"],

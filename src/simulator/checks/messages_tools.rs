@@ -6,9 +6,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::messages::{only, refused};
-use super::{Call, given, is_word, list, structured};
-use crate::simulator::errors::Problem;
+use super::messages::{check_members, invalid_request};
+use super::{SimRequestCheck, is_word, list, non_null, structured};
+use crate::simulator::errors::SimulatedError;
 
 const TOOL_FIELDS: [&str; 10] = [
     "name",
@@ -22,12 +22,12 @@ const TOOL_FIELDS: [&str; 10] = [
     "allowed_callers",
     "input_examples",
 ];
-const NAME_MAX: usize = 128;
+const MAX_NAME_BYTES: usize = 128;
 
-pub fn check(call: &Call<'_>) -> Result<(), Problem> {
-    let tools = match call.given("tools") {
+pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let tools = match call.non_null("tools") {
         Some(Value::Array(tools)) => tools.as_slice(),
-        Some(_) => return Err(refused("tools: Input should be a valid list")),
+        Some(_) => return Err(invalid_request("tools: Input should be a valid list")),
         None => &[],
     };
     let mut names = HashSet::new();
@@ -37,23 +37,23 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
             .as_str()
             .is_some_and(|name| !names.insert(name))
         {
-            return Err(refused("tools: Tool names must be unique."));
+            return Err(invalid_request("tools: Tool names must be unique."));
         }
     }
-    if tools.is_empty() && has_calls(call) && call.given("thread").is_none() {
-        return Err(refused(
+    if tools.is_empty() && has_calls(call) && call.non_null("thread").is_none() {
+        return Err(invalid_request(
             "Requests which include `tool_use` or `tool_result` blocks must define tools",
         ));
     }
-    choice(call, &names)
+    check_choice(call, &names)
 }
 
-fn check_tool(index: usize, tool: &Value) -> Result<(), Problem> {
+fn check_tool(index: usize, tool: &Value) -> Result<(), SimulatedError> {
     let path = format!("tools.{index}");
-    match given(tool, "type").map(Value::as_str) {
+    match non_null(tool, "type").map(Value::as_str) {
         None | Some(Some("custom")) => check_custom(&format!("{path}.custom"), tool),
         Some(Some(kind)) if is_vendors_own(kind) => Ok(()),
-        Some(kind) => Err(refused(format!(
+        Some(kind) => Err(invalid_request(format!(
             "{path}: Input tag '{}' found using 'type' does not match any of the expected tags: 'bash_20250124', \
              'custom', 'text_editor_20250728', 'web_search_20250305'",
             kind.unwrap_or_default()
@@ -69,13 +69,13 @@ fn is_vendors_own(kind: &str) -> bool {
     is_dated || kind == "mcp_toolset"
 }
 
-fn check_custom(path: &str, tool: &Value) -> Result<(), Problem> {
-    only(path, tool, &TOOL_FIELDS)?;
+fn check_custom(path: &str, tool: &Value) -> Result<(), SimulatedError> {
+    check_members(path, tool, &TOOL_FIELDS)?;
     match tool["name"].as_str() {
-        None => return Err(refused(format!("{path}.name: Field required"))),
-        Some(name) if !is_word(name, NAME_MAX) => {
-            return Err(refused(format!(
-                "{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,{NAME_MAX}}}$'"
+        None => return Err(invalid_request(format!("{path}.name: Field required"))),
+        Some(name) if !is_word(name, MAX_NAME_BYTES) => {
+            return Err(invalid_request(format!(
+                "{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,{MAX_NAME_BYTES}}}$'"
             )));
         }
         Some(_) => {}
@@ -84,12 +84,14 @@ fn check_custom(path: &str, tool: &Value) -> Result<(), Problem> {
         .get("description")
         .is_some_and(|description| !description.is_string())
     {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "{path}.description: Input should be a valid string"
         )));
     }
     let Some(schema) = tool.get("input_schema") else {
-        return Err(refused(format!("{path}.input_schema: Field required")));
+        return Err(invalid_request(format!(
+            "{path}.input_schema: Field required"
+        )));
     };
     let path = format!("{path}.input_schema");
     check_schema(&path, schema)?;
@@ -100,16 +102,18 @@ fn check_custom(path: &str, tool: &Value) -> Result<(), Problem> {
     }
 }
 
-fn check_schema(path: &str, schema: &Value) -> Result<(), Problem> {
+fn check_schema(path: &str, schema: &Value) -> Result<(), SimulatedError> {
     if !schema.is_object() {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "{path}: Input should be a valid dictionary"
         )));
     }
     match schema.get("type") {
-        None => return Err(refused(format!("{path}.type: Field required"))),
+        None => return Err(invalid_request(format!("{path}.type: Field required"))),
         Some(kind) if kind != "object" => {
-            return Err(refused(format!("{path}.type: Input should be 'object'")));
+            return Err(invalid_request(format!(
+                "{path}.type: Input should be 'object'"
+            )));
         }
         Some(_) => {}
     }
@@ -117,13 +121,13 @@ fn check_schema(path: &str, schema: &Value) -> Result<(), Problem> {
         .iter()
         .any(|name| schema.get(name).is_some())
     {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "{path}: input_schema does not support oneOf, allOf, or anyOf at the top level"
         )));
     }
     match is_schema(schema) {
         true => Ok(()),
-        false => Err(refused(format!(
+        false => Err(invalid_request(format!(
             "{path}: JSON schema is invalid. It must match JSON Schema draft 2020-12 \
              (https://json-schema.org/draft/2020-12). Learn more about tool use at \
              https://docs.claude.com/en/docs/tool-use."
@@ -149,7 +153,7 @@ fn is_schema(schema: &Value) -> bool {
     })
 }
 
-fn has_calls(call: &Call<'_>) -> bool {
+fn has_calls(call: &SimRequestCheck<'_>) -> bool {
     let blocks = list(&call.body["messages"])
         .iter()
         .flat_map(|message| list(&message["content"]));
@@ -158,8 +162,8 @@ fn has_calls(call: &Call<'_>) -> bool {
         .any(|block| block["type"] == "tool_use" || block["type"] == "tool_result")
 }
 
-fn choice(call: &Call<'_>, names: &HashSet<&str>) -> Result<(), Problem> {
-    let Some(choice) = call.given("tool_choice") else {
+fn check_choice(call: &SimRequestCheck<'_>, names: &HashSet<&str>) -> Result<(), SimulatedError> {
+    let Some(choice) = call.non_null("tool_choice") else {
         return Ok(());
     };
     let kind = choice["type"].as_str().unwrap_or_default();
@@ -168,22 +172,22 @@ fn choice(call: &Call<'_>, names: &HashSet<&str>) -> Result<(), Problem> {
         "tool" => &["type", "name", "disable_parallel_tool_use"],
         "none" => &["type"],
         other => {
-            return Err(refused(format!(
+            return Err(invalid_request(format!(
                 "tool_choice: Input tag '{other}' found using 'type' does not match any of the expected tags: \
                  'any', 'auto', 'none', 'tool'"
             )));
         }
     };
-    only(&format!("tool_choice.{kind}"), choice, fields)?;
-    if call.given("tools").is_none() {
-        return Err(refused(
+    check_members(&format!("tool_choice.{kind}"), choice, fields)?;
+    if call.non_null("tools").is_none() {
+        return Err(invalid_request(
             "tool_choice: tool_choice may only be specified while providing tools",
         ));
     }
     let name = choice["name"].as_str();
     match (kind, name) {
-        ("tool", None) => Err(refused("tool_choice.tool.name: Field required")),
-        ("tool", Some(name)) if !names.contains(name) => Err(refused(format!(
+        ("tool", None) => Err(invalid_request("tool_choice.tool.name: Field required")),
+        ("tool", Some(name)) if !names.contains(name) => Err(invalid_request(format!(
             "Tool '{name}' not found in provided tools"
         ))),
         _ => Ok(()),

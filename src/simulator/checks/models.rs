@@ -7,19 +7,22 @@ pub fn generation(model: &str) -> Option<(u32, u32)> {
     let name = model
         .strip_prefix("claude-")
         .or_else(|| model.strip_prefix("gpt-"))?;
-    let mut numbers = name.split(['-', '.']).filter_map(small).peekable();
+    let mut numbers = name
+        .split(['-', '.'])
+        .filter_map(parse_version_number)
+        .peekable();
     let major = numbers.next()?;
     Some((major, numbers.next().unwrap_or(0)))
 }
 
 /// A number of a generation; eight digits are a date instead.
-fn small(word: &str) -> Option<u32> {
+fn parse_version_number(word: &str) -> Option<u32> {
     let digits = word.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     digits.parse().ok().filter(|_| digits.len() <= 2)
 }
 
 /// Maximum number of output tokens of the model.
-pub fn output_max(model: &str) -> Option<u64> {
+pub fn max_output_tokens(model: &str) -> Option<u64> {
     match generation(model)? {
         _ if model.starts_with("claude-") => Some(64_000),
         (5.., _) => Some(128_000),
@@ -29,13 +32,13 @@ pub fn output_max(model: &str) -> Option<u64> {
 
 /// Thinking, effort and sampling of a model of the messages vendor.
 #[derive(Clone, Copy, Debug)]
-pub struct MessagesModel {
+pub struct SimMessagesModel {
     generation: Option<(u32, u32)>,
     is_small: bool,
 }
 
-impl MessagesModel {
-    pub fn of(model: &str) -> Self {
+impl SimMessagesModel {
+    pub fn from_name(model: &str) -> Self {
         Self {
             generation: generation(model),
             is_small: model.contains("haiku"),
@@ -91,12 +94,12 @@ impl MessagesModel {
 
 /// Reasoning of a model of the chat vendor.
 #[derive(Clone, Copy, Debug)]
-pub struct ChatModel {
+pub struct SimChatModel {
     generation: Option<(u32, u32)>,
 }
 
-impl ChatModel {
-    pub fn of(model: &str) -> Self {
+impl SimChatModel {
+    pub fn from_name(model: &str) -> Self {
         Self {
             generation: generation(model),
         }

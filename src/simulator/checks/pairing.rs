@@ -7,16 +7,16 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::messages::refused;
-use super::{Call, list};
-use crate::simulator::errors::Problem;
+use super::messages::invalid_request;
+use super::{SimRequestCheck, list};
+use crate::simulator::errors::SimulatedError;
 
-pub fn check(call: &Call<'_>, messages: &[Value]) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>, messages: &[Value]) -> Result<(), SimulatedError> {
     let mut seen = HashSet::new();
     for (turn, message) in messages.iter().enumerate() {
         for (index, id) in ids(message, "tool_use", "id").enumerate() {
             if !seen.insert(id) {
-                return Err(refused(format!(
+                return Err(invalid_request(format!(
                     "messages.{turn}.content.{index}: `tool_use` ids must be unique"
                 )));
             }
@@ -38,7 +38,7 @@ pub fn check(call: &Call<'_>, messages: &[Value]) -> Result<(), Problem> {
             .copied()
             .collect();
         if !missing.is_empty() {
-            return Err(unanswered(turn - 1, &missing));
+            return Err(unanswered_calls(turn - 1, &missing));
         }
         if !(continues && turn == 0) {
             check_results(turn, message, &open)?;
@@ -47,7 +47,7 @@ pub fn check(call: &Call<'_>, messages: &[Value]) -> Result<(), Problem> {
     }
     match open.is_empty() {
         true => Ok(()),
-        false => Err(unanswered(messages.len() - 1, &open)),
+        false => Err(unanswered_calls(messages.len() - 1, &open)),
     }
 }
 
@@ -62,7 +62,7 @@ fn ids<'a>(
     blocks.filter_map(move |block| block[field].as_str())
 }
 
-fn check_results(turn: usize, message: &Value, open: &[&str]) -> Result<(), Problem> {
+fn check_results(turn: usize, message: &Value, open: &[&str]) -> Result<(), SimulatedError> {
     let mut found = HashSet::new();
     for (index, block) in list(&message["content"]).iter().enumerate() {
         let Some(id) = block["tool_use_id"]
@@ -72,13 +72,13 @@ fn check_results(turn: usize, message: &Value, open: &[&str]) -> Result<(), Prob
             continue;
         };
         if !open.contains(&id) {
-            return Err(refused(format!(
+            return Err(invalid_request(format!(
                 "messages.{turn}.content.{index}: unexpected `tool_use_id` found in `tool_result` blocks: {id}. Each \
                  `tool_result` block must have a corresponding `tool_use` block in the previous message."
             )));
         }
         if !found.insert(id) {
-            return Err(refused(format!(
+            return Err(invalid_request(format!(
                 "messages.{turn}.content.{index}: each tool_use must have a single result. Found multiple \
                  `tool_result` blocks with id: {id}"
             )));
@@ -87,8 +87,8 @@ fn check_results(turn: usize, message: &Value, open: &[&str]) -> Result<(), Prob
     Ok(())
 }
 
-fn unanswered(turn: usize, ids: &[&str]) -> Problem {
-    refused(format!(
+fn unanswered_calls(turn: usize, ids: &[&str]) -> SimulatedError {
+    invalid_request(format!(
         "messages.{turn}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each \
          `tool_use` block must have a corresponding `tool_result` block in the next message.",
         ids.join(", ")

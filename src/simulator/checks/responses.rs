@@ -5,10 +5,13 @@
 
 use serde_json::Value;
 
-use super::chat::{check_name, invalid, missing, only, too_long, unknown_parameter};
-use super::models::ChatModel;
-use super::{Call, chat_schema, given, list, responses_items, responses_pairing, responses_tools};
-use crate::simulator::errors::Problem;
+use super::chat::{check_members, check_name, invalid, missing, too_long, unknown_parameter};
+use super::models::SimChatModel;
+use super::{
+    SimRequestCheck, chat_schema, list, non_null, responses_items, responses_pairing,
+    responses_tools,
+};
+use crate::simulator::errors::SimulatedError;
 
 const FIELDS: [&str; 35] = [
     "model",
@@ -57,10 +60,10 @@ const INCLUDES: [&str; 8] = [
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
 ];
-const LABEL_MAX: usize = 64;
-const OUTPUT_LEAST: u64 = 16;
+const MAX_LABEL_CHARS: usize = 64;
+const MIN_OUTPUT_TOKENS: u64 = 16;
 
-pub fn check(call: &Call<'_>) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let extra = call
         .body
         .as_object()
@@ -68,39 +71,39 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
         .flat_map(|body| body.keys());
     let extra = extra
         .map(String::as_str)
-        .find(|name| !FIELDS.contains(name) && !call.spares(name));
+        .find(|name| !FIELDS.contains(name) && !call.allows_extension(name));
     if let Some(name) = extra {
         return Err(unknown_parameter(name));
     }
-    if call.given("input").is_none()
-        && call.given("instructions").is_none()
-        && call.given("prompt").is_none()
+    if call.non_null("input").is_none()
+        && call.non_null("instructions").is_none()
+        && call.non_null("prompt").is_none()
     {
         return Err(missing("input"));
     }
     if let Some(id) = call.body["previous_response_id"].as_str() {
         let text = format!("Previous response with id '{id}' not found.");
-        return Err(Problem::of_param(
+        return Err(SimulatedError::from_param(
             text,
             "previous_response_id",
             Some("previous_response_not_found"),
         ));
     }
-    let model = ChatModel::of(call.model);
-    limits(call)?;
-    labels(call)?;
-    includes(call, model)?;
-    sampling(call, model)?;
-    reasoning(call, model)?;
-    text(call)?;
+    let model = SimChatModel::from_name(call.model);
+    check_limits(call)?;
+    check_labels(call)?;
+    check_includes(call, model)?;
+    check_sampling(call, model)?;
+    check_reasoning(call, model)?;
+    check_text(call)?;
     responses_tools::check(call)?;
-    match call.given("input") {
+    match call.non_null("input") {
         Some(Value::Array(items)) => {
             responses_items::check(items)?;
             responses_pairing::check(items)
         }
         Some(Value::String(_)) | None => Ok(()),
-        Some(_) => Err(Problem::of_param(
+        Some(_) => Err(SimulatedError::from_param(
             "Invalid type for 'input': expected one of a string or an array of input items.",
             "input",
             Some("invalid_type"),
@@ -108,17 +111,17 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
     }
 }
 
-fn limits(call: &Call<'_>) -> Result<(), Problem> {
+fn check_limits(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let name = "max_output_tokens";
-    let Some(asked) = call.given(name) else {
+    let Some(asked) = call.non_null(name) else {
         return Ok(());
     };
-    let Some(asked) = asked.as_u64().filter(|asked| *asked >= OUTPUT_LEAST) else {
+    let Some(asked) = asked.as_u64().filter(|asked| *asked >= MIN_OUTPUT_TOKENS) else {
         let text = format!(
-            "Invalid '{name}': integer below minimum value. Expected a value >= {OUTPUT_LEAST}, but got {asked} \
+            "Invalid '{name}': integer below minimum value. Expected a value >= {MIN_OUTPUT_TOKENS}, but got {asked} \
              instead."
         );
-        return Err(Problem::of_param(
+        return Err(SimulatedError::from_param(
             text,
             name,
             Some("integer_below_min_value"),
@@ -136,27 +139,27 @@ fn limits(call: &Call<'_>) -> Result<(), Problem> {
     }
 }
 
-fn labels(call: &Call<'_>) -> Result<(), Problem> {
+fn check_labels(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     for name in ["safety_identifier", "prompt_cache_key"] {
         let length = call
-            .given(name)
+            .non_null(name)
             .and_then(Value::as_str)
             .map_or(0, |label| label.chars().count());
-        if length > LABEL_MAX {
-            return Err(too_long(name, LABEL_MAX, length));
+        if length > MAX_LABEL_CHARS {
+            return Err(too_long(name, MAX_LABEL_CHARS, length));
         }
     }
-    if call.given("stream_options").is_some() && call.body["stream"] != true {
-        return Err(Problem::chat_stream_options());
+    if call.non_null("stream_options").is_some() && call.body["stream"] != true {
+        return Err(SimulatedError::chat_stream_options());
     }
-    only(
+    check_members(
         "stream_options",
         &call.body["stream_options"],
         &["include_obfuscation"],
     )
 }
 
-fn includes(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
+fn check_includes(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), SimulatedError> {
     for word in list(&call.body["include"]) {
         let word = word.as_str().unwrap_or_default();
         if !INCLUDES.contains(&word) {
@@ -169,15 +172,15 @@ fn includes(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
         }
         if word == "reasoning.encrypted_content" && model.never_reasons() {
             let text = "Encrypted content is not supported with this model.";
-            return Err(Problem::of_param(text, "include", None));
+            return Err(SimulatedError::from_param(text, "include", None));
         }
     }
     Ok(())
 }
 
-fn sampling(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
+fn check_sampling(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), SimulatedError> {
     for name in ["temperature", "top_p"] {
-        if model.reasons() && call.given(name).is_some() {
+        if model.reasons() && call.non_null(name).is_some() {
             return Err(unsupported(name));
         }
     }
@@ -191,21 +194,21 @@ fn sampling(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     }
 }
 
-fn unsupported(name: &str) -> Problem {
+fn unsupported(name: &str) -> SimulatedError {
     let text = format!("Unsupported parameter: '{name}' is not supported with this model.");
-    Problem::of_param(text, name, Some("unsupported_parameter"))
+    SimulatedError::from_param(text, name, Some("unsupported_parameter"))
 }
 
-fn reasoning(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
-    let Some(reasoning) = call.given("reasoning") else {
+fn check_reasoning(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), SimulatedError> {
+    let Some(reasoning) = call.non_null("reasoning") else {
         return Ok(());
     };
-    only(
+    check_members(
         "reasoning",
         reasoning,
         &["effort", "summary", "generate_summary", "context", "mode"],
     )?;
-    if let Some(effort) = given(reasoning, "effort") {
+    if let Some(effort) = non_null(reasoning, "effort") {
         let effort = effort.as_str().unwrap_or_default();
         if model.never_reasons() {
             return Err(unsupported("reasoning.effort"));
@@ -216,14 +219,14 @@ fn reasoning(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
                  'low', 'medium', 'high', and 'xhigh'.",
                 call.model
             );
-            return Err(Problem::of_param(
+            return Err(SimulatedError::from_param(
                 text,
                 "reasoning.effort",
                 Some("unsupported_value"),
             ));
         }
     }
-    match given(reasoning, "summary").map(|summary| summary.as_str()) {
+    match non_null(reasoning, "summary").map(|summary| summary.as_str()) {
         None => Ok(()),
         Some(Some("auto" | "concise" | "detailed")) if !model.never_reasons() => Ok(()),
         Some(Some("auto" | "concise" | "detailed")) => Err(unsupported("reasoning.summary")),
@@ -234,11 +237,11 @@ fn reasoning(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     }
 }
 
-fn text(call: &Call<'_>) -> Result<(), Problem> {
-    let Some(text) = call.given("text") else {
+fn check_text(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let Some(text) = call.non_null("text") else {
         return Ok(());
     };
-    only("text", text, &["format", "verbosity"])?;
+    check_members("text", text, &["format", "verbosity"])?;
     if !matches!(
         text["verbosity"].as_str(),
         None | Some("low" | "medium" | "high")
@@ -247,19 +250,19 @@ fn text(call: &Call<'_>) -> Result<(), Problem> {
             "Invalid value: 'text.verbosity'. Supported values are: 'low', 'medium', and 'high'.";
         return Err(invalid("text.verbosity", words));
     }
-    let Some(format) = given(text, "format") else {
+    let Some(format) = non_null(text, "format") else {
         return Ok(());
     };
     match format["type"].as_str() {
-        Some("text" | "json_object") => only("text.format", format, &["type"]),
+        Some("text" | "json_object") => check_members("text.format", format, &["type"]),
         Some("json_schema") => {
-            only(
+            check_members(
                 "text.format",
                 format,
                 &["type", "name", "description", "schema", "strict"],
             )?;
             check_name("text.format.name", &format["name"])?;
-            let Some(schema) = given(format, "schema") else {
+            let Some(schema) = non_null(format, "schema") else {
                 return Err(missing("text.format.schema"));
             };
             let of = format!(

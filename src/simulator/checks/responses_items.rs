@@ -4,16 +4,16 @@
 
 use serde_json::Value;
 
-use super::chat::{check_name, invalid, missing, only, too_long};
-use super::{given, list};
-use crate::simulator::errors::Problem;
-use crate::simulator::signature::{Sealed, decode, is_ours};
+use super::chat::{check_members, check_name, invalid, missing, too_long};
+use super::{list, non_null};
+use crate::simulator::errors::SimulatedError;
+use crate::simulator::signature::{SignatureKind, decode, is_ours};
 
-const CALL_ID_MAX: usize = 64;
+const MAX_CALL_ID_CHARS: usize = 64;
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-const INPUTS: [&str; 3] = ["input_text", "input_image", "input_file"];
+const INPUT_PART_TYPES: [&str; 3] = ["input_text", "input_image", "input_file"];
 /// Types of items that are accepted unchecked: the vendor itself or its own client made them.
-const OTHERS: [&str; 16] = [
+const UNCHECKED_ITEM_TYPES: [&str; 16] = [
     "additional_tools",
     "agent_message",
     "apply_patch_call",
@@ -32,20 +32,20 @@ const OTHERS: [&str; 16] = [
     "web_search_call",
 ];
 
-pub fn check(items: &[Value]) -> Result<(), Problem> {
+pub fn check(items: &[Value]) -> Result<(), SimulatedError> {
     for (index, item) in items.iter().enumerate() {
         check_item(&format!("input[{index}]"), item)?;
     }
     Ok(())
 }
 
-fn check_item(path: &str, item: &Value) -> Result<(), Problem> {
+fn check_item(path: &str, item: &Value) -> Result<(), SimulatedError> {
     match item["type"].as_str() {
-        None | Some("message") => message(path, item),
-        Some("reasoning") => reasoning(path, item),
+        None | Some("message") => check_message(path, item),
+        Some("reasoning") => check_reasoning(path, item),
         Some("function_call") => {
-            call(path, item, "arguments", "fc")?;
-            only(
+            check_call(path, item, "arguments", "fc")?;
+            check_members(
                 path,
                 item,
                 &[
@@ -61,8 +61,8 @@ fn check_item(path: &str, item: &Value) -> Result<(), Problem> {
             )
         }
         Some("custom_tool_call") => {
-            call(path, item, "input", "ctc")?;
-            only(
+            check_call(path, item, "input", "ctc")?;
+            check_members(
                 path,
                 item,
                 &[
@@ -78,18 +78,18 @@ fn check_item(path: &str, item: &Value) -> Result<(), Problem> {
             )
         }
         Some("function_call_output" | "custom_tool_call_output") => {
-            only(
+            check_members(
                 path,
                 item,
                 &[
                     "type", "id", "call_id", "output", "status", "name", "caller",
                 ],
             )?;
-            call_id(path, item)?;
-            output(&format!("{path}.output"), &item["output"])
+            check_call_id(path, item)?;
+            check_output(&format!("{path}.output"), &item["output"])
         }
         Some("item_reference") => Err(not_found(path, item["id"].as_str().unwrap_or_default())),
-        Some(kind) if OTHERS.contains(&kind) => Ok(()),
+        Some(kind) if UNCHECKED_ITEM_TYPES.contains(&kind) => Ok(()),
         Some(kind) => Err(invalid(
             path,
             format!(
@@ -99,17 +99,17 @@ fn check_item(path: &str, item: &Value) -> Result<(), Problem> {
     }
 }
 
-fn not_found(path: &str, id: &str) -> Problem {
+fn not_found(path: &str, id: &str) -> SimulatedError {
     let text = format!(
         "Item with id '{id}' not found. Items are not persisted when `store` is set to false. Try again with `store` \
          set to true, or remove this item from your input."
     );
-    Problem::of_param(text, path, None)
+    SimulatedError::from_param(text, path, None)
 }
 
-fn message(path: &str, item: &Value) -> Result<(), Problem> {
+fn check_message(path: &str, item: &Value) -> Result<(), SimulatedError> {
     let allowed: &[&str] = match item["role"].as_str() {
-        Some("user" | "system" | "developer") => &INPUTS,
+        Some("user" | "system" | "developer") => &INPUT_PART_TYPES,
         Some("assistant") => &["output_text", "refusal"],
         Some(role) => {
             let text = format!(
@@ -119,12 +119,12 @@ fn message(path: &str, item: &Value) -> Result<(), Problem> {
         }
         None => return Err(missing(&format!("{path}.role"))),
     };
-    only(
+    check_members(
         path,
         item,
         &["type", "id", "role", "content", "status", "phase"],
     )?;
-    made_by_vendor(path, item, "msg")?;
+    check_vendor_id(path, item, "msg")?;
     if !matches!(
         item["phase"].as_str(),
         None | Some("commentary" | "final_answer")
@@ -134,9 +134,9 @@ fn message(path: &str, item: &Value) -> Result<(), Problem> {
     }
     match &item["content"] {
         Value::String(_) => Ok(()),
-        Value::Array(content) => parts(&format!("{path}.content"), content, allowed),
+        Value::Array(content) => check_parts(&format!("{path}.content"), content, allowed),
         Value::Null => Err(missing(&format!("{path}.content"))),
-        _ => Err(Problem::of_param(
+        _ => Err(SimulatedError::from_param(
             format!(
                 "Invalid type for '{path}.content': expected one of an array of objects or string."
             ),
@@ -146,7 +146,7 @@ fn message(path: &str, item: &Value) -> Result<(), Problem> {
     }
 }
 
-fn parts(path: &str, content: &[Value], allowed: &[&str]) -> Result<(), Problem> {
+fn check_parts(path: &str, content: &[Value], allowed: &[&str]) -> Result<(), SimulatedError> {
     for (index, part) in content.iter().enumerate() {
         let path = format!("{path}[{index}]");
         let kind = part["type"].as_str().unwrap_or_default();
@@ -160,26 +160,26 @@ fn parts(path: &str, content: &[Value], allowed: &[&str]) -> Result<(), Problem>
         }
         match kind {
             "input_text" => {
-                only(&path, part, &["type", "text", "prompt_cache_breakpoint"])?;
-                string(&format!("{path}.text"), &part["text"])?;
+                check_members(&path, part, &["type", "text", "prompt_cache_breakpoint"])?;
+                check_string(&format!("{path}.text"), &part["text"])?;
             }
             "output_text" => {
-                only(&path, part, &["type", "text", "annotations", "logprobs"])?;
-                string(&format!("{path}.text"), &part["text"])?;
+                check_members(&path, part, &["type", "text", "annotations", "logprobs"])?;
+                check_string(&format!("{path}.text"), &part["text"])?;
             }
-            "refusal" => string(&format!("{path}.refusal"), &part["refusal"])?,
-            "input_image" => image(&path, part)?,
-            _ => file(&path, part)?,
+            "refusal" => check_string(&format!("{path}.refusal"), &part["refusal"])?,
+            "input_image" => check_image(&path, part)?,
+            _ => check_file(&path, part)?,
         }
     }
     Ok(())
 }
 
-fn string(path: &str, value: &Value) -> Result<(), Problem> {
+fn check_string(path: &str, value: &Value) -> Result<(), SimulatedError> {
     match value {
         Value::String(_) => Ok(()),
         Value::Null => Err(missing(path)),
-        _ => Err(Problem::of_param(
+        _ => Err(SimulatedError::from_param(
             format!("Invalid type for '{path}': expected a string."),
             path,
             Some("invalid_type"),
@@ -187,8 +187,8 @@ fn string(path: &str, value: &Value) -> Result<(), Problem> {
     }
 }
 
-fn image(path: &str, part: &Value) -> Result<(), Problem> {
-    only(
+fn check_image(path: &str, part: &Value) -> Result<(), SimulatedError> {
+    check_members(
         path,
         part,
         &[
@@ -221,7 +221,7 @@ fn image(path: &str, part: &Value) -> Result<(), Problem> {
     match data {
         Some((kind, data)) if IMAGE_TYPES.contains(&kind) => {
             match decode(data).is_none_or(|bytes| bytes.is_empty()) {
-                true => Err(Problem::of_param(
+                true => Err(SimulatedError::from_param(
                     "Invalid base64 image_url.",
                     &path,
                     Some("invalid_base64"),
@@ -238,8 +238,8 @@ fn image(path: &str, part: &Value) -> Result<(), Problem> {
     }
 }
 
-fn file(path: &str, part: &Value) -> Result<(), Problem> {
-    only(
+fn check_file(path: &str, part: &Value) -> Result<(), SimulatedError> {
+    check_members(
         path,
         part,
         &[
@@ -251,13 +251,13 @@ fn file(path: &str, part: &Value) -> Result<(), Problem> {
             "detail",
         ],
     )?;
-    if given(part, "file_url").is_some() {
+    if non_null(part, "file_url").is_some() {
         return Ok(());
     }
     let Some(data) = part["file_data"].as_str() else {
         return Err(missing(&format!("{path}.file_data")));
     };
-    if given(part, "filename").is_none() {
+    if non_null(part, "filename").is_none() {
         return Err(missing(&format!("{path}.filename")));
     }
     match data
@@ -272,18 +272,18 @@ fn file(path: &str, part: &Value) -> Result<(), Problem> {
     }
 }
 
-fn call(path: &str, item: &Value, field: &str, prefix: &str) -> Result<(), Problem> {
-    made_by_vendor(path, item, prefix)?;
-    call_id(path, item)?;
+fn check_call(path: &str, item: &Value, field: &str, prefix: &str) -> Result<(), SimulatedError> {
+    check_vendor_id(path, item, prefix)?;
+    check_call_id(path, item)?;
     check_name(&format!("{path}.name"), &item["name"])?;
-    string(&format!("{path}.{field}"), &item[field])
+    check_string(&format!("{path}.{field}"), &item[field])
 }
 
-fn call_id(path: &str, item: &Value) -> Result<(), Problem> {
+fn check_call_id(path: &str, item: &Value) -> Result<(), SimulatedError> {
     let path = format!("{path}.call_id");
     match item["call_id"].as_str() {
-        Some(id) if id.chars().count() > CALL_ID_MAX => {
-            Err(too_long(&path, CALL_ID_MAX, id.chars().count()))
+        Some(id) if id.chars().count() > MAX_CALL_ID_CHARS => {
+            Err(too_long(&path, MAX_CALL_ID_CHARS, id.chars().count()))
         }
         Some(id) if !id.is_empty() => Ok(()),
         _ => Err(missing(&path)),
@@ -291,7 +291,7 @@ fn call_id(path: &str, item: &Value) -> Result<(), Problem> {
 }
 
 /// Rejects an id that this vendor cannot have assigned.
-fn made_by_vendor(path: &str, item: &Value, prefix: &str) -> Result<(), Problem> {
+fn check_vendor_id(path: &str, item: &Value, prefix: &str) -> Result<(), SimulatedError> {
     match item["id"].as_str() {
         Some(id) if !id.starts_with(prefix) => {
             let text =
@@ -302,16 +302,16 @@ fn made_by_vendor(path: &str, item: &Value, prefix: &str) -> Result<(), Problem>
     }
 }
 
-fn output(path: &str, output: &Value) -> Result<(), Problem> {
+fn check_output(path: &str, output: &Value) -> Result<(), SimulatedError> {
     match output {
         Value::String(_) => Ok(()),
-        Value::Array(content) => parts(path, content, &INPUTS),
+        Value::Array(content) => check_parts(path, content, &INPUT_PART_TYPES),
         _ => Err(missing(path)),
     }
 }
 
-fn reasoning(path: &str, item: &Value) -> Result<(), Problem> {
-    only(
+fn check_reasoning(path: &str, item: &Value) -> Result<(), SimulatedError> {
+    check_members(
         path,
         item,
         &[
@@ -323,7 +323,7 @@ fn reasoning(path: &str, item: &Value) -> Result<(), Problem> {
             "status",
         ],
     )?;
-    made_by_vendor(path, item, "rs")?;
+    check_vendor_id(path, item, "rs")?;
     if !item["summary"].is_array() {
         return Err(missing(&format!("{path}.summary")));
     }
@@ -333,13 +333,13 @@ fn reasoning(path: &str, item: &Value) -> Result<(), Problem> {
         }
     }
     match (item["encrypted_content"].as_str(), item["id"].as_str()) {
-        (Some(sealed), _) if is_ours(Sealed::Reasoning, "", sealed) => Ok(()),
+        (Some(sealed), _) if is_ours(SignatureKind::Reasoning, "", sealed) => Ok(()),
         (Some(sealed), _) => {
             let shown: String = sealed.chars().take(12).collect();
             let text = format!(
                 "The encrypted content {shown}... could not be verified. Reason: Encrypted content could not be decrypted or parsed."
             );
-            Err(Problem::of_param(
+            Err(SimulatedError::from_param(
                 text,
                 path,
                 Some("invalid_encrypted_content"),

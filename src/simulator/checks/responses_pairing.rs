@@ -5,22 +5,22 @@
 
 use serde_json::Value;
 
-use crate::simulator::errors::Problem;
+use crate::simulator::errors::SimulatedError;
 
-pub fn check(items: &[Value]) -> Result<(), Problem> {
-    outputs(items)?;
+pub fn check(items: &[Value]) -> Result<(), SimulatedError> {
+    check_outputs(items)?;
     for (index, item) in items.iter().enumerate() {
         if item["type"] == "reasoning" {
-            followed(item, items.get(index + 1..).unwrap_or_default())?;
+            check_reasoning_followed(item, items.get(index + 1..).unwrap_or_default())?;
         } else {
-            thought_about(item, items.get(..index).unwrap_or_default())?;
+            check_reasoning_kept(item, items.get(..index).unwrap_or_default())?;
         }
     }
     Ok(())
 }
 
-fn refused(text: String) -> Problem {
-    Problem::of_param(text, "input", None)
+fn invalid_input(text: String) -> SimulatedError {
+    SimulatedError::from_param(text, "input", None)
 }
 
 fn kind(item: &Value) -> &str {
@@ -31,7 +31,7 @@ fn is_call(item: &Value) -> bool {
     matches!(kind(item), "function_call" | "custom_tool_call")
 }
 
-fn outputs(items: &[Value]) -> Result<(), Problem> {
+fn check_outputs(items: &[Value]) -> Result<(), SimulatedError> {
     let mut open: Vec<&str> = Vec::new();
     for item in items {
         let id = item["call_id"].as_str().unwrap_or_default();
@@ -39,7 +39,7 @@ fn outputs(items: &[Value]) -> Result<(), Problem> {
             "function_call" | "custom_tool_call" => open.push(id),
             "function_call_output" | "custom_tool_call_output" => {
                 let Some(at) = open.iter().position(|call| *call == id) else {
-                    return Err(refused(format!(
+                    return Err(invalid_input(format!(
                         "No tool call found for function call output with call_id {id}."
                     )));
                 };
@@ -49,7 +49,7 @@ fn outputs(items: &[Value]) -> Result<(), Problem> {
         }
     }
     match open.first() {
-        Some(id) => Err(refused(format!(
+        Some(id) => Err(invalid_input(format!(
             "No tool output found for function call {id}."
         ))),
         None => Ok(()),
@@ -57,7 +57,7 @@ fn outputs(items: &[Value]) -> Result<(), Problem> {
 }
 
 /// Checks that reasoning is followed by the item that it led to.
-fn followed(reasoning: &Value, rest: &[Value]) -> Result<(), Problem> {
+fn check_reasoning_followed(reasoning: &Value, rest: &[Value]) -> Result<(), SimulatedError> {
     let next = rest.iter().find(|item| item["type"] != "reasoning");
     let leads = next.is_some_and(|item| {
         is_call(item) || item["role"] == "assistant" || kind(item).ends_with("_call")
@@ -66,14 +66,14 @@ fn followed(reasoning: &Value, rest: &[Value]) -> Result<(), Problem> {
         return Ok(());
     }
     let id = reasoning["id"].as_str().unwrap_or_default();
-    Err(refused(format!(
+    Err(invalid_input(format!(
         "Item '{id}' of type 'reasoning' was provided without its required following item."
     )))
 }
 
 /// Checks that an item which followed reasoning, if it has the vendor's id, comes with that
 /// reasoning.
-fn thought_about(item: &Value, before: &[Value]) -> Result<(), Problem> {
+fn check_reasoning_kept(item: &Value, before: &[Value]) -> Result<(), SimulatedError> {
     let Some(id) = item["id"].as_str().filter(|id| id.ends_with('r')) else {
         return Ok(());
     };
@@ -86,7 +86,7 @@ fn thought_about(item: &Value, before: &[Value]) -> Result<(), Problem> {
     };
     match before.iter().find(is_its) {
         Some(_) => Ok(()),
-        None => Err(refused(format!(
+        None => Err(invalid_input(format!(
             "Item '{id}' of type '{}' was provided without its required 'reasoning' item: 'rs_{serial}'.",
             kind(item)
         ))),

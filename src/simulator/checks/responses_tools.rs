@@ -4,12 +4,12 @@
 
 use serde_json::Value;
 
-use super::chat::{check_name, invalid, missing, only};
-use super::{Call, chat_schema, given, list};
-use crate::simulator::errors::Problem;
+use super::chat::{check_members, check_name, invalid, missing};
+use super::{SimRequestCheck, chat_schema, list, non_null};
+use crate::simulator::errors::SimulatedError;
 
 /// Types of tools that the vendor runs, or that the client runs through a type of their own.
-const OTHERS: [&str; 12] = [
+const UNCHECKED_TOOL_TYPES: [&str; 12] = [
     "web_search",
     "web_search_preview",
     "web_search_2025_08_26",
@@ -35,7 +35,7 @@ const FUNCTION_FIELDS: [&str; 9] = [
     "async",
 ];
 
-pub fn check(call: &Call<'_>) -> Result<(), Problem> {
+pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     for (index, tool) in list(&call.body["tools"]).iter().enumerate() {
         check_tool(&format!("tools[{index}]"), tool)?;
     }
@@ -44,14 +44,14 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
             check_tool(&format!("input[{index}].tools[{number}]"), tool)?;
         }
     }
-    choice(call)
+    check_choice(call)
 }
 
-fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
+fn check_tool(path: &str, tool: &Value) -> Result<(), SimulatedError> {
     match tool["type"].as_str() {
         Some("function") => check_function(path, tool),
         Some("custom") => {
-            only(
+            check_members(
                 path,
                 tool,
                 &[
@@ -66,7 +66,7 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
             check_name(&format!("{path}.name"), &tool["name"])?;
             match tool["format"]["type"].as_str() {
                 None | Some("text") => Ok(()),
-                Some("grammar") => only(
+                Some("grammar") => check_members(
                     &format!("{path}.format"),
                     &tool["format"],
                     &["type", "syntax", "definition"],
@@ -84,7 +84,7 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
                 check_tool(&format!("{path}.tools[{index}]"), member)
             })
         }
-        Some(kind) if OTHERS.contains(&kind) => Ok(()),
+        Some(kind) if UNCHECKED_TOOL_TYPES.contains(&kind) => Ok(()),
         None => Err(missing(&format!("{path}.type"))),
         Some(kind) => {
             let text = format!(
@@ -95,11 +95,11 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
     }
 }
 
-fn check_function(path: &str, tool: &Value) -> Result<(), Problem> {
+fn check_function(path: &str, tool: &Value) -> Result<(), SimulatedError> {
     // This detects the chat form of a tool, which is one level deeper.
     check_name(&format!("{path}.name"), &tool["name"])?;
-    only(path, tool, &FUNCTION_FIELDS)?;
-    let Some(schema) = given(tool, "parameters") else {
+    check_members(path, tool, &FUNCTION_FIELDS)?;
+    let Some(schema) = non_null(tool, "parameters") else {
         return Ok(());
     };
     let (of, param) = (
@@ -112,21 +112,21 @@ fn check_function(path: &str, tool: &Value) -> Result<(), Problem> {
     }
 }
 
-fn choice(call: &Call<'_>) -> Result<(), Problem> {
-    let Some(choice) = call.given("tool_choice") else {
+fn check_choice(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let Some(choice) = call.non_null("tool_choice") else {
         return Ok(());
     };
     let name = match (choice.as_str(), choice["type"].as_str()) {
         (Some("none" | "auto"), _) => return Ok(()),
         (Some("required"), _) if !list(&call.body["tools"]).is_empty() => return Ok(()),
         (None, Some("allowed_tools")) => {
-            return only("tool_choice", choice, &["type", "mode", "tools"]);
+            return check_members("tool_choice", choice, &["type", "mode", "tools"]);
         }
         (None, Some("function" | "custom")) => {
-            only("tool_choice", choice, &["type", "name"])?;
+            check_members("tool_choice", choice, &["type", "name"])?;
             choice["name"].as_str()
         }
-        (None, Some(kind)) if OTHERS.contains(&kind) => return Ok(()),
+        (None, Some(kind)) if UNCHECKED_TOOL_TYPES.contains(&kind) => return Ok(()),
         _ => {
             let text = "Invalid value: 'tool_choice'. Supported values are: 'none', 'auto', and 'required'.";
             return Err(invalid("tool_choice", text));
@@ -141,7 +141,7 @@ fn choice(call: &Call<'_>) -> Result<(), Problem> {
         true => Ok(()),
         false => {
             let text = format!("Tool choice '{name}' not found in 'tools' parameter.");
-            Err(Problem::of_param(text, "tool_choice", None))
+            Err(SimulatedError::from_param(text, "tool_choice", None))
         }
     }
 }

@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use super::list;
-use super::messages::refused;
-use crate::simulator::errors::Problem;
+use super::messages::invalid_request;
+use crate::simulator::errors::SimulatedError;
 
 /// Keywords that structured output does not support.
 const REFUSED: [&str; 14] = [
@@ -26,13 +26,13 @@ const REFUSED: [&str; 14] = [
     "not",
 ];
 
-pub fn check(path: &str, schema: &Value) -> Result<(), Problem> {
+pub fn check(path: &str, schema: &Value) -> Result<(), SimulatedError> {
     let Some(members) = schema.as_object() else {
         return Ok(());
     };
     let kind = schema["type"].as_str().unwrap_or("any");
     if let Some(name) = REFUSED.iter().find(|name| members.contains_key(**name)) {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "{path}: For '{kind}' type, property '{name}' is not supported"
         )));
     }
@@ -40,12 +40,12 @@ pub fn check(path: &str, schema: &Value) -> Result<(), Problem> {
         .get("minItems")
         .is_some_and(|count| !matches!(count.as_u64(), Some(0 | 1)))
     {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "{path}: For 'array' type, 'minItems' values other than 0 or 1 are not supported"
         )));
     }
     if kind == "object" && schema["additionalProperties"] != false {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "{path}: For 'object' type, 'additionalProperties' must be explicitly set to false"
         )));
     }

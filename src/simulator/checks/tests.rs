@@ -6,15 +6,15 @@ mod responses;
 
 use serde_json::Value;
 
-use super::Call;
+use super::SimRequestCheck;
 use crate::simulator::behaviour::Behaviour;
-use crate::simulator::errors::Vendor;
+use crate::simulator::errors::SimVendor;
 
 /// The vendor's error for the request; empty if it accepts the request.
-fn verdict(vendor: Vendor, body: &Value, marker: &str) -> String {
-    let behaviour = Behaviour::read(&format!("[[sim {marker}]]")).unwrap();
+fn verdict(vendor: SimVendor, body: &Value, marker: &str) -> String {
+    let behaviour = Behaviour::parse(&format!("[[sim {marker}]]")).unwrap();
     let model = body["model"].as_str().unwrap();
-    let call = Call {
+    let call = SimRequestCheck {
         model,
         body,
         behaviour: &behaviour,
@@ -40,7 +40,7 @@ fn changed(base: &Value, change: &Value) -> Value {
 
 /// Checks that each change alone causes this error, or none if the text is empty.
 #[track_caller]
-fn check_all(vendor: Vendor, base: &Value, cases: &[(Value, &str)]) {
+fn check_all(vendor: SimVendor, base: &Value, cases: &[(Value, &str)]) {
     for (change, words) in cases {
         let verdict = verdict(vendor, &changed(base, change), "");
         match words.is_empty() {

@@ -4,44 +4,44 @@
 
 use serde_json::Value;
 
-use super::messages::{only, refused};
-use super::models::MessagesModel;
-use super::{Call, given};
-use crate::simulator::errors::Problem;
+use super::messages::{check_members, invalid_request};
+use super::models::SimMessagesModel;
+use super::{SimRequestCheck, non_null};
+use crate::simulator::errors::SimulatedError;
 
-const MANUAL_BUDGET_MIN: u64 = 1024;
+const MIN_MANUAL_BUDGET: u64 = 1024;
 const DOCS: &str = "Please consult our documentation at \
     https://platform.claude.com/docs/en/build-with-claude/extended-thinking";
 
-pub fn check(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
-    let Some(thinking) = call.given("thinking") else {
+pub fn check(call: &SimRequestCheck<'_>, model: SimMessagesModel) -> Result<(), SimulatedError> {
+    let Some(thinking) = call.non_null("thinking") else {
         return Ok(());
     };
     let Some(kind) = thinking["type"].as_str() else {
-        return Err(refused("thinking.type: Field required"));
+        return Err(invalid_request("thinking.type: Field required"));
     };
     let fields: &[&str] = match kind {
         "enabled" => &["type", "budget_tokens", "display"],
         "adaptive" | "between_tools" => &["type", "display"],
         "disabled" => &["type"],
         other => {
-            return Err(refused(format!(
+            return Err(invalid_request(format!(
                 "thinking: Input tag '{other}' found using 'type' does not match any of the expected tags: \
                  'adaptive', 'between_tools', 'disabled', 'enabled'"
             )));
         }
     };
-    only(&format!("thinking.{kind}"), thinking, fields)?;
+    check_members(&format!("thinking.{kind}"), thinking, fields)?;
     if !matches!(
         thinking["display"].as_str(),
         None | Some("summarized" | "omitted")
     ) {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "thinking.{kind}.display: Input should be 'summarized' or 'omitted'"
         )));
     }
     if model.refuses_thinking(kind) {
-        return Err(refused(match kind {
+        return Err(invalid_request(match kind {
             "enabled" => {
                 "\"thinking.type.enabled\" is not supported for this model. Use \"thinking.type.adaptive\" and \
                  \"output_config.effort\" to control thinking behavior."
@@ -52,36 +52,36 @@ pub fn check(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
     }
     match kind {
         "enabled" => {
-            budget(call, thinking)?;
-            beside(call)
+            check_budget(call, thinking)?;
+            check_sampling(call)
         }
-        "adaptive" => beside(call),
+        "adaptive" => check_sampling(call),
         _ => Ok(()),
     }
 }
 
 /// Whether the request asks for manual thinking.
-pub fn is_manual(call: &Call<'_>) -> bool {
+pub fn is_manual(call: &SimRequestCheck<'_>) -> bool {
     call.body["thinking"]["type"] == "enabled"
 }
 
-fn budget(call: &Call<'_>, thinking: &Value) -> Result<(), Problem> {
+fn check_budget(call: &SimRequestCheck<'_>, thinking: &Value) -> Result<(), SimulatedError> {
     let path = "thinking.enabled.budget_tokens";
-    let Some(budget) = given(thinking, "budget_tokens") else {
-        return Err(refused(format!("{path}: Field required")));
+    let Some(budget) = non_null(thinking, "budget_tokens") else {
+        return Err(invalid_request(format!("{path}: Field required")));
     };
     let Some(budget) = budget
         .as_u64()
-        .filter(|budget| *budget >= MANUAL_BUDGET_MIN)
+        .filter(|budget| *budget >= MIN_MANUAL_BUDGET)
     else {
-        return Err(refused(format!(
-            "{path}: Input should be greater than or equal to {MANUAL_BUDGET_MIN}"
+        return Err(invalid_request(format!(
+            "{path}: Input should be greater than or equal to {MIN_MANUAL_BUDGET}"
         )));
     };
     let max_tokens = call.body["max_tokens"].as_u64();
     let is_too_large = max_tokens.is_some_and(|max| budget >= max);
     if is_too_large && !call.has_preview("interleaved-thinking") {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "`max_tokens` must be greater than `thinking.budget_tokens`. {DOCS}"
         )));
     }
@@ -89,20 +89,20 @@ fn budget(call: &Call<'_>, thinking: &Value) -> Result<(), Problem> {
 }
 
 /// Rejects sampling parameters that are not allowed together with thinking.
-fn beside(call: &Call<'_>) -> Result<(), Problem> {
-    let number = |name: &str| call.given(name).and_then(Value::as_f64);
+fn check_sampling(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
+    let number = |name: &str| call.non_null(name).and_then(Value::as_f64);
     if number("temperature").is_some_and(|temperature| temperature != 1.0) {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode. {DOCS}"
         )));
     }
     if number("top_p").is_some_and(|top_p| top_p < 0.95) {
-        return Err(refused(format!(
+        return Err(invalid_request(format!(
             "`top_p` must be greater than or equal to 0.95 or unset when thinking is enabled. {DOCS}"
         )));
     }
-    if call.given("top_k").is_some() {
-        return Err(refused(format!(
+    if call.non_null("top_k").is_some() {
+        return Err(invalid_request(format!(
             "`top_k` must be unset when thinking is enabled. {DOCS}"
         )));
     }
@@ -110,7 +110,7 @@ fn beside(call: &Call<'_>) -> Result<(), Problem> {
         call.body["tool_choice"]["type"].as_str(),
         Some("any" | "tool")
     ) {
-        return Err(refused(
+        return Err(invalid_request(
             "Thinking may not be enabled when tool_choice forces tool use.",
         ));
     }

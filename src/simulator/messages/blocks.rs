@@ -3,28 +3,30 @@
 //!
 //! It must not decide which blocks there are (`answer.rs`), or their order.
 
-use crate::simulator::behaviour::Calls;
+use crate::simulator::behaviour::ToolCallMode;
 use crate::simulator::json::quote;
-use crate::simulator::part::{Call, Part, Search, Source, Text};
-use crate::simulator::signature::{Sealed, sign};
+use crate::simulator::part::{SimPart, SimSearch, SimSource, SimText, SimToolCall};
+use crate::simulator::signature::{SignatureKind, sign};
 
-use super::{Block, Reply};
+use super::{SimBlock, SimMessagesReply};
 
-impl Reply {
+impl SimMessagesReply {
     /// A block of a JSON answer.
     pub(super) fn block(&self, index: usize) -> String {
         match (self.blocks[index], self.part(index)) {
-            (Block::Result(_), Part::Search(search)) => self.result(index, search),
-            (_, Part::Thinking(_)) => self.thinking(self.shown(index), &self.signature(index)),
-            (_, Part::Redacted) => self.redacted(index),
-            (_, Part::Text(text)) => self.text(index, text),
-            (_, Part::Refusal(text)) => format!(r#"{{"type":"text","text":{}}}"#, quote(text)),
-            (_, Part::Call(call)) => {
+            (SimBlock::Result(_), SimPart::Search(search)) => self.result(index, search),
+            (_, SimPart::Thinking(_)) => {
+                self.thinking(self.visible_output(index), &self.signature(index))
+            }
+            (_, SimPart::Redacted) => self.redacted(index),
+            (_, SimPart::Text(text)) => self.text(index, text),
+            (_, SimPart::Refusal(text)) => format!(r#"{{"type":"text","text":{}}}"#, quote(text)),
+            (_, SimPart::Call(call)) => {
                 let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&call.args).is_ok();
                 self.call(index, call, if is_json { &call.args } else { "{}" })
             }
-            (_, Part::Search(search)) => self.search(index, &search_input(search)),
-            (_, Part::Unknown(kind)) => {
+            (_, SimPart::Search(search)) => self.search(index, &search_input(search)),
+            (_, SimPart::Unknown(kind)) => {
                 format!(r#"{{"type":{},"data":{{"a":[1,null]}}}}"#, quote(kind))
             }
         }
@@ -33,39 +35,43 @@ impl Reply {
     /// A block before its deltas.
     pub(super) fn empty_block(&self, index: usize) -> String {
         match (self.blocks[index], self.part(index)) {
-            (Block::Part(_), Part::Thinking(_)) => self.thinking("", ""),
-            (_, Part::Text(text)) if text.sources.is_empty() => {
+            (SimBlock::Part(_), SimPart::Thinking(_)) => self.thinking("", ""),
+            (_, SimPart::Text(text)) if text.sources.is_empty() => {
                 r#"{"type":"text","text":""}"#.to_owned()
             }
-            (_, Part::Text(_)) => r#"{"citations":[],"type":"text","text":""}"#.to_owned(),
-            (_, Part::Refusal(_)) => r#"{"type":"text","text":""}"#.to_owned(),
-            (_, Part::Call(call)) if self.behaviour.calls != Calls::Whole => {
+            (_, SimPart::Text(_)) => r#"{"citations":[],"type":"text","text":""}"#.to_owned(),
+            (_, SimPart::Refusal(_)) => r#"{"type":"text","text":""}"#.to_owned(),
+            (_, SimPart::Call(call)) if self.behaviour.calls != ToolCallMode::Whole => {
                 self.call(index, call, "{}")
             }
-            (Block::Part(_), Part::Search(_)) => self.search(index, "{}"),
+            (SimBlock::Part(_), SimPart::Search(_)) => self.search(index, "{}"),
             _ => self.block(index),
         }
     }
 
     /// The visible part of a block's output.
-    pub(super) fn shown(&self, index: usize) -> &str {
+    pub(super) fn visible_output(&self, index: usize) -> &str {
         match self.part(index) {
-            Part::Thinking(thought) if thought.omitted => "",
+            SimPart::Thinking(thought) if thought.omitted => "",
             part => part.output(),
         }
     }
 
     pub(super) fn signature(&self, index: usize) -> String {
-        sign(Sealed::Thinking, self.shown(index), &self.seed(index))
+        sign(
+            SignatureKind::Thinking,
+            self.visible_output(index),
+            &self.seed(index),
+        )
     }
 
-    pub(super) fn citation(&self, index: usize, source: &Source) -> String {
+    pub(super) fn citation(&self, index: usize, source: &SimSource) -> String {
         let (cited, url, title) = (
             quote(&source.cited),
             quote(&source.url),
             quote(&source.title),
         );
-        let place = sign(Sealed::Search, "", &self.seed(index));
+        let place = sign(SignatureKind::Search, "", &self.seed(index));
         format!(
             r#"{{"type":"web_search_result_location","cited_text":{cited},"url":{url},"title":{title},"encrypted_index":"{place}"}}"#
         )
@@ -79,11 +85,11 @@ impl Reply {
     }
 
     fn redacted(&self, index: usize) -> String {
-        let data = sign(Sealed::Redacted, "", &self.seed(index));
+        let data = sign(SignatureKind::Redacted, "", &self.seed(index));
         format!(r#"{{"type":"redacted_thinking","data":"{data}"}}"#)
     }
 
-    fn text(&self, index: usize, text: &Text) -> String {
+    fn text(&self, index: usize, text: &SimText) -> String {
         let sources: Vec<String> = text
             .sources
             .iter()
@@ -99,7 +105,7 @@ impl Reply {
         )
     }
 
-    fn call(&self, index: usize, call: &Call, input: &str) -> String {
+    fn call(&self, index: usize, call: &SimToolCall, input: &str) -> String {
         let name = quote(&call.name);
         let id = match &call.id {
             Some(id) => quote(id),
@@ -113,7 +119,7 @@ impl Reply {
         format!(r#"{{"type":"server_tool_use","id":{id},"name":"web_search","input":{input}}}"#)
     }
 
-    fn result(&self, index: usize, search: &Search) -> String {
+    fn result(&self, index: usize, search: &SimSearch) -> String {
         let content = match &search.error {
             Some(code) => format!(
                 r#"{{"type":"web_search_tool_result_error","error_code":{}}}"#,
@@ -129,23 +135,23 @@ impl Reply {
         format!(r#"{{"type":"web_search_tool_result","tool_use_id":{id},"content":{content}}}"#)
     }
 
-    fn hit(&self, index: usize, hit: &Source) -> String {
+    fn hit(&self, index: usize, hit: &SimSource) -> String {
         let (url, title) = (quote(&hit.url), quote(&hit.title));
-        let content = sign(Sealed::Search, "", &self.seed(index));
+        let content = sign(SignatureKind::Search, "", &self.seed(index));
         format!(
             r#"{{"type":"web_search_result","title":{title},"url":{url},"encrypted_content":"{content}","page_age":null}}"#
         )
     }
 
     fn search_id(&self, index: usize) -> String {
-        let (Block::Part(part) | Block::Result(part)) = self.blocks[index];
+        let (SimBlock::Part(part) | SimBlock::Result(part)) = self.blocks[index];
         format!(r#""srvtoolu_{}{part:02}""#, self.serial)
     }
 
     /// Number of calls before the block.
     fn number(&self, index: usize) -> usize {
         (0..index)
-            .filter(|before| matches!(self.part(*before), Part::Call(_)))
+            .filter(|before| matches!(self.part(*before), SimPart::Call(_)))
             .count()
     }
 
@@ -154,6 +160,6 @@ impl Reply {
     }
 }
 
-pub fn search_input(search: &Search) -> String {
+pub fn search_input(search: &SimSearch) -> String {
     format!(r#"{{"query": {}}}"#, quote(&search.query))
 }

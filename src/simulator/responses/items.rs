@@ -6,33 +6,33 @@
 use std::ops::Range;
 
 use crate::simulator::json::quote;
-use crate::simulator::part::{Call, Part, Search, Source, Text};
-use crate::simulator::signature::{Sealed, sign};
+use crate::simulator::part::{SimPart, SimSearch, SimSource, SimText, SimToolCall};
+use crate::simulator::signature::{SignatureKind, sign};
 
-use super::{Reply, Step};
+use super::{SimResponsesEvent, SimResponsesReply};
 
-impl Reply {
+impl SimResponsesReply {
     /// An item in its final state.
     pub(super) fn item(&self, item: usize) -> String {
         let (id, status) = (self.id(item), self.item_status(item));
         match &self.answer.parts[item] {
-            Part::Thinking(_) | Part::Redacted => self.reasoning(item, true),
-            Part::Text(text) => {
+            SimPart::Thinking(_) | SimPart::Redacted => self.reasoning(item, true),
+            SimPart::Text(text) => {
                 let content = format!("[{}]", self.text_part(text));
                 self.message(item, status, &content)
             }
-            Part::Refusal(text) => {
+            SimPart::Refusal(text) => {
                 let content = format!(r#"[{{"type":"refusal","refusal":{}}}]"#, quote(text));
                 self.message(item, status, &content)
             }
-            Part::Call(call) => self.call(item, call, &call.args, status),
-            Part::Search(search) => {
+            SimPart::Call(call) => self.call(item, call, &call.args, status),
+            SimPart::Search(search) => {
                 format!(
                     r#"{{"id":{id},"type":"web_search_call","status":"completed","action":{}}}"#,
                     action(search)
                 )
             }
-            Part::Unknown(kind) => format!(
+            SimPart::Unknown(kind) => format!(
                 r#"{{"id":{id},"type":{},"data":{{"a":[1,null]}}}}"#,
                 quote(kind)
             ),
@@ -43,24 +43,30 @@ impl Reply {
     fn empty_item(&self, item: usize) -> String {
         let id = self.id(item);
         match &self.answer.parts[item] {
-            Part::Thinking(_) | Part::Redacted => self.reasoning(item, false),
-            Part::Text(_) | Part::Refusal(_) => self.message(item, "in_progress", "[]"),
-            Part::Call(call) => self.call(item, call, "", "in_progress"),
-            Part::Search(_) => {
+            SimPart::Thinking(_) | SimPart::Redacted => self.reasoning(item, false),
+            SimPart::Text(_) | SimPart::Refusal(_) => self.message(item, "in_progress", "[]"),
+            SimPart::Call(call) => self.call(item, call, "", "in_progress"),
+            SimPart::Search(_) => {
                 format!(r#"{{"id":{id},"type":"web_search_call","status":"in_progress"}}"#)
             }
-            Part::Unknown(_) => self.item(item),
+            SimPart::Unknown(_) => self.item(item),
         }
     }
 
     /// An event of an item.
-    pub(super) fn item_event(&self, step: &Step, index: usize) -> Option<(String, String)> {
+    pub(super) fn item_event(
+        &self,
+        step: &SimResponsesEvent,
+        index: usize,
+    ) -> Option<(String, String)> {
         let (name, item, fields) = match step {
-            Step::Added(item) => {
-                return Some(self.item_edge("added", *item, &self.empty_item(*item)));
+            SimResponsesEvent::Added(item) => {
+                return Some(self.item_boundary_event("added", *item, &self.empty_item(*item)));
             }
-            Step::Done(item) => return Some(self.item_edge("done", *item, &self.item(*item))),
-            Step::SummaryBegins(item, number) => {
+            SimResponsesEvent::Done(item) => {
+                return Some(self.item_boundary_event("done", *item, &self.item(*item)));
+            }
+            SimResponsesEvent::SummaryBegins(item, number) => {
                 let part = r#"{"type":"summary_text","text":""}"#;
                 (
                     "reasoning_summary_part.added",
@@ -68,12 +74,12 @@ impl Reply {
                     format!(r#","summary_index":{number},"part":{part}"#),
                 )
             }
-            Step::SummaryDelta(item, number, range) => {
+            SimResponsesEvent::SummaryDelta(item, number, range) => {
                 let (text, padding) = (self.piece(*item, range), self.turn.padding(index));
                 let fields = format!(r#","summary_index":{number},"delta":{text}{padding}"#);
                 ("reasoning_summary_text.delta", item, fields)
             }
-            Step::SummaryText(item, number) => {
+            SimResponsesEvent::SummaryText(item, number) => {
                 let text = self.summary_text(*item, *number);
                 (
                     "reasoning_summary_text.done",
@@ -81,7 +87,7 @@ impl Reply {
                     format!(r#","summary_index":{number},"text":{text}"#),
                 )
             }
-            Step::SummaryEnds(item, number) => {
+            SimResponsesEvent::SummaryEnds(item, number) => {
                 let text = self.summary_text(*item, *number);
                 let part = format!(r#"{{"type":"summary_text","text":{text}}}"#);
                 (
@@ -90,10 +96,10 @@ impl Reply {
                     format!(r#","summary_index":{number},"part":{part}"#),
                 )
             }
-            Step::ContentBegins(item) => {
+            SimResponsesEvent::ContentBegins(item) => {
                 let part = match &self.answer.parts[*item] {
-                    Part::Refusal(_) => r#"{"type":"refusal","refusal":""}"#.to_owned(),
-                    _ => self.text_part(&Text::default()),
+                    SimPart::Refusal(_) => r#"{"type":"refusal","refusal":""}"#.to_owned(),
+                    _ => self.text_part(&SimText::default()),
                 };
                 (
                     "content_part.added",
@@ -101,9 +107,9 @@ impl Reply {
                     format!(r#","content_index":0,"part":{part}"#),
                 )
             }
-            Step::ContentEnds(item) => {
+            SimResponsesEvent::ContentEnds(item) => {
                 let part = match &self.answer.parts[*item] {
-                    Part::Text(text) => self.text_part(text),
+                    SimPart::Text(text) => self.text_part(text),
                     part => format!(r#"{{"type":"refusal","refusal":{}}}"#, quote(part.output())),
                 };
                 (
@@ -112,10 +118,10 @@ impl Reply {
                     format!(r#","content_index":0,"part":{part}"#),
                 )
             }
-            Step::Delta(item, range) => self.delta(item, range, index),
-            Step::Whole(item) => self.again(item),
-            Step::Annotation(item, number) => {
-                let Part::Text(text) = &self.answer.parts[*item] else {
+            SimResponsesEvent::Delta(item, range) => self.delta(item, range, index),
+            SimResponsesEvent::Whole(item) => self.whole_output_event(item),
+            SimResponsesEvent::Annotation(item, number) => {
+                let SimPart::Text(text) = &self.answer.parts[*item] else {
                     return None;
                 };
                 let note = annotation(text.sources.get(*number)?, text);
@@ -124,28 +130,31 @@ impl Reply {
                 );
                 ("output_text.annotation.added", item, fields)
             }
-            Step::Search(item, phase) => {
+            SimResponsesEvent::Search(item, phase) => {
                 return Some((
                     format!("response.web_search_call.{phase}"),
-                    self.place(*item),
+                    self.item_location(*item),
                 ));
             }
-            Step::Created | Step::InProgress | Step::Unknown | Step::Terminal => return None,
+            SimResponsesEvent::Created
+            | SimResponsesEvent::InProgress
+            | SimResponsesEvent::Unknown
+            | SimResponsesEvent::Terminal => return None,
         };
         Some((
             format!("response.{name}"),
-            format!("{}{fields}", self.place(*item)),
+            format!("{}{fields}", self.item_location(*item)),
         ))
     }
 
-    fn item_edge(&self, edge: &str, item: usize, json: &str) -> (String, String) {
+    fn item_boundary_event(&self, edge: &str, item: usize, json: &str) -> (String, String) {
         (
             format!("response.output_item.{edge}"),
             format!(r#","output_index":{item},"item":{json}"#),
         )
     }
 
-    fn place(&self, item: usize) -> String {
+    fn item_location(&self, item: usize) -> String {
         format!(r#","item_id":{},"output_index":{item}"#, self.id(item))
     }
 
@@ -157,17 +166,17 @@ impl Reply {
     ) -> (&'static str, &'s usize, String) {
         let (piece, padding) = (self.piece(*item, range), self.turn.padding(index));
         match &self.answer.parts[*item] {
-            Part::Refusal(_) => (
+            SimPart::Refusal(_) => (
                 "refusal.delta",
                 item,
                 format!(r#","content_index":0,"delta":{piece}{padding}"#),
             ),
-            Part::Call(call) if self.is_custom(call) => (
+            SimPart::Call(call) if self.is_custom(call) => (
                 "custom_tool_call_input.delta",
                 item,
                 format!(r#","delta":{piece}{padding}"#),
             ),
-            Part::Call(_) => (
+            SimPart::Call(_) => (
                 "function_call_arguments.delta",
                 item,
                 format!(r#","delta":{piece}{padding}"#),
@@ -180,20 +189,20 @@ impl Reply {
         }
     }
 
-    fn again<'s>(&self, item: &'s usize) -> (&'static str, &'s usize, String) {
+    fn whole_output_event<'s>(&self, item: &'s usize) -> (&'static str, &'s usize, String) {
         let whole = quote(self.answer.parts[*item].output());
         match &self.answer.parts[*item] {
-            Part::Refusal(_) => (
+            SimPart::Refusal(_) => (
                 "refusal.done",
                 item,
                 format!(r#","content_index":0,"refusal":{whole}"#),
             ),
-            Part::Call(call) if self.is_custom(call) => (
+            SimPart::Call(call) if self.is_custom(call) => (
                 "custom_tool_call_input.done",
                 item,
                 format!(r#","input":{whole}"#),
             ),
-            Part::Call(call) => {
+            SimPart::Call(call) => {
                 let fields = format!(r#","name":{},"arguments":{whole}"#, quote(&call.name));
                 ("function_call_arguments.done", item, fields)
             }
@@ -212,7 +221,7 @@ impl Reply {
     fn message(&self, item: usize, status: &str, content: &str) -> String {
         let calls = self.answer.parts[item..]
             .iter()
-            .any(|part| matches!(part, Part::Call(_)));
+            .any(|part| matches!(part, SimPart::Call(_)));
         let phase = if calls { "commentary" } else { "final_answer" };
         format!(
             r#"{{"id":{},"type":"message","status":"{status}","content":{content},"phase":"{phase}","role":"assistant"}}"#,
@@ -220,7 +229,7 @@ impl Reply {
         )
     }
 
-    fn text_part(&self, text: &Text) -> String {
+    fn text_part(&self, text: &SimText) -> String {
         let notes: Vec<String> = text
             .sources
             .iter()
@@ -230,11 +239,11 @@ impl Reply {
         format!(r#"{{"type":"output_text","annotations":[{notes}],"logprobs":[],"text":{text}}}"#)
     }
 
-    fn call(&self, item: usize, call: &Call, args: &str, status: &str) -> String {
+    fn call(&self, item: usize, call: &SimToolCall, args: &str, status: &str) -> String {
         let (id, name, args) = (self.id(item), quote(&call.name), quote(args));
         let number = self.answer.parts[..item]
             .iter()
-            .filter(|part| matches!(part, Part::Call(_)))
+            .filter(|part| matches!(part, SimPart::Call(_)))
             .count();
         let call_id = match &call.id {
             Some(id) => quote(id),
@@ -275,7 +284,7 @@ impl Reply {
                 let seed = format!("{}/{item}", self.serial);
                 format!(
                     r#","encrypted_content":"{}""#,
-                    sign(Sealed::Reasoning, "", &seed)
+                    sign(SignatureKind::Reasoning, "", &seed)
                 )
             }
             false => String::new(),
@@ -289,7 +298,7 @@ impl Reply {
 
     /// The parts of a summary, which a blank line separates.
     pub(super) fn summary(&self, item: usize) -> Vec<Range<usize>> {
-        let Part::Thinking(thought) = &self.answer.parts[item] else {
+        let SimPart::Thinking(thought) = &self.answer.parts[item] else {
             return Vec::new();
         };
         if thought.omitted {
@@ -311,7 +320,7 @@ impl Reply {
             .unwrap_or_default()
     }
 
-    fn is_custom(&self, call: &Call) -> bool {
+    fn is_custom(&self, call: &SimToolCall) -> bool {
         self.turn.offered.customs.contains(&call.name)
     }
 
@@ -324,14 +333,14 @@ impl Reply {
     /// expects both back, or neither.
     fn id(&self, item: usize) -> String {
         let parts = &self.answer.parts;
-        let is_thought = |part: &Part| matches!(part, Part::Thinking(_) | Part::Redacted);
+        let is_thought = |part: &SimPart| matches!(part, SimPart::Thinking(_) | SimPart::Redacted);
         let prefix = match &parts[item] {
-            Part::Thinking(_) | Part::Redacted => "rs",
-            Part::Text(_) | Part::Refusal(_) => "msg",
-            Part::Call(call) if self.is_custom(call) => "ctc",
-            Part::Call(_) => "fc",
-            Part::Search(_) => "ws",
-            Part::Unknown(_) => "unk",
+            SimPart::Thinking(_) | SimPart::Redacted => "rs",
+            SimPart::Text(_) | SimPart::Refusal(_) => "msg",
+            SimPart::Call(call) if self.is_custom(call) => "ctc",
+            SimPart::Call(_) => "fc",
+            SimPart::Search(_) => "ws",
+            SimPart::Unknown(_) => "unk",
         };
         let follows = !is_thought(&parts[item]) && parts[..item].iter().any(is_thought);
         let mark = if follows { "r" } else { "" };
@@ -339,7 +348,7 @@ impl Reply {
     }
 }
 
-fn action(search: &Search) -> String {
+fn action(search: &SimSearch) -> String {
     let query = quote(&search.query);
     let sources: Vec<String> = search
         .hits
@@ -352,7 +361,7 @@ fn action(search: &Search) -> String {
     )
 }
 
-fn annotation(source: &Source, text: &Text) -> String {
+fn annotation(source: &SimSource, text: &SimText) -> String {
     let (title, url, end) = (
         quote(&source.title),
         quote(&source.url),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Simulator;
 use super::wire::Answer;
-use crate::simulator::Options;
+use crate::simulator::SimulatorOptions;
 
 const BLOCKS: &str = r#"blocks=[{"thinking":"hm"},{"redacted":true},{"text":"Ünd.","citations":[{"url":"https://x.test/"}]},{"tool":"get","args":{"city":"Oslo"}},{"tool":"put","args":{"b":[1,2,3]}}]"#;
 
@@ -43,7 +43,7 @@ fn finish(answer: &Answer) -> Value {
 
 #[tokio::test]
 async fn parts_become_reasoning_text_and_calls_in_both_forms() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let message = simulator
         .chat(false, &format!("[[sim {BLOCKS}]]"))
         .await
@@ -71,7 +71,7 @@ async fn parts_become_reasoning_text_and_calls_in_both_forms() {
 
 #[tokio::test]
 async fn reasoning_is_spelt_in_each_of_its_ways() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let marker = |spelling: &str| format!("[[sim {BLOCKS} spelling={spelling}]]");
     let reasoning = deltas(&simulator.chat(true, &marker("reasoning")).await);
     assert_eq!(joined(&reasoning, "/reasoning"), "hm");
@@ -97,7 +97,7 @@ async fn reasoning_is_spelt_in_each_of_its_ways() {
 
 #[tokio::test]
 async fn calls_are_written_in_each_of_their_ways() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let call = async |mode: &str| {
         let answer = simulator
             .chat(true, &format!("[[sim {BLOCKS} calls={mode}]]"))
@@ -156,7 +156,7 @@ async fn calls_are_written_in_each_of_their_ways() {
 
 #[tokio::test]
 async fn a_request_with_functions_is_answered_with_a_function_call() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let functions = json!([{"name": "get"}]);
     let text = "[[sim tool=get]]";
     let body = json!({"model": "m", "functions": functions, "messages": [{"role": "user", "content": text}]});
@@ -177,7 +177,7 @@ async fn a_request_with_functions_is_answered_with_a_function_call() {
 
 #[tokio::test]
 async fn refusals_finishes_and_usage_stand_where_the_marker_wants_them() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let after = simulator
         .chat(true, "[[sim refusal=after text=half explanation=why]]")
         .await;
@@ -219,7 +219,7 @@ async fn refusals_finishes_and_usage_stand_where_the_marker_wants_them() {
 
 #[tokio::test]
 async fn answers_of_odd_shape_and_odd_keep_alives() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let array = simulator
         .chat(false, "[[sim shape=array text=hi]]")
         .await

@@ -23,7 +23,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::wire::{Simulator, post};
 use crate::simulator::stats::hex;
-use crate::simulator::{Fault, Options, Tls};
+use crate::simulator::{SimulatedFault, SimulatorOptions, SimulatorTls};
 
 const STREAMS_MAX: u32 = 7;
 
@@ -34,16 +34,16 @@ struct World {
 }
 
 impl World {
-    async fn start(fault: Option<Fault>) -> Self {
+    async fn start(fault: Option<SimulatedFault>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let tls = Some(Tls {
+        let tls = Some(SimulatorTls {
             dir: dir.path().to_owned(),
             h2_streams: STREAMS_MAX,
         });
-        let simulator = Simulator::start(Options {
+        let simulator = Simulator::start(SimulatorOptions {
             fault,
             tls,
-            ..Options::default()
+            ..SimulatorOptions::default()
         })
         .await;
         Self { simulator, dir }
@@ -287,7 +287,7 @@ async fn a_reset_and_a_broken_endpoint_take_the_connection_with_them() {
     let ended = driver.join_next().await.unwrap().unwrap().unwrap_err();
     assert!(ended.to_string().contains("reset"), "{ended}");
     while world.stats().await["in_flight"] != 0 {}
-    let world = World::start(Some(Fault::CloseAfterRequest)).await;
+    let world = World::start(Some(SimulatedFault::CloseAfterRequest)).await;
     let (mut client, _driver) = world.connect().await;
     assert_eq!(ask(&mut client, true, "hello").await.status, 0);
     assert_eq!(world.stats().await["requests"], 1);

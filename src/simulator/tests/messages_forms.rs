@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Simulator;
 use super::wire::{Answer, MESSAGES_HEAD};
-use crate::simulator::Options;
+use crate::simulator::SimulatorOptions;
 
 const EVERYTHING: &str = r#"blocks=[{"thinking":"hm"},{"text":"Let me see."},{"tool":"get","args":{"b":1,"a":[2]}},{"thinking":"and","omitted":true},{"redacted":true},{"search":"rust","hits":[{"url":"https://x.test/","title":"X"}]},{"text":"So.","citations":[{"url":"https://x.test/","cited":"s"}]},{"unknown":"dream"},{"tool":"put","id":"toolu_z"}]"#;
 
@@ -82,7 +82,7 @@ fn without_ids(mut blocks: Vec<Value>) -> Vec<Value> {
 
 #[tokio::test]
 async fn every_kind_of_block_is_the_same_in_a_stream_and_in_whole() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let whole = simulator
         .messages(false, &format!("[[sim {EVERYTHING}]]"))
         .await
@@ -130,7 +130,7 @@ async fn every_kind_of_block_is_the_same_in_a_stream_and_in_whole() {
 
 #[tokio::test]
 async fn what_it_thought_it_takes_back_and_nothing_else() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let question = format!("[[sim {EVERYTHING} text=done]]");
     let first = simulator.messages(false, &question).await.json();
     let mut content = first["content"].as_array().unwrap().clone();
@@ -184,7 +184,7 @@ async fn what_it_thought_it_takes_back_and_nothing_else() {
 
 #[tokio::test]
 async fn a_refusal_says_why_before_and_after_output() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     for stream in [false, true] {
         let details = |answer: &Answer| match stream {
             false => answer.json(),
@@ -222,7 +222,7 @@ fn of_type_or_content(answer: &Answer, stream: bool) -> Vec<Value> {
 
 #[tokio::test]
 async fn usage_stands_where_the_marker_wants_it() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let usages = async |mode: &str| {
         let marker =
             format!("[[sim input=5 cache_read=6 write_1h=7 output=9 text=abcd usage={mode}]]");
@@ -273,7 +273,7 @@ async fn usage_stands_where_the_marker_wants_it() {
 
 #[tokio::test]
 async fn thinking_is_shown_as_the_request_and_the_generation_say() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     for (model, thinking, marker, shown) in [
         ("claude-sonnet-4-6", json!({"type": "adaptive"}), "", "hm"),
         (
@@ -310,7 +310,7 @@ async fn thinking_is_shown_as_the_request_and_the_generation_say() {
 
 #[tokio::test]
 async fn a_stream_may_end_early_err_by_name_and_keep_alive_in_every_way() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let answer = simulator.messages(true, "[[sim nofinish=1]]").await;
     assert!(answer.ended && of_type(&answer, "message_delta").is_empty());
     assert_eq!(

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Simulator;
 use super::wire::Answer;
-use crate::simulator::Options;
+use crate::simulator::SimulatorOptions;
 
 const BLOCKS: &str = r#"blocks=[{"thinking":"hm\n\nso"},{"text":"Ünd.","citations":[{"url":"https://x.test/"}]},{"tool":"get","args":{"city":"Oslo"}},{"tool":"patch","args":"*** raw"}]"#;
 
@@ -29,7 +29,7 @@ fn response(answer: &Answer) -> Value {
 
 #[tokio::test]
 async fn a_stream_begins_tells_and_ends_each_item_and_lists_them_all_at_its_end() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let answer = simulator
         .responses(true, &format!("[[sim {BLOCKS} events=1]]"))
         .await;
@@ -109,7 +109,7 @@ async fn a_stream_begins_tells_and_ends_each_item_and_lists_them_all_at_its_end(
 
 #[tokio::test]
 async fn a_whole_answer_is_the_end_of_its_stream() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let marker = format!("[[sim {BLOCKS} input=5 cache_read=6 write_5m=7 output=9 reasoning=3]]");
     let body = simulator.responses(false, &marker).await.json();
     let kinds: Vec<_> = body["output"]
@@ -145,7 +145,7 @@ async fn a_whole_answer_is_the_end_of_its_stream() {
 
 #[tokio::test]
 async fn items_stand_where_they_are_wanted() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let told = async |form: &str| {
         let answer = simulator
             .responses(true, &format!("[[sim {BLOCKS} items={form}]]"))
@@ -192,7 +192,7 @@ async fn items_stand_where_they_are_wanted() {
 
 #[tokio::test]
 async fn a_stream_fails_in_every_form() {
-    let simulator = Simulator::start(Options::default()).await;
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
     let failed = async |form: &str| {
         let marker =
             format!("[[sim error_event=2 error_form={form} error_code=server_is_overloaded]]");

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::simulator::{Options, serve};
+use crate::simulator::{SimulatorOptions, serve};
 
 /// A simulator on a free port; dropping this value stops it.
 pub struct Simulator {
@@ -23,7 +23,7 @@ pub struct Answer {
 }
 
 impl Simulator {
-    pub async fn start(options: Options) -> Self {
+    pub async fn start(options: SimulatorOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut server = JoinSet::new();

@@ -4,14 +4,14 @@
 //! If the action changes `app.db`, its line is written in the same transaction. Triggers forbid
 //! changing or deleting lines, and `verify` reports it if somebody did. Must not receive a secret.
 
-use super::{AppDb, first};
+use super::{AppDb, first_column};
 use crate::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use sha2::{Digest, Sha256};
 
 /// An action for the audit log.
 #[derive(Debug, Clone, Copy)]
-pub struct Act<'a> {
+pub struct AuditEntry<'a> {
     pub at_ms: i64,
     pub actor: &'a str,
     pub address: &'a str,
@@ -75,7 +75,7 @@ impl AuditRow {
 }
 
 /// Appends a line, in the transaction of the action it records.
-pub(super) fn append(transaction: &Transaction<'_>, act: &Act<'_>) -> rusqlite::Result<()> {
+pub(super) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rusqlite::Result<()> {
     let last: Option<(i64, Vec<u8>)> = transaction
         .query_row(
             "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1",
@@ -119,43 +119,43 @@ pub(super) fn append(transaction: &Transaction<'_>, act: &Act<'_>) -> rusqlite::
 
 impl AppDb {
     /// Appends a line in its own transaction, for an action that does not change `app.db`.
-    pub fn append_audit(&self, act: &Act<'_>) -> Result<(), StoreError> {
+    pub fn append_audit(&self, act: &AuditEntry<'_>) -> Result<(), StoreError> {
         self.write("write a line of the audit log", |transaction| {
             append(transaction, act)
         })
     }
 
     /// Returns at most `limit` lines before the line `before`, newest first.
-    pub fn audit(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+    pub fn audit_rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
         self.read("read the audit log", |connection| {
             connection
                 .prepare_cached(
                     "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit
                      WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2",
                 )?
-                .query_map(params![before.unwrap_or(i64::MAX), limit], row)?
+                .query_map(params![before.unwrap_or(i64::MAX), limit], audit_row)?
                 .collect()
         })
     }
 
     /// Calls `each` for every line, oldest first.
-    pub fn each_audit(&self, each: &mut dyn FnMut(AuditRow)) -> Result<(), StoreError> {
+    pub fn for_each_audit_row(&self, each: &mut dyn FnMut(AuditRow)) -> Result<(), StoreError> {
         self.read("read the audit log", |connection: &Connection| {
             let mut statement = connection.prepare(
                 "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit ORDER BY seq",
             )?;
             let mut rows = statement.query([])?;
             while let Some(line) = rows.next()? {
-                each(row(line)?);
+                each(audit_row(line)?);
             }
             Ok(())
         })
     }
 }
 
-fn row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
+fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
     Ok(AuditRow {
-        seq: first(row)?,
+        seq: first_column(row)?,
         at_ms: row.get(1)?,
         actor: row.get(2)?,
         address: row.get(3)?,

@@ -3,14 +3,14 @@
 //! The query decides whether a session is still valid, from the times it receives. Must not see a
 //! token.
 
-use super::audit::{self, Act};
-use super::{AppDb, first};
+use super::audit::{self, AuditEntry};
+use super::{AppDb, first_column};
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, params};
 
 /// Lifetime of sessions, in ms.
 #[derive(Debug, Clone, Copy)]
-pub struct Lifetime {
+pub struct SessionLifetime {
     /// Time since the last use.
     pub idle_ms: i64,
     /// Time since sign-in.
@@ -19,7 +19,7 @@ pub struct Lifetime {
 
 /// A new session.
 #[derive(Debug, Clone, Copy)]
-pub struct SessionRow<'a> {
+pub struct NewSessionRow<'a> {
     pub hash: &'a [u8; 32],
     pub account: &'a str,
     pub created_at_ms: i64,
@@ -31,7 +31,7 @@ pub struct SessionRow<'a> {
 
 /// The session data that a request needs.
 #[derive(Debug, Clone)]
-pub struct SessionFound {
+pub struct ActiveSessionRow {
     pub account: String,
     pub used_at_ms: i64,
     pub confirmed_at_ms: i64,
@@ -39,7 +39,7 @@ pub struct SessionFound {
 
 /// A session as its account holder sees it.
 #[derive(Debug, Clone)]
-pub struct SessionListed {
+pub struct SessionListRow {
     pub hash: [u8; 32],
     pub created_at_ms: i64,
     pub used_at_ms: i64,
@@ -52,12 +52,12 @@ impl AppDb {
     /// `most`.
     pub fn insert_session(
         &self,
-        row: &SessionRow<'_>,
-        lifetime: Lifetime,
+        row: &NewSessionRow<'_>,
+        lifetime: SessionLifetime,
         most: i64,
     ) -> Result<(), StoreError> {
         self.write("insert a session", |transaction| {
-            let SessionRow { hash, account, created_at_ms: now_ms, confirmed_at_ms, address, browser } = *row;
+            let NewSessionRow { hash, account, created_at_ms: now_ms, confirmed_at_ms, address, browser } = *row;
             transaction.execute(
                 "INSERT INTO session(hash, account, created_at_ms, used_at_ms, confirmed_at_ms, address, browser)
                  VALUES(?1, ?2, ?3, ?3, ?4, ?5, ?6)",
@@ -68,7 +68,7 @@ impl AppDb {
                    (SELECT hash FROM session WHERE account = ?1 ORDER BY created_at_ms DESC LIMIT -1 OFFSET ?2)",
                 params![account, most],
             )?;
-            transaction.execute(PURGE, params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms]).map(drop)
+            transaction.execute(PURGE_SQL, params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms]).map(drop)
         })
     }
 
@@ -77,8 +77,8 @@ impl AppDb {
         &self,
         hash: &[u8; 32],
         now_ms: i64,
-        lifetime: Lifetime,
-    ) -> Result<Option<SessionFound>, StoreError> {
+        lifetime: SessionLifetime,
+    ) -> Result<Option<ActiveSessionRow>, StoreError> {
         self.read("find a session", |connection| {
             connection
                 .prepare_cached(
@@ -92,8 +92,8 @@ impl AppDb {
                         now_ms - lifetime.absolute_ms
                     ],
                     |row| {
-                        Ok(SessionFound {
-                            account: first(row)?,
+                        Ok(ActiveSessionRow {
+                            account: first_column(row)?,
                             used_at_ms: row.get(1)?,
                             confirmed_at_ms: row.get(2)?,
                         })
@@ -123,8 +123,8 @@ impl AppDb {
         &self,
         account: &str,
         now_ms: i64,
-        lifetime: Lifetime,
-    ) -> Result<Vec<SessionListed>, StoreError> {
+        lifetime: SessionLifetime,
+    ) -> Result<Vec<SessionListRow>, StoreError> {
         self.read("list an account's sessions", |connection| {
             connection
                 .prepare_cached(
@@ -139,8 +139,8 @@ impl AppDb {
                         now_ms - lifetime.absolute_ms
                     ],
                     |row| {
-                        Ok(SessionListed {
-                            hash: first(row)?,
+                        Ok(SessionListRow {
+                            hash: first_column(row)?,
                             created_at_ms: row.get(1)?,
                             used_at_ms: row.get(2)?,
                             address: row.get(3)?,
@@ -163,7 +163,7 @@ impl AppDb {
     }
 
     /// Ends one session of an account, found by the first bytes of its hash.
-    pub fn end_session_of(&self, account: &str, start: &[u8]) -> Result<bool, StoreError> {
+    pub fn end_session_by_prefix(&self, account: &str, start: &[u8]) -> Result<bool, StoreError> {
         self.write("end one session", |transaction| {
             let rows = transaction.execute(
                 "DELETE FROM session WHERE account = ?1 AND substr(hash, 1, ?3) = ?2",
@@ -192,7 +192,7 @@ impl AppDb {
         &self,
         account: &str,
         password: &str,
-        act: Option<&Act<'_>>,
+        act: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.write("replace a password", |transaction| {
             let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
@@ -214,14 +214,18 @@ impl AppDb {
     }
 
     /// Deletes all expired sessions. Returns their number.
-    pub fn purge_sessions(&self, now_ms: i64, lifetime: Lifetime) -> Result<usize, StoreError> {
+    pub fn purge_sessions(
+        &self,
+        now_ms: i64,
+        lifetime: SessionLifetime,
+    ) -> Result<usize, StoreError> {
         self.write("purge dead sessions", |transaction| {
             transaction.execute(
-                PURGE,
+                PURGE_SQL,
                 params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms],
             )
         })
     }
 }
 
-const PURGE: &str = "DELETE FROM session WHERE used_at_ms <= ?1 OR created_at_ms <= ?2";
+const PURGE_SQL: &str = "DELETE FROM session WHERE used_at_ms <= ?1 OR created_at_ms <= ?2";

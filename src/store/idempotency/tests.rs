@@ -4,13 +4,13 @@ use super::*;
 
 const NOW: i64 = 1_800_000_000_000;
 const DAY: i64 = 86_400_000;
-const ALL: Room = Room {
+const ALL: RetentionLimits = RetentionLimits {
     entries: u64::MAX,
     bytes: u64::MAX,
 };
 
-fn ask<'a>(key: &'a str, hash: &'a [u8; 32], request_id: &'a str) -> Ask<'a> {
-    Ask {
+fn ask<'a>(key: &'a str, hash: &'a [u8; 32], request_id: &'a str) -> IdempotencyRequest<'a> {
+    IdempotencyRequest {
         account: "acct_1",
         path: "/v1/messages",
         key,
@@ -20,8 +20,8 @@ fn ask<'a>(key: &'a str, hash: &'a [u8; 32], request_id: &'a str) -> Ask<'a> {
     }
 }
 
-fn answer(body: &str) -> Kept {
-    Kept {
+fn answer(body: &str) -> StoredResponse {
+    StoredResponse {
         headers: vec![("content-type".into(), "application/json".into())],
         body: body.into(),
     }
@@ -41,33 +41,33 @@ fn a_key_is_running_then_done_and_another_body_conflicts_at_any_time() {
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let (one, two) = ([1; 32], [2; 32]);
     assert_eq!(
-        db.begin(&ask("k", &one, "req_1"), NOW).unwrap(),
-        Found::Nothing
+        db.claim(&ask("k", &one, "req_1"), NOW).unwrap(),
+        IdempotencyLookup::Nothing
     );
     assert_eq!(
-        db.begin(&ask("k", &one, "req_2"), NOW + 2 * DAY).unwrap(),
-        Found::Running,
+        db.claim(&ask("k", &one, "req_2"), NOW + 2 * DAY).unwrap(),
+        IdempotencyLookup::Running,
         "what runs never expires"
     );
     assert_eq!(
-        db.begin(&ask("k", &two, "req_2"), NOW).unwrap(),
-        Found::OtherBody
+        db.claim(&ask("k", &two, "req_2"), NOW).unwrap(),
+        IdempotencyLookup::OtherBody
     );
     let kept = answer("hello");
-    db.done("req_1", Some(&kept), NOW + DAY).unwrap();
-    db.free("req_1").unwrap();
-    let found = Found::Done {
+    db.complete("req_1", Some(&kept), NOW + DAY).unwrap();
+    db.release("req_1").unwrap();
+    let found = IdempotencyLookup::Done {
         request_id: "req_1".into(),
         kept: Some(kept),
     };
     assert_eq!(
-        db.begin(&ask("k", &one, "req_2"), NOW).unwrap(),
+        db.claim(&ask("k", &one, "req_2"), NOW).unwrap(),
         found,
         "what is done is not freed"
     );
     assert_eq!(
-        db.begin(&ask("k", &two, "req_2"), NOW).unwrap(),
-        Found::OtherBody
+        db.claim(&ask("k", &two, "req_2"), NOW).unwrap(),
+        IdempotencyLookup::OtherBody
     );
 }
 
@@ -78,36 +78,40 @@ fn the_scope_is_account_path_and_key() {
     let hash = [1; 32];
     let base = ask("k", &hash, "req_1");
     let others = [
-        Ask {
+        IdempotencyRequest {
             account: "acct_2",
             request_id: "req_2",
             ..base
         },
-        Ask {
+        IdempotencyRequest {
             path: "/v1/chat/completions",
             request_id: "req_3",
             ..base
         },
-        Ask {
+        IdempotencyRequest {
             key: "K",
             request_id: "req_4",
             ..base
         },
     ];
     for ask in [base].iter().chain(&others) {
-        assert_eq!(db.begin(ask, NOW).unwrap(), Found::Nothing, "{ask:?}");
+        assert_eq!(
+            db.claim(ask, NOW).unwrap(),
+            IdempotencyLookup::Nothing,
+            "{ask:?}"
+        );
     }
     for ask in [base].iter().chain(&others) {
         assert_eq!(
-            db.begin(
-                &Ask {
+            db.claim(
+                &IdempotencyRequest {
                     request_id: "req_5",
                     ..*ask
                 },
                 NOW
             )
             .unwrap(),
-            Found::Running,
+            IdempotencyLookup::Running,
             "{ask:?}"
         );
     }
@@ -119,22 +123,23 @@ fn a_freed_key_is_as_if_never_used_and_a_spent_one_has_nothing_to_give() {
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let (one, two) = ([1; 32], [2; 32]);
     assert_eq!(
-        db.begin(&ask("k", &one, "req_1"), NOW).unwrap(),
-        Found::Nothing
+        db.claim(&ask("k", &one, "req_1"), NOW).unwrap(),
+        IdempotencyLookup::Nothing
     );
-    db.free("req_1").unwrap();
+    db.release("req_1").unwrap();
     assert_eq!(
-        db.begin(&ask("k", &two, "req_2"), NOW).unwrap(),
-        Found::Nothing
+        db.claim(&ask("k", &two, "req_2"), NOW).unwrap(),
+        IdempotencyLookup::Nothing
     );
-    db.done("req_2", None, NOW + DAY).unwrap();
-    let spent = Found::Done {
+    db.complete("req_2", None, NOW + DAY).unwrap();
+    let spent = IdempotencyLookup::Done {
         request_id: "req_2".into(),
         kept: None,
     };
-    assert_eq!(db.begin(&ask("k", &two, "req_3"), NOW).unwrap(), spent);
+    assert_eq!(db.claim(&ask("k", &two, "req_3"), NOW).unwrap(), spent);
     // A request that lost its key to another one in the meantime changes nothing.
-    db.done("req_1", Some(&answer("late")), NOW + DAY).unwrap();
+    db.complete("req_1", Some(&answer("late")), NOW + DAY)
+        .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (1, 0));
 }
 
@@ -143,25 +148,26 @@ fn a_key_is_forgotten_when_its_time_is_over_and_not_a_moment_before() {
     let dir = tempfile::tempdir().unwrap();
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let (one, two) = ([1; 32], [2; 32]);
-    db.begin(&ask("k", &one, "req_1"), NOW).unwrap();
-    db.done("req_1", Some(&answer("hello")), NOW + DAY).unwrap();
-    db.begin(&ask("running", &one, "req_r"), NOW).unwrap();
+    db.claim(&ask("k", &one, "req_1"), NOW).unwrap();
+    db.complete("req_1", Some(&answer("hello")), NOW + DAY)
+        .unwrap();
+    db.claim(&ask("running", &one, "req_r"), NOW).unwrap();
     db.clean(NOW + DAY - 1, ALL).unwrap();
     assert!(matches!(
-        db.begin(&ask("k", &one, "req_2"), NOW + DAY - 1).unwrap(),
-        Found::Done { kept: Some(_), .. }
+        db.claim(&ask("k", &one, "req_2"), NOW + DAY - 1).unwrap(),
+        IdempotencyLookup::Done { kept: Some(_), .. }
     ));
     // Also if nobody has removed expired rows.
     assert_eq!(
-        db.begin(&ask("k", &two, "req_2"), NOW + DAY).unwrap(),
-        Found::Nothing
+        db.claim(&ask("k", &two, "req_2"), NOW + DAY).unwrap(),
+        IdempotencyLookup::Nothing
     );
     assert_eq!(
         (rows(&db, "asked"), rows(&db, "answer")),
         (2, 0),
         "its answer went with it"
     );
-    db.done("req_2", Some(&answer("hello")), NOW + 2 * DAY)
+    db.complete("req_2", Some(&answer("hello")), NOW + 2 * DAY)
         .unwrap();
     db.clean(NOW + 2 * DAY, ALL).unwrap();
     assert_eq!(
@@ -177,7 +183,7 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let hash = [1; 32];
     let found = |db: &IdempotencyDb, index: i64| {
-        db.begin(
+        db.claim(
             &ask(&format!("k{index}"), &hash, &format!("req_again_{index}")),
             NOW,
         )
@@ -185,15 +191,15 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     };
     for index in 0..50_i64 {
         let id = format!("req_{index}");
-        db.begin(&ask(&format!("k{index}"), &hash, &id), NOW)
+        db.claim(&ask(&format!("k{index}"), &hash, &id), NOW)
             .unwrap();
-        db.done(&id, Some(&answer("0123456789")), NOW + DAY + index)
+        db.complete(&id, Some(&answer("0123456789")), NOW + DAY + index)
             .unwrap();
     }
-    db.begin(&ask("running", &hash, "req_r"), NOW).unwrap();
+    db.claim(&ask("running", &hash, "req_r"), NOW).unwrap();
     db.clean(
         NOW,
-        Room {
+        RetentionLimits {
             entries: 50,
             bytes: 500,
         },
@@ -206,7 +212,7 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     );
     db.clean(
         NOW,
-        Room {
+        RetentionLimits {
             entries: 50,
             bytes: 105,
         },
@@ -214,24 +220,27 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (51, 10));
     assert!(
-        matches!(found(&db, 39), Found::Done { kept: None, .. }),
+        matches!(found(&db, 39), IdempotencyLookup::Done { kept: None, .. }),
         "the key outlives its answer"
     );
-    assert!(matches!(found(&db, 40), Found::Done { kept: Some(_), .. }));
+    assert!(matches!(
+        found(&db, 40),
+        IdempotencyLookup::Done { kept: Some(_), .. }
+    ));
     db.clean(
         NOW,
-        Room {
+        RetentionLimits {
             entries: 5,
             bytes: 0,
         },
     )
     .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (6, 0));
-    assert!(matches!(found(&db, 45), Found::Done { .. }));
-    assert_eq!(found(&db, 44), Found::Nothing);
+    assert!(matches!(found(&db, 45), IdempotencyLookup::Done { .. }));
+    assert_eq!(found(&db, 44), IdempotencyLookup::Nothing);
     assert_eq!(
-        db.begin(&ask("running", &hash, "req_x"), NOW).unwrap(),
-        Found::Running
+        db.claim(&ask("running", &hash, "req_x"), NOW).unwrap(),
+        IdempotencyLookup::Running
     );
 }
 
@@ -246,13 +255,13 @@ fn many_who_ask_at_once_are_one() {
             let (db, hash, begun) = (&db, &hash, &begun);
             scope.spawn(move || {
                 match db
-                    .begin(&ask("k", hash, &format!("req_{index}")), NOW)
+                    .claim(&ask("k", hash, &format!("req_{index}")), NOW)
                     .unwrap()
                 {
-                    Found::Nothing => {
+                    IdempotencyLookup::Nothing => {
                         begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     }
-                    found => assert_eq!(found, Found::Running),
+                    found => assert_eq!(found, IdempotencyLookup::Running),
                 }
             });
         }
@@ -265,20 +274,21 @@ fn what_was_committed_is_there_for_the_next_process_also_after_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     let hash = [1; 32];
     let db = IdempotencyDb::open(dir.path()).unwrap();
-    db.begin(&ask("done", &hash, "req_1"), NOW).unwrap();
-    db.done("req_1", Some(&answer("hello")), NOW + DAY).unwrap();
+    db.claim(&ask("done", &hash, "req_1"), NOW).unwrap();
+    db.complete("req_1", Some(&answer("hello")), NOW + DAY)
+        .unwrap();
     db.checkpoint().unwrap();
-    db.begin(&ask("running", &hash, "req_2"), NOW).unwrap();
+    db.claim(&ask("running", &hash, "req_2"), NOW).unwrap();
     let next = IdempotencyDb::open(dir.path()).unwrap();
-    assert_eq!(next.left_running(&["boot_1".into()]).unwrap(), []);
+    assert_eq!(next.orphaned_requests(&["boot_1".into()]).unwrap(), []);
     assert_eq!(
-        next.left_running(&["boot_2".into()]).unwrap(),
+        next.orphaned_requests(&["boot_2".into()]).unwrap(),
         [("acct_1".to_owned(), "req_2".to_owned())]
     );
-    let found = next.begin(&ask("done", &hash, "req_3"), NOW).unwrap();
+    let found = next.claim(&ask("done", &hash, "req_3"), NOW).unwrap();
     assert_eq!(
         found,
-        Found::Done {
+        IdempotencyLookup::Done {
             request_id: "req_1".into(),
             kept: Some(answer("hello"))
         }
@@ -291,15 +301,15 @@ fn the_log_stays_short_under_checkpoints() {
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let (hash, body) = (
         [1; 32],
-        Kept {
+        StoredResponse {
             headers: Vec::new(),
             body: vec![b'x'; 1_000_000],
         },
     );
     for index in 0..60 {
         let id = format!("req_{index}");
-        db.begin(&ask(&id, &hash, &id), NOW).unwrap();
-        db.done(&id, Some(&body), NOW + DAY).unwrap();
+        db.claim(&ask(&id, &hash, &id), NOW).unwrap();
+        db.complete(&id, Some(&body), NOW + DAY).unwrap();
         if index % 10 == 9 {
             db.checkpoint().unwrap();
         }

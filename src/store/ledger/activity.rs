@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{COLUMNS, Ending, Entry, Ledger, Outcome, entry};
+use super::{ENTRY_COLUMNS, Ending, Ledger, LedgerEntry, RequestOutcome, entry};
 use crate::money::Micro;
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
@@ -17,21 +17,21 @@ pub const HOUR_MS: i64 = 3_600_000;
 
 /// Maximum number of tokens counted per class of one response. A vendor's nonsense counter must not
 /// overflow the totals, which SQLite would refuse.
-pub(super) const TOKENS_COUNTED_MAX: u64 = 1 << 40;
+pub(super) const MAX_TOKENS_COUNTED: u64 = 1 << 40;
 
 /// Limit of a total of tokens. `MAX_CREDITS_SUM` is the limit of a total of credits (in µc).
-pub(super) const TOKENS_SUM_MAX: i64 = 1 << 62;
-pub(super) const CREDITS_SUM_MAX: i64 = 9_007_199_254_740_991;
+pub(super) const MAX_TOKENS_SUM: i64 = 1 << 62;
+pub(super) const MAX_CREDITS_SUM: i64 = 9_007_199_254_740_991;
 
 /// Number of entries to search for implausible usage, which has no index.
-const SEARCHED_ENTRIES: u32 = 50_000;
+const MAX_SEARCHED_ENTRIES: u32 = 50_000;
 
 /// Which ends of requests to list: those that match all given fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct ActivityFilter {
     pub model: Option<String>,
     pub key_id: Option<String>,
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RequestOutcome>,
     pub conversation: Option<String>,
     /// Start of the period, inclusive, in ms since 1970.
     pub from_ms: Option<i64>,
@@ -41,14 +41,14 @@ pub struct Filter {
 
 /// A row's position in the order of time. A page begins below the last row of the previous page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ActivityCursor {
     pub at_ms: i64,
     pub seq: i64,
 }
 
 /// A total of debits. Input includes every class of input tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct SpendTotals {
     pub responses: u64,
     pub credits: Micro,
     pub input: u64,
@@ -58,11 +58,11 @@ pub struct Sum {
 
 /// One model's debits within one hour.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spent {
+pub struct HourlySpend {
     /// Hours since 1970 UTC.
     pub hour: i64,
     pub model: String,
-    pub sum: Sum,
+    pub sum: SpendTotals,
 }
 
 /// A conversation's debits; each response is a turn.
@@ -71,10 +71,10 @@ pub struct Conversation {
     pub id: String,
     pub began_ms: i64,
     pub last_ms: i64,
-    pub sum: Sum,
+    pub sum: SpendTotals,
 }
 
-impl Sum {
+impl SpendTotals {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -101,10 +101,10 @@ impl Ledger {
     pub fn endings(
         &self,
         account: &str,
-        filter: &Filter,
-        before: Option<Place>,
+        filter: &ActivityFilter,
+        before: Option<ActivityCursor>,
         limit: u32,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
         let (sql, values) = endings_sql(account, filter, before, limit);
         self.read("list an account's responses", |connection| {
             connection
@@ -119,15 +119,15 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn implausible(&self, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    pub fn implausible_entries(&self, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM entry WHERE seq > (SELECT max(seq) FROM entry) - ?1 AND kind = 'debit'
+            "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > (SELECT max(seq) FROM entry) - ?1 AND kind = 'debit'
              AND instr(detail, '\"implausible\":true') > 0 ORDER BY seq DESC LIMIT ?2"
         );
         self.read("list debits of implausible usage", |connection| {
             connection
                 .prepare_cached(&sql)?
-                .query_map(params![SEARCHED_ENTRIES, limit], entry)?
+                .query_map(params![MAX_SEARCHED_ENTRIES, limit], entry)?
                 .collect()
         })
     }
@@ -136,7 +136,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn last_ending(&self, account: &str) -> Result<i64, StoreError> {
+    pub fn last_ending_seq(&self, account: &str) -> Result<i64, StoreError> {
         let last = self.read("look for an account's last response", |connection| {
             connection
                 .prepare_cached(LAST_ENDING)?
@@ -150,11 +150,15 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn spent(&self, account: &str, from_hour: i64) -> Result<Vec<Spent>, StoreError> {
+    pub fn hourly_spend(
+        &self,
+        account: &str,
+        from_hour: i64,
+    ) -> Result<Vec<HourlySpend>, StoreError> {
         self.read("add up an account's debits", |connection| {
             connection
                 .prepare_cached(SPENT)?
-                .query_map(params![account, from_hour], spent)?
+                .query_map(params![account, from_hour], hourly_spend_row)?
                 .collect()
         })
     }
@@ -174,7 +178,7 @@ impl Ledger {
         self.read("list an account's conversations", |connection| {
             connection
                 .prepare_cached(CONVERSATIONS)?
-                .query_map(params![account, last_ms, id, limit], conversation)?
+                .query_map(params![account, last_ms, id, limit], conversation_row)?
                 .collect()
         })
     }
@@ -191,7 +195,7 @@ impl Ledger {
         self.read("read a conversation", |connection| {
             connection
                 .prepare_cached(CONVERSATION)?
-                .query_row([account, id], conversation)
+                .query_row([account, id], conversation_row)
                 .optional()
         })
     }
@@ -229,11 +233,11 @@ const TRIAL: &str = "SELECT d_trial FROM entry WHERE kind = 'trial' AND ref = ?1
 /// its index.
 fn endings_sql(
     account: &str,
-    filter: &Filter,
-    before: Option<Place>,
+    filter: &ActivityFilter,
+    before: Option<ActivityCursor>,
     limit: u32,
 ) -> (String, Vec<Box<dyn ToSql>>) {
-    let Filter {
+    let ActivityFilter {
         model,
         key_id,
         outcome,
@@ -242,16 +246,21 @@ fn endings_sql(
         to_ms,
     } = filter;
     // All rows before a moment are the rows below that moment's first position.
-    let end = to_ms.map(|at_ms| Place {
+    let end = to_ms.map(|at_ms| ActivityCursor {
         at_ms,
         seq: i64::MIN,
     });
-    let below = [before, end].into_iter().flatten().min().unwrap_or(Place {
-        at_ms: i64::MAX,
-        seq: i64::MAX,
-    });
-    let mut sql =
-        format!("SELECT {COLUMNS} FROM entry WHERE account = ? AND kind IN ('debit', 'void')");
+    let below = [before, end]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(ActivityCursor {
+            at_ms: i64::MAX,
+            seq: i64::MAX,
+        });
+    let mut sql = format!(
+        "SELECT {ENTRY_COLUMNS} FROM entry WHERE account = ? AND kind IN ('debit', 'void')"
+    );
     let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account.to_owned())];
     let outcome_name = outcome.map(|outcome| outcome.as_str().to_owned());
     let terms = [
@@ -266,7 +275,7 @@ fn endings_sql(
         values.push(Box::new(value.clone()));
     }
     // To use a partial index, the query must repeat the index's condition in the same words.
-    if outcome.is_some_and(|outcome| outcome != Outcome::Completed) {
+    if outcome.is_some_and(|outcome| outcome != RequestOutcome::Completed) {
         sql.push_str(" AND outcome <> 'completed'");
     }
     if let Some(from_ms) = from_ms {
@@ -284,30 +293,30 @@ fn endings_sql(
 
 /// Changes of the aggregates by debits, summed up before they are written.
 #[derive(Default)]
-pub(super) struct Sums<'a> {
+pub(super) struct SpendAggregates<'a> {
     /// By account, hour and model.
-    hours: BTreeMap<(&'a str, i64, &'a str), Sum>,
+    hours: BTreeMap<(&'a str, i64, &'a str), SpendTotals>,
     /// By account and conversation.
-    turns: BTreeMap<(&'a str, &'a str), Turns>,
+    turns: BTreeMap<(&'a str, &'a str), ConversationTotals>,
 }
 
-struct Turns {
+struct ConversationTotals {
     began_ms: i64,
     last_ms: i64,
-    sum: Sum,
+    sum: SpendTotals,
 }
 
-impl<'a> Sums<'a> {
+impl<'a> SpendAggregates<'a> {
     /// Adds a debit of `credits`.
-    pub(super) fn count(&mut self, ending: &'a Ending, credits: Micro) {
+    pub(super) fn add(&mut self, ending: &'a Ending, credits: Micro) {
         if ending.kind() != "debit" {
             return;
         }
         let (detail, usage) = (&ending.detail, &ending.detail.usage);
         let [input, cache_read, output] =
             [usage.input_total(), usage.cache_read, usage.output_total()]
-                .map(|tokens| tokens.min(TOKENS_COUNTED_MAX));
-        let one = Sum {
+                .map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
+        let one = SpendTotals {
             responses: 1,
             credits,
             input,
@@ -326,14 +335,14 @@ impl<'a> Sums<'a> {
         let Some(conversation) = &detail.conversation else {
             return;
         };
-        let turns = self
-            .turns
-            .entry((&ending.account, conversation))
-            .or_insert(Turns {
-                began_ms: ending.at_ms,
-                last_ms: ending.at_ms,
-                sum: Sum::default(),
-            });
+        let turns =
+            self.turns
+                .entry((&ending.account, conversation))
+                .or_insert(ConversationTotals {
+                    began_ms: ending.at_ms,
+                    last_ms: ending.at_ms,
+                    sum: SpendTotals::default(),
+                });
         turns.began_ms = turns.began_ms.min(ending.at_ms);
         turns.last_ms = turns.last_ms.max(ending.at_ms);
         turns.sum = turns.sum.plus(one);
@@ -357,7 +366,7 @@ impl<'a> Sums<'a> {
         }
         for (
             (account, conversation),
-            Turns {
+            ConversationTotals {
                 began_ms,
                 last_ms,
                 sum,
@@ -396,26 +405,26 @@ const COUNT_TURN: &str =
        credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
        cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
 
-fn spent(row: &Row<'_>) -> rusqlite::Result<Spent> {
-    Ok(Spent {
+fn hourly_spend_row(row: &Row<'_>) -> rusqlite::Result<HourlySpend> {
+    Ok(HourlySpend {
         hour: row.get(0)?,
         model: row.get(1)?,
-        sum: sum(row, 2)?,
+        sum: spend_totals(row, 2)?,
     })
 }
 
-fn conversation(row: &Row<'_>) -> rusqlite::Result<Conversation> {
+fn conversation_row(row: &Row<'_>) -> rusqlite::Result<Conversation> {
     Ok(Conversation {
         id: row.get(0)?,
         began_ms: row.get(1)?,
         last_ms: row.get(2)?,
-        sum: sum(row, 3)?,
+        sum: spend_totals(row, 3)?,
     })
 }
 
-fn sum(row: &Row<'_>, first: usize) -> rusqlite::Result<Sum> {
+fn spend_totals(row: &Row<'_>, first: usize) -> rusqlite::Result<SpendTotals> {
     let count = |index: usize| row.get::<_, i64>(first + index).map(i64::unsigned_abs);
-    Ok(Sum {
+    Ok(SpendTotals {
         responses: count(0)?,
         credits: row.get(first + 1)?,
         input: count(2)?,

@@ -18,21 +18,21 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-pub const FILE: &str = "ledger.anchor";
+pub const ANCHOR_FILE: &str = "ledger.anchor";
 const HASH_BYTES: usize = 32;
 /// More bytes than the file's one line has.
-const READ_MAX: usize = 256;
+const MAX_READ_BYTES: usize = 256;
 
 /// Position of an entry in the chain, with its hash. 0 and zeroes: before the first entry.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Head {
+pub struct ChainHead {
     pub seq: i64,
     pub hash: Vec<u8>,
 }
 
-impl Head {
+impl ChainHead {
     /// Returns the head of an empty ledger.
-    pub fn none() -> Self {
+    pub fn genesis() -> Self {
         Self {
             seq: 0,
             hash: vec![0; HASH_BYTES],
@@ -40,9 +40,9 @@ impl Head {
     }
 }
 
-impl fmt::Display for Head {
+impl fmt::Display for ChainHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hash = hex(&self.hash);
+        let hash = encode_hex(&self.hash);
         write!(
             f,
             "entry {} (#{})",
@@ -52,7 +52,7 @@ impl fmt::Display for Head {
     }
 }
 
-impl fmt::Debug for Head {
+impl fmt::Debug for ChainHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -60,61 +60,61 @@ impl fmt::Debug for Head {
 
 /// Why a ledger does not match its anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum AnchorFault {
     /// There is no anchor, although the ledger has entries.
     Missing,
     Empty,
     Unreadable,
     /// The ledger ends before the anchor's entry.
     Older {
-        anchor: Head,
-        ledger: Head,
+        anchor: ChainHead,
+        ledger: ChainHead,
     },
     /// The ledger has a different entry at the anchor's position.
     Other {
-        anchor: Head,
-        ledger: Head,
+        anchor: ChainHead,
+        ledger: ChainHead,
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for AnchorFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => write!(
                 f,
-                "{FILE} is missing: an older ledger.db would not be noticed"
+                "{ANCHOR_FILE} is missing: an older ledger.db would not be noticed"
             ),
-            Self::Empty => write!(f, "{FILE} is empty: it is damaged"),
-            Self::Unreadable => write!(f, "{FILE} cannot be read: it is damaged"),
+            Self::Empty => write!(f, "{ANCHOR_FILE} is empty: it is damaged"),
+            Self::Unreadable => write!(f, "{ANCHOR_FILE} cannot be read: it is damaged"),
             Self::Older { anchor, ledger } => {
                 write!(
                     f,
-                    "ledger.db is older than it was: it ends with {ledger}, {FILE} names {anchor}"
+                    "ledger.db is older than it was: it ends with {ledger}, {ANCHOR_FILE} names {anchor}"
                 )
             }
             Self::Other { anchor, ledger } => {
                 write!(
                     f,
-                    "ledger.db is not the one that was written last: it ends with {ledger} and lacks {anchor}, which {FILE} names"
+                    "ledger.db is not the one that was written last: it ends with {ledger} and lacks {anchor}, which {ANCHOR_FILE} names"
                 )
             }
         }
     }
 }
 
-pub struct Anchor(File);
+pub struct LedgerAnchor(File);
 
 /// Content of the anchor file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
+pub enum AnchorContent {
     Nothing,
     /// The file exists and is empty.
     Empty,
     Garbage,
-    Head(Head),
+    Head(ChainHead),
 }
 
-impl Anchor {
+impl LedgerAnchor {
     /// Opens the anchor in `dir`; creates it if it does not exist.
     ///
     /// # Errors
@@ -127,23 +127,26 @@ impl Anchor {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(dir.join(FILE));
+            .open(dir.join(ANCHOR_FILE));
         file.map(Self)
             .map_err(|source| StoreError::io("open the ledger's anchor", source))
     }
 
-    /// Writes `head`. If that fails, the previous content remains, which is behind but not wrong.
-    pub fn write(&self, head: &Head) {
-        if let Err(error) = self.0.write_all_at(line(head).as_bytes(), 0) {
+    /// Writes `chain_head`. If that fails, the previous content remains, which is behind but not
+    /// wrong.
+    pub fn write(&self, head: &ChainHead) {
+        if let Err(error) = self.0.write_all_at(encode(head).as_bytes(), 0) {
             METRICS.ledger_error("anchor");
-            log::error!("write {FILE}: {error}; it stays behind the ledger until the next commit");
+            log::error!(
+                "write {ANCHOR_FILE}: {error}; it stays behind the ledger until the next commit"
+            );
         }
     }
 }
 
 /// Returns when the anchor in `dir` was last written, in ms since 1970; 0 if unknown.
-pub(super) fn written_ms(dir: &Path) -> i64 {
-    let since = std::fs::metadata(dir.join(FILE))
+pub(super) fn modified_ms(dir: &Path) -> i64 {
+    let since = std::fs::metadata(dir.join(ANCHOR_FILE))
         .and_then(|metadata| metadata.modified())
         .ok();
     let since = since.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
@@ -156,15 +159,15 @@ pub(super) fn written_ms(dir: &Path) -> i64 {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
-pub fn read(dir: &Path) -> Result<Named, StoreError> {
-    let bytes = match std::fs::read(dir.join(FILE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Named::Nothing),
+pub fn read(dir: &Path) -> Result<AnchorContent, StoreError> {
+    let bytes = match std::fs::read(dir.join(ANCHOR_FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(AnchorContent::Nothing),
         bytes => bytes.map_err(|source| StoreError::io("read the ledger's anchor", source))?,
     };
     Ok(if bytes.is_empty() {
-        Named::Empty
+        AnchorContent::Empty
     } else {
-        parse(&bytes).map_or(Named::Garbage, Named::Head)
+        parse(&bytes).map_or(AnchorContent::Garbage, AnchorContent::Head)
     })
 }
 
@@ -173,8 +176,8 @@ pub fn read(dir: &Path) -> Result<Named, StoreError> {
 /// # Errors
 /// Returns an error if a file cannot be read or written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
-    if let Named::Head(head) = read(from)? {
-        let copy = Anchor::open(to)?;
+    if let AnchorContent::Head(head) = read(from)? {
+        let copy = LedgerAnchor::open(to)?;
         copy.write(&head);
         copy.0
             .sync_all()
@@ -183,8 +186,8 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn parse(bytes: &[u8]) -> Option<Head> {
-    let line = std::str::from_utf8(bytes.get(..bytes.len().min(READ_MAX))?)
+fn parse(bytes: &[u8]) -> Option<ChainHead> {
+    let line = std::str::from_utf8(bytes.get(..bytes.len().min(MAX_READ_BYTES))?)
         .ok()?
         .strip_suffix('\n')?;
     let (text, crc) = line.rsplit_once(' ')?;
@@ -196,14 +199,14 @@ fn parse(bytes: &[u8]) -> Option<Head> {
         .step_by(2)
         .map(|at| u8::from_str_radix(hash.get(at..at + 2)?, 16).ok());
     let hash: Vec<u8> = digits.collect::<Option<_>>()?;
-    Some(Head {
+    Some(ChainHead {
         seq: seq.parse().ok()?,
         hash,
     })
     .filter(|head| head.hash.len() == HASH_BYTES)
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
@@ -211,7 +214,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// How strictly the opened ledger must match its anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(super) enum AnchorTrust {
     /// The ledger must match its anchor.
     Anchored,
     /// The ledger is opened for reading whether or not it matches; the anchor does not change.
@@ -221,14 +224,17 @@ pub(super) enum Trust {
 }
 
 /// Checks the ledger behind `connection` against its anchor, which was read before the ledger.
-pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<Option<Fault>> {
-    let ledger = head(connection)?;
+pub(super) fn check(
+    connection: &Connection,
+    named: AnchorContent,
+) -> rusqlite::Result<Option<AnchorFault>> {
+    let ledger = chain_head(connection)?;
     let anchor = match named {
-        Named::Nothing | Named::Empty if ledger.seq == 0 => return Ok(None),
-        Named::Nothing => return Ok(Some(Fault::Missing)),
-        Named::Empty => return Ok(Some(Fault::Empty)),
-        Named::Garbage => return Ok(Some(Fault::Unreadable)),
-        Named::Head(anchor) => anchor,
+        AnchorContent::Nothing | AnchorContent::Empty if ledger.seq == 0 => return Ok(None),
+        AnchorContent::Nothing => return Ok(Some(AnchorFault::Missing)),
+        AnchorContent::Empty => return Ok(Some(AnchorFault::Empty)),
+        AnchorContent::Garbage => return Ok(Some(AnchorFault::Unreadable)),
+        AnchorContent::Head(anchor) => anchor,
     };
     if anchor.seq == 0 {
         return Ok(None);
@@ -242,12 +248,12 @@ pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<O
         .optional()?;
     Ok(match known {
         Some(hash) if hash == anchor.hash => None,
-        None if ledger.seq < anchor.seq => Some(Fault::Older { anchor, ledger }),
-        _ => Some(Fault::Other { anchor, ledger }),
+        None if ledger.seq < anchor.seq => Some(AnchorFault::Older { anchor, ledger }),
+        _ => Some(AnchorFault::Other { anchor, ledger }),
     })
 }
 
-impl Fault {
+impl AnchorFault {
     /// Returns the advice for the operator.
     fn remedy(&self) -> &'static str {
         match self {
@@ -262,35 +268,35 @@ impl Fault {
 }
 
 /// Opens the anchor of the ledger behind `connection`; `None` for a ledger opened only for reading.
-pub(super) fn begin(
+pub(super) fn open_for_ledger(
     dir: &Path,
     connection: &Connection,
-    named: Named,
-    trust: Trust,
-) -> Result<Option<Anchor>, StoreError> {
-    if trust == Trust::Any {
+    named: AnchorContent,
+    trust: AnchorTrust,
+) -> Result<Option<LedgerAnchor>, StoreError> {
+    if trust == AnchorTrust::Any {
         return Ok(None);
     }
     let sql = |source| StoreError::sqlite("compare the ledger with its anchor", source);
-    let mut fault = judge(connection, named).map_err(sql)?;
-    if fault == Some(Fault::Missing) {
+    let mut fault = check(connection, named).map_err(sql)?;
+    if fault == Some(AnchorFault::Missing) {
         // Another process may have created both since the first read.
-        fault = judge(connection, read(dir)?).map_err(sql)?;
+        fault = check(connection, read(dir)?).map_err(sql)?;
     }
     match &fault {
         None => {}
-        Some(Fault::Missing) if !is_anchored(connection).map_err(sql)? => {
+        Some(AnchorFault::Missing) if !is_anchored(connection).map_err(sql)? => {
             log::warn!(
-                "{FILE} is missing beside a ledger from before anchors; made from the ledger as it is"
+                "{ANCHOR_FILE} is missing beside a ledger from before anchors; made from the ledger as it is"
             );
         }
-        Some(fault) if trust == Trust::Accepted => log::warn!("{fault}; accepted as it is"),
+        Some(fault) if trust == AnchorTrust::Accepted => log::warn!("{fault}; accepted as it is"),
         Some(fault) => return Err(StoreError::Unusable(format!("{fault}. {}", fault.remedy()))),
     }
     establish(dir, connection)?;
-    let anchor = Anchor::open(dir)?;
+    let anchor = LedgerAnchor::open(dir)?;
     if fault.is_some() {
-        anchor.write(&head(connection).map_err(sql)?);
+        anchor.write(&chain_head(connection).map_err(sql)?);
     }
     Ok(Some(anchor))
 }
@@ -306,14 +312,14 @@ fn is_anchored(connection: &Connection) -> rusqlite::Result<bool> {
 /// under the ledger's lock: if several processes start at the same time, one creates it.
 fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |source| StoreError::sqlite("begin the ledger's anchor", source);
-    let is_there = || Ok::<_, StoreError>(matches!(read(dir)?, Named::Head(_)));
+    let is_there = || Ok::<_, StoreError>(matches!(read(dir)?, AnchorContent::Head(_)));
     if is_there()? && is_anchored(connection).map_err(sql)? {
         return Ok(());
     }
     let transaction =
         Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(sql)?;
     if !is_there()? {
-        create(dir, &head(&transaction).map_err(sql)?)
+        create(dir, &chain_head(&transaction).map_err(sql)?)
             .map_err(|source| StoreError::io("begin the ledger's anchor", source))?;
     }
     let mark = "INSERT INTO anchored (since) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM anchored)";
@@ -323,8 +329,8 @@ fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
 
 /// Creates a complete anchor where there is none or an unreadable one; it is on disk when this
 /// returns.
-fn create(dir: &Path, head: &Head) -> io::Result<()> {
-    let path = dir.join(format!("{FILE}.new"));
+fn create(dir: &Path, head: &ChainHead) -> io::Result<()> {
+    let path = dir.join(format!("{ANCHOR_FILE}.new"));
     let mut options = OpenOptions::new();
     let file = options
         .write(true)
@@ -332,19 +338,19 @@ fn create(dir: &Path, head: &Head) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&path)?;
-    file.write_all_at(line(head).as_bytes(), 0)?;
+    file.write_all_at(encode(head).as_bytes(), 0)?;
     file.sync_all()?;
-    std::fs::rename(path, dir.join(FILE))?;
+    std::fs::rename(path, dir.join(ANCHOR_FILE))?;
     sqlite::sync_dir(dir)
 }
 
-fn line(head: &Head) -> String {
-    let text = format!("{:020} {}", head.seq, hex(&head.hash));
+fn encode(head: &ChainHead) -> String {
+    let text = format!("{:020} {}", head.seq, encode_hex(&head.hash));
     format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))
 }
 
-fn head(connection: &Connection) -> rusqlite::Result<Head> {
-    batch::last(connection).map(|(seq, hash)| Head { seq, hash })
+fn chain_head(connection: &Connection) -> rusqlite::Result<ChainHead> {
+    batch::last_entry(connection).map(|(seq, hash)| ChainHead { seq, hash })
 }
 
 impl Ledger {
@@ -353,8 +359,8 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened or migrated.
-    pub fn open_to_audit(dir: &Path) -> Result<Self, StoreError> {
-        Self::open_as(dir, Trust::Any)
+    pub fn open_for_audit(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Any)
     }
 
     /// Sets the anchor to the current ledger in `dir`, after an operator has restored a backup on
@@ -363,17 +369,17 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be opened; see [`Ledger::open`].
     pub fn accept(dir: &Path) -> Result<(), StoreError> {
-        Self::open_as(dir, Trust::Accepted).map(drop)
+        Self::open_with_trust(dir, AnchorTrust::Accepted).map(drop)
     }
 
     /// Returns why the ledger does not match the anchor in `dir`, if so.
     ///
     /// # Errors
     /// Returns an error if one of the two cannot be read.
-    pub fn anchor_fault(&self, dir: &Path) -> Result<Option<Fault>, StoreError> {
+    pub fn anchor_fault(&self, dir: &Path) -> Result<Option<AnchorFault>, StoreError> {
         let named = read(dir)?;
         self.read("compare the ledger with its anchor", |connection| {
-            judge(connection, named)
+            check(connection, named)
         })
     }
 
@@ -384,7 +390,7 @@ impl Ledger {
         transaction: Transaction<'_>,
         between: impl FnOnce(),
     ) -> rusqlite::Result<()> {
-        let head = head(&transaction)?;
+        let head = chain_head(&transaction)?;
         transaction.commit()?;
         between();
         if let Some(anchor) = &self.anchor {
@@ -417,7 +423,7 @@ impl Ledger {
     /// Returns an error if the ledger cannot be read.
     pub fn renew_anchor(&self) -> Result<(), StoreError> {
         let writer = self.writer();
-        let head = head(&writer)
+        let head = chain_head(&writer)
             .map_err(|source| StoreError::sqlite("look at the ledger's last entry", source))?;
         if let Some(anchor) = &self.anchor {
             anchor.write(&head);
@@ -430,12 +436,12 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::money::Micro;
-    use crate::store::ledger::Post;
+    use crate::store::ledger::Posting;
     use std::fs;
 
     fn grant(ledger: &Ledger, reference: &str) {
         let (d_paid, d_trial) = (Micro::new(5), Micro::ZERO);
-        let post = Post {
+        let post = Posting {
             kind: "grant",
             reference,
             account: "acct",
@@ -496,7 +502,7 @@ mod tests {
         ] {
             copy(from, dir.path());
             let refused = Ledger::open(dir.path()).err().unwrap().to_string();
-            let anchor = Head {
+            let anchor = ChainHead {
                 seq: 3,
                 hash: last.hash.clone(),
             }
@@ -505,7 +511,7 @@ mod tests {
                 .iter()
                 .all(|part| refused.contains(part));
             assert!(names_all, "{refused}");
-            let fault = Ledger::open_to_audit(dir.path())
+            let fault = Ledger::open_for_audit(dir.path())
                 .unwrap()
                 .anchor_fault(dir.path())
                 .unwrap();
@@ -525,13 +531,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ledger = opened(dir.path());
         grant(&ledger, "first");
-        let behind = fs::read(dir.path().join(FILE)).unwrap();
+        let behind = fs::read(dir.path().join(ANCHOR_FILE)).unwrap();
         grant(&ledger, "second");
         drop(ledger);
         // The process ended between the commit and the write of the anchor.
-        fs::write(dir.path().join(FILE), behind).unwrap();
+        fs::write(dir.path().join(ANCHOR_FILE), behind).unwrap();
         grant(&opened(dir.path()), "third");
-        let third = Head {
+        let third = ChainHead {
             seq: 3,
             hash: opened(dir.path())
                 .entries_after(2, 1)
@@ -539,21 +545,21 @@ mod tests {
                 .remove(0)
                 .hash,
         };
-        assert_eq!(read(dir.path()).unwrap(), Named::Head(third));
+        assert_eq!(read(dir.path()).unwrap(), AnchorContent::Head(third));
     }
 
     #[test]
     fn a_lost_or_damaged_anchor_is_refused_by_name_until_the_ledger_is_accepted() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(FILE);
+        let path = dir.path().join(ANCHOR_FILE);
         assert_eq!(opened(dir.path()).anchor_fault(dir.path()).unwrap(), None);
         assert_eq!(
             read(dir.path()).unwrap(),
-            Named::Head(Head::none()),
+            AnchorContent::Head(ChainHead::genesis()),
             "there from the first moment on"
         );
         grant(&opened(dir.path()), "first");
-        let first = Head {
+        let first = ChainHead {
             seq: 1,
             hash: opened(dir.path())
                 .entries_after(0, 1)
@@ -568,10 +574,14 @@ mod tests {
             .map(|(at, byte)| byte ^ u8::from(at == 30))
             .collect();
         let damages = [
-            (None, Fault::Missing, "is missing"),
-            (Some(Vec::new()), Fault::Empty, "is empty"),
-            (Some(flipped), Fault::Unreadable, "cannot be read"),
-            (Some(vec![b'x'; 5_000]), Fault::Unreadable, "cannot be read"),
+            (None, AnchorFault::Missing, "is missing"),
+            (Some(Vec::new()), AnchorFault::Empty, "is empty"),
+            (Some(flipped), AnchorFault::Unreadable, "cannot be read"),
+            (
+                Some(vec![b'x'; 5_000]),
+                AnchorFault::Unreadable,
+                "cannot be read",
+            ),
         ];
         for (bytes, fault, name) in damages {
             match bytes {
@@ -583,7 +593,7 @@ mod tests {
                 refused.contains(name) && refused.contains("--accept-older-ledger"),
                 "{refused}"
             );
-            let found = Ledger::open_to_audit(dir.path())
+            let found = Ledger::open_for_audit(dir.path())
                 .unwrap()
                 .anchor_fault(dir.path())
                 .unwrap();
@@ -591,7 +601,7 @@ mod tests {
             Ledger::accept(dir.path()).unwrap();
             assert_eq!(
                 read(dir.path()).unwrap(),
-                Named::Head(first.clone()),
+                AnchorContent::Head(first.clone()),
                 "{name}"
             );
             opened(dir.path());
@@ -605,7 +615,7 @@ mod tests {
         grant(&ledger, "first");
         ledger.writer().execute("DELETE FROM anchored", []).unwrap();
         drop(ledger);
-        fs::remove_file(dir.path().join(FILE)).unwrap();
+        fs::remove_file(dir.path().join(ANCHOR_FILE)).unwrap();
         let ledger = opened(dir.path());
         assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
         assert!(
@@ -618,9 +628,12 @@ mod tests {
         let ledger = opened(new.path());
         ledger.writer().execute("DELETE FROM anchored", []).unwrap();
         drop(ledger);
-        fs::write(new.path().join(FILE), []).unwrap();
+        fs::write(new.path().join(ANCHOR_FILE), []).unwrap();
         assert_eq!(opened(new.path()).anchor_fault(new.path()).unwrap(), None);
-        assert_eq!(read(new.path()).unwrap(), Named::Head(Head::none()));
+        assert_eq!(
+            read(new.path()).unwrap(),
+            AnchorContent::Head(ChainHead::genesis())
+        );
     }
 
     #[test]
@@ -636,7 +649,7 @@ mod tests {
         assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
         let last = ledger.entries_after(5, 1).unwrap().remove(0);
         // The last writer of the anchor may have committed before another process did.
-        let Named::Head(head) = read(dir.path()).unwrap() else {
+        let AnchorContent::Head(head) = read(dir.path()).unwrap() else {
             panic!("no anchor")
         };
         assert!(head.seq > 0 && head.seq <= last.seq, "{head}");

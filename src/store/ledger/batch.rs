@@ -6,54 +6,54 @@
 //! caller that begins a batch must write it in the same transaction, and must write nothing else to
 //! the ledger in between. Must not decide what an ending costs.
 
-use super::{COLUMNS, Ending, Entry, activity, balances, entry_hash, key};
-use crate::money::{Micro, Parts};
+use super::{ENTRY_COLUMNS, Ending, LedgerEntry, activity, balances, entry_hash, key_spend};
+use crate::money::{CreditSplit, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 
-pub(super) struct Batch<'a> {
+pub(super) struct EndingBatch<'a> {
     transaction: &'a Transaction<'a>,
     /// The ledger's last entry, which the next one is chained to.
     last: (i64, Vec<u8>),
-    accounts: BTreeMap<&'a str, Balance>,
-    keys: key::Spending<'a>,
-    sums: activity::Sums<'a>,
+    accounts: BTreeMap<&'a str, RunningBalance>,
+    keys: key_spend::KeySpendUpdate<'a>,
+    sums: activity::SpendAggregates<'a>,
 }
 
 /// An account's balance after the endings so far.
 #[derive(Clone, Copy)]
-struct Balance {
-    parts: Parts,
+struct RunningBalance {
+    parts: CreditSplit,
     is_changed: bool,
 }
 
-impl<'a> Batch<'a> {
-    pub(super) fn begin(transaction: &'a Transaction<'_>) -> rusqlite::Result<Self> {
+impl<'a> EndingBatch<'a> {
+    pub(super) fn new(transaction: &'a Transaction<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             transaction,
-            last: last(transaction)?,
+            last: last_entry(transaction)?,
             accounts: BTreeMap::new(),
-            keys: key::Spending::default(),
-            sums: activity::Sums::default(),
+            keys: key_spend::KeySpendUpdate::default(),
+            sums: activity::SpendAggregates::default(),
         })
     }
 
     /// Enters one ending; returns false if the request had ended before. The balance decides,
     /// whatever the process that settled the request assumed: if one bucket lacks credits, the
     /// other covers the rest, and the part that both cannot cover becomes a write-off.
-    pub(super) fn end(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
+    pub(super) fn enter(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
         let had = self.balance(&ending.account)?;
-        let taken = Parts {
+        let taken = CreditSplit {
             paid: ending.paid,
             trial: ending.trial,
         }
-        .borne_by(had);
+        .clamp_to(had);
         let left = had.minus(taken);
         let change = (
             Micro::ZERO.minus(taken.paid),
             Micro::ZERO.minus(taken.trial),
         );
-        let entry = Entry::new(
+        let entry = LedgerEntry::new(
             ending.kind(),
             &ending.request_id,
             &ending.account,
@@ -64,7 +64,7 @@ impl<'a> Batch<'a> {
         let (bal_paid, bal_trial) = (left.paid, left.trial);
         let writeoff = ending.cost().minus(taken.total());
         let (seq, prev) = (self.last.0 + 1, self.last.1.clone());
-        let mut entry = Entry {
+        let mut entry = LedgerEntry {
             seq,
             prev,
             bal_paid,
@@ -73,31 +73,31 @@ impl<'a> Batch<'a> {
             ..entry
         };
         entry.hash = entry_hash(&entry);
-        if !insert(self.transaction, &entry, IF_NEW)? {
+        if !insert(self.transaction, &entry, ON_CONFLICT_IGNORE)? {
             return Ok(false);
         }
         self.last = (entry.seq, entry.hash);
         self.accounts.insert(
             &ending.account,
-            Balance {
+            RunningBalance {
                 parts: left,
                 is_changed: true,
             },
         );
-        self.keys.count(ending, taken.total());
-        self.sums.count(ending, taken.total());
+        self.keys.add(ending, taken.total());
+        self.sums.add(ending, taken.total());
         Ok(true)
     }
 
-    fn balance(&mut self, account: &'a str) -> rusqlite::Result<Parts> {
+    fn balance(&mut self, account: &'a str) -> rusqlite::Result<CreditSplit> {
         if let Some(known) = self.accounts.get(account) {
             return Ok(known.parts);
         }
         let (paid, trial) = balances(self.transaction, account)?;
-        let parts = Parts { paid, trial };
+        let parts = CreditSplit { paid, trial };
         self.accounts.insert(
             account,
-            Balance {
+            RunningBalance {
                 parts,
                 is_changed: false,
             },
@@ -106,7 +106,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Writes the totals.
-    pub(super) fn close(self) -> rusqlite::Result<()> {
+    pub(super) fn write(self) -> rusqlite::Result<()> {
         for (account, balance) in &self.accounts {
             if balance.is_changed {
                 set_balance(self.transaction, account, balance.parts)?;
@@ -118,26 +118,29 @@ impl<'a> Batch<'a> {
 }
 
 /// A request ends once. The insert itself checks that, by the unique indexes.
-const IF_NEW: &str = " ON CONFLICT DO NOTHING";
+const ON_CONFLICT_IGNORE: &str = " ON CONFLICT DO NOTHING";
 
 /// Chains `entry` to the last one, stores it, and sets the account's balance to the one in the
 /// entry.
-pub(super) fn append(transaction: &Transaction<'_>, mut entry: Entry) -> rusqlite::Result<()> {
-    let (seq, hash) = last(transaction)?;
+pub(super) fn append(
+    transaction: &Transaction<'_>,
+    mut entry: LedgerEntry,
+) -> rusqlite::Result<()> {
+    let (seq, hash) = last_entry(transaction)?;
     (entry.seq, entry.prev) = (seq + 1, hash);
     entry.hash = entry_hash(&entry);
     insert(transaction, &entry, "")?;
     set_balance(
         transaction,
         &entry.account,
-        Parts {
+        CreditSplit {
             paid: entry.bal_paid,
             trial: entry.bal_trial,
         },
     )
 }
 
-pub(super) fn last(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
+pub(super) fn last_entry(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
     let last = connection
         .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -145,9 +148,13 @@ pub(super) fn last(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> 
     Ok(last.unwrap_or((0, vec![0; 32])))
 }
 
-fn insert(transaction: &Transaction<'_>, entry: &Entry, otherwise: &str) -> rusqlite::Result<bool> {
+fn insert(
+    transaction: &Transaction<'_>,
+    entry: &LedgerEntry,
+    otherwise: &str,
+) -> rusqlite::Result<bool> {
     let sql = format!(
-        "INSERT INTO entry ({COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}"
+        "INSERT INTO entry ({ENTRY_COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}"
     );
     let inserted = transaction.prepare_cached(&sql)?.execute(params![
         entry.seq,
@@ -167,7 +174,11 @@ fn insert(transaction: &Transaction<'_>, entry: &Entry, otherwise: &str) -> rusq
     Ok(inserted > 0)
 }
 
-fn set_balance(transaction: &Transaction<'_>, account: &str, parts: Parts) -> rusqlite::Result<()> {
+fn set_balance(
+    transaction: &Transaction<'_>,
+    account: &str,
+    parts: CreditSplit,
+) -> rusqlite::Result<()> {
     let sql = "UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1";
     transaction
         .prepare_cached(sql)?
@@ -177,8 +188,8 @@ fn set_balance(transaction: &Transaction<'_>, account: &str, parts: Parts) -> ru
 
 #[cfg(test)]
 mod tests {
-    use crate::money::{Micro, Parts};
-    use crate::store::ledger::{Detail, Ending, Ledger, Outcome, Post};
+    use crate::money::{CreditSplit, Micro};
+    use crate::store::ledger::{Ending, EndingDetail, Ledger, Posting, RequestOutcome};
     use crate::usage::Usage;
     use std::path::Path;
 
@@ -193,7 +204,7 @@ mod tests {
                 .unwrap();
             let (d_paid, d_trial) = (Micro::new(paid), Micro::new(trial));
             ledger
-                .post(&Post {
+                .post(&Posting {
                     kind: "grant",
                     reference: account,
                     account,
@@ -206,8 +217,8 @@ mod tests {
         ledger
     }
 
-    fn ending(number: usize, account: &str, at_ms: i64, outcome: Outcome) -> Ending {
-        let costs = outcome != Outcome::VendorCut;
+    fn ending(number: usize, account: &str, at_ms: i64, outcome: RequestOutcome) -> Ending {
+        let costs = outcome != RequestOutcome::VendorCut;
         let plain = Ending::in_test(&format!("req_{number}"), account, at_ms, outcome);
         Ending {
             paid: Micro::new(if costs { 250_000 } else { 0 }),
@@ -216,7 +227,7 @@ mod tests {
             } else {
                 0
             }),
-            detail: Detail {
+            detail: EndingDetail {
                 key_id: format!("key_{}", number % 2),
                 model: ["beta-5.2", "alpha-haiku"][number % 2].into(),
                 usage: Usage {
@@ -274,9 +285,9 @@ mod tests {
                     "acct_a"
                 };
                 let outcome = if number.is_multiple_of(7) {
-                    Outcome::VendorCut
+                    RequestOutcome::VendorCut
                 } else {
-                    Outcome::Completed
+                    RequestOutcome::Completed
                 };
                 // Some endings are late, and some an hour later. The first account's credits are
                 // used up half way.
@@ -289,17 +300,20 @@ mod tests {
             paid: Micro::new(1),
             ..endings[1].clone()
         });
-        let given: Vec<_> = endings.iter().map(|ending| (ending, Parts::ZERO)).collect();
+        let given: Vec<_> = endings
+            .iter()
+            .map(|ending| (ending, CreditSplit::ZERO))
+            .collect();
         assert_eq!(
             opened(together.path())
-                .end_requests(&given, "boot")
+                .enter_endings(&given, "boot")
                 .unwrap(),
             24
         );
         let ledger = opened(apart.path());
         let new: usize = given
             .iter()
-            .map(|one| ledger.end_requests(&[*one], "boot").unwrap())
+            .map(|one| ledger.enter_endings(&[*one], "boot").unwrap())
             .sum();
         assert_eq!(new, 24);
         let (expected, found) = (rows(apart.path()), rows(together.path()));

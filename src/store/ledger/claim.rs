@@ -6,8 +6,8 @@
 //! after it has handed over. They read the admitting process's holds from its mirror
 //! (`store/holds.rs`). Must not decide which account gets how much.
 
-use super::{Account, Ledger, account_row};
-use crate::money::Parts;
+use super::{Ledger, LedgerAccount, account_row};
+use crate::money::CreditSplit;
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub boot: String,
-    pub held: Parts,
-    pub settled: Parts,
+    pub held: CreditSplit,
+    pub settled: CreditSplit,
 }
 
 impl Ledger {
     /// Returns true if this process has handed over; its holds are claims here.
-    pub fn is_guest(&self) -> bool {
+    pub fn has_handed_over(&self) -> bool {
         self.guest.load(Ordering::Acquire)
     }
 
@@ -36,9 +36,9 @@ impl Ledger {
     pub fn hand_over(&self, boot: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("hand the holds over", source);
         let mut writer = self.writer();
-        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         for (account, claim) in held {
-            let on_its_way = outstanding(&transaction, account, claim).map_err(sql)?;
+            let on_its_way = unapplied_parts(&transaction, account, claim).map_err(sql)?;
             add_claim(&transaction, boot, account, claim.held.plus(on_its_way)).map_err(sql)?;
         }
         transaction.commit().map_err(sql)?;
@@ -54,17 +54,17 @@ impl Ledger {
     /// # Errors
     /// Returns an error if `decide` refuses, if the account is not open, or if the ledger cannot be
     /// read or written; then nothing is claimed.
-    pub fn set_aside<E: From<StoreError>>(
+    pub fn claim<E: From<StoreError>>(
         &self,
         boot: &str,
         account: &str,
         told: &[Claim],
-        decide: impl FnOnce(Account) -> Result<Parts, E>,
-    ) -> Result<Parts, E> {
+        decide: impl FnOnce(LedgerAccount) -> Result<CreditSplit, E>,
+    ) -> Result<CreditSplit, E> {
         let sql = |source| StoreError::sqlite("claim credit", source);
         let mut writer = self.writer();
-        let transaction = sqlite::write(&mut writer).map_err(sql)?;
-        let parts = decide(standing(&transaction, account, told)?)?;
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let parts = decide(account_with_claims(&transaction, account, told)?)?;
         add_claim(&transaction, boot, account, parts).map_err(sql)?;
         transaction.commit().map_err(sql)?;
         Ok(parts)
@@ -74,11 +74,11 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn bears_claims(&self, account: &str, told: &[Claim]) -> Result<bool, StoreError> {
+    pub fn covers_claims(&self, account: &str, told: &[Claim]) -> Result<bool, StoreError> {
         let sql = |source| StoreError::sqlite("read the claims on an account", source);
         let mut writer = self.writer();
-        let transaction = sqlite::write(&mut writer).map_err(sql)?;
-        let row = standing(&transaction, account, told)?;
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let row = account_with_claims(&transaction, account, told)?;
         Ok(row.paid >= row.claimed_paid && row.trial >= row.claimed_trial)
     }
 
@@ -86,10 +86,15 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
-    pub fn release_claim(&self, boot: &str, account: &str, parts: Parts) -> Result<(), StoreError> {
+    pub fn release_claim(
+        &self,
+        boot: &str,
+        account: &str,
+        parts: CreditSplit,
+    ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("release a claim", source);
         let mut writer = self.writer();
-        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         subtract_claim(&transaction, boot, account, parts).map_err(sql)?;
         transaction.commit().map_err(sql)
     }
@@ -109,11 +114,11 @@ impl Ledger {
 }
 
 /// Returns the account with all claims of other processes.
-fn standing(
+fn account_with_claims(
     transaction: &Transaction<'_>,
     account: &str,
     told: &[Claim],
-) -> Result<Account, StoreError> {
+) -> Result<LedgerAccount, StoreError> {
     let sql = |source| StoreError::sqlite("read an account's claims", source);
     let row = transaction
         .prepare_cached(
@@ -129,7 +134,7 @@ fn standing(
     for claim in told {
         let claimed = claim
             .held
-            .plus(outstanding(transaction, account, claim).map_err(sql)?);
+            .plus(unapplied_parts(transaction, account, claim).map_err(sql)?);
         row.claimed_paid = row.claimed_paid.plus(claimed.paid);
         row.claimed_trial = row.claimed_trial.plus(claimed.trial);
     }
@@ -138,15 +143,15 @@ fn standing(
 
 /// Returns the settled credits that the ledger has not entered yet. The ledger can be ahead of the
 /// mirror: then the result is zero.
-pub(super) fn outstanding(
+pub(super) fn unapplied_parts(
     transaction: &Transaction<'_>,
     account: &str,
     claim: &Claim,
-) -> rusqlite::Result<Parts> {
+) -> rusqlite::Result<CreditSplit> {
     let applied = transaction
         .prepare_cached("SELECT paid, trial FROM applied WHERE boot = ?1 AND account = ?2")?
         .query_row([&claim.boot, account], |row| {
-            Ok(Parts {
+            Ok(CreditSplit {
                 paid: row.get(0)?,
                 trial: row.get(1)?,
             })
@@ -160,19 +165,19 @@ pub(super) fn claimed_by_others(
     transaction: &Transaction<'_>,
     account: &str,
     boot: &str,
-) -> rusqlite::Result<Parts> {
+) -> rusqlite::Result<CreditSplit> {
     transaction
         .prepare_cached(
             "SELECT ifnull(sum(paid), 0), ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2",
         )?
-        .query_row([account, boot], |row| Ok(Parts { paid: row.get(0)?, trial: row.get(1)? }))
+        .query_row([account, boot], |row| Ok(CreditSplit { paid: row.get(0)?, trial: row.get(1)? }))
 }
 
 fn add_claim(
     transaction: &Transaction<'_>,
     boot: &str,
     account: &str,
-    parts: Parts,
+    parts: CreditSplit,
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
@@ -187,7 +192,7 @@ pub(super) fn subtract_claim(
     transaction: &Transaction<'_>,
     boot: &str,
     account: &str,
-    parts: Parts,
+    parts: CreditSplit,
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(

@@ -1,14 +1,19 @@
 //! The ending that tests begin with. It has only the required fields; each test sets the values
 //! that it checks.
 
-use super::{Detail, Ending, Outcome};
+use super::{Ending, EndingDetail, RequestOutcome};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::usage::Usage;
 
 impl Ending {
     /// An ending without usage and cost.
-    pub(crate) fn in_test(request_id: &str, account: &str, at_ms: i64, outcome: Outcome) -> Self {
+    pub(crate) fn in_test(
+        request_id: &str,
+        account: &str,
+        at_ms: i64,
+        outcome: RequestOutcome,
+    ) -> Self {
         Self {
             request_id: request_id.into(),
             account: account.into(),
@@ -16,7 +21,7 @@ impl Ending {
             paid: Micro::ZERO,
             trial: Micro::ZERO,
             writeoff: Micro::ZERO,
-            detail: Detail {
+            detail: EndingDetail {
                 key_id: "key_1".into(),
                 key_shown: "gw-sk-…".into(),
                 model: "beta-5.2".into(),

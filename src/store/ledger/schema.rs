@@ -25,8 +25,8 @@ impl Ledger {
         let sql = |source| StoreError::sqlite(operation, source);
         let mut fresh = Connection::open_in_memory().map_err(sql)?;
         sqlite::migrate(&mut fresh, MIGRATIONS, operation)?;
-        let expected = objects(&fresh).map_err(sql)?;
-        let found = self.read(operation, objects)?;
+        let expected = schema_objects(&fresh).map_err(sql)?;
+        let found = self.read(operation, schema_objects)?;
         let missing = expected
             .iter()
             .filter_map(|(name, text)| match found.get(name) {
@@ -45,7 +45,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn strange_boots(&self, known: &[String]) -> Result<Vec<String>, StoreError> {
+    pub fn unknown_instance_records(&self, known: &[String]) -> Result<Vec<String>, StoreError> {
         let known = serde_json::to_string(known).unwrap_or_default();
         self.read("look for rows of unknown processes", |connection| {
             connection
@@ -64,7 +64,7 @@ impl Ledger {
     }
 }
 
-fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, String>> {
+fn schema_objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, String>> {
     connection
         .prepare(OBJECTS)?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?

@@ -10,17 +10,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Number of consecutive failures, within [`FAILURE_WINDOW`], that opens the breaker.
-const FAILURES: usize = 5;
-const WITHIN: Duration = Duration::from_secs(2);
+const MAX_FAILURES: usize = 5;
+const FAILURE_WINDOW: Duration = Duration::from_secs(2);
 
 /// The circuit breaker that all calls on behalf of requests share.
-pub struct Breaker {
+pub struct StoreBreaker {
     open: AtomicBool,
-    row: Mutex<Row>,
+    row: Mutex<FailureHistory>,
 }
 
 #[derive(Default)]
-struct Row {
+struct FailureHistory {
     /// Times of the last failures, oldest first; empty since the last success.
     failed: VecDeque<Instant>,
     /// Reason of the last failure.
@@ -28,16 +28,16 @@ struct Row {
     answered: Option<Instant>,
 }
 
-impl Breaker {
+impl StoreBreaker {
     /// Creates an open breaker: no request calls the store before [`StoreBreaker::record_success`].
-    pub fn open() -> Self {
+    pub fn new_open() -> Self {
         Self {
             open: AtomicBool::new(true),
             row: Mutex::default(),
         }
     }
 
-    fn row(&self) -> MutexGuard<'_, Row> {
+    fn lock_history(&self) -> MutexGuard<'_, FailureHistory> {
         self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,42 +46,44 @@ impl Breaker {
     }
 
     /// Records an answer of the store, and closes the breaker.
-    pub fn worked(&self, now: Instant) {
-        let mut row = self.row();
+    pub fn record_success(&self, now: Instant) {
+        let mut row = self.lock_history();
         row.failed.clear();
         row.answered = Some(now);
         self.open.store(false, Ordering::Release);
     }
 
     /// Records a failed call: the store did not answer, or its answer is not usable.
-    pub fn failed(&self, now: Instant, why: impl ToString) {
-        let mut row = self.row();
+    pub fn record_failure(&self, now: Instant, why: impl ToString) {
+        let mut row = self.lock_history();
         row.why = why.to_string();
-        if row.failed.len() == FAILURES {
+        if row.failed.len() == MAX_FAILURES {
             row.failed.pop_front();
         }
         row.failed.push_back(now);
         let first = row.failed.front().copied().unwrap_or(now);
-        if row.failed.len() == FAILURES && now.saturating_duration_since(first) <= WITHIN {
+        if row.failed.len() == MAX_FAILURES
+            && now.saturating_duration_since(first) <= FAILURE_WINDOW
+        {
             self.open.store(true, Ordering::Release);
         }
     }
 
     /// Returns true if there was a failure since the last answer.
     pub fn is_failing(&self) -> bool {
-        !self.row().failed.is_empty()
+        !self.lock_history().failed.is_empty()
     }
 
     /// Time since the last answer; `None` if there was none.
-    pub fn silence(&self, now: Instant) -> Option<Duration> {
-        self.row()
+    pub fn time_since_answer(&self, now: Instant) -> Option<Duration> {
+        self.lock_history()
             .answered
             .map(|answered| now.saturating_duration_since(answered))
     }
 
     /// Reason of the last failure.
-    pub fn why(&self) -> String {
-        self.row().why.clone()
+    pub fn last_failure(&self) -> String {
+        self.lock_history().why.clone()
     }
 }
 
@@ -93,21 +95,24 @@ mod tests {
 
     #[test]
     fn it_opens_at_the_fifth_failure_in_a_row_within_two_seconds_and_not_before() {
-        let breaker = Breaker::open();
+        let breaker = StoreBreaker::new_open();
         let begin = Instant::now();
         assert!(
-            breaker.is_open() && breaker.silence(begin).is_none(),
+            breaker.is_open() && breaker.time_since_answer(begin).is_none(),
             "nothing is known of the store yet"
         );
-        breaker.worked(begin);
+        breaker.record_success(begin);
         for number in 0..5 {
             assert!(!breaker.is_open(), "after {number} failures");
-            breaker.failed(begin + STEP * number, "gone");
+            breaker.record_failure(begin + STEP * number, "gone");
         }
         assert!(breaker.is_open() && breaker.is_failing());
-        assert_eq!(breaker.why(), "gone");
-        assert_eq!(breaker.silence(begin + STEP * 4), Some(WITHIN));
-        breaker.worked(begin + STEP * 5);
+        assert_eq!(breaker.last_failure(), "gone");
+        assert_eq!(
+            breaker.time_since_answer(begin + STEP * 4),
+            Some(FAILURE_WINDOW)
+        );
+        breaker.record_success(begin + STEP * 5);
         assert!(
             !breaker.is_open() && !breaker.is_failing(),
             "one answer closes it"
@@ -116,18 +121,18 @@ mod tests {
 
     #[test]
     fn it_stays_closed_where_failures_are_seldom_or_answers_come_between() {
-        let breaker = Breaker::open();
+        let breaker = StoreBreaker::new_open();
         let begin = Instant::now();
-        breaker.worked(begin);
+        breaker.record_success(begin);
         let seldom = STEP + Duration::from_millis(1);
         for number in 0..20 {
-            breaker.failed(begin + seldom * number, "slow");
+            breaker.record_failure(begin + seldom * number, "slow");
             assert!(!breaker.is_open(), "the fifth comes just too late");
         }
         let later = begin + seldom * 20;
         for _ in 0..20 {
-            (0..4).for_each(|_| breaker.failed(later, "one of three nodes"));
-            breaker.worked(later);
+            (0..4).for_each(|_| breaker.record_failure(later, "one of three nodes"));
+            breaker.record_success(later);
             assert!(!breaker.is_open());
         }
     }

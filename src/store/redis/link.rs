@@ -6,7 +6,7 @@
 //! out to be lost, the link sends the command once more over a new one: no command sent here counts
 //! twice. Must not know the commands.
 
-use super::{Address, Sentinel, fault};
+use super::{RedisAddress, SentinelAddress, errors};
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
@@ -21,42 +21,42 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for the answer of each Sentinel.
-const SENTINEL_WITHIN: Duration = Duration::from_millis(300);
+const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 /// Number of requests that can wait to be written to one connection; above it, callers wait.
-const QUEUED: usize = 1_024;
+const MAX_QUEUED: usize = 1_024;
 /// Number of redirections that the client of a cluster follows.
-const CLUSTER_RETRIES: u32 = 3;
+const MAX_CLUSTER_RETRIES: u32 = 3;
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Link(Arc<Inner>);
+pub(super) struct RedisLink(Arc<RedisLinkInner>);
 
-struct Inner {
-    address: Address,
+struct RedisLinkInner {
+    address: RedisAddress,
     patience: Duration,
-    used: Mutex<Option<Used>>,
+    used: Mutex<Option<LiveConnection>>,
     /// Lock that the connecting task holds; the time and the error of the last failed attempt.
     attempt: tokio::sync::Mutex<Option<(Instant, RedisError)>>,
 }
 
 #[derive(Clone)]
-struct Used {
+struct LiveConnection {
     /// Time of connecting; it identifies the connection.
     since: Instant,
-    wire: Wire,
+    wire: RedisConnection,
 }
 
 #[derive(Clone)]
-enum Wire {
+enum RedisConnection {
     One(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-impl Link {
-    pub fn new(address: Address, patience: Duration) -> Self {
-        Self(Arc::new(Inner {
+impl RedisLink {
+    pub fn new(address: RedisAddress, patience: Duration) -> Self {
+        Self(Arc::new(RedisLinkInner {
             address,
             patience,
             used: Mutex::default(),
@@ -64,26 +64,26 @@ impl Link {
         }))
     }
 
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &RedisAddress {
         &self.0.address
     }
 
     /// Connects if there is no connection.
     pub async fn connect(&self) -> Result<(), RedisError> {
-        self.used().await.map(drop)
+        self.connection().await.map(drop)
     }
 
     /// Returns the client of the server, to open a connection of another kind.
-    pub async fn server(&self) -> Result<Client, RedisError> {
+    pub async fn primary_client(&self) -> Result<Client, RedisError> {
         match &self.0.address {
-            Address::One(url) => Client::open(url.as_str()),
+            RedisAddress::One(url) => Client::open(url.as_str()),
             // A message published at one node arrives at every node.
-            Address::Cluster(nodes) => Client::open(nodes.first().map_or("", String::as_str)),
-            Address::Sentinel(sentinel) => Client::open(primary(sentinel).await?),
+            RedisAddress::Cluster(nodes) => Client::open(nodes.first().map_or("", String::as_str)),
+            RedisAddress::Sentinel(sentinel) => Client::open(find_primary(sentinel).await?),
         }
     }
 
-    fn live(&self) -> Option<Used> {
+    fn live_connection(&self) -> Option<LiveConnection> {
         self.0
             .used
             .lock()
@@ -91,25 +91,25 @@ impl Link {
             .clone()
     }
 
-    fn forget(&self, used: &Used) {
+    fn drop_connection(&self, used: &LiveConnection) {
         let mut live = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         if live.as_ref().is_some_and(|live| live.since == used.since) {
             *live = None;
         }
     }
 
-    async fn used(&self) -> Result<Used, RedisError> {
-        if let Some(used) = self.live() {
+    async fn connection(&self) -> Result<LiveConnection, RedisError> {
+        if let Some(used) = self.live_connection() {
             return Ok(used);
         }
         let (link, asked) = (self.clone(), Instant::now());
-        let made = tokio::spawn(async move { link.make(asked).await }).await;
+        let made = tokio::spawn(async move { link.reconnect(asked).await }).await;
         made.unwrap_or_else(|_| Err((ErrorKind::Io, "the task that connects is gone").into()))
     }
 
-    async fn make(&self, asked: Instant) -> Result<Used, RedisError> {
+    async fn reconnect(&self, asked: Instant) -> Result<LiveConnection, RedisError> {
         let mut failed = self.0.attempt.lock().await;
-        if let Some(used) = self.live() {
+        if let Some(used) = self.live_connection() {
             return Ok(used);
         }
         // A caller that waited for an attempt takes its result. Otherwise each caller would wait
@@ -118,12 +118,15 @@ impl Link {
             log::trace!("connecting failed {:?} ago", at.elapsed());
             return Err(error.clone());
         }
-        let made = timeout(CONNECT_WITHIN, wire(&self.0.address, self.0.patience))
-            .await
-            .unwrap_or_else(|_| Err(late()));
+        let made = timeout(
+            CONNECT_TIMEOUT,
+            open_connection(&self.0.address, self.0.patience),
+        )
+        .await
+        .unwrap_or_else(|_| Err(timeout_error()));
         match made {
             Ok(wire) => {
-                let used = Used {
+                let used = LiveConnection {
                     since: Instant::now(),
                     wire,
                 };
@@ -137,24 +140,24 @@ impl Link {
         }
     }
 
-    /// Returns the result of a command sent over `used`; `None` if the command must be sent once
-    /// more.
-    fn judge<T>(
+    /// Returns the result of a command sent over `connection`; `None` if the command must be sent
+    /// once more.
+    fn check_outcome<T>(
         &self,
-        used: &Used,
+        used: &LiveConnection,
         outcome: Result<T, RedisError>,
         is_first: bool,
     ) -> Option<Result<T, RedisError>> {
         if let Err(error) = &outcome
-            && fault::ends_connection(error)
+            && errors::ends_connection(error)
         {
             // A cluster's connection finds its nodes by itself, unless none are left.
-            if matches!(used.wire, Wire::One(_))
+            if matches!(used.wire, RedisConnection::One(_))
                 || error.kind() == ErrorKind::ClusterConnectionNotFound
             {
-                self.forget(used);
+                self.drop_connection(used);
             }
-            if is_first && fault::is_worth_another(error) {
+            if is_first && errors::is_retryable(error) {
                 return None;
             }
         }
@@ -165,12 +168,14 @@ impl Link {
         let until = Instant::now() + self.0.patience;
         let mut is_first = true;
         loop {
-            let used = timeout_at(until, self.used()).await.map_err(|_| late())??;
+            let used = timeout_at(until, self.connection())
+                .await
+                .map_err(|_| timeout_error())??;
             let mut wire = used.wire.clone();
             let answer = timeout_at(until, wire.req_packed_command(command))
                 .await
-                .unwrap_or_else(|_| Err(late()));
-            if let Some(outcome) = self.judge(&used, answer, is_first) {
+                .unwrap_or_else(|_| Err(timeout_error()));
+            if let Some(outcome) = self.check_outcome(&used, answer, is_first) {
                 return outcome;
             }
             is_first = false;
@@ -186,13 +191,15 @@ impl Link {
         let until = Instant::now() + self.0.patience;
         let mut is_first = true;
         loop {
-            let used = timeout_at(until, self.used()).await.map_err(|_| late())??;
+            let used = timeout_at(until, self.connection())
+                .await
+                .map_err(|_| timeout_error())??;
             let mut wire = used.wire.clone();
             let asked = wire.req_packed_commands(pipeline, offset, count);
             let answers = timeout_at(until, asked)
                 .await
-                .unwrap_or_else(|_| Err(late()));
-            if let Some(outcome) = self.judge(&used, answers, is_first) {
+                .unwrap_or_else(|_| Err(timeout_error()));
+            if let Some(outcome) = self.check_outcome(&used, answers, is_first) {
                 return outcome;
             }
             is_first = false;
@@ -200,7 +207,7 @@ impl Link {
     }
 }
 
-impl ConnectionLike for Link {
+impl ConnectionLike for RedisLink {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(self.command(command))
     }
@@ -219,7 +226,7 @@ impl ConnectionLike for Link {
     }
 }
 
-impl ConnectionLike for Wire {
+impl ConnectionLike for RedisConnection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::One(connection) => connection.req_packed_command(command),
@@ -246,42 +253,45 @@ impl ConnectionLike for Wire {
 
 fn config(patience: Duration) -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_WITHIN))
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(Some(patience))
-        .set_pipeline_buffer_size(QUEUED)
+        .set_pipeline_buffer_size(MAX_QUEUED)
 }
 
-async fn wire(address: &Address, patience: Duration) -> Result<Wire, RedisError> {
+async fn open_connection(
+    address: &RedisAddress,
+    patience: Duration,
+) -> Result<RedisConnection, RedisError> {
     Ok(match address {
-        Address::One(url) => {
+        RedisAddress::One(url) => {
             let client = Client::open(url.as_str())?;
-            Wire::One(
+            RedisConnection::One(
                 client
                     .get_multiplexed_async_connection_with_config(&config(patience))
                     .await?,
             )
         }
-        Address::Cluster(nodes) => {
+        RedisAddress::Cluster(nodes) => {
             let client = ClusterClient::builder(nodes.iter().map(String::as_str))
-                .connection_timeout(CONNECT_WITHIN)
+                .connection_timeout(CONNECT_TIMEOUT)
                 .response_timeout(patience)
-                .retries(CLUSTER_RETRIES)
+                .retries(MAX_CLUSTER_RETRIES)
                 .build()?;
-            Wire::Cluster(client.get_async_connection().await?)
+            RedisConnection::Cluster(client.get_async_connection().await?)
         }
-        Address::Sentinel(sentinel) => {
-            let client = Client::open(primary(sentinel).await?)?;
+        RedisAddress::Sentinel(sentinel) => {
+            let client = Client::open(find_primary(sentinel).await?)?;
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config(patience))
                 .await?;
-            is_primary(&mut connection).await?;
-            Wire::One(connection)
+            check_primary(&mut connection).await?;
+            RedisConnection::One(connection)
         }
     })
 }
 
 /// A Sentinel's reply.
-struct Word {
+struct SentinelReply {
     epoch: u64,
     host: String,
     port: u16,
@@ -290,15 +300,15 @@ struct Word {
 /// Returns the primary's address from the Sentinels' reply with the highest epoch: a Sentinel that
 /// was cut off from the others can still name the previous primary. Waits for more than half of the
 /// Sentinels, or for all that answer.
-async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
+async fn find_primary(sentinel: &SentinelAddress) -> Result<ConnectionInfo, RedisError> {
     let mut asked = JoinSet::new();
     for node in &sentinel.nodes {
         asked.spawn(timeout(
-            SENTINEL_WITHIN,
-            word(node.clone(), sentinel.master.clone()),
+            SENTINEL_TIMEOUT,
+            ask_sentinel(node.clone(), sentinel.master.clone()),
         ));
     }
-    let (mut heard, mut newest, mut failed) = (0, None::<Word>, late());
+    let (mut heard, mut newest, mut failed) = (0, None::<SentinelReply>, timeout_error());
     while let Some(answer) = asked.join_next().await {
         match answer {
             Ok(Ok(Ok(word))) => {
@@ -317,7 +327,7 @@ async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
             break;
         }
     }
-    let Some(Word { host, port, .. }) = newest else {
+    let Some(SentinelReply { host, port, .. }) = newest else {
         return Err(failed);
     };
     let address = if sentinel.tls {
@@ -340,10 +350,10 @@ async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
     Ok(address.into_connection_info()?.set_redis_settings(settings))
 }
 
-async fn word(node: String, master: String) -> Result<Word, RedisError> {
+async fn ask_sentinel(node: String, master: String) -> Result<SentinelReply, RedisError> {
     let client = Client::open(node)?;
     let mut connection = client
-        .get_multiplexed_async_connection_with_config(&config(SENTINEL_WITHIN))
+        .get_multiplexed_async_connection_with_config(&config(SENTINEL_TIMEOUT))
         .await?;
     let mut ask = Pipeline::new();
     // The first command knows a new primary sooner; the second returns its epoch.
@@ -354,16 +364,16 @@ async fn word(node: String, master: String) -> Result<Word, RedisError> {
     let (address, about): (Option<(String, u16)>, HashMap<String, String>) = ask
         .query_async(&mut connection)
         .await
-        .map_err(|error| not_found(&master, &error))?;
-    let (host, port) = address.ok_or_else(|| not_found(&master, &late()))?;
+        .map_err(|error| primary_not_found(&master, &error))?;
+    let (host, port) = address.ok_or_else(|| primary_not_found(&master, &timeout_error()))?;
     let epoch = about
         .get("config-epoch")
         .and_then(|epoch| epoch.parse().ok())
         .unwrap_or(0);
-    Ok(Word { epoch, host, port })
+    Ok(SentinelReply { epoch, host, port })
 }
 
-fn not_found(master: &str, error: &RedisError) -> RedisError {
+fn primary_not_found(master: &str, error: &RedisError) -> RedisError {
     let detail = format!("{master}: {error}");
     RedisError::from((
         ErrorKind::MasterNameNotFoundBySentinel,
@@ -375,7 +385,7 @@ fn not_found(master: &str, error: &RedisError) -> RedisError {
 /// Checks that the server is the primary: a former primary does not notice at once that it no
 /// longer is. A user without the right to run `ROLE` passes; a replica then fails at the first
 /// write.
-async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+async fn check_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     let mut role = Cmd::new();
     role.arg("ROLE");
     let answer: Vec<Value> = match role.query_async(connection).await {
@@ -399,6 +409,6 @@ async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisE
         .into())
 }
 
-fn late() -> RedisError {
+fn timeout_error() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
 }

@@ -2,18 +2,18 @@
 //!
 //! Must not add anything that a span does not hold.
 
-use super::{Fact, Span, hex};
+use super::{AttributeValue, TraceSpan, hex};
 use serde_json::{Value, json};
 
 /// `STATUS_CODE_ERROR`
-const FAILED: u32 = 2;
+const OTLP_STATUS_ERROR: u32 = 2;
 
-pub fn document(spans: &[Span]) -> String {
+pub fn encode_document(spans: &[TraceSpan]) -> String {
     let service = [
-        text("service.name", "model-gateway"),
-        text("service.version", env!("CARGO_PKG_VERSION")),
+        text_attribute("service.name", "model-gateway"),
+        text_attribute("service.version", env!("CARGO_PKG_VERSION")),
     ];
-    let spans: Vec<_> = spans.iter().map(span).collect();
+    let spans: Vec<_> = spans.iter().map(encode_span).collect();
     json!({"resourceSpans": [{
         "resource": {"attributes": service},
         "scopeSpans": [{"scope": {"name": "model-gateway"}, "spans": spans}],
@@ -21,11 +21,11 @@ pub fn document(spans: &[Span]) -> String {
     .to_string()
 }
 
-fn span(span: &Span) -> Value {
+fn encode_span(span: &TraceSpan) -> Value {
     let facts: Vec<_> = span
         .facts
         .iter()
-        .map(|(key, fact)| attribute(key, fact))
+        .map(|(key, fact)| encode_attribute(key, fact))
         .collect();
     let mut told = json!({
         "traceId": hex(&span.trace),
@@ -40,19 +40,21 @@ fn span(span: &Span) -> Value {
         told["parentSpanId"] = hex(parent).into();
     }
     if span.is_failed {
-        told["status"] = json!({"code": FAILED});
+        told["status"] = json!({"code": OTLP_STATUS_ERROR});
     }
     told
 }
 
-fn attribute(key: &str, fact: &Fact) -> Value {
+fn encode_attribute(key: &str, fact: &AttributeValue) -> Value {
     match fact {
-        Fact::Text(value) => text(key, value),
+        AttributeValue::Text(value) => text_attribute(key, value),
         // This format writes integers as strings, because they may exceed JavaScript's range.
-        Fact::Number(value) => json!({"key": key, "value": {"intValue": value.to_string()}}),
+        AttributeValue::Number(value) => {
+            json!({"key": key, "value": {"intValue": value.to_string()}})
+        }
     }
 }
 
-fn text(key: &str, value: &str) -> Value {
+fn text_attribute(key: &str, value: &str) -> Value {
     json!({"key": key, "value": {"stringValue": value}})
 }

@@ -218,7 +218,7 @@ fn a_counter_that_is_no_count_is_the_rest_of_the_total_or_estimated_and_the_othe
 
 #[test]
 fn zeros_beside_what_was_generated_are_no_count() {
-    let tier = Some(ServiceTier::said("flex"));
+    let tier = Some(ServiceTier::from_wire("flex"));
     let zeros = ChatCounters {
         service_tier: tier,
         ..chat([n(0), NO, NO, n(0), NO, n(0)])
@@ -296,7 +296,7 @@ fn audio_is_a_part_of_both_sides_and_never_more_than_its_side() {
 
 #[test]
 fn what_is_no_token_passes_through() {
-    let tier = Some(ServiceTier::said("flex"));
+    let tier = Some(ServiceTier::from_wire("flex"));
     let searched = ChatCounters {
         tool_uses: searches(3),
         service_tier: tier,
@@ -389,7 +389,7 @@ fn messages_counters_stand_beside_each_other() {
     assert_eq!(estimated(MessagesCounters::default()), (40, 7));
 }
 
-const PASS: Pass = Pass {
+const PASS: CompactionPass = CompactionPass {
     input: 60_385,
     cache_read: 5,
     cache_write_5m: 3,
@@ -453,7 +453,7 @@ fn passes_that_shortened_the_conversation_are_added() {
     .compactions;
     assert_eq!(
         read.into_iter().next(),
-        Some(Pass {
+        Some(CompactionPass {
             input: 60_384,
             ..PASS
         })
@@ -465,7 +465,7 @@ fn passes_that_shortened_the_conversation_are_added() {
     .compactions;
     assert_eq!(
         written.into_iter().next(),
-        Some(Pass {
+        Some(CompactionPass {
             output: 591,
             ..PASS
         })

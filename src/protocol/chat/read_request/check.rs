@@ -6,14 +6,14 @@
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{Action, Cache, Refused, Warnings};
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{BoxedFailure, CacheBreakpoint, WarningAction, Warnings};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::fmt::Display;
 
 /// JSON type that a member must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::protocol) enum Shape {
+pub(in crate::protocol) enum MemberType {
     Object,
     Array,
     String,
@@ -22,31 +22,31 @@ pub(in crate::protocol) enum Shape {
     Bool,
 }
 
-impl Shape {
-    fn holds(self, value: Value<'_>) -> bool {
+impl MemberType {
+    fn matches(self, value: JsonValue<'_>) -> bool {
         match self {
-            Shape::Object => value.is_object(),
-            Shape::Array => value.is_array(),
-            Shape::String => value.is_string(),
-            Shape::Integer => is_integer(value),
-            Shape::Number => value.number().is_some(),
-            Shape::Bool => value.bool().is_some(),
+            MemberType::Object => value.is_object(),
+            MemberType::Array => value.is_array(),
+            MemberType::String => value.is_string(),
+            MemberType::Integer => is_integer(value),
+            MemberType::Number => value.number().is_some(),
+            MemberType::Bool => value.bool().is_some(),
         }
     }
 
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
-            Shape::Object => "an object",
-            Shape::Array => "an array",
-            Shape::String => "a string",
-            Shape::Integer => "an integer",
-            Shape::Number => "a decimal number",
-            Shape::Bool => "a boolean",
+            MemberType::Object => "an object",
+            MemberType::Array => "an array",
+            MemberType::String => "a string",
+            MemberType::Integer => "an integer",
+            MemberType::Number => "a decimal number",
+            MemberType::Bool => "a boolean",
         }
     }
 }
 
-fn is_integer(value: Value<'_>) -> bool {
+fn is_integer(value: JsonValue<'_>) -> bool {
     value.number().is_some()
         && value
             .raw()
@@ -55,21 +55,21 @@ fn is_integer(value: Value<'_>) -> bool {
 }
 
 /// Checks that the value has this type.
-pub(in crate::protocol) fn shape(
-    value: Value<'_>,
-    shape: Shape,
+pub(in crate::protocol) fn check_type(
+    value: JsonValue<'_>,
+    shape: MemberType,
     path: impl Display,
-) -> Result<(), Refused> {
-    if shape.holds(value) {
+) -> Result<(), BoxedFailure> {
+    if shape.matches(value) {
         Ok(())
     } else {
-        Err(wrong_type(path, shape.words(), value))
+        Err(wrong_type(path, shape.description(), value))
     }
 }
 
-pub(in crate::protocol) fn invalid(path: impl Display, message: impl AsRef<str>) -> Refused {
+pub(in crate::protocol) fn invalid(path: impl Display, message: impl AsRef<str>) -> BoxedFailure {
     Box::new(
-        Failure::invalid(Protocol::Chat, &path.to_string(), message.as_ref())
+        Failure::invalid_param(Protocol::Chat, &path.to_string(), message.as_ref())
             .with_code("invalid_value"),
     )
 }
@@ -77,8 +77,8 @@ pub(in crate::protocol) fn invalid(path: impl Display, message: impl AsRef<str>)
 pub(in crate::protocol) fn wrong_type(
     path: impl Display,
     expected: &str,
-    value: Value<'_>,
-) -> Refused {
+    value: JsonValue<'_>,
+) -> BoxedFailure {
     let got = if value.is_object() {
         "an object"
     } else if value.is_array() {
@@ -96,25 +96,26 @@ pub(in crate::protocol) fn wrong_type(
     };
     let path = path.to_string();
     let message = format!("Invalid type for '{path}': expected {expected}, but got {got} instead.");
-    Box::new(Failure::invalid(Protocol::Chat, &path, &message).with_code("invalid_type"))
+    Box::new(Failure::invalid_param(Protocol::Chat, &path, &message).with_code("invalid_type"))
 }
 
-pub(in crate::protocol) fn missing(path: impl Display) -> Refused {
+pub(in crate::protocol) fn missing(path: impl Display) -> BoxedFailure {
     let path = path.to_string();
     let message = format!("Missing required parameter: '{path}'.");
     Box::new(
-        Failure::invalid(Protocol::Chat, &path, &message).with_code("missing_required_parameter"),
+        Failure::invalid_param(Protocol::Chat, &path, &message)
+            .with_code("missing_required_parameter"),
     )
 }
 
 /// Error for a value that is not in the member's enumeration. `supported` lists the accepted
 /// values; it is empty if there are many.
-pub(in crate::protocol) fn unknown_word(
+pub(in crate::protocol) fn unknown_value(
     path: impl Display,
-    word: &Text<'_>,
+    word: &JsonStr<'_>,
     supported: &str,
-) -> Refused {
-    let word: String = word.letters().take(WORD_LETTERS_MAX).collect();
+) -> BoxedFailure {
+    let word: String = word.chars().take(MAX_ECHOED_VALUE_CHARS).collect();
     let supported = if supported.is_empty() {
         String::new()
     } else {
@@ -124,14 +125,14 @@ pub(in crate::protocol) fn unknown_word(
 }
 
 /// Maximum number of characters of a client's value that an error message repeats.
-const WORD_LETTERS_MAX: usize = 64;
+const MAX_ECHOED_VALUE_CHARS: usize = 64;
 
 /// Reads a string member that may be absent.
 pub(in crate::protocol) fn optional_text<'a>(
-    of: Value<'a>,
+    of: JsonValue<'a>,
     name: &str,
     path: impl Display,
-) -> Result<Option<Text<'a>>, Refused> {
+) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
     match of.get(name) {
         None => Ok(None),
         Some(value) => value
@@ -142,10 +143,10 @@ pub(in crate::protocol) fn optional_text<'a>(
 }
 
 pub(in crate::protocol) fn optional_bool(
-    of: Value<'_>,
+    of: JsonValue<'_>,
     name: &str,
     path: impl Display,
-) -> Result<Option<bool>, Refused> {
+) -> Result<Option<bool>, BoxedFailure> {
     match of.get(name) {
         None => Ok(None),
         Some(value) => value
@@ -156,10 +157,10 @@ pub(in crate::protocol) fn optional_bool(
 }
 
 pub(in crate::protocol) fn required_text<'a>(
-    of: Value<'a>,
+    of: JsonValue<'a>,
     name: &str,
     path: impl Display,
-) -> Result<Text<'a>, Refused> {
+) -> Result<JsonStr<'a>, BoxedFailure> {
     match of.get(name) {
         None => Err(missing(path)),
         Some(value) => value
@@ -169,42 +170,42 @@ pub(in crate::protocol) fn required_text<'a>(
 }
 
 pub(in crate::protocol) fn required_object<'a>(
-    of: Value<'a>,
+    of: JsonValue<'a>,
     name: &str,
     path: impl Display,
-) -> Result<Value<'a>, Refused> {
+) -> Result<JsonValue<'a>, BoxedFailure> {
     let value = of.get(name).ok_or_else(|| missing(&path))?;
-    shape(value, Shape::Object, path)?;
+    check_type(value, MemberType::Object, path)?;
     Ok(value)
 }
 
 /// Iterates over the items of an array that may be absent.
 pub(in crate::protocol) fn optional_items<'a>(
-    of: Value<'a>,
+    of: JsonValue<'a>,
     name: &str,
     path: &dyn Display,
-) -> Result<impl Iterator<Item = Value<'a>> + use<'a>, Refused> {
+) -> Result<impl Iterator<Item = JsonValue<'a>> + use<'a>, BoxedFailure> {
     let value = of.get(name);
     if let Some(value) = value {
-        shape(value, Shape::Array, path)?;
+        check_type(value, MemberType::Array, path)?;
     }
-    Ok(value.into_iter().flat_map(Value::items))
+    Ok(value.into_iter().flat_map(JsonValue::items))
 }
 
 /// Warns about every member that is not in `known`. The path has no indexes: a client that adds its
 /// own member to one message adds it to all of them.
-pub(in crate::protocol) fn unknown_members(
-    of: Value<'_>,
+pub(in crate::protocol) fn warn_unknown_members(
+    of: JsonValue<'_>,
     known: &[&str],
     path: &str,
     warnings: &mut Warnings,
 ) {
-    unknown_besides(of, known, &[], path, warnings);
+    warn_unlisted_members(of, known, &[], path, warnings);
 }
 
 /// Does what [`warn_unknown_members`] does, with two lists of known members.
-pub(in crate::protocol) fn unknown_besides(
-    of: Value<'_>,
+pub(in crate::protocol) fn warn_unlisted_members(
+    of: JsonValue<'_>,
     common: &[&str],
     own: &[&str],
     path: &str,
@@ -214,27 +215,30 @@ pub(in crate::protocol) fn unknown_besides(
         let name = name.value();
         let is_known = common.contains(&name.as_ref()) || own.contains(&name.as_ref());
         if !is_known && !value.is_null() {
-            warnings.add(Action::Dropped, format_args!("{path}.{name}"));
+            warnings.add(WarningAction::Dropped, format_args!("{path}.{name}"));
         }
     }
 }
 
 /// Reads a `cache_control` object.
-pub(in crate::protocol) fn marker(value: Value<'_>, path: impl Display) -> Result<Cache, Refused> {
-    shape(value, Shape::Object, &path)?;
+pub(in crate::protocol) fn cache_control(
+    value: JsonValue<'_>,
+    path: impl Display,
+) -> Result<CacheBreakpoint, BoxedFailure> {
+    check_type(value, MemberType::Object, &path)?;
     let kind = required_text(value, "type", format_args!("{path}.type"))?;
     if !kind.is("ephemeral") {
-        return Err(unknown_word(
+        return Err(unknown_value(
             format_args!("{path}.type"),
             &kind,
             "'ephemeral'",
         ));
     }
     match optional_text(value, "ttl", format_args!("{path}.ttl"))? {
-        None => Ok(Cache::Usual),
-        Some(ttl) if ttl.is("5m") => Ok(Cache::FiveMinutes),
-        Some(ttl) if ttl.is("1h") => Ok(Cache::OneHour),
-        Some(ttl) => Err(unknown_word(
+        None => Ok(CacheBreakpoint::Usual),
+        Some(ttl) if ttl.is("5m") => Ok(CacheBreakpoint::FiveMinutes),
+        Some(ttl) if ttl.is("1h") => Ok(CacheBreakpoint::OneHour),
+        Some(ttl) => Err(unknown_value(
             format_args!("{path}.ttl"),
             &ttl,
             "'5m' and '1h'",

@@ -9,10 +9,10 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
-use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
+use crate::protocol::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
 
 /// Outcome of each member by path, sorted bytewise.
-pub const FIELDS: &[(&str, Outcome)] = &[
+pub const FIELDS: &[(&str, FieldMapping)] = &[
     ("audio", Drop),
     ("cache_control", Map),
     ("frequency_penalty", Warn),
@@ -132,7 +132,7 @@ pub const FIELDS: &[(&str, Outcome)] = &[
 ];
 
 /// Returns the outcome of the member at `path`, or `None` if the table has no row for it.
-pub(crate) fn outcome(path: &str) -> Option<Outcome> {
+pub(crate) fn outcome(path: &str) -> Option<FieldMapping> {
     let row = FIELDS
         .binary_search_by(|(known, _)| (*known).cmp(path))
         .ok()?;
@@ -143,9 +143,11 @@ pub(crate) fn outcome(path: &str) -> Option<Outcome> {
 mod tests {
     use super::{FIELDS, outcome};
     use crate::protocol::Protocol;
-    use crate::protocol::form::Effort;
-    use crate::protocol::rules::{Accepts, MessagesModel, Outcome, Sampling, ThinkingType};
-    use crate::protocol::translate::{self, Asked, Translated};
+    use crate::protocol::capabilities::{
+        FieldMapping, MessagesModel, ModelCapabilities, SamplingSupport, ThinkingType,
+    };
+    use crate::protocol::ir::Effort;
+    use crate::protocol::translate::{self, TranslatedRequest, TranslationRequest};
     use serde_json::{Value, json};
 
     /// Top-level members that the official client can send.
@@ -165,9 +167,9 @@ mod tests {
     }
 
     /// Translates the request for a model that accepts as much as any model does.
-    fn told(request: &Value, may_search: bool) -> Result<Translated, String> {
-        let accepts = Accepts::Messages(MessagesModel {
-            sampling: Sampling::Free,
+    fn told(request: &Value, may_search: bool) -> Result<TranslatedRequest, String> {
+        let accepts = ModelCapabilities::Messages(MessagesModel {
+            sampling: SamplingSupport::Free,
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
             effort_levels: Effort::ALL.to_vec(),
             prefill: true,
@@ -180,8 +182,8 @@ mod tests {
             ..MessagesModel::default()
         });
         let body = request.to_string();
-        let asked = Asked::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
-        translate::request(&asked, false).map_err(|failure| failure.message)
+        let asked = TranslationRequest::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
+        translate::translate_request(&asked, false).map_err(|failure| failure.message)
     }
 
     /// Everything in which the caller could notice a difference: the vendor's body, and the setting
@@ -296,7 +298,7 @@ mod tests {
     fn what_is_mapped_makes_a_difference() {
         for (path, _) in FIELDS
             .iter()
-            .filter(|(path, outcome)| *outcome == Outcome::Map && !SILENT.contains(path))
+            .filter(|(path, outcome)| *outcome == FieldMapping::Map && !SILENT.contains(path))
         {
             let mut made = Vec::new();
             for whole in wholes() {
@@ -360,7 +362,7 @@ mod tests {
     fn what_is_not_mapped_is_dropped_told_or_refused() {
         for (path, outcome) in FIELDS
             .iter()
-            .filter(|(_, outcome)| *outcome != Outcome::Map)
+            .filter(|(_, outcome)| *outcome != FieldMapping::Map)
         {
             let [mut request, ..] = wholes();
             if path.starts_with("web_search_options.") {
@@ -394,9 +396,9 @@ mod tests {
             holder[last(path)] = sample(path);
             let told = told(&request, may_search);
             match outcome {
-                Outcome::Map => {}
-                Outcome::Refuse => assert!(told.is_err(), "{path}"),
-                Outcome::Drop | Outcome::Warn => {
+                FieldMapping::Map => {}
+                FieldMapping::Refuse => assert!(told.is_err(), "{path}"),
+                FieldMapping::Drop | FieldMapping::Warn => {
                     let told = told.unwrap_or_else(|message| panic!("{path}: {message}"));
                     assert_eq!(told.body, before.body, "{path}");
                     let added: Vec<_> = told
@@ -406,7 +408,7 @@ mod tests {
                         .collect();
                     assert_eq!(
                         added.len(),
-                        usize::from(*outcome == Outcome::Warn),
+                        usize::from(*outcome == FieldMapping::Warn),
                         "{path}: {added:?}"
                     );
                     assert!(

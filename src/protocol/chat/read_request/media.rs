@@ -6,38 +6,40 @@
 //!
 //! Read next: `read_request/parts.rs`.
 
-use crate::protocol::form::{Action, Detail, FileContent, ImageSource, Warnings};
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{FileContent, ImageDetail, ImageSource, WarningAction, Warnings};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::borrow::Cow;
 use std::fmt::Display;
 
-const BAD_IMAGE: &str = "Invalid base64 image data.";
-const BAD_FILE: &str = "Invalid base64 file data.";
-const BAD_ADDRESS: &str = "Image URLs must use https or a base64 data URL.";
+const INVALID_IMAGE_DATA: &str = "Invalid base64 image data.";
+const INVALID_FILE_DATA: &str = "Invalid base64 file data.";
+const INVALID_IMAGE_URL: &str = "Image URLs must use https or a base64 data URL.";
 
 /// The four media types that a model accepts as an image.
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 
 /// Number of base64 characters that identify a file type: they encode twelve bytes.
-const HEAD_LETTERS: usize = 16;
+const HEAD_BASE64_CHARS: usize = 16;
 
 /// Maximum number of characters of a media type that an error message repeats.
-const TYPE_LETTERS_MAX: usize = 64;
+const MAX_MEDIA_TYPE_CHARS: usize = 64;
 
 /// Reads the image of an `image_url`, or returns the reason why there is none.
-pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, String> {
+pub(in crate::protocol) fn parse_image_url<'a>(
+    url: JsonStr<'a>,
+) -> Result<ImageSource<'a>, String> {
     let whole = url.into_value();
-    let Some(data_url) = DataUrl::read(&whole) else {
+    let Some(data_url) = DataUrl::parse(&whole) else {
         if has_scheme(&whole) {
-            return Ok(ImageSource::Url(part(&whole, 0)));
+            return Ok(ImageSource::Url(suffix_from(&whole, 0)));
         }
-        return match shown_type(&whole) {
+        return match sniff_image_type(&whole) {
             Some(media_type) if is_base64(&whole) => Ok(ImageSource::Base64 {
-                media_type: Text::made(media_type),
-                data: part(&whole, 0),
+                media_type: JsonStr::from_value(media_type),
+                data: suffix_from(&whole, 0),
             }),
-            _ => Err(BAD_ADDRESS.to_owned()),
+            _ => Err(INVALID_IMAGE_URL.to_owned()),
         };
     };
     let data = whole.get(data_url.data_at..).unwrap_or_default();
@@ -45,9 +47,9 @@ pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, S
     let labelled = || {
         IMAGE_TYPES
             .into_iter()
-            .find(|known| *known == image_type(&data_url.media_type))
+            .find(|known| *known == canonical_image_type(&data_url.media_type))
     };
-    let Some(media_type) = shown_type(data)
+    let Some(media_type) = sniff_image_type(data)
         .filter(|_| data_url.is_base64)
         .or_else(labelled)
     else {
@@ -57,33 +59,33 @@ pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, S
         ));
     };
     if !data_url.is_base64 || !is_base64(data) {
-        return Err(BAD_IMAGE.to_owned());
+        return Err(INVALID_IMAGE_DATA.to_owned());
     }
     Ok(ImageSource::Base64 {
-        media_type: Text::made(media_type),
-        data: part(&whole, data_url.data_at),
+        media_type: JsonStr::from_value(media_type),
+        data: suffix_from(&whole, data_url.data_at),
     })
 }
 
-/// Reads the `detail` of the image in `holder`. Drops an unknown value with a warning.
-pub(in crate::protocol) fn detail(
-    holder: Value<'_>,
+/// Reads the `image_detail` of the image in `holder`. Drops an unknown value with a warning.
+pub(in crate::protocol) fn image_detail(
+    holder: JsonValue<'_>,
     path: impl Display,
     warnings: &mut Warnings,
-) -> Option<Detail> {
+) -> Option<ImageDetail> {
     let told = holder.get("detail").filter(|told| !told.is_null())?;
-    let detail = told.string().and_then(|word| Detail::of(&word));
+    let detail = told.string().and_then(|word| ImageDetail::parse(&word));
     if detail.is_none() {
-        warnings.add(Action::Dropped, format_args!("{path}.detail"));
+        warnings.add(WarningAction::Dropped, format_args!("{path}.detail"));
     }
     detail
 }
 
 /// Reads the content of a `file_data`, or returns the reason why it cannot be read. `name` is the
 /// file name; its extension determines the type if the declared type is generic.
-pub(in crate::protocol) fn file<'a>(
-    file_data: Text<'a>,
-    name: Option<&Text<'_>>,
+pub(in crate::protocol) fn parse_file_data<'a>(
+    file_data: JsonStr<'a>,
+    name: Option<&JsonStr<'_>>,
 ) -> Result<FileContent<'a>, String> {
     let whole = file_data.into_value();
     let bare = DataUrl {
@@ -91,29 +93,29 @@ pub(in crate::protocol) fn file<'a>(
         is_base64: true,
         data_at: 0,
     };
-    let data_url = DataUrl::read(&whole).unwrap_or(bare);
+    let data_url = DataUrl::parse(&whole).unwrap_or(bare);
     let data = whole.get(data_url.data_at..).unwrap_or_default();
     if !data_url.is_base64 || !is_base64(data) {
-        return Err(BAD_FILE.to_owned());
+        return Err(INVALID_FILE_DATA.to_owned());
     }
     let declared = data_url.media_type.as_str();
     let says_nothing = matches!(
         declared,
         "" | "application/octet-stream" | "binary/octet-stream"
     );
-    let by_name = || name.and_then(|name| type_by_name(&name.value()));
+    let by_name = || name.and_then(|name| media_type_by_extension(&name.value()));
     let media_type = if says_nothing {
         by_name().unwrap_or(declared)
     } else {
         declared
     };
-    if media_type == "application/pdf" || head(data).starts_with(b"%PDF") {
-        return Ok(FileContent::Pdf(part(&whole, data_url.data_at)));
+    if media_type == "application/pdf" || decode_head(data).starts_with(b"%PDF") {
+        return Ok(FileContent::Pdf(suffix_from(&whole, data_url.data_at)));
     }
     if (media_type.starts_with("text/") || media_type == "application/json")
-        && let Ok(text) = String::from_utf8(decoded(data))
+        && let Ok(text) = String::from_utf8(decode_base64(data))
     {
-        return Ok(FileContent::Text(Text::made(text)));
+        return Ok(FileContent::Text(JsonStr::from_value(text)));
     }
     Err(format!(
         "Unsupported file type '{media_type}'. Use PDF or plain text."
@@ -121,8 +123,8 @@ pub(in crate::protocol) fn file<'a>(
 }
 
 /// Returns the media type of a file with this name, if the extension is known.
-fn type_by_name(name: &str) -> Option<&'static str> {
-    const TEXTS: [&str; 32] = [
+fn media_type_by_extension(name: &str) -> Option<&'static str> {
+    const TEXT_EXTENSIONS: [&str; 32] = [
         "txt", "text", "md", "markdown", "rst", "csv", "tsv", "log", "json", "jsonl", "xml",
         "html", "htm", "css", "yaml", "yml", "toml", "ini", "sql", "sh", "py", "js", "ts", "jsx",
         "tsx", "java", "c", "h", "cpp", "go", "rs", "rb",
@@ -132,7 +134,7 @@ fn type_by_name(name: &str) -> Option<&'static str> {
     if is(&"pdf") {
         return Some("application/pdf");
     }
-    TEXTS.iter().any(is).then_some("text/plain")
+    TEXT_EXTENSIONS.iter().any(is).then_some("text/plain")
 }
 
 /// A data URL such as `data:image/png;name=a.png;base64,…`.
@@ -143,7 +145,7 @@ struct DataUrl {
 }
 
 impl DataUrl {
-    fn read(url: &str) -> Option<Self> {
+    fn parse(url: &str) -> Option<Self> {
         let scheme = url.get(..5)?;
         if !scheme.eq_ignore_ascii_case("data:") {
             return None;
@@ -151,7 +153,7 @@ impl DataUrl {
         let comma = memchr::memchr(b',', url.as_bytes()).unwrap_or(url.len());
         let mut parameters = url.get(5..comma)?.split(';');
         let media_type = parameters.next().unwrap_or_default().trim();
-        let media_type: String = media_type.chars().take(TYPE_LETTERS_MAX).collect();
+        let media_type: String = media_type.chars().take(MAX_MEDIA_TYPE_CHARS).collect();
         let is_base64 = parameters
             .next_back()
             .is_some_and(|last| last.trim().eq_ignore_ascii_case("base64"));
@@ -172,7 +174,7 @@ fn has_scheme(url: &str) -> bool {
 }
 
 /// Maps an alias of an image type to its registered name.
-fn image_type(media_type: &str) -> &str {
+fn canonical_image_type(media_type: &str) -> &str {
     match media_type {
         "image/jpg" | "image/jpe" | "image/pjpeg" | "image/jfif" => "image/jpeg",
         other => other,
@@ -180,8 +182,8 @@ fn image_type(media_type: &str) -> &str {
 }
 
 /// Detects the image type from the first bytes of the base64 data.
-fn shown_type(base64: &str) -> Option<&'static str> {
-    let head = head(base64);
+fn sniff_image_type(base64: &str) -> Option<&'static str> {
+    let head = decode_head(base64);
     if head.starts_with(b"\xff\xd8\xff") {
         Some("image/jpeg")
     } else if head.starts_with(b"\x89PNG\r\n\x1a\n") {
@@ -195,10 +197,10 @@ fn shown_type(base64: &str) -> Option<&'static str> {
     }
 }
 
-fn head(base64: &str) -> Vec<u8> {
-    decoded(
+fn decode_head(base64: &str) -> Vec<u8> {
+    decode_base64(
         base64
-            .get(..HEAD_LETTERS.min(base64.len()))
+            .get(..HEAD_BASE64_CHARS.min(base64.len()))
             .unwrap_or_default(),
     )
 }
@@ -216,11 +218,11 @@ fn is_base64(text: &str) -> bool {
         && unpadded.chunks(4096).all(|chunk| {
             chunk
                 .iter()
-                .fold(true, |all, letter| all & is_letter(*letter))
+                .fold(true, |all, letter| all & is_base64_char(*letter))
         })
 }
 
-fn is_letter(letter: u8) -> bool {
+fn is_base64_char(letter: u8) -> bool {
     // No branches, so that the compiler checks many characters at once.
     letter.is_ascii_uppercase()
         | letter.is_ascii_lowercase()
@@ -230,10 +232,10 @@ fn is_letter(letter: u8) -> bool {
 }
 
 /// Decodes base64 that has been checked; skips any other byte.
-fn decoded(base64: &str) -> Vec<u8> {
+fn decode_base64(base64: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(base64.len() / 4 * 3);
     let (mut bits, mut held) = (0_u32, 0_u32);
-    for six in base64.bytes().filter_map(six) {
+    for six in base64.bytes().filter_map(base64_sextet) {
         bits = (bits << 6) | u32::from(six);
         held += 6;
         if held >= 8 {
@@ -245,7 +247,7 @@ fn decoded(base64: &str) -> Vec<u8> {
     bytes
 }
 
-fn six(letter: u8) -> Option<u8> {
+fn base64_sextet(letter: u8) -> Option<u8> {
     match letter {
         b'A'..=b'Z' => Some(letter - b'A'),
         b'a'..=b'z' => Some(letter - b'a' + 26),
@@ -258,10 +260,10 @@ fn six(letter: u8) -> Option<u8> {
 
 /// Returns the rest of a string from byte `at`. It borrows from the request body if the string
 /// does.
-fn part<'a>(whole: &Cow<'a, str>, at: usize) -> Text<'a> {
+fn suffix_from<'a>(whole: &Cow<'a, str>, at: usize) -> JsonStr<'a> {
     match whole {
-        Cow::Borrowed(text) => Text::token(text.get(at..).unwrap_or_default(), false),
-        Cow::Owned(text) => Text::made(text.get(at..).unwrap_or_default().to_owned()),
+        Cow::Borrowed(text) => JsonStr::from_token(text.get(at..).unwrap_or_default(), false),
+        Cow::Owned(text) => JsonStr::from_value(text.get(at..).unwrap_or_default().to_owned()),
     }
 }
 
@@ -272,7 +274,7 @@ mod tests {
     const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
     fn media_type(url: &str) -> Result<String, String> {
-        match image(Text::made(url))? {
+        match parse_image_url(JsonStr::from_value(url))? {
             ImageSource::Base64 { media_type, .. } => Ok(media_type.value().into_owned()),
             ImageSource::Url(url) => Ok(url.value().into_owned()),
         }
@@ -316,14 +318,14 @@ mod tests {
         for (url, wanted) in [
             ("data:image/svg+xml;utf8,<svg/>", unsupported),
             ("data:image/svg+xml;base64,PHN2Zy8+", unsupported),
-            ("data:image/png;base64,iVBORw0KGgo*", BAD_IMAGE),
-            ("data:image/png;base64,iVBORw0KGgo", BAD_IMAGE),
-            ("data:image/png;base64,", BAD_IMAGE),
-            ("data:image/png", BAD_IMAGE),
-            ("data:image/png,abcd", BAD_IMAGE),
-            ("PHN2Zy8+", BAD_ADDRESS),
-            ("", BAD_ADDRESS),
-            ("/tmp/a.png", BAD_ADDRESS),
+            ("data:image/png;base64,iVBORw0KGgo*", INVALID_IMAGE_DATA),
+            ("data:image/png;base64,iVBORw0KGgo", INVALID_IMAGE_DATA),
+            ("data:image/png;base64,", INVALID_IMAGE_DATA),
+            ("data:image/png", INVALID_IMAGE_DATA),
+            ("data:image/png,abcd", INVALID_IMAGE_DATA),
+            ("PHN2Zy8+", INVALID_IMAGE_URL),
+            ("", INVALID_IMAGE_URL),
+            ("/tmp/a.png", INVALID_IMAGE_URL),
         ] {
             assert_eq!(media_type(url), Err(wanted.to_owned()), "{url}");
         }
@@ -331,7 +333,7 @@ mod tests {
 
     #[test]
     fn files_are_pdf_or_text() {
-        let read = |data: &str| file(Text::made(data.to_owned()), None);
+        let read = |data: &str| parse_file_data(JsonStr::from_value(data.to_owned()), None);
         let pdf = read("data:application/pdf;base64,JVBERi0xLjQK");
         assert!(matches!(pdf, Ok(FileContent::Pdf(data)) if data.is("JVBERi0xLjQK")));
         for bare in ["JVBERi0xLjQKJcOkw7zD", "JVBERi0="] {
@@ -353,7 +355,7 @@ mod tests {
                 "UEsDBBQABgAIAAAAIQA=",
                 "Unsupported file type 'application/octet-stream'. Use PDF or plain text.",
             ),
-            ("data:text/plain,hello", BAD_FILE),
+            ("data:text/plain,hello", INVALID_FILE_DATA),
         ] {
             assert_eq!(read(data).unwrap_err(), wanted);
         }
@@ -362,9 +364,9 @@ mod tests {
     #[test]
     fn a_file_s_name_tells_its_type_where_the_declared_type_says_nothing() {
         let read = |data: &str, name: &str| {
-            file(
-                Text::made(data.to_owned()),
-                Some(&Text::made(name.to_owned())),
+            parse_file_data(
+                JsonStr::from_value(data.to_owned()),
+                Some(&JsonStr::from_value(name.to_owned())),
             )
         };
         for declared in [
@@ -421,7 +423,7 @@ mod tests {
             ("YWJj", "abc"),
             ("YWJjZA==", "abcd"),
         ] {
-            assert_eq!(decoded(packed), wanted.as_bytes());
+            assert_eq!(decode_base64(packed), wanted.as_bytes());
         }
     }
 }

@@ -7,26 +7,26 @@
 //! Read next: `read_request/parts.rs`, then `messages/write_request.rs`.
 
 use super::check::{
-    Shape, invalid, optional_bool, optional_items, optional_text, required_object, required_text,
-    shape, unknown_besides, unknown_members, unknown_word, wrong_type,
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
 };
-use super::parts::{self, Place};
-use super::{marker, reasoning};
+use super::parts::{self, ChatPartContainer};
+use super::{cache_marker, reasoning};
 use crate::protocol::Protocol;
-use crate::protocol::form::{
-    Arguments, At, Block, BlockKind, Cache, Call, Opaque, Outcome, OutcomeContent, Refused,
-    Request, Side, Turn, Warnings,
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, ToolArguments,
+    ToolCall, ToolResult, ToolResultContent, Turn, TurnRole, Warnings,
 };
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 
 const ROLES: &str = "'system', 'assistant', 'user', 'function', 'tool', and 'developer'";
 
 pub(super) fn read<'a>(
-    body: Value<'a>,
+    body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     let messages = body
         .get("messages")
         .filter(|messages| messages.items().next().is_some());
@@ -35,10 +35,10 @@ pub(super) fn read<'a>(
     };
     let mut is_leading = true;
     for (index, value) in messages.items().enumerate() {
-        shape(value, Shape::Object, format_args!("messages[{index}]"))?;
+        check_type(value, MemberType::Object, format_args!("messages[{index}]"))?;
         let role = required_text(value, "role", format_args!("messages[{index}].role"))?;
-        let cache = marker(value, format_args!("messages[{index}]"))?;
-        let mut message = Message {
+        let cache = cache_marker(value, format_args!("messages[{index}]"))?;
+        let mut message = ChatMessageReader {
             index,
             value,
             cache,
@@ -49,13 +49,13 @@ pub(super) fn read<'a>(
                 request.system.extend(message.instructions()?);
                 continue;
             }
-            "system" | "developer" => (Side::System, message.instructions()?),
-            "user" => (Side::User, message.user()?),
-            "assistant" => (Side::Assistant, message.assistant()?),
-            "tool" => (Side::User, message.tool()?),
-            "function" => (Side::User, message.function()?),
+            "system" | "developer" => (TurnRole::System, message.instructions()?),
+            "user" => (TurnRole::User, message.user()?),
+            "assistant" => (TurnRole::Assistant, message.assistant()?),
+            "tool" => (TurnRole::User, message.tool()?),
+            "function" => (TurnRole::User, message.function()?),
             _ => {
-                return Err(unknown_word(
+                return Err(unknown_value(
                     format_args!("messages[{index}].role"),
                     &role,
                     ROLES,
@@ -66,56 +66,56 @@ pub(super) fn read<'a>(
         request.turns.push(Turn {
             side,
             blocks,
-            at: At::Message(index),
+            at: JsonPath::Message(index),
         });
     }
     Ok(())
 }
 
-struct Message<'a, 'w> {
+struct ChatMessageReader<'a, 'w> {
     index: usize,
-    value: Value<'a>,
-    cache: Option<Cache>,
+    value: JsonValue<'a>,
+    cache: Option<CacheBreakpoint>,
     warnings: &'w mut Warnings,
 }
 
-impl<'a> Message<'a, '_> {
+impl<'a> ChatMessageReader<'a, '_> {
     /// Warns about members that are neither in `own` nor common to all messages. `name`, the
     /// participant's name, is common and ignored: no other protocol can represent it.
-    fn known(&mut self, own: &[&str]) {
+    fn check_members(&mut self, own: &[&str]) {
         const COMMON: [&str; 4] = ["role", "content", "name", "cache_control"];
-        unknown_besides(self.value, &COMMON, own, "messages[]", self.warnings);
+        warn_unlisted_members(self.value, &COMMON, own, "messages[]", self.warnings);
     }
 
-    fn content(&mut self, place: Place) -> Result<Vec<Block<'a>>, Refused> {
+    fn content(&mut self, place: ChatPartContainer) -> Result<Vec<Block<'a>>, BoxedFailure> {
         parts::content(self.value.get("content"), self.index, place, self.warnings)
     }
 
-    fn instructions(&mut self) -> Result<Vec<Block<'a>>, Refused> {
-        self.known(&[]);
-        let mut blocks = self.content(Place::Instructions)?;
+    fn instructions(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&[]);
+        let mut blocks = self.content(ChatPartContainer::Instructions)?;
         if blocks.is_empty() {
             // Keep the empty message: a request that consists of instructions alone needs its last
             // message.
             blocks.push(Block {
-                at: At::Message(self.index),
+                at: JsonPath::Message(self.index),
                 cache: None,
-                kind: BlockKind::Text(Text::made("")),
+                kind: BlockKind::Text(JsonStr::from_value("")),
             });
         }
-        mark_last(&mut blocks, self.cache);
+        apply_cache_to_last(&mut blocks, self.cache);
         Ok(blocks)
     }
 
-    fn user(&mut self) -> Result<Vec<Block<'a>>, Refused> {
-        self.known(&[]);
-        let mut blocks = self.content(Place::User)?;
-        mark_last(&mut blocks, self.cache);
+    fn user(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&[]);
+        let mut blocks = self.content(ChatPartContainer::User)?;
+        apply_cache_to_last(&mut blocks, self.cache);
         Ok(blocks)
     }
 
-    fn assistant(&mut self) -> Result<Vec<Block<'a>>, Refused> {
-        self.known(&[
+    fn assistant(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&[
             "refusal",
             "tool_calls",
             "function_call",
@@ -130,14 +130,14 @@ impl<'a> Message<'a, '_> {
             "parsed",
         ]);
         let index = self.index;
-        let mut texts = self.content(Place::Assistant)?;
+        let mut texts = self.content(ChatPartContainer::Assistant)?;
         if let Some(refusal) = optional_text(
             self.value,
             "refusal",
             format_args!("messages[{index}].refusal"),
         )? {
             texts.push(Block {
-                at: At::Message(index),
+                at: JsonPath::Message(index),
                 cache: None,
                 kind: BlockKind::Refusal(refusal),
             });
@@ -145,22 +145,26 @@ impl<'a> Message<'a, '_> {
         if let Some(value) = self.value.get("audio") {
             let kind = Opaque {
                 origin: Protocol::Chat,
-                name: Text::made("audio"),
+                name: JsonStr::from_value("audio"),
                 value,
             };
             texts.push(Block {
-                at: At::Message(index),
+                at: JsonPath::Message(index),
                 cache: None,
                 kind: BlockKind::Opaque(kind),
             });
         }
-        let mut blocks =
-            reasoning::placed(reasoning::pieces(self.value), texts, self.calls()?, index);
-        mark_last(&mut blocks, self.cache);
+        let mut blocks = reasoning::interleave_reasoning(
+            reasoning::read_reasoning(self.value),
+            texts,
+            self.calls()?,
+            index,
+        );
+        apply_cache_to_last(&mut blocks, self.cache);
         Ok(blocks)
     }
 
-    fn calls(&mut self) -> Result<Vec<Block<'a>>, Refused> {
+    fn calls(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
         let mut calls = Vec::new();
         let items = optional_items(
             self.value,
@@ -168,32 +172,32 @@ impl<'a> Message<'a, '_> {
             &format_args!("messages[{}].tool_calls", self.index),
         )?;
         for (index, value) in items.enumerate() {
-            let at = At::Call(self.index, index);
-            shape(value, Shape::Object, at)?;
+            let at = JsonPath::Call(self.index, index);
+            check_type(value, MemberType::Object, at)?;
             let kind = BlockKind::Call(self.call(value, at)?);
             calls.push(Block {
                 at,
-                cache: marker(value, at)?,
+                cache: cache_marker(value, at)?,
                 kind,
             });
         }
         if let Some(value) = self.value.get("function_call") {
             let path = format!("messages[{}].function_call", self.index);
-            shape(value, Shape::Object, &path)?;
-            unknown_members(
+            check_type(value, MemberType::Object, &path)?;
+            warn_unknown_members(
                 value,
                 &["name", "arguments"],
                 "messages[].function_call",
                 self.warnings,
             );
-            let kind = BlockKind::Call(Call {
-                id: Some(Text::made(format!("fc_{}", self.index))),
+            let kind = BlockKind::Call(ToolCall {
+                id: Some(JsonStr::from_value(format!("fc_{}", self.index))),
                 name: required_text(value, "name", format_args!("{path}.name"))?,
                 arguments: arguments(value, "arguments", &path)?,
                 is_custom: false,
             });
             calls.push(Block {
-                at: At::Message(self.index),
+                at: JsonPath::Message(self.index),
                 cache: None,
                 kind,
             });
@@ -201,12 +205,12 @@ impl<'a> Message<'a, '_> {
         Ok(calls)
     }
 
-    fn call(&mut self, value: Value<'a>, at: At) -> Result<Call<'a>, Refused> {
+    fn call(&mut self, value: JsonValue<'a>, at: JsonPath) -> Result<ToolCall<'a>, BoxedFailure> {
         let kind = optional_text(value, "type", format_args!("{at}.type"))?;
         let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
         // Some clients omit the type; it is then the original one, `function`.
         if let Some(kind) = kind.filter(|kind| !is_custom && !kind.is("function")) {
-            return Err(unknown_word(
+            return Err(unknown_value(
                 format_args!("{at}.type"),
                 &kind,
                 "'function' and 'custom'",
@@ -218,7 +222,7 @@ impl<'a> Message<'a, '_> {
             ("function", "arguments")
         };
         // The index of the call in a stream has no meaning in a history.
-        unknown_members(
+        warn_unknown_members(
             value,
             &["id", "type", "index", "cache_control", member],
             "messages[].tool_calls[]",
@@ -231,8 +235,8 @@ impl<'a> Message<'a, '_> {
         } else {
             "messages[].tool_calls[].function"
         };
-        unknown_members(inner, &["name", text], inner_path, self.warnings);
-        Ok(Call {
+        warn_unknown_members(inner, &["name", text], inner_path, self.warnings);
+        Ok(ToolCall {
             id: optional_text(value, "id", format_args!("{at}.id"))?.filter(|id| !id.is_empty()),
             name: required_text(inner, "name", format_args!("{path}.name"))?,
             arguments: arguments(inner, text, &path)?,
@@ -240,15 +244,15 @@ impl<'a> Message<'a, '_> {
         })
     }
 
-    fn tool(&mut self) -> Result<Vec<Block<'a>>, Refused> {
-        self.known(&["tool_call_id", "is_error"]);
+    fn tool(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&["tool_call_id", "is_error"]);
         let path = format!("messages[{}].tool_call_id", self.index);
         let id = optional_text(self.value, "tool_call_id", path)?.filter(|id| !id.is_empty());
         self.result(id, None)
     }
 
-    fn function(&mut self) -> Result<Vec<Block<'a>>, Refused> {
-        self.known(&["is_error"]);
+    fn function(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&["is_error"]);
         let name = required_text(
             self.value,
             "name",
@@ -259,18 +263,18 @@ impl<'a> Message<'a, '_> {
 
     fn result(
         &mut self,
-        id: Option<Text<'a>>,
-        name: Option<Text<'a>>,
-    ) -> Result<Vec<Block<'a>>, Refused> {
+        id: Option<JsonStr<'a>>,
+        name: Option<JsonStr<'a>>,
+    ) -> Result<Vec<Block<'a>>, BoxedFailure> {
         let path = format!("messages[{}].is_error", self.index);
         let is_error = optional_bool(self.value, "is_error", path)?.unwrap_or(false);
         let mut cache = self.cache;
         let content = match self.value.get("content") {
             Some(content) if content.is_array() => {
-                let mut blocks = self.content(Place::Result)?;
+                let mut blocks = self.content(ChatPartContainer::Result)?;
                 // A marker on the last part covers everything before it, which is the whole result.
                 cache = cache.or(blocks.last_mut().and_then(|last| last.cache.take()));
-                OutcomeContent::Blocks(blocks)
+                ToolResultContent::Blocks(blocks)
             }
             Some(content) => {
                 let path = format_args!("messages[{}].content", self.index);
@@ -278,31 +282,35 @@ impl<'a> Message<'a, '_> {
                 let text = text.ok_or_else(|| {
                     wrong_type(path, "one of a string or array of objects", content)
                 })?;
-                OutcomeContent::Text(text)
+                ToolResultContent::Text(text)
             }
-            None => OutcomeContent::Nothing,
+            None => ToolResultContent::Nothing,
         };
-        let kind = BlockKind::Result(Outcome {
+        let kind = BlockKind::Result(ToolResult {
             id,
             name,
             content,
             is_error,
         });
         Ok(vec![Block {
-            at: At::Message(self.index),
+            at: JsonPath::Message(self.index),
             cache,
             kind,
         }])
     }
 }
 
-fn arguments<'a>(of: Value<'a>, member: &str, path: &str) -> Result<Arguments<'a>, Refused> {
+fn arguments<'a>(
+    of: JsonValue<'a>,
+    member: &str,
+    path: &str,
+) -> Result<ToolArguments<'a>, BoxedFailure> {
     let text = optional_text(of, member, format_args!("{path}.{member}"))?;
-    Ok(Arguments::Text(text.unwrap_or(Text::made(""))))
+    Ok(ToolArguments::Text(text.unwrap_or(JsonStr::from_value(""))))
 }
 
 /// Applies the message's cache marker to its last block; reasoning blocks accept no marker.
-fn mark_last(blocks: &mut [Block<'_>], cache: Option<Cache>) {
+fn apply_cache_to_last(blocks: &mut [Block<'_>], cache: Option<CacheBreakpoint>) {
     let last = blocks
         .iter_mut()
         .rfind(|block| !matches!(block.kind, BlockKind::Thinking(_)));

@@ -7,21 +7,21 @@
 //! Read next: `read_request/reasoning.rs`.
 
 use super::check::{
-    Shape, invalid, missing, optional_bool, optional_text, required_object, required_text, shape,
-    unknown_besides, unknown_members, unknown_word, wrong_type,
+    MemberType, check_type, invalid, missing, optional_bool, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
 };
-use super::{marker, media};
+use super::{cache_marker, media};
 use crate::protocol::Protocol;
-use crate::protocol::form::{
-    At, Block, BlockKind, File, FileContent, Image, ImageSource, Opaque, Outcome, OutcomeContent,
-    Refused, Warnings,
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, File, FileContent, Image, ImageSource, JsonPath, Opaque,
+    ToolResult, ToolResultContent, Warnings,
 };
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 
 /// Owner of the content. It determines which parts are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum ChatPartContainer {
     Instructions,
     User,
     Assistant,
@@ -31,17 +31,17 @@ pub(super) enum Place {
 
 /// Reads the content of the message with index `message`.
 pub(super) fn content<'a>(
-    content: Option<Value<'a>>,
+    content: Option<JsonValue<'a>>,
     message: usize,
-    place: Place,
+    place: ChatPartContainer,
     warnings: &mut Warnings,
-) -> Result<Vec<Block<'a>>, Refused> {
+) -> Result<Vec<Block<'a>>, BoxedFailure> {
     let Some(content) = content else {
         return Ok(Vec::new());
     };
     if let Some(text) = content.text() {
         return Ok(vec![Block {
-            at: At::Message(message),
+            at: JsonPath::Message(message),
             cache: None,
             kind: BlockKind::Text(text),
         }]);
@@ -56,70 +56,79 @@ pub(super) fn content<'a>(
     }
     let mut blocks = Vec::new();
     for (index, value) in content.items().enumerate() {
-        blocks.extend(part(value, At::Part(message, index), place, warnings)?);
+        blocks.extend(part(
+            value,
+            JsonPath::Part(message, index),
+            place,
+            warnings,
+        )?);
     }
     Ok(blocks)
 }
 
 /// Reads one part. Returns `None` for a reasoning part, which is read with the message.
 fn part<'a>(
-    value: Value<'a>,
-    at: At,
-    place: Place,
+    value: JsonValue<'a>,
+    at: JsonPath,
+    place: ChatPartContainer,
     warnings: &mut Warnings,
-) -> Result<Option<Block<'a>>, Refused> {
-    shape(value, Shape::Object, at)?;
+) -> Result<Option<Block<'a>>, BoxedFailure> {
+    check_type(value, MemberType::Object, at)?;
     let name = required_text(value, "type", format_args!("{at}.type"))?;
     let kind = match (name.value().as_ref(), place) {
         ("text", _) => {
-            known(value, &["text", "citations"], warnings);
+            warn_unknown_part_members(value, &["text", "citations"], warnings);
             BlockKind::Text(required_text(value, "text", format_args!("{at}.text"))?)
         }
-        (_, Place::Instructions) => {
+        (_, ChatPartContainer::Instructions) => {
             return Err(invalid(
                 at,
                 format!("{at}: system messages may contain only text."),
             ));
         }
-        ("refusal", Place::Assistant) => {
-            known(value, &["refusal"], warnings);
+        ("refusal", ChatPartContainer::Assistant) => {
+            warn_unknown_part_members(value, &["refusal"], warnings);
             BlockKind::Refusal(required_text(
                 value,
                 "refusal",
                 format_args!("{at}.refusal"),
             )?)
         }
-        ("thinking" | "redacted_thinking", Place::Assistant) => return Ok(None),
-        ("image_url", Place::User | Place::Result) => image(value, at, warnings)?,
-        ("file", Place::User | Place::Result) => file(value, at, warnings)?,
-        ("input_audio", Place::User | Place::Result) => {
-            known(value, &["input_audio"], warnings);
+        ("thinking" | "redacted_thinking", ChatPartContainer::Assistant) => return Ok(None),
+        ("image_url", ChatPartContainer::User | ChatPartContainer::Result) => {
+            image(value, at, warnings)?
+        }
+        ("file", ChatPartContainer::User | ChatPartContainer::Result) => file(value, at, warnings)?,
+        ("input_audio", ChatPartContainer::User | ChatPartContainer::Result) => {
+            warn_unknown_part_members(value, &["input_audio"], warnings);
             opaque(Protocol::Chat, &name, value)
         }
-        ("image", Place::User | Place::Result) => {
-            messages_image(value).unwrap_or(opaque_block(&name, value))
+        ("image", ChatPartContainer::User | ChatPartContainer::Result) => {
+            messages_image(value).unwrap_or(messages_opaque(&name, value))
         }
-        ("document", Place::User | Place::Result) => {
-            messages_document(value).unwrap_or(opaque_block(&name, value))
+        ("document", ChatPartContainer::User | ChatPartContainer::Result) => {
+            messages_document(value).unwrap_or(messages_opaque(&name, value))
         }
-        ("search_result", Place::User | Place::Result) => opaque_block(&name, value),
-        ("tool_result", Place::User) => messages_result(value, at, warnings)?,
-        _ => return Err(unknown_word(format_args!("{at}.type"), &name, "")),
+        ("search_result", ChatPartContainer::User | ChatPartContainer::Result) => {
+            messages_opaque(&name, value)
+        }
+        ("tool_result", ChatPartContainer::User) => messages_result(value, at, warnings)?,
+        _ => return Err(unknown_value(format_args!("{at}.type"), &name, "")),
     };
     Ok(Some(Block {
         at,
-        cache: marker(value, at)?,
+        cache: cache_marker(value, at)?,
         kind,
     }))
 }
 
 /// Warns about members that are neither in `own` nor common to all parts.
-fn known(value: Value<'_>, own: &[&str], warnings: &mut Warnings) {
+fn warn_unknown_part_members(value: JsonValue<'_>, own: &[&str], warnings: &mut Warnings) {
     const COMMON: [&str; 3] = ["type", "cache_control", "prompt_cache_breakpoint"];
-    unknown_besides(value, &COMMON, own, "messages[].content[]", warnings);
+    warn_unlisted_members(value, &COMMON, own, "messages[].content[]", warnings);
 }
 
-fn opaque<'a>(origin: Protocol, name: &Text<'a>, value: Value<'a>) -> BlockKind<'a> {
+fn opaque<'a>(origin: Protocol, name: &JsonStr<'a>, value: JsonValue<'a>) -> BlockKind<'a> {
     BlockKind::Opaque(Opaque {
         origin,
         name: name.clone(),
@@ -127,33 +136,41 @@ fn opaque<'a>(origin: Protocol, name: &Text<'a>, value: Value<'a>) -> BlockKind<
     })
 }
 
-fn opaque_block<'a>(name: &Text<'a>, value: Value<'a>) -> BlockKind<'a> {
+fn messages_opaque<'a>(name: &JsonStr<'a>, value: JsonValue<'a>) -> BlockKind<'a> {
     opaque(Protocol::Messages, name, value)
 }
 
-fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKind<'a>, Refused> {
-    known(value, &["image_url"], warnings);
+fn image<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<BlockKind<'a>, BoxedFailure> {
+    warn_unknown_part_members(value, &["image_url"], warnings);
     let path = format!("{at}.image_url");
     let inner = required_object(value, "image_url", &path)?;
-    unknown_members(
+    warn_unknown_members(
         inner,
         &["url", "detail"],
         "messages[].content[].image_url",
         warnings,
     );
     let url = required_text(inner, "url", format_args!("{path}.url"))?;
-    let source = media::image(url).map_err(|message| invalid(&path, message))?;
+    let source = media::parse_image_url(url).map_err(|message| invalid(&path, message))?;
     Ok(BlockKind::Image(Image {
         source,
-        detail: media::detail(inner, &path, warnings),
+        detail: media::image_detail(inner, &path, warnings),
     }))
 }
 
-fn file<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKind<'a>, Refused> {
-    known(value, &["file"], warnings);
+fn file<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<BlockKind<'a>, BoxedFailure> {
+    warn_unknown_part_members(value, &["file"], warnings);
     let path = format!("{at}.file");
     let inner = required_object(value, "file", &path)?;
-    unknown_members(
+    warn_unknown_members(
         inner,
         &["file_data", "file_id", "filename"],
         "messages[].content[].file",
@@ -162,11 +179,12 @@ fn file<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKi
     let title = optional_text(inner, "filename", format_args!("{path}.filename"))?;
     let Some(data) = optional_text(inner, "file_data", format_args!("{path}.file_data"))? else {
         return match inner.get("file_id") {
-            Some(_) => Ok(opaque(Protocol::Chat, &Text::made("file"), value)),
+            Some(_) => Ok(opaque(Protocol::Chat, &JsonStr::from_value("file"), value)),
             None => Err(missing(format_args!("{path}.file_data"))),
         };
     };
-    let content = media::file(data, title.as_ref()).map_err(|message| invalid(path, message))?;
+    let content =
+        media::parse_file_data(data, title.as_ref()).map_err(|message| invalid(path, message))?;
     let title = title.filter(|title| !title.is_empty());
     Ok(BlockKind::File(File {
         title,
@@ -177,7 +195,7 @@ fn file<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKi
 }
 
 /// Checks that the object has no members other than `names`.
-fn has_only(value: Value<'_>, names: &[&str]) -> bool {
+fn has_only(value: JsonValue<'_>, names: &[&str]) -> bool {
     value
         .members()
         .all(|(name, value)| value.is_null() || names.iter().any(|known| name.is(known)))
@@ -185,7 +203,7 @@ fn has_only(value: Value<'_>, names: &[&str]) -> bool {
 
 /// Reads an image block of the messages protocol if the IR can represent all of it. Otherwise
 /// returns `None`, and the caller keeps the block as it is.
-fn messages_image(value: Value<'_>) -> Option<BlockKind<'_>> {
+fn messages_image(value: JsonValue<'_>) -> Option<BlockKind<'_>> {
     let source = value.get("source")?;
     if !has_only(value, &["type", "source", "cache_control"]) {
         return None;
@@ -211,7 +229,7 @@ fn messages_image(value: Value<'_>) -> Option<BlockKind<'_>> {
     None
 }
 
-fn messages_document(value: Value<'_>) -> Option<BlockKind<'_>> {
+fn messages_document(value: JsonValue<'_>) -> Option<BlockKind<'_>> {
     let source = value.get("source")?;
     let known = has_only(
         value,
@@ -238,8 +256,8 @@ fn messages_document(value: Value<'_>) -> Option<BlockKind<'_>> {
         return None;
     }
     Some(BlockKind::File(File {
-        title: value.get("title").and_then(Value::text),
-        context: value.get("context").and_then(Value::text),
+        title: value.get("title").and_then(JsonValue::text),
+        context: value.get("context").and_then(JsonValue::text),
         content,
         wants_citations: citations
             .and_then(|citations| citations.get("enabled")?.bool())
@@ -248,35 +266,35 @@ fn messages_document(value: Value<'_>) -> Option<BlockKind<'_>> {
 }
 
 fn messages_result<'a>(
-    value: Value<'a>,
-    at: At,
+    value: JsonValue<'a>,
+    at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<BlockKind<'a>, Refused> {
-    known(value, &["tool_use_id", "content", "is_error"], warnings);
+) -> Result<BlockKind<'a>, BoxedFailure> {
+    warn_unknown_part_members(value, &["tool_use_id", "content", "is_error"], warnings);
     let content = match value.get("content") {
-        None => OutcomeContent::Nothing,
+        None => ToolResultContent::Nothing,
         Some(content) if content.is_string() => content
             .text()
-            .map_or(OutcomeContent::Nothing, OutcomeContent::Text),
+            .map_or(ToolResultContent::Nothing, ToolResultContent::Text),
         Some(content) => {
-            shape(content, Shape::Array, format_args!("{at}.content"))?;
+            check_type(content, MemberType::Array, format_args!("{at}.content"))?;
             let (message, index) = match at {
-                At::Part(message, index) => (message, index),
+                JsonPath::Part(message, index) => (message, index),
                 _ => (0, 0),
             };
             let mut blocks = Vec::new();
             for (nested, value) in content.items().enumerate() {
                 blocks.extend(part(
                     value,
-                    At::Nested(message, index, nested),
-                    Place::Result,
+                    JsonPath::Nested(message, index, nested),
+                    ChatPartContainer::Result,
                     warnings,
                 )?);
             }
-            OutcomeContent::Blocks(blocks)
+            ToolResultContent::Blocks(blocks)
         }
     };
-    Ok(BlockKind::Result(Outcome {
+    Ok(BlockKind::Result(ToolResult {
         id: optional_text(value, "tool_use_id", format_args!("{at}.tool_use_id"))?
             .filter(|id| !id.is_empty()),
         name: None,

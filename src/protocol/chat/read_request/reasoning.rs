@@ -6,57 +6,60 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
-use crate::protocol::carrier::{self, Item};
-use crate::protocol::chat::write_stream::ITEM_FORMAT;
-use crate::protocol::form::{At, Block, BlockKind, Thinking};
-use crate::protocol::responses::write_request::PART_GAP;
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::chat::write_stream::RESPONSES_REASONING_FORMAT;
+use crate::protocol::ir::{Block, BlockKind, JsonPath, Thinking};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::reasoning_token::{self, ReasoningItem};
+use crate::protocol::responses::write_request::SUMMARY_SEPARATOR;
 
 /// `format` value for the reasoning of a messages vendor. An entry without a format counts as this
 /// one.
-const FORMAT: &str = "anthropic-claude-v1";
+const MESSAGES_REASONING_FORMAT: &str = "anthropic-claude-v1";
 
 /// A reasoning block and its position in the message.
-pub(super) struct Piece<'a> {
+pub(super) struct ReasoningBlock<'a> {
     thinking: Thinking<'a>,
-    anchor: Option<Anchor>,
+    anchor: Option<ReasoningAnchor>,
 }
 
 /// Number of code points of text, and number of calls, before the block.
 #[derive(Clone, Copy)]
-struct Anchor {
+struct ReasoningAnchor {
     letters: u64,
     calls: u64,
 }
 
 /// Reads the reasoning of a message from the first member that has any.
-pub(super) fn pieces<'a>(message: Value<'a>) -> Vec<Piece<'a>> {
+pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'a>> {
     let some = |name| {
         message
             .get(name)
             .filter(|value| value.items().next().is_some())
     };
-    let signed: Vec<Piece<'a>> = if let Some(details) = some("reasoning_details") {
+    let signed: Vec<ReasoningBlock<'a>> = if let Some(details) = some("reasoning_details") {
         details
             .items()
-            .filter_map(detail)
-            .chain(items(details))
+            .filter_map(reasoning_detail)
+            .chain(responses_items(details))
             .collect()
     } else if let Some(blocks) = some("thinking_blocks") {
-        blocks.items().filter_map(block).collect()
+        blocks.items().filter_map(thinking_block).collect()
     } else {
-        let content = message.get("content").into_iter().flat_map(Value::items);
-        content.filter_map(block).collect()
+        let content = message
+            .get("content")
+            .into_iter()
+            .flat_map(JsonValue::items);
+        content.filter_map(thinking_block).collect()
     };
     if !signed.is_empty() {
         return signed;
     }
     let bare = message
         .get("reasoning_content")
-        .and_then(Value::text)
+        .and_then(JsonValue::text)
         .filter(|text| !text.is_empty());
-    let bare = bare.map(|text| Piece {
+    let bare = bare.map(|text| ReasoningBlock {
         thinking: Thinking::Shown {
             text,
             signature: None,
@@ -67,43 +70,46 @@ pub(super) fn pieces<'a>(message: Value<'a>) -> Vec<Piece<'a>> {
 }
 
 /// Reads an entry of `reasoning_details`.
-fn detail<'a>(value: Value<'a>) -> Option<Piece<'a>> {
-    if value.get("format").is_some_and(|format| !format.is(FORMAT)) {
+fn reasoning_detail<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
+    if value
+        .get("format")
+        .is_some_and(|format| !format.is(MESSAGES_REASONING_FORMAT))
+    {
         return None;
     }
     let thinking = match value.get("type")?.text()?.value().as_ref() {
-        "reasoning.text" => shown(value.get("text"), value.get("signature"))?,
-        "reasoning.encrypted" => hidden(value.get("data"))?,
+        "reasoning.text" => signed_thinking(value.get("text"), value.get("signature"))?,
+        "reasoning.encrypted" => redacted_thinking(value.get("data"))?,
         _ => return None,
     };
-    Some(Piece {
+    Some(ReasoningBlock {
         thinking,
-        anchor: anchor(value),
+        anchor: parse_anchor(value),
     })
 }
 
 /// Rebuilds the reasoning items of a responses vendor from the entries that share an id: the texts
 /// of the summary and the encrypted content. Without encrypted content there is no item.
-fn items(details: Value<'_>) -> Vec<Piece<'_>> {
-    let mut items: Vec<(Item, String, Option<Anchor>)> = Vec::new();
+fn responses_items(details: JsonValue<'_>) -> Vec<ReasoningBlock<'_>> {
+    let mut items: Vec<(ReasoningItem, String, Option<ReasoningAnchor>)> = Vec::new();
     for entry in details.items().filter(|entry| {
         entry
             .get("format")
-            .is_some_and(|format| format.is(ITEM_FORMAT))
+            .is_some_and(|format| format.is(RESPONSES_REASONING_FORMAT))
     }) {
-        let text = |name| entry.get(name).and_then(Value::string);
+        let text = |name| entry.get(name).and_then(JsonValue::string);
         let id = text("id").unwrap_or_default();
         let at = items
             .iter()
             .rposition(|(item, ..)| item.id == id && item.encrypted.is_empty());
         let at = at.unwrap_or_else(|| {
             items.push((
-                Item {
+                ReasoningItem {
                     id: id.into_owned(),
-                    ..Item::default()
+                    ..ReasoningItem::default()
                 },
                 String::new(),
-                anchor(entry),
+                parse_anchor(entry),
             ));
             items.len() - 1
         });
@@ -112,7 +118,7 @@ fn items(details: Value<'_>) -> Vec<Piece<'_>> {
         };
         if let Some(summary) = text("summary") {
             if !item.lengths.is_empty() {
-                told.push_str(PART_GAP);
+                told.push_str(SUMMARY_SEPARATOR);
             }
             told.push_str(&summary);
             item.lengths
@@ -122,34 +128,34 @@ fn items(details: Value<'_>) -> Vec<Piece<'_>> {
             item.encrypted = data.into_owned();
         }
     }
-    let piece = |(item, told, anchor): (Item, String, Option<Anchor>)| {
-        let carrier = (!item.encrypted.is_empty()).then(|| carrier::pack_item(&item))??;
+    let piece = |(item, told, anchor): (ReasoningItem, String, Option<ReasoningAnchor>)| {
+        let carrier = (!item.encrypted.is_empty()).then(|| reasoning_token::pack_item(&item))??;
         let thinking = Thinking::Shown {
-            text: Text::made(told),
-            signature: Some(Text::made(carrier)),
+            text: JsonStr::from_value(told),
+            signature: Some(JsonStr::from_value(carrier)),
         };
-        Some(Piece { thinking, anchor })
+        Some(ReasoningBlock { thinking, anchor })
     };
     items.into_iter().filter_map(piece).collect()
 }
 
-fn anchor(entry: Value<'_>) -> Option<Anchor> {
-    let anchor = entry.get("anchor").and_then(Value::string)?;
+fn parse_anchor(entry: JsonValue<'_>) -> Option<ReasoningAnchor> {
+    let anchor = entry.get("anchor").and_then(JsonValue::string)?;
     let (letters, calls) = anchor.split_once(':')?;
-    Some(Anchor {
+    Some(ReasoningAnchor {
         letters: letters.parse().ok()?,
         calls: calls.parse().ok()?,
     })
 }
 
 /// Reads a reasoning block in the form of the messages protocol.
-fn block<'a>(value: Value<'a>) -> Option<Piece<'a>> {
+fn thinking_block<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
     let thinking = match value.get("type")?.text()?.value().as_ref() {
-        "thinking" => shown(value.get("thinking"), value.get("signature"))?,
-        "redacted_thinking" => hidden(value.get("data"))?,
+        "thinking" => signed_thinking(value.get("thinking"), value.get("signature"))?,
+        "redacted_thinking" => redacted_thinking(value.get("data"))?,
         _ => return None,
     };
-    Some(Piece {
+    Some(ReasoningBlock {
         thinking,
         anchor: None,
     })
@@ -157,19 +163,24 @@ fn block<'a>(value: Value<'a>) -> Option<Piece<'a>> {
 
 /// Reads a signed thinking block. The text may be empty: vendors omit it and sign the text that
 /// they keep.
-fn shown<'a>(text: Option<Value<'a>>, signature: Option<Value<'a>>) -> Option<Thinking<'a>> {
+fn signed_thinking<'a>(
+    text: Option<JsonValue<'a>>,
+    signature: Option<JsonValue<'a>>,
+) -> Option<Thinking<'a>> {
     let signature = signature?.text()?;
-    if !carrier::is_vendors(&signature.value()) {
+    if !reasoning_token::is_vendor_signature(&signature.value()) {
         return None;
     }
-    let text = text.and_then(Value::text).unwrap_or(Text::made(""));
+    let text = text
+        .and_then(JsonValue::text)
+        .unwrap_or(JsonStr::from_value(""));
     Some(Thinking::Shown {
         text,
         signature: Some(signature),
     })
 }
 
-fn hidden(data: Option<Value<'_>>) -> Option<Thinking<'_>> {
+fn redacted_thinking(data: Option<JsonValue<'_>>) -> Option<Thinking<'_>> {
     let data = data?.text()?;
     if data.is_empty() {
         None
@@ -179,51 +190,51 @@ fn hidden(data: Option<Value<'_>>) -> Option<Thinking<'_>> {
 }
 
 /// Returns the blocks of an assistant message in order. `texts` is its content, including refusals.
-pub(super) fn placed<'a>(
-    pieces: Vec<Piece<'a>>,
+pub(super) fn interleave_reasoning<'a>(
+    pieces: Vec<ReasoningBlock<'a>>,
     texts: Vec<Block<'a>>,
     calls: Vec<Block<'a>>,
     message: usize,
 ) -> Vec<Block<'a>> {
     let mut blocks = Vec::with_capacity(pieces.len() + texts.len() + calls.len());
-    let block = |piece: Piece<'a>| Block {
-        at: At::Message(message),
+    let block = |piece: ReasoningBlock<'a>| Block {
+        at: JsonPath::Message(message),
         cache: None,
         kind: BlockKind::Thinking(piece.thinking),
     };
-    if pieces.is_empty() || !are_placed(&pieces, &texts, calls.len()) {
+    if pieces.is_empty() || !has_valid_anchors(&pieces, &texts, calls.len()) {
         blocks.extend(pieces.into_iter().map(block));
         blocks.extend(texts);
         blocks.extend(calls);
         return blocks;
     }
     let mut pieces = pieces.into_iter().peekable();
-    let is_before = |piece: &Piece<'_>, letters: u64, calls: u64| {
+    let is_before = |piece: &ReasoningBlock<'_>, letters: u64, calls: u64| {
         piece.anchor.is_some_and(|anchor| {
             anchor.calls <= calls && (anchor.letters <= letters || anchor.calls > 0)
         })
     };
     let mut begin = 0;
     for text in texts {
-        let end = begin + letters(&text);
+        let end = begin + content_code_points(&text);
         let last = end.saturating_sub(1);
-        let inside: Vec<Piece<'a>> =
+        let inside: Vec<ReasoningBlock<'a>> =
             std::iter::from_fn(|| pieces.next_if(|piece| is_before(piece, last, 0))).collect();
         let places: Vec<u64> = inside
             .iter()
             .filter_map(|piece| piece.anchor)
             .map(|anchor| anchor.letters)
             .collect();
-        let splits = splits(&text, begin, &places);
+        let splits = split_points(&text, begin, &places);
         let mut rest = Some(text);
         for (piece, split) in inside.into_iter().zip(splits) {
             match split {
-                Split::Before => {}
-                Split::Behind => blocks.extend(rest.take()),
-                Split::At(letters) => {
+                SplitPoint::Before => {}
+                SplitPoint::Behind => blocks.extend(rest.take()),
+                SplitPoint::At(letters) => {
                     let (before, after) = rest
                         .take()
-                        .map_or((None, None), |whole| cut(whole, letters));
+                        .map_or((None, None), |whole| split_text_block(whole, letters));
                     blocks.extend(before);
                     rest = after;
                 }
@@ -248,13 +259,16 @@ pub(super) fn placed<'a>(
 
 /// Checks that every block has an anchor, that the anchors are in order, and that they lie within
 /// the message.
-fn are_placed(pieces: &[Piece<'_>], texts: &[Block<'_>], calls: usize) -> bool {
+fn has_valid_anchors(pieces: &[ReasoningBlock<'_>], texts: &[Block<'_>], calls: usize) -> bool {
     if pieces.iter().any(|piece| piece.anchor.is_none()) {
         return false;
     }
-    let all = texts.iter().map(letters).fold(0, u64::saturating_add);
+    let all = texts
+        .iter()
+        .map(content_code_points)
+        .fold(0, u64::saturating_add);
     let calls = u64::try_from(calls).unwrap_or(u64::MAX);
-    let mut last = Anchor {
+    let mut last = ReasoningAnchor {
         letters: 0,
         calls: 0,
     };
@@ -269,7 +283,7 @@ fn are_placed(pieces: &[Piece<'_>], texts: &[Block<'_>], calls: usize) -> bool {
 }
 
 /// Number of code points that anchors count: those of the content, not those of a refusal.
-fn letters(block: &Block<'_>) -> u64 {
+fn content_code_points(block: &Block<'_>) -> u64 {
     match &block.kind {
         BlockKind::Text(text) => text.code_points(),
         _ => 0,
@@ -277,7 +291,7 @@ fn letters(block: &Block<'_>) -> u64 {
 }
 
 /// Position of a reasoning block relative to a text that contained it.
-enum Split {
+enum SplitPoint {
     /// Before the rest of the text.
     Before,
     /// After this number of code points of the rest of the text.
@@ -289,9 +303,9 @@ enum Split {
 /// Computes where each reasoning block at `places` splits the text, which begins at code point
 /// `begin`. A split that would leave a blank part, which no vendor accepts, moves to the end of
 /// that part. Takes one pass, regardless of the number of blocks.
-fn splits(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<Split> {
+fn split_points(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<SplitPoint> {
     let BlockKind::Text(text) = &text.kind else {
-        return places.iter().map(|_| Split::Before).collect();
+        return places.iter().map(|_| SplitPoint::Before).collect();
     };
     if places.is_empty() {
         return Vec::new();
@@ -304,13 +318,13 @@ fn splits(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<Split> {
     // State of the rest of the text: where it begins, and whether it has a character other than
     // white space so far.
     let (mut from, mut has_words, mut behind_words) = (0, false, 0);
-    for (at, letter) in (0_u64..).zip(text.letters()) {
+    for (at, letter) in (0_u64..).zip(text.chars()) {
         while places.next_if(|place| *place <= at).is_some() {
             behind_words += 1;
             splits.push(if has_words {
-                Split::At(at.saturating_sub(from))
+                SplitPoint::At(at.saturating_sub(from))
             } else {
-                Split::Before
+                SplitPoint::Before
             });
             if has_words {
                 (from, has_words) = (at, false);
@@ -320,20 +334,20 @@ fn splits(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<Split> {
             (has_words, behind_words) = (true, 0);
         }
     }
-    splits.extend(places.map(|_| Split::Before));
+    splits.extend(places.map(|_| SplitPoint::Before));
     let first_behind = splits.len().saturating_sub(behind_words);
     splits
         .iter_mut()
         .skip(first_behind)
-        .for_each(|split| *split = Split::Behind);
+        .for_each(|split| *split = SplitPoint::Behind);
     splits
 }
 
-fn cut<'a>(block: Block<'a>, letters: u64) -> (Option<Block<'a>>, Option<Block<'a>>) {
+fn split_text_block<'a>(block: Block<'a>, letters: u64) -> (Option<Block<'a>>, Option<Block<'a>>) {
     let Block { at, cache, kind } = block;
     match kind {
         BlockKind::Text(text) => {
-            let (before, after) = text.cut(letters);
+            let (before, after) = text.split_at_code_point(letters);
             let before = Block {
                 at,
                 cache: None,
@@ -355,47 +369,51 @@ fn cut<'a>(block: Block<'a>, letters: u64) -> (Option<Block<'a>>, Option<Block<'
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::form::{Arguments, Cache, Call};
+    use crate::protocol::ir::{CacheBreakpoint, ToolArguments, ToolCall};
 
     fn told(content: &[&'static str], calls: usize, anchors: &[&str]) -> Vec<String> {
         let text = |text: &&'static str| Block {
-            at: At::Message(1),
-            cache: Some(Cache::Usual),
-            kind: BlockKind::Text(Text::token(text, text.contains('\\'))),
+            at: JsonPath::Message(1),
+            cache: Some(CacheBreakpoint::Usual),
+            kind: BlockKind::Text(JsonStr::from_token(text, text.contains('\\'))),
         };
         let call = |_| {
-            let arguments = Arguments::Text(Text::made("{}"));
-            let call = Call {
+            let arguments = ToolArguments::Text(JsonStr::from_value("{}"));
+            let call = ToolCall {
                 id: None,
-                name: Text::made("look"),
+                name: JsonStr::from_value("look"),
                 arguments,
                 is_custom: false,
             };
             Block {
-                at: At::Call(1, 0),
+                at: JsonPath::Call(1, 0),
                 cache: None,
                 kind: BlockKind::Call(call),
             }
         };
-        let piece = |(index, anchor): (usize, &&str)| Piece {
+        let piece = |(index, anchor): (usize, &&str)| ReasoningBlock {
             thinking: Thinking::Hidden {
-                data: Text::made(index.to_string()),
+                data: JsonStr::from_value(index.to_string()),
             },
-            anchor: anchor.split_once(':').map(|(letters, calls)| Anchor {
-                letters: letters.parse().unwrap(),
-                calls: calls.parse().unwrap(),
-            }),
+            anchor: anchor
+                .split_once(':')
+                .map(|(letters, calls)| ReasoningAnchor {
+                    letters: letters.parse().unwrap(),
+                    calls: calls.parse().unwrap(),
+                }),
         };
         let pieces = anchors.iter().enumerate().map(piece).collect();
-        let blocks = placed(
+        let blocks = interleave_reasoning(
             pieces,
             content.iter().map(text).collect(),
             (0..calls).map(call).collect(),
             1,
         );
         let told = |block: &Block<'_>| match &block.kind {
-            BlockKind::Text(Text::Token { raw, .. }) if block.cache.is_some() => format!("{raw}!"),
-            BlockKind::Text(Text::Token { raw, .. }) => (*raw).to_owned(),
+            BlockKind::Text(JsonStr::Token { raw, .. }) if block.cache.is_some() => {
+                format!("{raw}!")
+            }
+            BlockKind::Text(JsonStr::Token { raw, .. }) => (*raw).to_owned(),
             BlockKind::Thinking(Thinking::Hidden { data }) => format!("<{}>", data.value()),
             BlockKind::Call(_) => "call".to_owned(),
             _ => "?".to_owned(),

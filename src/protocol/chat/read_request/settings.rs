@@ -6,20 +6,23 @@
 //! Read next: `read_request/tools.rs`.
 
 use super::check::{
-    Shape, invalid, optional_bool, optional_text, required_object, required_text, shape,
-    unknown_members, unknown_word, wrong_type,
+    MemberType, check_type, invalid, optional_bool, optional_text, required_object, required_text,
+    unknown_value, warn_unknown_members, wrong_type,
 };
-use crate::protocol::form::{Effort, Format, Limit, Reasoning, Refused, Sampling, Warnings};
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{
+    BoxedFailure, Effort, OutputFormat, ReasoningSettings, RequestedOutputLimit, SamplingParams,
+    Warnings,
+};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 
 /// Maximum number of stop strings that the chat completions API accepts.
-const STOPS_MAX: usize = 4;
+const MAX_STOPS: usize = 4;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
 /// Reads the output limit. `max_completion_tokens` wins over the older `max_tokens`.
-pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
+pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
     for field in ["max_completion_tokens", "max_tokens"] {
         if let Some(value) = body.get(field) {
             let tokens = value.count().filter(|tokens| *tokens > 0).ok_or_else(|| {
@@ -30,41 +33,45 @@ pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
                     ),
                 )
             })?;
-            return Ok(Some(Limit { field, tokens }));
+            return Ok(Some(RequestedOutputLimit { field, tokens }));
         }
     }
     Ok(None)
 }
 
-pub(in crate::protocol) fn sampling<'a>(body: Value<'a>) -> Result<Sampling<'a>, Refused> {
-    let number =
-        |name: &'static str, maximum: f64, words: &str| -> Result<Option<Value<'a>>, Refused> {
-            let Some(value) = body.get(name) else {
-                return Ok(None);
-            };
-            let number = value
-                .number()
-                .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
-            if !(0.0..=maximum).contains(&number) {
-                return Err(invalid(
-                    name,
-                    format!("Invalid '{name}': must be between 0 and {words}."),
-                ));
-            }
-            Ok(Some(value))
+pub(in crate::protocol) fn sampling<'a>(
+    body: JsonValue<'a>,
+) -> Result<SamplingParams<'a>, BoxedFailure> {
+    let number = |name: &'static str,
+                  maximum: f64,
+                  words: &str|
+     -> Result<Option<JsonValue<'a>>, BoxedFailure> {
+        let Some(value) = body.get(name) else {
+            return Ok(None);
         };
+        let number = value
+            .number()
+            .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
+        if !(0.0..=maximum).contains(&number) {
+            return Err(invalid(
+                name,
+                format!("Invalid '{name}': must be between 0 and {words}."),
+            ));
+        }
+        Ok(Some(value))
+    };
     let top_k = body.get("top_k");
     if let Some(value) = top_k.filter(|value| value.count().is_none()) {
         return Err(wrong_type("top_k", "an integer", value));
     }
-    Ok(Sampling {
+    Ok(SamplingParams {
         temperature: number("temperature", 2.0, "2")?,
         top_p: number("top_p", 1.0, "1")?,
         top_k,
     })
 }
 
-pub(super) fn stop<'a>(body: Value<'a>) -> Result<Vec<Text<'a>>, Refused> {
+pub(super) fn stop<'a>(body: JsonValue<'a>) -> Result<Vec<JsonStr<'a>>, BoxedFailure> {
     let Some(stop) = body.get("stop") else {
         return Ok(Vec::new());
     };
@@ -84,7 +91,7 @@ pub(super) fn stop<'a>(body: Value<'a>) -> Result<Vec<Text<'a>>, Refused> {
     }
     let mut texts = Vec::new();
     for (index, item) in stop.items().enumerate() {
-        if index >= STOPS_MAX {
+        if index >= MAX_STOPS {
             let message =
                 "Invalid 'stop': array too long. Expected an array with maximum length 4.";
             return Err(invalid("stop", message));
@@ -99,19 +106,19 @@ pub(super) fn stop<'a>(body: Value<'a>) -> Result<Vec<Text<'a>>, Refused> {
 
 /// Reads `include_usage` from `stream_options`. The other options have no visible effect here.
 pub(super) fn include_usage(
-    body: Value<'_>,
+    body: JsonValue<'_>,
     stream: bool,
     warnings: &mut Warnings,
-) -> Result<bool, Refused> {
+) -> Result<bool, BoxedFailure> {
     let Some(options) = body.get("stream_options") else {
         return Ok(false);
     };
-    shape(options, Shape::Object, "stream_options")?;
+    check_type(options, MemberType::Object, "stream_options")?;
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
         return Err(invalid("stream_options", message));
     }
-    unknown_members(
+    warn_unknown_members(
         options,
         &["include_usage", "include_obfuscation"],
         "stream_options",
@@ -122,8 +129,10 @@ pub(super) fn include_usage(
 }
 
 /// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
-pub(in crate::protocol) fn end_user<'a>(body: Value<'a>) -> Result<Option<Text<'a>>, Refused> {
-    let some = |text: Option<Text<'a>>| text.filter(|text| !text.is_empty());
+pub(in crate::protocol) fn end_user<'a>(
+    body: JsonValue<'a>,
+) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+    let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
     let safety_identifier = some(optional_text(
         body,
         "safety_identifier",
@@ -133,35 +142,38 @@ pub(in crate::protocol) fn end_user<'a>(body: Value<'a>) -> Result<Option<Text<'
     let metadata = body
         .get("metadata")
         .and_then(|metadata| metadata.get("user_id"))
-        .and_then(Value::text);
+        .and_then(JsonValue::text);
     Ok(safety_identifier.or(some(metadata)).or(user))
 }
 
-pub(super) fn format<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Format<'a>, Refused> {
+pub(super) fn format<'a>(
+    body: JsonValue<'a>,
+    warnings: &mut Warnings,
+) -> Result<OutputFormat<'a>, BoxedFailure> {
     let Some(format) = body.get("response_format") else {
-        return Ok(Format::Free);
+        return Ok(OutputFormat::Free);
     };
-    shape(format, Shape::Object, "response_format")?;
+    check_type(format, MemberType::Object, "response_format")?;
     let kind = required_text(format, "type", "response_format.type")?;
-    unknown_members(
+    warn_unknown_members(
         format,
         &["type", "json_schema"],
         "response_format",
         warnings,
     );
     if kind.is("text") {
-        return Ok(Format::Free);
+        return Ok(OutputFormat::Free);
     }
     if kind.is("json_object") {
-        return Ok(Format::Json);
+        return Ok(OutputFormat::Json);
     }
     if !kind.is("json_schema") {
         let supported = "'json_object', 'json_schema', and 'text'";
-        return Err(unknown_word("response_format.type", &kind, supported));
+        return Err(unknown_value("response_format.type", &kind, supported));
     }
     let wrapper = required_object(format, "json_schema", "response_format.json_schema")?;
     let known = ["name", "description", "schema", "strict"];
-    unknown_members(wrapper, &known, "response_format.json_schema", warnings);
+    warn_unknown_members(wrapper, &known, "response_format.json_schema", warnings);
     let schema = required_object(wrapper, "schema", "response_format.json_schema.schema")?;
     let description = optional_text(
         wrapper,
@@ -171,25 +183,25 @@ pub(super) fn format<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<For
     let description = description.filter(|text| !text.is_empty());
     let name = wrapper
         .get("name")
-        .and_then(Value::text)
+        .and_then(JsonValue::text)
         .filter(|name| !name.is_empty());
-    Ok(Format::Schema {
+    Ok(OutputFormat::Schema {
         schema,
         description,
         name,
-        strict: wrapper.get("strict").and_then(Value::bool),
+        strict: wrapper.get("strict").and_then(JsonValue::bool),
     })
 }
 
 /// Reads the reasoning settings from the first of: the members of the messages protocol, the
 /// extension `reasoning`, `reasoning_effort`.
 pub(super) fn reasoning<'a>(
-    body: Value<'a>,
+    body: JsonValue<'a>,
     warnings: &mut Warnings,
-) -> Result<Reasoning<'a>, Refused> {
-    let mut reasoning = Reasoning::default();
+) -> Result<ReasoningSettings<'a>, BoxedFailure> {
+    let mut reasoning = ReasoningSettings::default();
     if let Some(thinking) = body.get("thinking") {
-        shape(thinking, Shape::Object, "thinking")?;
+        check_type(thinking, MemberType::Object, "thinking")?;
         reasoning.thinking = Some(thinking);
         reasoning.is_verbatim = true;
     }
@@ -201,8 +213,8 @@ pub(super) fn reasoning<'a>(
         return Ok(reasoning);
     }
     if let Some(extension) = body.get("reasoning") {
-        shape(extension, Shape::Object, "reasoning")?;
-        extended(extension, &mut reasoning, warnings)?;
+        check_type(extension, MemberType::Object, "reasoning")?;
+        read_reasoning_extension(extension, &mut reasoning, warnings)?;
     }
     if reasoning.effort.is_none() && reasoning.budget_tokens.is_none() {
         reasoning.effort = effort(body, "reasoning_effort", "reasoning_effort")?;
@@ -212,12 +224,12 @@ pub(super) fn reasoning<'a>(
 }
 
 /// Reads `{effort, max_tokens, exclude, enabled}`, the extension that aggregators define.
-fn extended(
-    extension: Value<'_>,
-    reasoning: &mut Reasoning<'_>,
+fn read_reasoning_extension(
+    extension: JsonValue<'_>,
+    reasoning: &mut ReasoningSettings<'_>,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
-    unknown_members(
+) -> Result<(), BoxedFailure> {
+    warn_unknown_members(
         extension,
         &["effort", "max_tokens", "exclude", "enabled"],
         "reasoning",
@@ -249,11 +261,11 @@ fn extended(
     Ok(())
 }
 
-fn effort(of: Value<'_>, name: &str, path: &str) -> Result<Option<Effort>, Refused> {
+fn effort(of: JsonValue<'_>, name: &str, path: &str) -> Result<Option<Effort>, BoxedFailure> {
     let Some(word) = optional_text(of, name, path)? else {
         return Ok(None);
     };
-    Effort::named(&word.value())
+    Effort::parse(&word.value())
         .map(Some)
-        .ok_or_else(|| unknown_word(path, &word, EFFORTS))
+        .ok_or_else(|| unknown_value(path, &word, EFFORTS))
 }

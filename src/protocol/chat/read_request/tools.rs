@@ -4,27 +4,29 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
+use super::cache_marker;
 use super::check::{
-    Shape, invalid, optional_bool, optional_items, optional_text, required_object, required_text,
-    shape, unknown_members, unknown_word, wrong_type,
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, wrong_type,
 };
-use super::marker;
-use crate::protocol::form::{Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{
+    BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, Warnings,
+};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Display;
 
 pub(super) fn read<'a>(
-    body: Value<'a>,
+    body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     let mut names = HashSet::new();
     for (index, value) in optional_items(body, "tools", &"tools")?.enumerate() {
         let tool = tool(index, value, warnings)?;
-        unique(&mut names, &tool, "tools", index)?;
+        check_unique_name(&mut names, &tool, "tools", index)?;
         request.tools.push(tool);
     }
     for (index, value) in optional_items(body, "functions", &"functions")?.enumerate() {
@@ -35,7 +37,11 @@ pub(super) fn read<'a>(
             ));
         }
         request.legacy_functions = true;
-        shape(value, Shape::Object, format_args!("functions[{index}]"))?;
+        check_type(
+            value,
+            MemberType::Object,
+            format_args!("functions[{index}]"),
+        )?;
         let function = function(
             value,
             "functions[]",
@@ -47,7 +53,7 @@ pub(super) fn read<'a>(
             kind: ToolKind::Function(function),
             cache: None,
         };
-        unique(&mut names, &tool, "functions", index)?;
+        check_unique_name(&mut names, &tool, "functions", index)?;
         request.tools.push(tool);
     }
     request.parallel_calls = optional_bool(body, "parallel_tool_calls", "parallel_tool_calls")?;
@@ -55,16 +61,16 @@ pub(super) fn read<'a>(
     Ok(())
 }
 
-fn unique<'a>(
+fn check_unique_name<'a>(
     names: &mut HashSet<Cow<'a, str>>,
     tool: &Tool<'a>,
     list: &str,
     index: usize,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     let name = match &tool.kind {
         ToolKind::Function(function) => function.name.clone(),
         ToolKind::Custom { name, .. } => name.clone(),
-        ToolKind::Vendor { value, .. } => match value.get("name").and_then(Value::text) {
+        ToolKind::Vendor { value, .. } => match value.get("name").and_then(JsonValue::text) {
             Some(name) => name,
             None => return Ok(()),
         },
@@ -80,13 +86,17 @@ fn unique<'a>(
     Ok(())
 }
 
-fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<Tool<'a>, Refused> {
-    shape(value, Shape::Object, format_args!("tools[{index}]"))?;
+fn tool<'a>(
+    index: usize,
+    value: JsonValue<'a>,
+    warnings: &mut Warnings,
+) -> Result<Tool<'a>, BoxedFailure> {
+    check_type(value, MemberType::Object, format_args!("tools[{index}]"))?;
     let kind = required_text(value, "type", format_args!("tools[{index}].type"))?;
-    let own = marker(value, format_args!("tools[{index}]"))?;
+    let own = cache_marker(value, format_args!("tools[{index}]"))?;
     if kind.is("function") {
         // Some clients repeat the name here.
-        unknown_members(
+        warn_unknown_members(
             value,
             &["type", "function", "cache_control", "name"],
             "tools[]",
@@ -94,7 +104,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
         );
         let path = format!("tools[{index}].function");
         let inner = required_object(value, "function", &path)?;
-        let cache = own.or(marker(inner, &path)?);
+        let cache = own.or(cache_marker(inner, &path)?);
         let function = function(inner, "tools[].function", &path, warnings)?;
         return Ok(Tool {
             index,
@@ -103,7 +113,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
         });
     }
     if kind.is("custom") {
-        unknown_members(
+        warn_unknown_members(
             value,
             &["type", "custom", "cache_control"],
             "tools[]",
@@ -111,8 +121,8 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
         );
         let path = format!("tools[{index}].custom");
         let inner = required_object(value, "custom", &path)?;
-        let cache = own.or(marker(inner, &path)?);
-        unknown_members(
+        let cache = own.or(cache_marker(inner, &path)?);
+        warn_unknown_members(
             inner,
             &["name", "description", "format", "cache_control"],
             "tools[].custom",
@@ -132,7 +142,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
             cache: own,
         });
     }
-    Err(unknown_word(
+    Err(unknown_value(
         format_args!("tools[{index}].type"),
         &kind,
         "'function'",
@@ -154,11 +164,11 @@ fn is_dated(kind: &str) -> bool {
 }
 
 fn function<'a>(
-    value: Value<'a>,
+    value: JsonValue<'a>,
     pattern: &str,
     path: impl Display,
     warnings: &mut Warnings,
-) -> Result<Function<'a>, Refused> {
+) -> Result<FunctionTool<'a>, BoxedFailure> {
     let known = [
         "name",
         "description",
@@ -166,12 +176,16 @@ fn function<'a>(
         "strict",
         "cache_control",
     ];
-    unknown_members(value, &known, pattern, warnings);
+    warn_unknown_members(value, &known, pattern, warnings);
     let schema = value.get("parameters");
     if let Some(schema) = schema {
-        shape(schema, Shape::Object, format_args!("{path}.parameters"))?;
+        check_type(
+            schema,
+            MemberType::Object,
+            format_args!("{path}.parameters"),
+        )?;
     }
-    Ok(Function {
+    Ok(FunctionTool {
         name: required_text(value, "name", format_args!("{path}.name"))?,
         description: optional_text(value, "description", format_args!("{path}.description"))?,
         schema,
@@ -180,15 +194,18 @@ fn function<'a>(
     })
 }
 
-fn choice<'a>(body: Value<'a>, names: &HashSet<Cow<'a, str>>) -> Result<Choice<'a>, Refused> {
+fn choice<'a>(
+    body: JsonValue<'a>,
+    names: &HashSet<Cow<'a, str>>,
+) -> Result<ToolChoice<'a>, BoxedFailure> {
     let (choice, field, list) = match (body.get("tool_choice"), body.get("function_call")) {
         (Some(value), _) => (tool_choice(value)?, "tool_choice", "tools"),
         (None, Some(value)) => (function_call(value)?, "function_call", "functions"),
-        (None, None) => return Ok(Choice::Absent),
+        (None, None) => return Ok(ToolChoice::Absent),
     };
     let named = match &choice {
-        Choice::Absent | Choice::Auto | Choice::None if names.is_empty() => {
-            return Ok(Choice::Absent);
+        ToolChoice::Absent | ToolChoice::Auto | ToolChoice::None if names.is_empty() => {
+            return Ok(ToolChoice::Absent);
         }
         _ if names.is_empty() => {
             return Err(invalid(
@@ -196,9 +213,9 @@ fn choice<'a>(body: Value<'a>, names: &HashSet<Cow<'a, str>>) -> Result<Choice<'
                 format!("'{field}' is only allowed when '{list}' are specified."),
             ));
         }
-        Choice::Absent | Choice::Auto | Choice::None | Choice::Required => &[],
-        Choice::Tool(name) => std::slice::from_ref(name),
-        Choice::Allowed { names, .. } => names.as_slice(),
+        ToolChoice::Absent | ToolChoice::Auto | ToolChoice::None | ToolChoice::Required => &[],
+        ToolChoice::Tool(name) => std::slice::from_ref(name),
+        ToolChoice::Allowed { names, .. } => names.as_slice(),
     };
     if let Some(unknown) = named.iter().find(|name| !names.contains(&name.value())) {
         return Err(invalid(
@@ -209,13 +226,13 @@ fn choice<'a>(body: Value<'a>, names: &HashSet<Cow<'a, str>>) -> Result<Choice<'
     Ok(choice)
 }
 
-fn tool_choice<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
+fn tool_choice<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
     if let Some(word) = value.text() {
         return match word.value().as_ref() {
-            "auto" => Ok(Choice::Auto),
-            "none" => Ok(Choice::None),
-            "required" => Ok(Choice::Required),
-            _ => Err(unknown_word(
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" => Ok(ToolChoice::Required),
+            _ => Err(unknown_value(
                 "tool_choice",
                 &word,
                 "'none', 'auto', and 'required'",
@@ -231,10 +248,10 @@ fn tool_choice<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
     }
     let kind = required_text(value, "type", "tool_choice.type")?;
     match kind.value().as_ref() {
-        "function" => named(value, "function", "tool_choice").map(Choice::Tool),
-        "custom" => named(value, "custom", "tool_choice").map(Choice::Tool),
-        "allowed_tools" => allowed(value),
-        _ => Err(unknown_word(
+        "function" => tool_name(value, "function", "tool_choice").map(ToolChoice::Tool),
+        "custom" => tool_name(value, "custom", "tool_choice").map(ToolChoice::Tool),
+        "allowed_tools" => allowed_tools(value),
+        _ => Err(unknown_value(
             "tool_choice.type",
             &kind,
             "'allowed_tools', 'function', and 'custom'",
@@ -243,18 +260,22 @@ fn tool_choice<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
 }
 
 /// Reads the name from `{"type":"function","function":{"name":"…"}}`.
-fn named<'a>(value: Value<'a>, member: &str, path: impl Display) -> Result<Text<'a>, Refused> {
+fn tool_name<'a>(
+    value: JsonValue<'a>,
+    member: &str,
+    path: impl Display,
+) -> Result<JsonStr<'a>, BoxedFailure> {
     let inner = required_object(value, member, format_args!("{path}.{member}"))?;
     required_text(inner, "name", format_args!("{path}.{member}.name"))
 }
 
-fn allowed<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
+fn allowed_tools<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
     let path = "tool_choice.allowed_tools";
     let inner = required_object(value, "allowed_tools", path)?;
     let mode = required_text(inner, "mode", "tool_choice.allowed_tools.mode")?;
     let required = mode.is("required");
     if !required && !mode.is("auto") {
-        return Err(unknown_word(
+        return Err(unknown_value(
             "tool_choice.allowed_tools.mode",
             &mode,
             "'auto' and 'required'",
@@ -270,7 +291,7 @@ fn allowed<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
         } else {
             "function"
         };
-        names.push(named(item, member, path)?);
+        names.push(tool_name(item, member, path)?);
     }
     if names.is_empty() {
         return Err(invalid(
@@ -278,16 +299,16 @@ fn allowed<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
             "[] is too short - 'tool_choice.allowed_tools.tools'",
         ));
     }
-    Ok(Choice::Allowed { names, required })
+    Ok(ToolChoice::Allowed { names, required })
 }
 
-fn function_call<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
+fn function_call<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
     match value.text() {
-        Some(word) if word.is("auto") => Ok(Choice::Auto),
-        Some(word) if word.is("none") => Ok(Choice::None),
-        Some(word) => Err(unknown_word("function_call", &word, "'none' and 'auto'")),
+        Some(word) if word.is("auto") => Ok(ToolChoice::Auto),
+        Some(word) if word.is("none") => Ok(ToolChoice::None),
+        Some(word) => Err(unknown_value("function_call", &word, "'none' and 'auto'")),
         None if value.is_object() => {
-            required_text(value, "name", "function_call.name").map(Choice::Tool)
+            required_text(value, "name", "function_call.name").map(ToolChoice::Tool)
         }
         None => Err(wrong_type(
             "function_call",

@@ -7,39 +7,39 @@
 //!
 //! Read next: `messages/write_stream/arguments.rs`, which queues overlapping calls.
 
-use super::Slots;
-use crate::protocol::form::answer::{Event, Fault, Piece, Sink};
-use crate::protocol::text::{Gathered, Text};
-use crate::protocol::tree::Value;
+use super::SlotAllocator;
+use crate::protocol::ir::event::{Event, EventSink, OutputPart, UpstreamError};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::{JsonStr, JsonStrBuf};
 
 /// Maximum number of calls in one answer, and maximum number of bytes buffered for their ids and
 /// for arguments that arrive before a name.
-const CALLS_MAX: usize = 1024;
-const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
+const MAX_CALLS: usize = 1024;
+const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
 /// One entry of `tool_calls`.
 #[derive(Debug, Default)]
-pub(super) struct Entry<'v> {
+pub(super) struct ChatToolCallDelta<'v> {
     index: Option<u64>,
-    id: Option<Text<'v>>,
-    name: Option<Text<'v>>,
-    arguments: Option<Text<'v>>,
+    id: Option<JsonStr<'v>>,
+    name: Option<JsonStr<'v>>,
+    arguments: Option<JsonStr<'v>>,
     is_custom: bool,
     is_legacy: bool,
 }
 
-impl<'v> Entry<'v> {
-    pub(super) fn read(entry: Value<'v>) -> Self {
-        let mut read = Entry::default();
+impl<'v> ChatToolCallDelta<'v> {
+    pub(super) fn parse(entry: JsonValue<'v>) -> Self {
+        let mut read = ChatToolCallDelta::default();
         for (key, value) in entry.members() {
             match key.value().as_ref() {
                 "index" => read.index = value.count(),
-                "id" => read.id = super::text(value),
+                "id" => read.id = super::non_empty_text(value),
                 "type" => read.is_custom |= value.is("custom"),
-                "function" => read.callee(value),
+                "function" => read.read_callee(value),
                 "custom" if value.is_object() => {
                     read.is_custom = true;
-                    read.callee(value);
+                    read.read_callee(value);
                 }
                 _ => {}
             }
@@ -48,25 +48,25 @@ impl<'v> Entry<'v> {
     }
 
     /// Reads `function_call`, which is one call without an id.
-    pub(super) fn legacy(function: Value<'v>) -> Self {
-        let mut read = Entry {
+    pub(super) fn from_function_call(function: JsonValue<'v>) -> Self {
+        let mut read = ChatToolCallDelta {
             index: Some(0),
             is_legacy: true,
-            ..Entry::default()
+            ..ChatToolCallDelta::default()
         };
-        read.callee(function);
+        read.read_callee(function);
         read
     }
 
-    fn callee(&mut self, callee: Value<'v>) {
+    fn read_callee(&mut self, callee: JsonValue<'v>) {
         for (key, value) in callee.members() {
             match key.value().as_ref() {
-                "name" => self.name = super::text(value),
+                "name" => self.name = super::non_empty_text(value),
                 // Some vendors send the object itself instead of a string with its JSON.
                 "arguments" | "input" if value.is_object() => {
-                    self.arguments = Some(Text::made(value.raw()))
+                    self.arguments = Some(JsonStr::from_value(value.raw()))
                 }
-                "arguments" | "input" => self.arguments = super::text(value),
+                "arguments" | "input" => self.arguments = super::non_empty_text(value),
                 _ => {}
             }
         }
@@ -75,8 +75,8 @@ impl<'v> Entry<'v> {
 
 /// Calls seen so far, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
-    calls: Vec<Call>,
+pub(super) struct ChatCallTracker {
+    calls: Vec<ChatCallState>,
     held_bytes: usize,
     has_listed: bool,
     /// Positions of the calls that the current chunk began or continued.
@@ -84,17 +84,17 @@ pub(super) struct Calls {
 }
 
 #[derive(Debug)]
-struct Call {
+struct ChatCallState {
     index: Option<u64>,
     id: Option<String>,
     /// `None` until the call is emitted, which needs its name.
     slot: Option<u32>,
     /// Arguments that arrived before the name.
-    early: Gathered,
+    early: JsonStrBuf,
     is_custom: bool,
 }
 
-impl Calls {
+impl ChatCallTracker {
     /// Returns whether no entry of `tool_calls` has arrived.
     pub(super) fn is_only_legacy(&self) -> bool {
         !self.has_listed
@@ -106,19 +106,19 @@ impl Calls {
     }
 
     /// Returns whether this entry names a call that has not been emitted yet.
-    pub(super) fn begins(&self, entry: &Entry<'_>, is_whole: bool) -> bool {
+    pub(super) fn is_new_call(&self, entry: &ChatToolCallDelta<'_>, is_whole: bool) -> bool {
         let known = self.find(entry, is_whole).and_then(|at| self.calls.get(at));
         entry.name.is_some() && known.is_none_or(|call| call.slot.is_none())
     }
 
     /// Reads one entry. In a whole answer, each entry is a separate call.
-    pub(super) fn entry(
+    pub(super) fn apply_delta(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &ChatToolCallDelta<'_>,
         is_whole: bool,
-        slots: &mut Slots,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
+        slots: &mut SlotAllocator,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         self.has_listed |= !entry.is_legacy;
         let at = match self.find(entry, is_whole) {
             Some(at) => at,
@@ -135,13 +135,13 @@ impl Calls {
             call.id = Some(id);
         }
         if let (None, Some(name)) = (call.slot, &entry.name) {
-            let slot = slots.next();
-            let id = call.id.as_deref().map(Text::made);
+            let slot = slots.allocate();
+            let id = call.id.as_deref().map(JsonStr::from_value);
             to.event(Event::Open {
                 slot,
-                piece: Piece::Call {
+                piece: OutputPart::Call {
                     id,
-                    name: name.borrowed(),
+                    name: name.reborrow(),
                     is_custom: call.is_custom,
                 },
             });
@@ -152,13 +152,13 @@ impl Calls {
                     text: call.early.text(),
                 });
                 self.held_bytes = self.held_bytes.saturating_sub(call.early.len());
-                call.early = Gathered::default();
+                call.early = JsonStrBuf::default();
             }
         }
         match (call.slot, &entry.arguments) {
             (Some(slot), Some(arguments)) => to.event(Event::Delta {
                 slot,
-                text: arguments.borrowed(),
+                text: arguments.reborrow(),
             }),
             (None, Some(arguments)) => {
                 let before = call.early.len();
@@ -167,15 +167,15 @@ impl Calls {
             }
             (_, None) => {}
         }
-        if self.held_bytes > HELD_BYTES_MAX {
-            Err(Fault::TooLarge)
+        if self.held_bytes > MAX_BUFFERED_BYTES {
+            Err(UpstreamError::TooLarge)
         } else {
             Ok(())
         }
     }
 
     /// Finds the call that an entry continues. Returns `None` if the entry begins a new call.
-    fn find(&self, entry: &Entry<'_>, is_whole: bool) -> Option<usize> {
+    fn find(&self, entry: &ChatToolCallDelta<'_>, is_whole: bool) -> Option<usize> {
         if is_whole {
             return None;
         }
@@ -203,15 +203,15 @@ impl Calls {
         }
     }
 
-    fn add(&mut self, entry: &Entry<'_>) -> Result<usize, Fault> {
-        if self.calls.len() >= CALLS_MAX {
-            return Err(Fault::TooLarge);
+    fn add(&mut self, entry: &ChatToolCallDelta<'_>) -> Result<usize, UpstreamError> {
+        if self.calls.len() >= MAX_CALLS {
+            return Err(UpstreamError::TooLarge);
         }
-        let call = Call {
+        let call = ChatCallState {
             index: entry.index,
             id: None,
             slot: None,
-            early: Gathered::default(),
+            early: JsonStrBuf::default(),
             is_custom: false,
         };
         self.calls.push(call);

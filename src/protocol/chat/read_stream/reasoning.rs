@@ -5,17 +5,17 @@
 //!
 //! Read next: `protocol/reasoning_token.rs`, how reasoning passes through a messages client.
 
-use super::Said;
-use crate::protocol::carrier;
-use crate::protocol::text::{Json, Text};
-use crate::protocol::tree::Value;
+use super::ChatDelta;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::{JsonStr, JsonWriter};
+use crate::protocol::reasoning_token;
 
 /// Maximum number of bytes of reasoning to send back. If there are more, the vendor gets none back.
-const KEPT_BYTES_MAX: usize = 1024 * 1024;
+const MAX_REPLAY_BYTES: usize = 1024 * 1024;
 
 /// Member that the reasoning is read from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Source {
+pub(super) enum ChatReasoningSource {
     /// `reasoning_content`
     Content,
     /// `reasoning`
@@ -26,11 +26,11 @@ pub(super) enum Source {
 
 /// Reasoning of the answer so far.
 #[derive(Debug, Default)]
-pub(super) struct Reasoning {
+pub(super) struct ChatReasoningState {
     /// First member that had text. The others repeat it, some of them only at the end.
-    source: Option<Source>,
+    source: Option<ChatReasoningSource>,
     /// Entries of `reasoning_details`, with the fragments of one text joined.
-    kept: Vec<Entry>,
+    kept: Vec<ReasoningDetail>,
     kept_bytes: usize,
     /// An entry holds data that only the vendor can read.
     has_sealed: bool,
@@ -39,27 +39,27 @@ pub(super) struct Reasoning {
 
 /// One entry of `reasoning_details`, with its members in their original JSON spelling.
 #[derive(Debug)]
-struct Entry {
+struct ReasoningDetail {
     members: Vec<(String, String)>,
 }
 
-impl Reasoning {
+impl ChatReasoningState {
     /// Returns the member to read this message's reasoning from.
-    pub(super) fn source(&mut self, said: &Said<'_>) -> Option<Source> {
+    pub(super) fn select_source(&mut self, said: &ChatDelta<'_>) -> Option<ChatReasoningSource> {
         if self.source.is_none() {
             let has_details = || {
                 said.details
-                    .is_some_and(|details| details.items().any(|it| entry_text(it).is_some()))
+                    .is_some_and(|details| details.items().any(|it| detail_text(it).is_some()))
             };
             self.source = match said {
-                Said {
+                ChatDelta {
                     reasoning_content: Some(_),
                     ..
-                } => Some(Source::Content),
-                Said {
+                } => Some(ChatReasoningSource::Content),
+                ChatDelta {
                     reasoning: Some(_), ..
-                } => Some(Source::Plain),
-                _ if has_details() => Some(Source::Details),
+                } => Some(ChatReasoningSource::Plain),
+                _ if has_details() => Some(ChatReasoningSource::Details),
                 _ => None,
             };
         }
@@ -68,29 +68,31 @@ impl Reasoning {
 
     /// Keeps one entry of `reasoning_details`. In a stream it may be a fragment of the last entry;
     /// it is then joined to that entry.
-    pub(super) fn keep(&mut self, entry: Value<'_>, is_whole: bool) {
+    pub(super) fn push_detail(&mut self, entry: JsonValue<'_>, is_whole: bool) {
         if !entry.is_object() || self.is_too_large {
             return;
         }
         self.has_sealed |= ["data", "signature"]
             .iter()
-            .any(|name| entry.get(name).and_then(super::text).is_some());
+            .any(|name| entry.get(name).and_then(super::non_empty_text).is_some());
         match self.kept.last_mut() {
-            Some(last) if !is_whole && last.goes_on(entry) => self.kept_bytes += last.join(entry),
+            Some(last) if !is_whole && last.is_continued_by(entry) => {
+                self.kept_bytes += last.append(entry)
+            }
             _ => {
                 let members: Vec<_> = entry
                     .members()
-                    .map(|(key, value)| (as_written(&key).to_owned(), value.raw().to_owned()))
+                    .map(|(key, value)| (raw_name(&key).to_owned(), value.raw().to_owned()))
                     .collect();
-                self.kept_bytes += entry.raw().len() + size_of::<Entry>();
-                self.kept.push(Entry { members });
+                self.kept_bytes += entry.raw().len() + size_of::<ReasoningDetail>();
+                self.kept.push(ReasoningDetail { members });
             }
         }
-        if self.kept_bytes > KEPT_BYTES_MAX {
-            *self = Reasoning {
+        if self.kept_bytes > MAX_REPLAY_BYTES {
+            *self = ChatReasoningState {
                 source: self.source,
                 is_too_large: true,
-                ..Reasoning::default()
+                ..ChatReasoningState::default()
             };
         }
     }
@@ -102,20 +104,22 @@ impl Reasoning {
         }
         self.has_sealed = false;
         self.kept_bytes = 0;
-        Some(carrier::encode(&array(&std::mem::take(&mut self.kept))))
+        Some(reasoning_token::encode_details(&details_json(
+            &std::mem::take(&mut self.kept),
+        )))
     }
 }
 
 /// Members that hold the readable text of an entry.
-const TEXTS: [&str; 2] = ["text", "summary"];
+const TEXT_MEMBERS: [&str; 2] = ["text", "summary"];
 
-pub(super) fn entry_text(entry: Value<'_>) -> Option<Text<'_>> {
-    TEXTS
+pub(super) fn detail_text(entry: JsonValue<'_>) -> Option<JsonStr<'_>> {
+    TEXT_MEMBERS
         .iter()
-        .find_map(|name| entry.get(name).and_then(super::text))
+        .find_map(|name| entry.get(name).and_then(super::non_empty_text))
 }
 
-impl Entry {
+impl ReasoningDetail {
     fn get(&self, name: &str) -> Option<&str> {
         self.members
             .iter()
@@ -125,27 +129,29 @@ impl Entry {
 
     /// Returns whether `entry` continues this entry: it has the same type and index, and this entry
     /// has a text without a signature.
-    fn goes_on(&self, entry: Value<'_>) -> bool {
+    fn is_continued_by(&self, entry: JsonValue<'_>) -> bool {
         let same = |name: &str| match (self.get(name), entry.get(name)) {
             (Some(own), Some(other)) => own == other.raw(),
             (own, other) => own.is_none() && other.is_none(),
         };
         let is_string = |name: &str| self.get(name).is_some_and(|own| own.starts_with('"'));
-        let has_place = self.get("index").is_some() || entry_text(entry).is_some();
+        let has_place = self.get("index").is_some() || detail_text(entry).is_some();
         same("type")
             && same("index")
             && has_place
-            && TEXTS.iter().any(|name| is_string(name))
+            && TEXT_MEMBERS.iter().any(|name| is_string(name))
             && !is_string("signature")
     }
 
     /// Joins texts and replaces all other members. Returns the number of bytes added.
-    fn join(&mut self, entry: Value<'_>) -> usize {
+    fn append(&mut self, entry: JsonValue<'_>) -> usize {
         let mut added = 0;
         for (key, value) in entry.members().filter(|(_, value)| !value.is_null()) {
-            let (key, raw) = (as_written(&key), value.raw());
+            let (key, raw) = (raw_name(&key), value.raw());
             match self.members.iter_mut().find(|(own, _)| own == key) {
-                Some((own, joined)) if TEXTS.contains(&own.as_str()) && joined.ends_with('"') => {
+                Some((own, joined))
+                    if TEXT_MEMBERS.contains(&own.as_str()) && joined.ends_with('"') =>
+                {
                     let more = raw.strip_prefix('"').unwrap_or("\"");
                     joined.pop();
                     joined.push_str(more);
@@ -167,15 +173,15 @@ impl Entry {
 }
 
 /// Returns a member's name as it is spelled between its quotes.
-fn as_written<'k>(key: &Text<'k>) -> &'k str {
+fn raw_name<'k>(key: &JsonStr<'k>) -> &'k str {
     match key {
-        Text::Token { raw, .. } => raw,
-        Text::Made(_) => "",
+        JsonStr::Token { raw, .. } => raw,
+        JsonStr::Made(_) => "",
     }
 }
 
-fn array(entries: &[Entry]) -> String {
-    let mut json = Json::default();
+fn details_json(entries: &[ReasoningDetail]) -> String {
+    let mut json = JsonWriter::default();
     json.open_array();
     for entry in entries {
         json.open_object();

@@ -3,11 +3,11 @@
 //! Read next: `chat/write_request/api_variant.rs`.
 
 use crate::protocol::Protocol;
-use crate::protocol::form::{Action, Effort, Request, Warnings};
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{Effort, Request, WarningAction, Warnings};
+use crate::protocol::json_document::JsonValue;
 
 /// Largest budget in tokens for each level.
-const BUDGETS: [(u64, Effort); 3] = [
+const BUDGET_LEVELS: [(u64, Effort); 3] = [
     (4_096, Effort::Low),
     (16_384, Effort::Medium),
     (32_768, Effort::High),
@@ -15,7 +15,7 @@ const BUDGETS: [(u64, Effort); 3] = [
 
 /// Preference that `thinking` expresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum ThinkingPreference {
     Nothing,
     /// Thinking enabled; the model chooses the amount.
     Free,
@@ -24,44 +24,49 @@ enum Wish {
     Off,
 }
 
-fn wish(request: &Request<'_>) -> Wish {
+fn thinking_preference(request: &Request<'_>) -> ThinkingPreference {
     let level_of = |tokens| {
-        let level = BUDGETS.iter().find(|(most, _)| tokens <= *most);
+        let level = BUDGET_LEVELS.iter().find(|(most, _)| tokens <= *most);
         level.map_or(Effort::Xhigh, |(_, level)| *level)
     };
     let Some(thinking) = request.reasoning.thinking else {
         return request
             .reasoning
             .budget_tokens
-            .map_or(Wish::Nothing, |tokens| Wish::Budget(level_of(tokens)));
+            .map_or(ThinkingPreference::Nothing, |tokens| {
+                ThinkingPreference::Budget(level_of(tokens))
+            });
     };
     let is = |wanted| thinking.get("type").is_some_and(|kind| kind.is(wanted));
     if is("enabled") {
         let tokens = thinking
             .get("budget_tokens")
-            .and_then(Value::count)
+            .and_then(JsonValue::count)
             .unwrap_or_default();
-        return Wish::Budget(level_of(tokens));
+        return ThinkingPreference::Budget(level_of(tokens));
     }
     if is("adaptive") {
-        Wish::Free
+        ThinkingPreference::Free
     } else {
-        Wish::Off
+        ThinkingPreference::Off
     }
 }
 
 /// Returns whether the caller wants to see the reasoning.
-pub(in crate::protocol) fn shows_thinking(request: &Request<'_>) -> bool {
+pub(in crate::protocol) fn wants_visible_thinking(request: &Request<'_>) -> bool {
     let display = request
         .reasoning
         .thinking
         .and_then(|thinking| thinking.get("display"));
     let is_omitted = display.is_some_and(|display| display.is("omitted"));
-    matches!(wish(request), Wish::Free | Wish::Budget(_)) && !is_omitted
+    matches!(
+        thinking_preference(request),
+        ThinkingPreference::Free | ThinkingPreference::Budget(_)
+    ) && !is_omitted
 }
 
 /// Effort levels that a model supports.
-pub(in crate::protocol) struct Thinker<'m> {
+pub(in crate::protocol) struct EffortSupport<'m> {
     pub reasons: bool,
     /// Supported levels, sorted.
     pub levels: &'m [Effort],
@@ -70,27 +75,31 @@ pub(in crate::protocol) struct Thinker<'m> {
 }
 
 /// Returns the effort level to send, or `None` to send no level.
-pub(in crate::protocol) fn effort(
+pub(in crate::protocol) fn select_effort(
     request: &Request<'_>,
-    thinker: &Thinker<'_>,
+    thinker: &EffortSupport<'_>,
     warnings: &mut Warnings,
 ) -> Option<Effort> {
-    let wish = wish(request);
+    let wish = thinking_preference(request);
     let said = request.reasoning.effort;
-    let is_thinking = request.reasoning.thinking.is_some() && (said.is_none() || wish == Wish::Off);
+    let is_thinking =
+        request.reasoning.thinking.is_some() && (said.is_none() || wish == ThinkingPreference::Off);
     let field = if is_thinking || request.reasoning.effort_field.is_empty() {
         "thinking"
     } else {
         request.reasoning.effort_field
     };
     if !thinker.reasons {
-        let is_wanted = matches!(wish, Wish::Free | Wish::Budget(_));
+        let is_wanted = matches!(
+            wish,
+            ThinkingPreference::Free | ThinkingPreference::Budget(_)
+        );
         // In a messages request, an effort level alone does not ask for reasoning.
         let is_asked = request.surface != Protocol::Messages
             && said.is_some_and(|level| level != Effort::None);
         if is_wanted || is_asked {
             warnings.add(
-                Action::Dropped,
+                WarningAction::Dropped,
                 if request.reasoning.thinking.is_some() {
                     "thinking"
                 } else {
@@ -101,21 +110,21 @@ pub(in crate::protocol) fn effort(
         return None;
     }
     let wanted = match wish {
-        Wish::Off => Some(Effort::None),
-        Wish::Budget(level) => said.or(Some(level)),
-        Wish::Free | Wish::Nothing => said,
+        ThinkingPreference::Off => Some(Effort::None),
+        ThinkingPreference::Budget(level) => said.or(Some(level)),
+        ThinkingPreference::Free | ThinkingPreference::Nothing => said,
     };
     if thinker.is_kept_from {
-        if wish == Wish::Free || wanted.is_some_and(|level| level != Effort::None) {
-            warnings.add(Action::Downgraded, field);
+        if wish == ThinkingPreference::Free || wanted.is_some_and(|level| level != Effort::None) {
+            warnings.add(WarningAction::Downgraded, field);
         }
         return Some(Effort::None);
     }
     let wanted = wanted?;
     let nearest = wanted.nearest(thinker.levels);
     match nearest {
-        None => warnings.add(Action::Dropped, field),
-        Some(nearest) if nearest != wanted => warnings.add(Action::Downgraded, field),
+        None => warnings.add(WarningAction::Dropped, field),
+        Some(nearest) if nearest != wanted => warnings.add(WarningAction::Downgraded, field),
         Some(_) => {}
     }
     nearest

@@ -4,48 +4,50 @@
 //!
 //! Read next: `chat/write_request/results.rs`.
 
-use super::Writer;
-use super::foreign::Words;
-use crate::protocol::form::{Action, At, Block, BlockKind, Detail, File, FileContent, Image};
-use crate::protocol::text::{Json, Text};
+use super::ChatRequestWriter;
+use super::text_fallback::TextFallback;
+use crate::protocol::ir::{
+    Block, BlockKind, File, FileContent, Image, ImageDetail, JsonPath, WarningAction,
+};
+use crate::protocol::json_string::{JsonStr, JsonWriter};
 
 /// File name for a document without a title.
-const FILE_NAME: &str = "document.pdf";
+const DEFAULT_FILE_NAME: &str = "document.pdf";
 
 /// Part of a user message.
-pub(in crate::protocol) struct Part<'t> {
-    pub said: Said<'t>,
+pub(in crate::protocol) struct ContentPart<'t> {
+    pub said: PartContent<'t>,
     /// A cache breakpoint follows it.
     pub is_marked: bool,
 }
 
-pub(in crate::protocol) enum Said<'t> {
-    Text(Text<'t>),
+pub(in crate::protocol) enum PartContent<'t> {
+    Text(JsonStr<'t>),
     /// One text in several pieces.
-    Texts(Vec<Text<'t>>),
+    Texts(Vec<JsonStr<'t>>),
     Image(&'t Image<'t>),
     /// PDF and its data.
-    File(&'t File<'t>, &'t Text<'t>),
+    File(&'t File<'t>, &'t JsonStr<'t>),
     /// URL of a document.
-    FileAt(&'t Text<'t>),
+    FileAt(&'t JsonStr<'t>),
 }
 
-impl<'t> Part<'t> {
-    pub fn of(said: Said<'t>) -> Self {
-        Part {
+impl<'t> ContentPart<'t> {
+    pub fn new(said: PartContent<'t>) -> Self {
+        ContentPart {
             said,
             is_marked: false,
         }
     }
 
     pub fn is_text(&self) -> bool {
-        matches!(self.said, Said::Text(_) | Said::Texts(_))
+        matches!(self.said, PartContent::Text(_) | PartContent::Texts(_))
     }
 }
 
-impl Words<'_> {
+impl TextFallback<'_> {
     /// Converts the blocks of a user turn to parts, without its tool results.
-    pub fn parts<'t>(&mut self, at: At, blocks: &'t [Block<'t>]) -> Vec<Part<'t>> {
+    pub fn parts<'t>(&mut self, at: JsonPath, blocks: &'t [Block<'t>]) -> Vec<ContentPart<'t>> {
         let mut results = None;
         let mut parts = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -53,14 +55,16 @@ impl Words<'_> {
             match &block.kind {
                 BlockKind::Text(text) | BlockKind::Refusal(text) => {
                     if !text.is_blank() {
-                        parts.push(Part::of(Said::Text(text.borrowed())));
+                        parts.push(ContentPart::new(PartContent::Text(text.reborrow())));
                     }
                 }
-                BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
-                BlockKind::File(file) => self.file(block, file, &mut parts),
+                BlockKind::Image(image) => parts.push(ContentPart::new(PartContent::Image(image))),
+                BlockKind::File(file) => self.push_file(block, file, &mut parts),
                 BlockKind::Opaque(opaque) => {
-                    let texts = self.opaque((at, blocks), block.at, opaque, &mut results);
-                    parts.extend((!texts.is_empty()).then(|| Part::of(Said::Texts(texts))));
+                    let texts = self.opaque_block((at, blocks), block.at, opaque, &mut results);
+                    parts.extend(
+                        (!texts.is_empty()).then(|| ContentPart::new(PartContent::Texts(texts))),
+                    );
                 }
                 // Results are written before; a user turn has no calls and no reasoning.
                 BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
@@ -76,19 +80,19 @@ impl Words<'_> {
     }
 
     /// Adds a document: its texts, then the file if it has no text form.
-    pub fn file<'t>(
+    pub fn push_file<'t>(
         &mut self,
         block: &'t Block<'_>,
         file: &'t File<'t>,
-        parts: &mut Vec<Part<'t>>,
+        parts: &mut Vec<ContentPart<'t>>,
     ) {
         let texts = self.document(block.at, file);
         if !texts.is_empty() {
-            parts.push(Part::of(Said::Texts(texts)));
+            parts.push(ContentPart::new(PartContent::Texts(texts)));
         }
         match &file.content {
             FileContent::Text(_) => {}
-            FileContent::Pdf(data) => parts.push(Part::of(Said::File(file, data))),
+            FileContent::Pdf(data) => parts.push(ContentPart::new(PartContent::File(file, data))),
             FileContent::Url(url) => {
                 if file.title.is_some() {
                     let name = if self.recall.voice.is_some() {
@@ -97,13 +101,13 @@ impl Words<'_> {
                         "title"
                     };
                     self.warnings
-                        .add(Action::Dropped, format_args!("{}.{name}", block.at));
+                        .add(WarningAction::Dropped, format_args!("{}.{name}", block.at));
                 }
-                parts.push(Part::of(Said::FileAt(url)));
+                parts.push(ContentPart::new(PartContent::FileAt(url)));
             }
             FileContent::Blocks(blocks) => {
                 parts.extend(blocks.iter().filter_map(|block| match &block.kind {
-                    BlockKind::Image(image) => Some(Part::of(Said::Image(image))),
+                    BlockKind::Image(image) => Some(ContentPart::new(PartContent::Image(image))),
                     _ => None,
                 }))
             }
@@ -111,38 +115,38 @@ impl Words<'_> {
     }
 }
 
-impl Writer<'_> {
+impl ChatRequestWriter<'_> {
     /// Writes the value of `content`.
-    pub(super) fn content(&mut self, parts: &[Part<'_>]) {
+    pub(super) fn content(&mut self, parts: &[ContentPart<'_>]) {
         match parts {
             [] => drop(self.json.str("")),
             [
-                Part {
-                    said: Said::Text(text),
+                ContentPart {
+                    said: PartContent::Text(text),
                     is_marked: false,
                 },
             ] => drop(self.json.text(text)),
             [
-                Part {
-                    said: Said::Texts(texts),
+                ContentPart {
+                    said: PartContent::Texts(texts),
                     is_marked: false,
                 },
-            ] => drop(self.json.joined(texts)),
+            ] => drop(self.json.concat(texts)),
             parts => {
                 self.json.open_array();
                 for part in parts {
                     if matches!(
                         part.said,
-                        Said::Image(Image {
-                            detail: Some(Detail::Original),
+                        PartContent::Image(Image {
+                            detail: Some(ImageDetail::Original),
                             ..
                         })
                     ) {
                         self.words
                             .warnings
-                            .add(Action::Clamped, "input[].content[].detail");
+                            .add(WarningAction::Clamped, "input[].content[].detail");
                     }
-                    write(part, &mut self.json);
+                    write_part(part, &mut self.json);
                 }
                 self.json.close_array();
             }
@@ -152,8 +156,8 @@ impl Writer<'_> {
     /// Writes a message with instructions, or nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
         // Instructions contain only texts, so the function for user turns works here too.
-        let parts = self.words.parts(At::System(0), blocks);
-        if parts.is_empty() || !parts.iter().all(Part::is_text) {
+        let parts = self.words.parts(JsonPath::System(0), blocks);
+        if parts.is_empty() || !parts.iter().all(ContentPart::is_text) {
             return;
         }
         self.json
@@ -166,12 +170,12 @@ impl Writer<'_> {
     }
 }
 
-fn write(part: &Part<'_>, json: &mut Json) {
+fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.said {
-        Said::Text(text) => drop(json.str("text").key("text").text(text)),
-        Said::Texts(texts) => drop(json.str("text").key("text").joined(texts)),
-        Said::Image(image) => {
+        PartContent::Text(text) => drop(json.str("text").key("text").text(text)),
+        PartContent::Texts(texts) => drop(json.str("text").key("text").concat(texts)),
+        PartContent::Image(image) => {
             json.str("image_url")
                 .key("image_url")
                 .open_object()
@@ -179,8 +183,8 @@ fn write(part: &Part<'_>, json: &mut Json) {
             image.source.write_url(json);
             if let Some(detail) = image.detail {
                 // The chat protocol has no higher level.
-                let detail = if detail == Detail::Original {
-                    Detail::High
+                let detail = if detail == ImageDetail::Original {
+                    ImageDetail::High
                 } else {
                     detail
                 };
@@ -188,15 +192,17 @@ fn write(part: &Part<'_>, json: &mut Json) {
             }
             json.close_object();
         }
-        Said::File(file, data) => {
+        PartContent::File(file, data) => {
             json.str("file").key("file").open_object();
             json.key("filename").str(&file_name(file));
-            json.key("file_data")
-                .joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
+            json.key("file_data").concat(&[
+                JsonStr::from_value("data:application/pdf;base64,"),
+                data.reborrow(),
+            ]);
             json.close_object();
         }
         // The request was refused before; the URL as text would not be the document.
-        Said::FileAt(url) => drop(json.str("text").key("text").text(url)),
+        PartContent::FileAt(url) => drop(json.str("text").key("text").text(url)),
     }
     if part.is_marked {
         json.key("prompt_cache_breakpoint")
@@ -210,7 +216,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
 
 pub(in crate::protocol) fn file_name(file: &File<'_>) -> String {
     let Some(title) = file.title.as_ref().filter(|title| !title.is_blank()) else {
-        return FILE_NAME.to_owned();
+        return DEFAULT_FILE_NAME.to_owned();
     };
     let title = title.value();
     let end = title.len().saturating_sub(4);

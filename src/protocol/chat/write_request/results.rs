@@ -5,14 +5,14 @@
 //!
 //! Read next: `capabilities/pairing.rs`, which moves the results here.
 
-use super::Writer;
-use super::parts::{Part, Said};
-use crate::protocol::form::{Block, BlockKind, Outcome, OutcomeContent};
-use crate::protocol::text::Text;
+use super::ChatRequestWriter;
+use super::parts::{ContentPart, PartContent};
+use crate::protocol::ir::{Block, BlockKind, ToolResult, ToolResultContent};
+use crate::protocol::json_string::JsonStr;
 
-impl Writer<'_> {
+impl ChatRequestWriter<'_> {
     /// Writes the results at the front of a user turn. Returns true if there were any.
-    pub(super) fn results<'t>(&mut self, blocks: &'t [Block<'t>]) -> bool {
+    pub(super) fn write_results<'t>(&mut self, blocks: &'t [Block<'t>]) -> bool {
         let mut shown = Vec::new();
         let mut is_any = false;
         for block in blocks {
@@ -22,11 +22,11 @@ impl Writer<'_> {
             is_any = true;
             // The pairing step puts results directly after their calls, in the same order.
             let id = self.open.pop_front().unwrap_or_default();
-            let media = self.result(&id, result);
+            let media = self.write_result(&id, result);
             if !media.is_empty() {
-                shown.push(Part::of(Said::Text(Text::made(format!(
-                    "Content returned by tool call {id}:"
-                )))));
+                shown.push(ContentPart::new(PartContent::Text(JsonStr::from_value(
+                    format!("Content returned by tool call {id}:"),
+                ))));
                 shown.extend(media);
             }
         }
@@ -43,23 +43,23 @@ impl Writer<'_> {
     }
 
     /// Writes one `tool` message. Returns the parts that it cannot hold.
-    fn result<'t>(&mut self, id: &str, result: &'t Outcome<'t>) -> Vec<Part<'t>> {
-        let mut lines: Vec<Text<'t>> = Vec::new();
+    fn write_result<'t>(&mut self, id: &str, result: &'t ToolResult<'t>) -> Vec<ContentPart<'t>> {
+        let mut lines: Vec<JsonStr<'t>> = Vec::new();
         let mut media = Vec::new();
         match &result.content {
-            OutcomeContent::Nothing => {}
-            OutcomeContent::Text(text) => lines.push(text.borrowed()),
-            OutcomeContent::Blocks(blocks) => {
+            ToolResultContent::Nothing => {}
+            ToolResultContent::Text(text) => lines.push(text.reborrow()),
+            ToolResultContent::Blocks(blocks) => {
                 for block in blocks {
                     if !lines.is_empty() {
-                        lines.push(Text::made("\n"));
+                        lines.push(JsonStr::from_value("\n"));
                     }
-                    self.line(block, &mut lines, &mut media);
+                    self.push_result_block(block, &mut lines, &mut media);
                 }
             }
         }
-        if result.is_error && !lines.first().is_some_and(says_error) {
-            lines.insert(0, Text::made("Error: "));
+        if result.is_error && !lines.first().is_some_and(starts_with_error) {
+            lines.insert(0, JsonStr::from_value("Error: "));
         }
         self.json
             .open_object()
@@ -67,27 +67,27 @@ impl Writer<'_> {
             .str("tool")
             .key("tool_call_id")
             .str(id);
-        self.json.key("content").joined(&lines).close_object();
+        self.json.key("content").concat(&lines).close_object();
         media
     }
 
-    fn line<'t>(
+    fn push_result_block<'t>(
         &mut self,
         block: &'t Block<'t>,
-        lines: &mut Vec<Text<'t>>,
-        media: &mut Vec<Part<'t>>,
+        lines: &mut Vec<JsonStr<'t>>,
+        media: &mut Vec<ContentPart<'t>>,
     ) {
         match &block.kind {
-            BlockKind::Text(text) | BlockKind::Refusal(text) => lines.push(text.borrowed()),
+            BlockKind::Text(text) | BlockKind::Refusal(text) => lines.push(text.reborrow()),
             BlockKind::Image(image) => {
-                lines.push(Text::made("[image]"));
-                media.push(Part::of(Said::Image(image)));
+                lines.push(JsonStr::from_value("[image]"));
+                media.push(ContentPart::new(PartContent::Image(image)));
             }
             BlockKind::File(file) => {
-                lines.push(Text::made("[document]"));
-                self.words.file(block, file, media);
+                lines.push(JsonStr::from_value("[document]"));
+                self.words.push_file(block, file, media);
             }
-            BlockKind::Opaque(opaque) => lines.extend(self.words.given_back(block.at, opaque)),
+            BlockKind::Opaque(opaque) => lines.extend(self.words.result_block(block.at, opaque)),
             // The reader refuses them inside a result.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }
@@ -95,10 +95,10 @@ impl Writer<'_> {
 }
 
 /// Returns whether the tool's own text already reports a failure.
-pub(in crate::protocol) fn says_error(text: &Text<'_>) -> bool {
+pub(in crate::protocol) fn starts_with_error(text: &JsonStr<'_>) -> bool {
     let shown = match text {
-        Text::Token { raw, .. } => raw,
-        Text::Made(made) => made.as_ref(),
+        JsonStr::Token { raw, .. } => raw,
+        JsonStr::Made(made) => made.as_ref(),
     };
     shown
         .get(..5)

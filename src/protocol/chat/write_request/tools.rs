@@ -5,34 +5,35 @@
 //!
 //! Read next: `capabilities/schema.rs`.
 
-use super::foreign::Words;
-use super::wording::Wording;
-use super::{member, refused};
+use super::api_variant::ApiVariant;
+use super::text_fallback::TextFallback;
+use super::{invalid_param, text_member};
 use crate::protocol::Protocol;
-use crate::protocol::form::{
-    Action, At, Choice, Function, Refused, Request, Tool, ToolKind, Warnings,
+use crate::protocol::capabilities::{FieldMapping, custom_tool, schema};
+use crate::protocol::ir::{
+    BoxedFailure, FunctionTool, JsonPath, Request, Tool, ToolChoice, ToolKind, WarningAction,
+    Warnings,
 };
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::{JsonStr, JsonWriter, compact};
 use crate::protocol::messages::read_request::fields;
-use crate::protocol::rules::{Outcome, custom, schema};
-use crate::protocol::text::{Json, Text, compact};
-use crate::protocol::tree::Value;
 
 /// Returns the tools that can be sent. `model` is the public model id, for the error message.
 ///
 /// # Errors
 /// Returns an error if the request needs a tool that runs at another vendor or that only another
 /// vendor's models know.
-pub(in crate::protocol) fn sent<'t, 'a>(
+pub(in crate::protocol) fn sendable_tools<'t, 'a>(
     request: &'t Request<'a>,
     model: &str,
     warnings: &mut Warnings,
-) -> Result<Vec<&'t Tool<'a>>, Refused> {
+) -> Result<Vec<&'t Tool<'a>>, BoxedFailure> {
     let mut sent = Vec::with_capacity(request.tools.len());
     for tool in &request.tools {
         match &tool.kind {
-            ToolKind::Vendor { kind, value } => left_out(
+            ToolKind::Vendor { kind, value } => check_vendor_tool(
                 request,
-                At::Tool(tool.index),
+                JsonPath::Tool(tool.index),
                 (kind, *value),
                 model,
                 warnings,
@@ -44,33 +45,34 @@ pub(in crate::protocol) fn sent<'t, 'a>(
 }
 
 /// Checks a tool of another vendor. Only tool search can be dropped.
-fn left_out(
+fn check_vendor_tool(
     request: &Request<'_>,
-    at: At,
-    (kind, value): (&Text<'_>, Value<'_>),
+    at: JsonPath,
+    (kind, value): (&JsonStr<'_>, JsonValue<'_>),
     model: &str,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     let kind = kind.value();
-    if fields::tool_outcome(&kind) == Some(Outcome::Warn) {
-        if let (Choice::Tool(wanted), Some(name)) = (&request.choice, member(value, "name"))
+    if fields::tool_outcome(&kind) == Some(FieldMapping::Warn) {
+        if let (ToolChoice::Tool(wanted), Some(name)) =
+            (&request.choice, text_member(value, "name"))
             && wanted.is(&name.value())
         {
             let message = format!("'{}' is not available for model '{model}'", name.value());
-            return Err(refused(request.surface, "tool_choice", &message));
+            return Err(invalid_param(request.surface, "tool_choice", &message));
         }
-        warnings.add(Action::Dropped, at);
+        warnings.add(WarningAction::Dropped, at);
         return Ok(());
     }
     if kind == "custom" {
         let message = format!("only 'direct' is available for model '{model}'");
-        return Err(refused(
+        return Err(invalid_param(
             request.surface,
             &format!("{at}.allowed_callers"),
             &message,
         ));
     }
-    Err(refused(
+    Err(invalid_param(
         request.surface,
         &at.to_string(),
         &format!("'{kind}' is not available for model '{model}'"),
@@ -80,11 +82,11 @@ fn left_out(
 /// Writer for tools and the tool choice.
 pub(in crate::protocol) struct ToolWriter<'t, 'w> {
     pub surface: Protocol,
-    pub wording: Wording,
+    pub wording: ApiVariant,
     /// The vendor supports tools that take plain text.
     pub takes_custom: bool,
-    pub words: &'t mut Words<'w>,
-    pub json: &'t mut Json,
+    pub words: &'t mut TextFallback<'w>,
+    pub json: &'t mut JsonWriter,
 }
 
 impl ToolWriter<'_, '_> {
@@ -92,16 +94,20 @@ impl ToolWriter<'_, '_> {
     ///
     /// # Errors
     /// Returns an error if a schema is invalid, or if the choice names a tool that is not sent.
-    pub fn write(&mut self, sent: &[&Tool<'_>], choice: &Choice<'_>) -> Result<(), Refused> {
-        if let Choice::Tool(wanted) = choice
-            && !sent.iter().any(|tool| is_named(tool, wanted))
+    pub fn write(
+        &mut self,
+        sent: &[&Tool<'_>],
+        choice: &ToolChoice<'_>,
+    ) -> Result<(), BoxedFailure> {
+        if let ToolChoice::Tool(wanted) = choice
+            && !sent.iter().any(|tool| has_name(tool, wanted))
         {
             let message = format!("Tool '{}' not found in provided tools", wanted.value());
-            return Err(refused(self.surface, "tool_choice", &message));
+            return Err(invalid_param(self.surface, "tool_choice", &message));
         }
         self.json.key("tools").open_array();
         for tool in sent {
-            let at = At::Tool(tool.index);
+            let at = JsonPath::Tool(tool.index);
             match &tool.kind {
                 ToolKind::Function(function) => self.function(at, function)?,
                 ToolKind::Custom {
@@ -117,23 +123,23 @@ impl ToolWriter<'_, '_> {
         Ok(())
     }
 
-    fn function(&mut self, at: At, function: &Function<'_>) -> Result<(), Refused> {
-        let cleaned = schema::for_chat(function.schema).map_err(|_| {
-            refused(
+    fn function(&mut self, at: JsonPath, function: &FunctionTool<'_>) -> Result<(), BoxedFailure> {
+        let cleaned = schema::clean_for_chat(function.schema).map_err(|_| {
+            invalid_param(
                 self.surface,
                 &format!("{at}.input_schema.type"),
                 "Input should be 'object'",
             )
         })?;
         if cleaned.rewritten {
-            self.words.warnings.add(Action::Rewritten, at);
+            self.words.warnings.add(WarningAction::Rewritten, at);
         }
         let name = self
             .words
             .tool_name(&function.name, format_args!("{at}.name"));
         self.wording.open("function", self.json);
         self.json.key("name").str(&name);
-        describe(self.json, function, cleaned.note.as_deref());
+        write_description(self.json, function, cleaned.note.as_deref());
         self.json.key("parameters").raw(&cleaned.json);
         let is_strict = function.strict
             && !cleaned.rewritten
@@ -141,10 +147,10 @@ impl ToolWriter<'_, '_> {
         if function.strict && !is_strict {
             self.words
                 .warnings
-                .add(Action::Dropped, format_args!("{at}.strict"));
+                .add(WarningAction::Dropped, format_args!("{at}.strict"));
         }
         // If `strict` is absent, the responses protocol treats a function as strict.
-        if is_strict || self.wording == Wording::Flat {
+        if is_strict || self.wording == ApiVariant::Flat {
             self.json.key("strict").bool(is_strict);
         }
         self.wording.close(self.json);
@@ -153,10 +159,10 @@ impl ToolWriter<'_, '_> {
 
     fn custom(
         &mut self,
-        at: At,
-        name: &Text<'_>,
-        description: Option<&Text<'_>>,
-        format: Option<Value<'_>>,
+        at: JsonPath,
+        name: &JsonStr<'_>,
+        description: Option<&JsonStr<'_>>,
+        format: Option<JsonValue<'_>>,
     ) {
         let own = name;
         let name = match self.surface {
@@ -173,9 +179,9 @@ impl ToolWriter<'_, '_> {
         self.wording.open(kind, self.json);
         self.json.key("name").str(&name);
         if !self.takes_custom {
-            custom::describe(description, format, self.json);
-            self.json.key("parameters").raw(custom::SCHEMA);
-            if self.wording == Wording::Flat {
+            custom_tool::write_description(description, format, self.json);
+            self.json.key("parameters").raw(custom_tool::INPUT_SCHEMA);
+            if self.wording == ApiVariant::Flat {
                 self.json.key("strict").bool(false);
             }
             self.words
@@ -187,25 +193,29 @@ impl ToolWriter<'_, '_> {
                 self.json.key("description").text(description);
             }
             match (format, self.wording) {
-                (Some(format), Wording::Nested) => custom::write_chat_format(format, self.json),
-                (Some(format), Wording::Flat) => custom::write_responses_format(format, self.json),
+                (Some(format), ApiVariant::Nested) => {
+                    custom_tool::write_chat_format(format, self.json)
+                }
+                (Some(format), ApiVariant::Flat) => {
+                    custom_tool::write_responses_format(format, self.json)
+                }
                 (None, _) => {}
             }
         }
         self.wording.close(self.json);
     }
 
-    fn choice(&mut self, choice: &Choice<'_>, sent: &[&Tool<'_>]) {
+    fn choice(&mut self, choice: &ToolChoice<'_>, sent: &[&Tool<'_>]) {
         match choice {
-            Choice::Absent => {}
-            Choice::Auto => drop(self.json.key("tool_choice").str("auto")),
-            Choice::None => drop(self.json.key("tool_choice").str("none")),
-            Choice::Required => drop(self.json.key("tool_choice").str("required")),
-            Choice::Tool(name) => {
+            ToolChoice::Absent => {}
+            ToolChoice::Auto => drop(self.json.key("tool_choice").str("auto")),
+            ToolChoice::None => drop(self.json.key("tool_choice").str("none")),
+            ToolChoice::Required => drop(self.json.key("tool_choice").str("required")),
+            ToolChoice::Tool(name) => {
                 self.json.key("tool_choice");
-                self.chosen(name, sent);
+                self.write_tool_reference(name, sent);
             }
-            Choice::Allowed { names, required } => {
+            ToolChoice::Allowed { names, required } => {
                 self.json.key("tool_choice");
                 self.wording.open("allowed_tools", self.json);
                 self.json
@@ -213,15 +223,17 @@ impl ToolWriter<'_, '_> {
                     .str(if *required { "required" } else { "auto" })
                     .key("tools")
                     .open_array();
-                names.iter().for_each(|name| self.chosen(name, sent));
+                names
+                    .iter()
+                    .for_each(|name| self.write_tool_reference(name, sent));
                 self.json.close_array();
                 self.wording.close(self.json);
             }
         }
     }
 
-    fn chosen(&mut self, name: &Text<'_>, sent: &[&Tool<'_>]) {
-        let tool = sent.iter().find(|tool| is_named(tool, name));
+    fn write_tool_reference(&mut self, name: &JsonStr<'_>, sent: &[&Tool<'_>]) {
+        let tool = sent.iter().find(|tool| has_name(tool, name));
         let is_custom = self.takes_custom
             && tool.is_some_and(|tool| matches!(tool.kind, ToolKind::Custom { .. }));
         let name = self.words.tool_name(name, "tool_choice.name");
@@ -232,9 +244,9 @@ impl ToolWriter<'_, '_> {
     }
 }
 
-fn is_named(tool: &Tool<'_>, wanted: &Text<'_>) -> bool {
+fn has_name(tool: &Tool<'_>, wanted: &JsonStr<'_>) -> bool {
     match &tool.kind {
-        ToolKind::Function(Function { name, .. }) | ToolKind::Custom { name, .. } => {
+        ToolKind::Function(FunctionTool { name, .. }) | ToolKind::Custom { name, .. } => {
             name.is(&wanted.value())
         }
         ToolKind::Vendor { .. } => false,
@@ -242,25 +254,29 @@ fn is_named(tool: &Tool<'_>, wanted: &Text<'_>) -> bool {
 }
 
 /// Writes the description, and adds to it what the schema cannot express.
-fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
-    let mut lines: Vec<Text<'_>> = Vec::new();
+fn write_description(json: &mut JsonWriter, function: &FunctionTool<'_>, note: Option<&str>) {
+    let mut lines: Vec<JsonStr<'_>> = Vec::new();
     let own = function
         .description
         .as_ref()
         .filter(|text| !text.is_blank())
-        .map(Text::borrowed);
+        .map(JsonStr::reborrow);
     let examples = function.examples.map(|examples| {
         let mut line = b"Examples: ".to_vec();
         compact(examples.raw(), &mut line);
-        Text::made(String::from_utf8(line).unwrap_or_default())
+        JsonStr::from_value(String::from_utf8(line).unwrap_or_default())
     });
-    for line in own.into_iter().chain(note.map(Text::made)).chain(examples) {
+    for line in own
+        .into_iter()
+        .chain(note.map(JsonStr::from_value))
+        .chain(examples)
+    {
         if !lines.is_empty() {
-            lines.push(Text::made("\n"));
+            lines.push(JsonStr::from_value("\n"));
         }
         lines.push(line);
     }
     if !lines.is_empty() {
-        json.key("description").joined(&lines);
+        json.key("description").concat(&lines);
     }
 }

@@ -7,51 +7,51 @@
 //!
 //! Read next: `write_stream/message.rs`, which encodes one body.
 
-use super::course::{Course, Form, Shape};
+use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
 use super::message::write_tier;
-use crate::protocol::form::answer::{Recall, Start};
-use crate::protocol::rules::names;
-use crate::protocol::text::{Json, Text};
+use crate::protocol::capabilities::identifiers;
+use crate::protocol::ir::event::{ResponseContext, ResponseStart};
+use crate::protocol::json_string::{JsonStr, JsonWriter};
 use std::io::Write;
 
-const DELTA: &[u8] = b"{\"index\":0,\"delta\":";
-const UNFINISHED: &[u8] = b",\"logprobs\":null,\"finish_reason\":null}]";
+const DELTA_OPEN: &[u8] = b"{\"index\":0,\"delta\":";
+const NO_FINISH_REASON: &[u8] = b",\"logprobs\":null,\"finish_reason\":null}]";
 const USAGE_NULL: &[u8] = b",\"usage\":null";
-const END: &[u8] = b"}\n\n";
-const DONE: &[u8] = b"data: [DONE]\n\n";
+const FRAME_END: &[u8] = b"}\n\n";
+const DONE_FRAME: &[u8] = b"data: [DONE]\n\n";
 
 /// Maximum capacity that the output buffer keeps while it is empty.
-const IDLE_BYTES_MAX: usize = 16 << 10;
+const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
 
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
+pub(super) struct ChatChunkEncoder {
     out: Vec<u8>,
     /// Fixed text of every chunk before its choices (`head`) and after them (`tail`).
     head: Vec<u8>,
     tail: Vec<u8>,
 }
 
-impl Chunks {
+impl ChatChunkEncoder {
     pub fn take(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.out);
-        if self.out.capacity() > IDLE_BYTES_MAX {
+        if self.out.capacity() > MAX_IDLE_BUFFER_BYTES {
             self.out = Vec::new();
         }
     }
 
     /// Writes a chunk whose delta is `before`, the text, `after`.
-    fn text(&mut self, before: &[u8], text: &Text<'_>, after: &[u8]) {
+    fn text_chunk(&mut self, before: &[u8], text: &JsonStr<'_>, after: &[u8]) {
         self.open();
         self.out.extend_from_slice(before);
-        text.write_inside(&mut self.out);
+        text.write_unquoted(&mut self.out);
         self.out.extend_from_slice(after);
         self.close();
     }
 
     /// Writes a chunk whose delta has one member.
-    fn member(&mut self, name: &str, write: impl FnOnce(&mut Json)) {
+    fn member_chunk(&mut self, name: &str, write: impl FnOnce(&mut JsonWriter)) {
         self.open();
-        let mut json = Json::onto(std::mem::take(&mut self.out));
+        let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
         json.open_object().key(name);
         write(&mut json);
         json.close_object();
@@ -62,22 +62,25 @@ impl Chunks {
     /// Writes the part of a chunk before its delta.
     fn open(&mut self) {
         self.out.extend_from_slice(&self.head);
-        self.out.extend_from_slice(DELTA);
+        self.out.extend_from_slice(DELTA_OPEN);
     }
 
     /// Writes the part of a chunk after its delta.
     fn close(&mut self) {
-        self.out.extend_from_slice(UNFINISHED);
+        self.out.extend_from_slice(NO_FINISH_REASON);
         self.out.extend_from_slice(&self.tail);
     }
 }
 
-impl Shape for Chunks {
-    fn start(&mut self, start: &Start<'_>, recall: &Recall) {
-        let mut json = Json::onto(b"data: ".to_vec());
+impl ChatEncoder for ChatChunkEncoder {
+    fn start(&mut self, start: &ResponseStart<'_>, recall: &ResponseContext) {
+        let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
         json.open_object()
             .key("id")
-            .str(&names::chat_answer_id(start.id.as_ref(), &recall.seed));
+            .str(&identifiers::chat_response_id(
+                start.id.as_ref(),
+                &recall.seed,
+            ));
         json.key("object")
             .str("chat.completion.chunk")
             .key("created")
@@ -94,29 +97,29 @@ impl Shape for Chunks {
         } else {
             b""
         };
-        self.tail = [usage, END].concat();
-        self.text(
+        self.tail = [usage, FRAME_END].concat();
+        self.text_chunk(
             b"{\"role\":\"assistant\",\"content\":\"",
-            &Text::made(""),
+            &JsonStr::from_value(""),
             b"\",\"refusal\":null}",
         );
     }
 
-    fn content(&mut self, text: &Text<'_>) {
-        self.text(b"{\"content\":\"", text, b"\"}");
+    fn content(&mut self, text: &JsonStr<'_>) {
+        self.text_chunk(b"{\"content\":\"", text, b"\"}");
     }
 
-    fn reasoning(&mut self, text: &Text<'_>) {
-        self.text(b"{\"reasoning_content\":\"", text, b"\"}");
+    fn reasoning(&mut self, text: &JsonStr<'_>) {
+        self.text_chunk(b"{\"reasoning_content\":\"", text, b"\"}");
     }
 
-    fn refusal(&mut self, text: &Text<'_>) {
-        self.text(b"{\"refusal\":\"", text, b"\"}");
+    fn refusal(&mut self, text: &JsonStr<'_>) {
+        self.text_chunk(b"{\"refusal\":\"", text, b"\"}");
     }
 
-    fn call(&mut self, number: u64, form: Form, id: &Text<'_>, name: &str) {
-        if form == Form::Legacy {
-            return self.member("function_call", |json| {
+    fn call(&mut self, number: u64, form: ChatCallForm, id: &JsonStr<'_>, name: &str) {
+        if form == ChatCallForm::Legacy {
+            return self.member_chunk("function_call", |json| {
                 json.open_object()
                     .key("name")
                     .str(name)
@@ -126,10 +129,10 @@ impl Shape for Chunks {
             });
         }
         let (kind, arguments) = match form {
-            Form::Function | Form::Legacy => ("function", "arguments"),
-            Form::Custom => ("custom", "input"),
+            ChatCallForm::Function | ChatCallForm::Legacy => ("function", "arguments"),
+            ChatCallForm::Custom => ("custom", "input"),
         };
-        self.member("tool_calls", |json| {
+        self.member_chunk("tool_calls", |json| {
             json.open_array()
                 .open_object()
                 .key("index")
@@ -150,40 +153,40 @@ impl Shape for Chunks {
         });
     }
 
-    fn arguments(&mut self, number: u64, form: Form, text: &Text<'_>) {
+    fn arguments(&mut self, number: u64, form: ChatCallForm, text: &JsonStr<'_>) {
         self.open();
         // Writes to memory cannot fail.
         let _ = match form {
-            Form::Function => write!(
+            ChatCallForm::Function => write!(
                 self.out,
                 r#"{{"tool_calls":[{{"index":{number},"function":{{"arguments":""#
             ),
-            Form::Custom => write!(
+            ChatCallForm::Custom => write!(
                 self.out,
                 r#"{{"tool_calls":[{{"index":{number},"custom":{{"input":""#
             ),
-            Form::Legacy => write!(self.out, r#"{{"function_call":{{"arguments":""#),
+            ChatCallForm::Legacy => write!(self.out, r#"{{"function_call":{{"arguments":""#),
         };
-        text.write_inside(&mut self.out);
+        text.write_unquoted(&mut self.out);
         self.out.extend_from_slice(match form {
-            Form::Function | Form::Custom => b"\"}}]}".as_slice(),
-            Form::Legacy => b"\"}}",
+            ChatCallForm::Function | ChatCallForm::Custom => b"\"}}]}".as_slice(),
+            ChatCallForm::Legacy => b"\"}}",
         });
         self.close();
     }
 
-    fn end(&mut self, course: &mut Course) {
+    fn end(&mut self, course: &mut ChatAnswerBuilder) {
         if !course.details.is_empty() {
-            self.member("reasoning_details", |json| course.details.write(json));
+            self.member_chunk("reasoning_details", |json| course.details.write(json));
         }
         if !course.sources.is_empty() {
-            self.member("annotations", |json| course.sources.write(true, json));
+            self.member_chunk("annotations", |json| course.sources.write(true, json));
         }
-        if let Some(declined) = course.declined() {
+        if let Some(declined) = course.refusal_explanation() {
             self.refusal(&declined);
         }
         self.out.extend_from_slice(&self.head);
-        let mut json = Json::onto(std::mem::take(&mut self.out));
+        let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
         json.open_object()
             .key("index")
             .number(0)
@@ -200,12 +203,12 @@ impl Shape for Chunks {
         self.out.extend_from_slice(&self.tail);
         if course.recall.include_usage {
             self.out.extend_from_slice(&self.head);
-            let mut json = Json::onto(std::mem::take(&mut self.out));
+            let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
             json.close_array().key("usage");
             course.told.write(&mut json);
             self.out = json.into_bytes();
-            self.out.extend_from_slice(END);
+            self.out.extend_from_slice(FRAME_END);
         }
-        self.out.extend_from_slice(DONE);
+        self.out.extend_from_slice(DONE_FRAME);
     }
 }

@@ -4,57 +4,57 @@
 //!
 //! Read next: `write_stream/answer_builder.rs`.
 
-use super::course::{Course, Form, Shape};
-use crate::protocol::form::answer::{Recall, Start};
-use crate::protocol::rules::names;
-use crate::protocol::text::{Gathered, Json, Text};
+use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
+use crate::protocol::capabilities::identifiers;
+use crate::protocol::ir::event::{ResponseContext, ResponseStart};
+use crate::protocol::json_string::{JsonStr, JsonStrBuf, JsonWriter};
 
 /// Maximum number of bytes that are buffered.
-pub(super) const BYTES_MAX: usize = 64 << 20;
+pub(super) const MAX_BODY_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Default)]
-pub(super) struct Message {
+pub(super) struct ChatMessageEncoder {
     /// Members before `choices`.
-    head: Json,
-    content: Gathered,
-    refusal: Gathered,
-    calls: Vec<Call>,
+    head: JsonWriter,
+    content: JsonStrBuf,
+    refusal: JsonStrBuf,
+    calls: Vec<BufferedChatCall>,
     /// Number of buffered bytes.
     bytes: usize,
     body: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Call {
+struct BufferedChatCall {
     number: u64,
-    form: Form,
-    id: Gathered,
+    form: ChatCallForm,
+    id: JsonStrBuf,
     name: String,
-    arguments: Gathered,
+    arguments: JsonStrBuf,
 }
 
-impl Message {
+impl ChatMessageEncoder {
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.body)
     }
 
     pub fn overflowed(&self) -> bool {
-        self.bytes > BYTES_MAX
+        self.bytes > MAX_BODY_BYTES
     }
 
-    fn write(&self, course: &Course, json: &mut Json) {
+    fn write(&self, course: &ChatAnswerBuilder, json: &mut JsonWriter) {
         json.open_object()
             .key("role")
             .str("assistant")
             .key("content");
-        let has_refusal = !self.refusal.is_empty() || course.declined().is_some();
+        let has_refusal = !self.refusal.is_empty() || course.refusal_explanation().is_some();
         if course.has_text || (self.calls.is_empty() && !has_refusal) {
             json.text(&self.content.text());
         } else {
             json.null();
         }
         json.key("refusal");
-        match course.declined() {
+        match course.refusal_explanation() {
             Some(declined) => json.text(&declined),
             None if has_refusal => json.text(&self.refusal.text()),
             None => json.null(),
@@ -66,7 +66,7 @@ impl Message {
         self.write_calls(json);
         if course.details.texts().any(|text| !text.is_empty()) {
             json.key("reasoning_content")
-                .joined(course.details.texts().collect::<Vec<_>>().iter());
+                .concat(course.details.texts().collect::<Vec<_>>().iter());
         }
         if !course.details.is_empty() {
             json.key("reasoning_details");
@@ -75,10 +75,10 @@ impl Message {
         json.close_object();
     }
 
-    fn write_calls(&self, json: &mut Json) {
+    fn write_calls(&self, json: &mut JsonWriter) {
         if let [
-            Call {
-                form: Form::Legacy,
+            BufferedChatCall {
+                form: ChatCallForm::Legacy,
                 name,
                 arguments,
                 ..
@@ -98,8 +98,8 @@ impl Message {
         json.key("tool_calls").open_array();
         for call in &self.calls {
             let (kind, arguments) = match call.form {
-                Form::Function | Form::Legacy => ("function", "arguments"),
-                Form::Custom => ("custom", "input"),
+                ChatCallForm::Function | ChatCallForm::Legacy => ("function", "arguments"),
+                ChatCallForm::Custom => ("custom", "input"),
             };
             json.open_object()
                 .key("id")
@@ -119,28 +119,31 @@ impl Message {
 
     /// Removes the code fence if it encloses the whole content, and shifts the positions in the
     /// content.
-    fn unwrap_fence(&mut self, course: &mut Course) {
+    fn unwrap_code_fence(&mut self, course: &mut ChatAnswerBuilder) {
         let content = self.content.text();
         let content = content.value();
-        let Some((before, inside)) = unfenced(&content) else {
+        let Some((before, inside)) = strip_code_fence(&content) else {
             return;
         };
-        let start = Text::made(before).code_points();
-        let inside = Text::made(inside);
-        course.details.shift(start, inside.code_points());
-        course.sources.shift(start, inside.code_points());
-        let mut content = Gathered::default();
+        let start = JsonStr::from_value(before).code_points();
+        let inside = JsonStr::from_value(inside);
+        course.details.shift_anchors(start, inside.code_points());
+        course.sources.shift_ranges(start, inside.code_points());
+        let mut content = JsonStrBuf::default();
         content.push(&inside);
         self.content = content;
     }
 }
 
-impl Shape for Message {
-    fn start(&mut self, start: &Start<'_>, recall: &Recall) {
+impl ChatEncoder for ChatMessageEncoder {
+    fn start(&mut self, start: &ResponseStart<'_>, recall: &ResponseContext) {
         self.head
             .open_object()
             .key("id")
-            .str(&names::chat_answer_id(start.id.as_ref(), &recall.seed));
+            .str(&identifiers::chat_response_id(
+                start.id.as_ref(),
+                &recall.seed,
+            ));
         self.head
             .key("object")
             .str("chat.completion")
@@ -154,39 +157,41 @@ impl Shape for Message {
         write_tier(start.tier.as_ref(), recall, &mut self.head);
     }
 
-    fn content(&mut self, text: &Text<'_>) {
-        gather(text, &mut self.content, &mut self.bytes);
+    fn content(&mut self, text: &JsonStr<'_>) {
+        append_counted(text, &mut self.content, &mut self.bytes);
     }
 
     /// The answer builder keeps the reasoning.
-    fn reasoning(&mut self, _text: &Text<'_>) {}
+    fn reasoning(&mut self, _text: &JsonStr<'_>) {}
 
-    fn refusal(&mut self, text: &Text<'_>) {
-        gather(text, &mut self.refusal, &mut self.bytes);
+    fn refusal(&mut self, text: &JsonStr<'_>) {
+        append_counted(text, &mut self.refusal, &mut self.bytes);
     }
 
-    fn call(&mut self, number: u64, form: Form, id: &Text<'_>, name: &str) {
-        let mut call = Call {
+    fn call(&mut self, number: u64, form: ChatCallForm, id: &JsonStr<'_>, name: &str) {
+        let mut call = BufferedChatCall {
             number,
             form,
-            id: Gathered::default(),
+            id: JsonStrBuf::default(),
             name: name.to_owned(),
-            arguments: Gathered::default(),
+            arguments: JsonStrBuf::default(),
         };
-        gather(id, &mut call.id, &mut self.bytes);
-        self.bytes = self.bytes.saturating_add(size_of::<Call>() + name.len());
+        append_counted(id, &mut call.id, &mut self.bytes);
+        self.bytes = self
+            .bytes
+            .saturating_add(size_of::<BufferedChatCall>() + name.len());
         self.calls.push(call);
     }
 
-    fn arguments(&mut self, number: u64, _form: Form, text: &Text<'_>) {
+    fn arguments(&mut self, number: u64, _form: ChatCallForm, text: &JsonStr<'_>) {
         if let Some(call) = self.calls.iter_mut().rfind(|call| call.number == number) {
-            gather(text, &mut call.arguments, &mut self.bytes);
+            append_counted(text, &mut call.arguments, &mut self.bytes);
         }
     }
 
-    fn end(&mut self, course: &mut Course) {
+    fn end(&mut self, course: &mut ChatAnswerBuilder) {
         if course.recall.unwrap_fence {
-            self.unwrap_fence(course);
+            self.unwrap_code_fence(course);
         }
         let mut json = std::mem::take(&mut self.head);
         json.key("choices")
@@ -207,16 +212,20 @@ impl Shape for Message {
     }
 }
 
-fn gather(text: &Text<'_>, into: &mut Gathered, bytes: &mut usize) {
+fn append_counted(text: &JsonStr<'_>, into: &mut JsonStrBuf, bytes: &mut usize) {
     let before = into.len();
     into.push(text);
     *bytes = bytes.saturating_add(into.len() - before);
 }
 
 /// Writes the service tier that served the request, if the caller asked for one.
-pub(super) fn write_tier(tier: Option<&Text<'_>>, recall: &Recall, json: &mut Json) {
+pub(super) fn write_tier(
+    tier: Option<&JsonStr<'_>>,
+    recall: &ResponseContext,
+    json: &mut JsonWriter,
+) {
     if recall.tell_tier {
-        let tier = tier.map(Text::value);
+        let tier = tier.map(JsonStr::value);
         json.key("service_tier").str(match tier.as_deref() {
             Some("priority") => "priority",
             Some("batch") => "flex",
@@ -227,7 +236,7 @@ pub(super) fn write_tier(tier: Option<&Text<'_>>, recall: &Recall, json: &mut Js
 
 /// Returns the text before a code fence and the text inside it, if one fence encloses the whole
 /// text.
-fn unfenced(text: &str) -> Option<(&str, &str)> {
+fn strip_code_fence(text: &str) -> Option<(&str, &str)> {
     let fenced = text.trim().strip_prefix("```")?.strip_suffix("```")?;
     let (language, inside) = fenced.split_once('\n')?;
     let (inside, indent) = inside.rsplit_once('\n')?;

@@ -5,49 +5,55 @@
 //!
 //! Read next: `messages/read_request/tools.rs`, then `capabilities/pairing.rs`.
 
-use super::check::{self, is_true, object, pick, refused, required, text};
-use crate::protocol::Protocol;
-use crate::protocol::form::{
-    Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, Image, ImageSource, Opaque,
-    Outcome, OutcomeContent, Refused, Side, Thinking, Turn, Warnings,
+use super::check::{
+    self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require,
 };
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::Protocol;
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, CacheBreakpoint, File, FileContent, Image, ImageSource,
+    JsonPath, Opaque, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, Turn,
+    TurnRole, Warnings,
+};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 
 /// Container of a block. It determines which block types are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Turn(Side),
+enum MessagesBlockContainer {
+    Turn(TurnRole),
     Result,
     Document,
 }
 
 /// Reads `system`: a string or text blocks.
 pub(super) fn system<'a>(
-    value: Option<Value<'a>>,
+    value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Vec<Block<'a>>, Refused> {
+) -> Result<Vec<Block<'a>>, BoxedFailure> {
     let Some(value) = value else {
         return Ok(Vec::new());
     };
     if let Some(text) = value.text() {
         return Ok(vec![Block {
-            at: At::System(0),
+            at: JsonPath::System(0),
             cache: None,
             kind: BlockKind::Text(text),
         }]);
     }
     if !value.is_array() {
-        return Err(refused("system", check::NO_ARRAY));
+        return Err(invalid_param("system", check::NOT_AN_ARRAY));
     }
     let each = value.items().enumerate();
     each.map(|(index, value)| {
-        let at = At::System(index);
-        object(value, at)?;
-        if !required(value.get("type"), format_args!("{at}.type"))?.is("text") {
-            return Err(refused(format_args!("{at}.type"), "Input should be 'text'"));
+        let at = JsonPath::System(index);
+        expect_object(value, at)?;
+        if !require(value.get("type"), format_args!("{at}.type"))?.is("text") {
+            return Err(invalid_param(
+                format_args!("{at}.type"),
+                "Input should be 'text'",
+            ));
         }
         text_block(value, at, "system[text]", warnings)
     })
@@ -56,15 +62,18 @@ pub(super) fn system<'a>(
 
 /// Reads `messages`.
 pub(super) fn turns<'a>(
-    value: Option<Value<'a>>,
+    value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Vec<Turn<'a>>, Refused> {
-    let value = required(value, "messages")?;
+) -> Result<Vec<Turn<'a>>, BoxedFailure> {
+    let value = require(value, "messages")?;
     if !value.is_array() {
-        return Err(refused("messages", check::NO_ARRAY));
+        return Err(invalid_param("messages", check::NOT_AN_ARRAY));
     }
     if value.items().next().is_none() {
-        return Err(refused("messages", "at least one message is required"));
+        return Err(invalid_param(
+            "messages",
+            "at least one message is required",
+        ));
     }
     value
         .items()
@@ -75,30 +84,30 @@ pub(super) fn turns<'a>(
 
 fn turn<'a>(
     message: usize,
-    value: Value<'a>,
+    value: JsonValue<'a>,
     warnings: &mut Warnings,
-) -> Result<Turn<'a>, Refused> {
-    let at = At::Message(message);
-    object(value, at)?;
-    let [role, content] = pick(value, ["role", "content"], |name, _| {
-        check::left_out("messages[]", at, &name, warnings)
+) -> Result<Turn<'a>, BoxedFailure> {
+    let at = JsonPath::Message(message);
+    expect_object(value, at)?;
+    let [role, content] = pick_members(value, ["role", "content"], |name, _| {
+        check::warn_dropped_member("messages[]", at, &name, warnings)
     });
-    let role = text(
-        required(role, format_args!("{at}.role"))?,
+    let role = expect_string(
+        require(role, format_args!("{at}.role"))?,
         format_args!("{at}.role"),
     )?;
     let side = match role.value().as_ref() {
-        "user" => Side::User,
-        "assistant" => Side::Assistant,
-        "system" => Side::System,
+        "user" => TurnRole::User,
+        "assistant" => TurnRole::Assistant,
+        "system" => TurnRole::System,
         _ => {
-            return Err(refused(
+            return Err(invalid_param(
                 format_args!("{at}.role"),
                 "Input should be 'user', 'assistant' or 'system'",
             ));
         }
     };
-    let content = required(content, format_args!("{at}.content"))?;
+    let content = require(content, format_args!("{at}.content"))?;
     let mut blocks = match content.text() {
         Some(text) => vec![Block {
             at,
@@ -106,15 +115,21 @@ fn turn<'a>(
             kind: BlockKind::Text(text),
         }],
         None if !content.is_array() => {
-            return Err(refused(
+            return Err(invalid_param(
                 format_args!("{at}.content"),
                 "Input should be a valid string or array",
             ));
         }
         None => {
             let each = content.items().enumerate();
-            let mut read =
-                |(part, value)| block(value, At::Part(message, part), Place::Turn(side), warnings);
+            let mut read = |(part, value)| {
+                block(
+                    value,
+                    JsonPath::Part(message, part),
+                    MessagesBlockContainer::Turn(side),
+                    warnings,
+                )
+            };
             each.map(&mut read).collect::<Result<Vec<_>, _>>()?
         }
     };
@@ -124,25 +139,25 @@ fn turn<'a>(
         blocks.push(Block {
             at,
             cache: None,
-            kind: BlockKind::Text(Text::made("")),
+            kind: BlockKind::Text(JsonStr::from_value("")),
         });
     }
     Ok(Turn {
         side,
         blocks,
-        at: At::Message(message),
+        at: JsonPath::Message(message),
     })
 }
 
 fn block<'a>(
-    value: Value<'a>,
-    at: At,
-    place: Place,
+    value: JsonValue<'a>,
+    at: JsonPath,
+    place: MessagesBlockContainer,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, Refused> {
-    object(value, at)?;
-    let kind = text(
-        required(value.get("type"), format_args!("{at}.type"))?,
+) -> Result<Block<'a>, BoxedFailure> {
+    expect_object(value, at)?;
+    let kind = expect_string(
+        require(value.get("type"), format_args!("{at}.type"))?,
         format_args!("{at}.type"),
     )?;
     let kind_name = kind.value();
@@ -151,21 +166,28 @@ fn block<'a>(
         "image" => return image(value, at, warnings),
         _ => {}
     }
-    if place == Place::Document {
-        return Err(refused(at, &not_expected(&kind_name, "'image', 'text'")));
+    if place == MessagesBlockContainer::Document {
+        return Err(invalid_param(
+            at,
+            &unexpected_tag(&kind_name, "'image', 'text'"),
+        ));
     }
     match (kind_name.as_ref(), place) {
         ("document", _) => document(value, at, warnings),
-        ("tool_use", Place::Turn(Side::Assistant)) => call(value, at, warnings),
-        ("thinking" | "redacted_thinking", Place::Turn(Side::Assistant)) => {
+        ("tool_use", MessagesBlockContainer::Turn(TurnRole::Assistant)) => {
+            call(value, at, warnings)
+        }
+        ("thinking" | "redacted_thinking", MessagesBlockContainer::Turn(TurnRole::Assistant)) => {
             thinking(value, at, warnings)
         }
-        ("tool_result", Place::Turn(Side::User)) => result(value, at, warnings),
-        (kind @ ("tool_use" | "thinking" | "redacted_thinking"), _) => Err(refused(
+        ("tool_result", MessagesBlockContainer::Turn(TurnRole::User)) => {
+            result(value, at, warnings)
+        }
+        (kind @ ("tool_use" | "thinking" | "redacted_thinking"), _) => Err(invalid_param(
             at,
             &format!("`{kind}` blocks can only be in `assistant` messages"),
         )),
-        ("tool_result", _) => Err(refused(
+        ("tool_result", _) => Err(invalid_param(
             at,
             "`tool_result` blocks can only be in `user` messages",
         )),
@@ -173,14 +195,14 @@ fn block<'a>(
     }
 }
 
-fn not_expected(kind: &str, expected: &str) -> String {
+fn unexpected_tag(kind: &str, expected: &str) -> String {
     format!(
         "Input tag '{kind}' found using 'type' does not match any of the expected tags: {expected}"
     )
 }
 
 /// Keeps a block that only this protocol has, or whose type is unknown.
-fn opaque<'a>(kind: Text<'a>, value: Value<'a>, at: At) -> Block<'a> {
+fn opaque<'a>(kind: JsonStr<'a>, value: JsonValue<'a>, at: JsonPath) -> Block<'a> {
     let opaque = Opaque {
         origin: Protocol::Messages,
         name: kind,
@@ -193,26 +215,26 @@ fn opaque<'a>(kind: Text<'a>, value: Value<'a>, at: At) -> Block<'a> {
     }
 }
 
-fn cache(marker: Option<Value<'_>>) -> Option<Cache> {
+fn cache(marker: Option<JsonValue<'_>>) -> Option<CacheBreakpoint> {
     let lifetime = marker?.get("ttl");
     Some(match lifetime {
-        Some(lifetime) if lifetime.is("5m") => Cache::FiveMinutes,
-        Some(lifetime) if lifetime.is("1h") => Cache::OneHour,
-        _ => Cache::Usual,
+        Some(lifetime) if lifetime.is("5m") => CacheBreakpoint::FiveMinutes,
+        Some(lifetime) if lifetime.is("1h") => CacheBreakpoint::OneHour,
+        _ => CacheBreakpoint::Usual,
     })
 }
 
 fn text_block<'a>(
-    value: Value<'a>,
-    at: At,
+    value: JsonValue<'a>,
+    at: JsonPath,
     row: &str,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, Refused> {
-    let [_, said, marker] = pick(value, ["type", "text", "cache_control"], |name, _| {
-        check::left_out(row, at, &name, warnings);
+) -> Result<Block<'a>, BoxedFailure> {
+    let [_, said, marker] = pick_members(value, ["type", "text", "cache_control"], |name, _| {
+        check::warn_dropped_member(row, at, &name, warnings);
     });
-    let said = text(
-        required(said, format_args!("{at}.text.text"))?,
+    let said = expect_string(
+        require(said, format_args!("{at}.text.text"))?,
         format_args!("{at}.text.text"),
     )?;
     Ok(Block {
@@ -222,15 +244,20 @@ fn text_block<'a>(
     })
 }
 
-fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
-    let [kind, source, marker] = pick(value, ["type", "source", "cache_control"], |name, _| {
-        check::left_out("messages[].content[image]", at, &name, warnings);
-    });
+fn image<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, BoxedFailure> {
+    let [kind, source, marker] =
+        pick_members(value, ["type", "source", "cache_control"], |name, _| {
+            check::warn_dropped_member("messages[].content[image]", at, &name, warnings);
+        });
     let path = format_args!("{at}.image.source");
-    let source = required(source, path)?;
-    object(source, path)?;
-    let source_kind = text(
-        required(source.get("type"), format_args!("{path}.type"))?,
+    let source = require(source, path)?;
+    expect_object(source, path)?;
+    let source_kind = expect_string(
+        require(source.get("type"), format_args!("{path}.type"))?,
         format_args!("{path}.type"),
     )?;
     let source = match source_kind.value().as_ref() {
@@ -239,7 +266,7 @@ fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<
             if !IMAGE_TYPES.iter().any(|known| media_type.is(known)) {
                 let message =
                     "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'";
-                return Err(refused(format_args!("{path}.media_type"), message));
+                return Err(invalid_param(format_args!("{path}.media_type"), message));
             }
             ImageSource::Base64 {
                 media_type,
@@ -250,15 +277,16 @@ fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<
         // A file in the vendor's own storage.
         "file" => {
             return Ok(opaque(
-                kind.and_then(Value::text).unwrap_or(Text::made("image")),
+                kind.and_then(JsonValue::text)
+                    .unwrap_or(JsonStr::from_value("image")),
                 value,
                 at,
             ));
         }
         other => {
-            return Err(refused(
+            return Err(invalid_param(
                 path,
-                &not_expected(other, "'base64', 'file', 'url'"),
+                &unexpected_tag(other, "'base64', 'file', 'url'"),
             ));
         }
     };
@@ -272,8 +300,12 @@ fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<
     })
 }
 
-fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
-    let [kind, source, title, context, citations, marker] = pick(
+fn document<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, BoxedFailure> {
+    let [kind, source, title, context, citations, marker] = pick_members(
         value,
         [
             "type",
@@ -283,19 +315,19 @@ fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Blo
             "citations",
             "cache_control",
         ],
-        |name, _| check::left_out("messages[].content[document]", at, &name, warnings),
+        |name, _| check::warn_dropped_member("messages[].content[document]", at, &name, warnings),
     );
     let path = format_args!("{at}.document.source");
-    let source = required(source, path)?;
-    object(source, path)?;
-    let source_kind = text(
-        required(source.get("type"), format_args!("{path}.type"))?,
+    let source = require(source, path)?;
+    expect_object(source, path)?;
+    let source_kind = expect_string(
+        require(source.get("type"), format_args!("{path}.type"))?,
         format_args!("{path}.type"),
     )?;
     let content = match source_kind.value().as_ref() {
         "base64" => {
             if !member_text(source, "media_type", path)?.is("application/pdf") {
-                return Err(refused(
+                return Err(invalid_param(
                     format_args!("{path}.media_type"),
                     "Input should be 'application/pdf'",
                 ));
@@ -308,24 +340,25 @@ fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Blo
         // A file in the vendor's own storage.
         "file" => {
             return Ok(opaque(
-                kind.and_then(Value::text).unwrap_or(Text::made("document")),
+                kind.and_then(JsonValue::text)
+                    .unwrap_or(JsonStr::from_value("document")),
                 value,
                 at,
             ));
         }
         other => {
-            return Err(refused(
+            return Err(invalid_param(
                 path,
-                &not_expected(other, "'base64', 'content', 'file', 'text', 'url'"),
+                &unexpected_tag(other, "'base64', 'content', 'file', 'text', 'url'"),
             ));
         }
     };
     let file = File {
         title: title
-            .map(|title| text(title, format_args!("{at}.document.title")))
+            .map(|title| expect_string(title, format_args!("{at}.document.title")))
             .transpose()?,
         context: context
-            .map(|context| text(context, format_args!("{at}.document.context")))
+            .map(|context| expect_string(context, format_args!("{at}.document.context")))
             .transpose()?,
         content,
         wants_citations: wants_citations(citations, at)?,
@@ -338,46 +371,59 @@ fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Blo
 }
 
 fn document_content<'a>(
-    source: Value<'a>,
-    at: At,
+    source: JsonValue<'a>,
+    at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<FileContent<'a>, Refused> {
+) -> Result<FileContent<'a>, BoxedFailure> {
     let path = format_args!("{at}.document.source.content");
-    let content = required(source.get("content"), path)?;
+    let content = require(source.get("content"), path)?;
     if let Some(text) = content.text() {
         return Ok(FileContent::Text(text));
     }
     if !content.is_array() {
-        return Err(refused(path, "Input should be a valid string or array"));
+        return Err(invalid_param(
+            path,
+            "Input should be a valid string or array",
+        ));
     }
     let nested = |index| match at {
-        At::Part(message, part) => At::Nested(message, part, index),
+        JsonPath::Part(message, part) => JsonPath::Nested(message, part, index),
         other => other,
     };
     let each = content.items().enumerate();
-    let blocks = each.map(|(index, value)| block(value, nested(index), Place::Document, warnings));
+    let blocks = each.map(|(index, value)| {
+        block(
+            value,
+            nested(index),
+            MessagesBlockContainer::Document,
+            warnings,
+        )
+    });
     Ok(FileContent::Blocks(blocks.collect::<Result<_, _>>()?))
 }
 
-fn wants_citations(citations: Option<Value<'_>>, at: At) -> Result<bool, Refused> {
-    is_true(
+fn wants_citations(citations: Option<JsonValue<'_>>, at: JsonPath) -> Result<bool, BoxedFailure> {
+    bool_or_false(
         citations.and_then(|citations| citations.get("enabled")),
         format_args!("{at}.document.citations.enabled"),
     )
 }
 
 fn member_text<'a>(
-    object: Value<'a>,
+    object: JsonValue<'a>,
     name: &str,
     path: std::fmt::Arguments<'_>,
-) -> Result<Text<'a>, Refused> {
-    text(
-        required(object.get(name), format_args!("{path}.{name}"))?,
+) -> Result<JsonStr<'a>, BoxedFailure> {
+    expect_string(
+        require(object.get(name), format_args!("{path}.{name}"))?,
         format_args!("{path}.{name}"),
     )
 }
 
-fn base64<'a>(source: Value<'a>, path: std::fmt::Arguments<'_>) -> Result<Text<'a>, Refused> {
+fn base64<'a>(
+    source: JsonValue<'a>,
+    path: std::fmt::Arguments<'_>,
+) -> Result<JsonStr<'a>, BoxedFailure> {
     let data = member_text(source, "data", path)?;
     let value = data.value();
     let letters = value.trim_end_matches('=');
@@ -389,38 +435,46 @@ fn base64<'a>(source: Value<'a>, path: std::fmt::Arguments<'_>) -> Result<Text<'
     if is_base64 {
         Ok(data)
     } else {
-        Err(refused(format_args!("{path}.data"), "Invalid base64 data"))
+        Err(invalid_param(
+            format_args!("{path}.data"),
+            "Invalid base64 data",
+        ))
     }
 }
 
-fn call<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
-    let [kind, id, name, input, toolset] = pick(
+fn call<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, BoxedFailure> {
+    let [kind, id, name, input, toolset] = pick_members(
         value,
         ["type", "id", "name", "input", "toolset_name"],
         |name, _| {
-            check::left_out("messages[].content[tool_use]", at, &name, warnings);
+            check::warn_dropped_member("messages[].content[tool_use]", at, &name, warnings);
         },
     );
     if toolset.is_some() {
         return Ok(opaque(
-            kind.and_then(Value::text).unwrap_or(Text::made("tool_use")),
+            kind.and_then(JsonValue::text)
+                .unwrap_or(JsonStr::from_value("tool_use")),
             value,
             at,
         ));
     }
     let path = format_args!("{at}.tool_use.input");
-    let input = required(input, path)?;
-    object(input, path)?;
-    let call = Call {
-        id: Some(text(
-            required(id, format_args!("{at}.tool_use.id"))?,
+    let input = require(input, path)?;
+    expect_object(input, path)?;
+    let call = ToolCall {
+        id: Some(expect_string(
+            require(id, format_args!("{at}.tool_use.id"))?,
             format_args!("{at}.tool_use.id"),
         )?),
-        name: text(
-            required(name, format_args!("{at}.tool_use.name"))?,
+        name: expect_string(
+            require(name, format_args!("{at}.tool_use.name"))?,
             format_args!("{at}.tool_use.name"),
         )?,
-        arguments: Arguments::Json(input),
+        arguments: ToolArguments::Json(input),
         is_custom: false,
     };
     Ok(Block {
@@ -430,28 +484,33 @@ fn call<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'
     })
 }
 
-fn thinking<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
+fn thinking<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, BoxedFailure> {
     if let Some(data) = value.get("data") {
-        let data = text(data, format_args!("{at}.redacted_thinking.data"))?;
+        let data = expect_string(data, format_args!("{at}.redacted_thinking.data"))?;
         return Ok(Block {
             at,
             cache: None,
             kind: BlockKind::Thinking(Thinking::Hidden { data }),
         });
     }
-    let [kind, said, signature] = pick(value, ["type", "thinking", "signature"], |name, _| {
-        check::left_out("messages[].content[thinking]", at, &name, warnings);
-    });
+    let [kind, said, signature] =
+        pick_members(value, ["type", "thinking", "signature"], |name, _| {
+            check::warn_dropped_member("messages[].content[thinking]", at, &name, warnings);
+        });
     if kind.is_some_and(|kind| kind.is("redacted_thinking")) {
-        return Err(refused(
+        return Err(invalid_param(
             format_args!("{at}.redacted_thinking.data"),
             "Field required",
         ));
     }
     let path = format_args!("{at}.thinking.thinking");
-    let said = text(required(said, path)?, path)?;
+    let said = expect_string(require(said, path)?, path)?;
     let signature = signature
-        .map(|signature| text(signature, format_args!("{at}.thinking.signature")))
+        .map(|signature| expect_string(signature, format_args!("{at}.thinking.signature")))
         .transpose()?;
     Ok(Block {
         at,
@@ -463,24 +522,28 @@ fn thinking<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Blo
     })
 }
 
-fn result<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
-    let [_, id, content, is_error] = pick(
+fn result<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, BoxedFailure> {
+    let [_, id, content, is_error] = pick_members(
         value,
         ["type", "tool_use_id", "content", "is_error"],
         |name, _| {
-            check::left_out("messages[].content[tool_result]", at, &name, warnings);
+            check::warn_dropped_member("messages[].content[tool_result]", at, &name, warnings);
         },
     );
     let path = format_args!("{at}.tool_result");
-    let id = text(
-        required(id, format_args!("{path}.tool_use_id"))?,
+    let id = expect_string(
+        require(id, format_args!("{path}.tool_use_id"))?,
         format_args!("{path}.tool_use_id"),
     )?;
-    let outcome = Outcome {
+    let outcome = ToolResult {
         id: Some(id),
         name: None,
         content: result_content(content, at, warnings)?,
-        is_error: is_true(is_error, format_args!("{path}.is_error"))?,
+        is_error: bool_or_false(is_error, format_args!("{path}.is_error"))?,
     };
     Ok(Block {
         at,
@@ -490,27 +553,34 @@ fn result<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block
 }
 
 fn result_content<'a>(
-    content: Option<Value<'a>>,
-    at: At,
+    content: Option<JsonValue<'a>>,
+    at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<OutcomeContent<'a>, Refused> {
+) -> Result<ToolResultContent<'a>, BoxedFailure> {
     let Some(content) = content else {
-        return Ok(OutcomeContent::Nothing);
+        return Ok(ToolResultContent::Nothing);
     };
     if let Some(text) = content.text() {
-        return Ok(OutcomeContent::Text(text));
+        return Ok(ToolResultContent::Text(text));
     }
     if !content.is_array() {
-        return Err(refused(
+        return Err(invalid_param(
             format_args!("{at}.tool_result.content"),
             "Input should be a valid string or array",
         ));
     }
     let nested = |index| match at {
-        At::Part(message, part) => At::Nested(message, part, index),
+        JsonPath::Part(message, part) => JsonPath::Nested(message, part, index),
         other => other,
     };
     let each = content.items().enumerate();
-    let blocks = each.map(|(index, value)| block(value, nested(index), Place::Result, warnings));
-    Ok(OutcomeContent::Blocks(blocks.collect::<Result<_, _>>()?))
+    let blocks = each.map(|(index, value)| {
+        block(
+            value,
+            nested(index),
+            MessagesBlockContainer::Result,
+            warnings,
+        )
+    });
+    Ok(ToolResultContent::Blocks(blocks.collect::<Result<_, _>>()?))
 }

@@ -5,59 +5,68 @@
 
 use super::fields;
 use crate::protocol::Protocol;
+use crate::protocol::capabilities::FieldMapping;
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{Action, Refused, Warnings};
-use crate::protocol::rules::Outcome;
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{BoxedFailure, WarningAction, Warnings};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::fmt::Display;
 
-pub(super) const NO_ARRAY: &str = "Input should be a valid array";
-pub(super) const NO_INTEGER: &str = "Input should be a valid integer";
+pub(super) const NOT_AN_ARRAY: &str = "Input should be a valid array";
+pub(super) const NOT_AN_INTEGER: &str = "Input should be a valid integer";
 
-pub(super) fn refused(path: impl Display, message: &str) -> Refused {
-    Box::new(Failure::invalid(
+pub(super) fn invalid_param(path: impl Display, message: &str) -> BoxedFailure {
+    Box::new(Failure::invalid_param(
         Protocol::Messages,
         &path.to_string(),
         message,
     ))
 }
 
-pub(super) fn required(value: Option<Value<'_>>, path: impl Display) -> Result<Value<'_>, Refused> {
-    value.ok_or_else(|| refused(path, "Field required"))
+pub(super) fn require(
+    value: Option<JsonValue<'_>>,
+    path: impl Display,
+) -> Result<JsonValue<'_>, BoxedFailure> {
+    value.ok_or_else(|| invalid_param(path, "Field required"))
 }
 
-pub(super) fn text(value: Value<'_>, path: impl Display) -> Result<Text<'_>, Refused> {
+pub(super) fn expect_string(
+    value: JsonValue<'_>,
+    path: impl Display,
+) -> Result<JsonStr<'_>, BoxedFailure> {
     value
         .text()
-        .ok_or_else(|| refused(path, "Input should be a valid string"))
+        .ok_or_else(|| invalid_param(path, "Input should be a valid string"))
 }
 
-pub(super) fn object(value: Value<'_>, path: impl Display) -> Result<(), Refused> {
+pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> Result<(), BoxedFailure> {
     if value.is_object() {
         Ok(())
     } else {
-        Err(refused(path, "Input should be a valid object"))
+        Err(invalid_param(path, "Input should be a valid object"))
     }
 }
 
 /// Reads a boolean; an absent member is false.
-pub(super) fn is_true(value: Option<Value<'_>>, path: impl Display) -> Result<bool, Refused> {
+pub(super) fn bool_or_false(
+    value: Option<JsonValue<'_>>,
+    path: impl Display,
+) -> Result<bool, BoxedFailure> {
     match value {
         None => Ok(false),
         Some(value) => value
             .bool()
-            .ok_or_else(|| refused(path, "Input should be a valid boolean")),
+            .ok_or_else(|| invalid_param(path, "Input should be a valid boolean")),
     }
 }
 
 /// Returns the members with these names, and passes every other member to `other`. The last of
 /// duplicate members wins. A null member counts as absent.
-pub(super) fn pick<'a, const N: usize>(
-    object: Value<'a>,
+pub(super) fn pick_members<'a, const N: usize>(
+    object: JsonValue<'a>,
     names: [&str; N],
-    mut other: impl FnMut(Text<'a>, Value<'a>),
-) -> [Option<Value<'a>>; N] {
+    mut other: impl FnMut(JsonStr<'a>, JsonValue<'a>),
+) -> [Option<JsonValue<'a>>; N] {
     let mut found = [None; N];
     for (name, value) in object.members() {
         let slot = names.iter().position(|wanted| name.is(wanted));
@@ -73,9 +82,14 @@ pub(super) fn pick<'a, const N: usize>(
 /// Drops a member that the IR cannot represent: silently if its row says `Drop`, otherwise with a
 /// warning. `row` is the path of its parent in the table, `at` the path of its parent in the
 /// request.
-pub(super) fn left_out(row: &str, at: impl Display, name: &Text<'_>, warnings: &mut Warnings) {
+pub(super) fn warn_dropped_member(
+    row: &str,
+    at: impl Display,
+    name: &JsonStr<'_>,
+    warnings: &mut Warnings,
+) {
     let name = name.value();
-    if fields::outcome(row, &name) != Some(Outcome::Drop) {
-        warnings.add(Action::Dropped, format_args!("{at}.{name}"));
+    if fields::outcome(row, &name) != Some(FieldMapping::Drop) {
+        warnings.add(WarningAction::Dropped, format_args!("{at}.{name}"));
     }
 }

@@ -12,10 +12,10 @@
 //!
 //! Read next: `messages/read_request/blocks.rs`.
 
-use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
+use crate::protocol::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
 
 /// Outcome of each member by path, sorted bytewise.
-pub const FIELDS: &[(&str, Outcome)] = &[
+pub const FIELDS: &[(&str, FieldMapping)] = &[
     ("betas", Drop),
     ("billing_policy", Warn),
     ("cache_control", Drop),
@@ -164,22 +164,22 @@ pub const FIELDS: &[(&str, Outcome)] = &[
 
 /// Returns the outcome of the member `name` of the object at `parent`, which is empty for the top
 /// level. Returns `None` if there is no row.
-pub(crate) fn outcome(parent: &str, name: &str) -> Option<Outcome> {
+pub(crate) fn outcome(parent: &str, name: &str) -> Option<FieldMapping> {
     let dot = if parent.is_empty() { "" } else { "." };
     row(parent.bytes().chain(dot.bytes()).chain(name.bytes()))
 }
 
 /// Returns the outcome of a block of this type, if one row covers the whole block.
-pub(crate) fn block_outcome(kind: &str) -> Option<Outcome> {
-    typed("messages[].content", kind)
+pub(crate) fn block_outcome(kind: &str) -> Option<FieldMapping> {
+    typed_row("messages[].content", kind)
 }
 
 /// Returns the outcome of a tool of this type, if one row covers the whole tool.
-pub(crate) fn tool_outcome(kind: &str) -> Option<Outcome> {
-    typed("tools", kind)
+pub(crate) fn tool_outcome(kind: &str) -> Option<FieldMapping> {
+    typed_row("tools", kind)
 }
 
-fn typed(list: &str, kind: &str) -> Option<Outcome> {
+fn typed_row(list: &str, kind: &str) -> Option<FieldMapping> {
     row(list
         .bytes()
         .chain("[".bytes())
@@ -187,7 +187,7 @@ fn typed(list: &str, kind: &str) -> Option<Outcome> {
         .chain("]".bytes()))
 }
 
-fn row(wanted: impl Iterator<Item = u8> + Clone) -> Option<Outcome> {
+fn row(wanted: impl Iterator<Item = u8> + Clone) -> Option<FieldMapping> {
     let found = FIELDS
         .binary_search_by(|(path, _)| path.bytes().cmp(wanted.clone()))
         .ok()?;
@@ -198,9 +198,11 @@ fn row(wanted: impl Iterator<Item = u8> + Clone) -> Option<Outcome> {
 mod tests {
     use super::{FIELDS, outcome};
     use crate::protocol::Protocol;
-    use crate::protocol::form::Effort;
-    use crate::protocol::rules::{Accepts, ChatModel, Outcome, ReasoningReplay};
-    use crate::protocol::translate::{self, Asked};
+    use crate::protocol::capabilities::{
+        ChatModel, FieldMapping, ModelCapabilities, ReasoningReplay,
+    };
+    use crate::protocol::ir::Effort;
+    use crate::protocol::translate::{self, TranslationRequest};
     use serde_json::{Value, json};
 
     type Told = Result<(Value, Vec<String>, bool), String>;
@@ -208,7 +210,7 @@ mod tests {
     /// Translates the request for a vendor that accepts as much as any vendor does. Returns the
     /// body, the warnings, and whether the answer shows the reasoning.
     fn told(request: &Value, replay: ReasoningReplay) -> Told {
-        let accepts = Accepts::Chat(ChatModel {
+        let accepts = ModelCapabilities::Chat(ChatModel {
             reasoning: true,
             effort_values: Effort::ALL.to_vec(),
             cache_breakpoints: true,
@@ -216,8 +218,10 @@ mod tests {
             ..ChatModel::default()
         });
         let body = request.to_string();
-        let asked = Asked::in_test(Protocol::Messages, body.as_bytes(), 100_000, &accepts);
-        let translated = translate::request(&asked, false).map_err(|failure| failure.message)?;
+        let asked =
+            TranslationRequest::in_test(Protocol::Messages, body.as_bytes(), 100_000, &accepts);
+        let translated =
+            translate::translate_request(&asked, false).map_err(|failure| failure.message)?;
         let body = serde_json::from_slice(&translated.body).map_err(|error| error.to_string())?;
         Ok((body, translated.warnings, translated.recall.show_thinking))
     }
@@ -236,7 +240,8 @@ mod tests {
     fn whole() -> Value {
         let marker: Value = serde_json::from_str(MARKER).unwrap();
         let schema = json!({"type": "object", "properties": {}});
-        let signature = crate::protocol::carrier::encode(r#"[{"type":"reasoning.encrypted"}]"#);
+        let signature =
+            crate::protocol::reasoning_token::encode_details(r#"[{"type":"reasoning.encrypted"}]"#);
         json!({
             "model": "public-model", "max_tokens": 50_000, "stream": true, "temperature": 0.5, "top_p": 0.5,
             "service_tier": "standard_only", "stop_sequences": ["x"], "metadata": {"user_id": "u"},
@@ -375,10 +380,10 @@ mod tests {
     #[test]
     fn the_rows_are_sorted() {
         assert!(FIELDS.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        assert_eq!(outcome("", "model"), Some(Outcome::Map));
+        assert_eq!(outcome("", "model"), Some(FieldMapping::Map));
         assert_eq!(
             outcome("messages[].content[image]", "transformations"),
-            Some(Outcome::Drop)
+            Some(FieldMapping::Drop)
         );
         assert_eq!(outcome("", "modell"), None);
     }
@@ -399,15 +404,16 @@ mod tests {
     fn the_code_does_what_the_rows_say() {
         for (path, outcome) in FIELDS {
             let mut request = whole();
-            let Some((object, member)) = place(&mut request, path, *outcome == Outcome::Map) else {
+            let Some((object, member)) = place(&mut request, path, *outcome == FieldMapping::Map)
+            else {
                 check_whole(path, *outcome);
                 continue;
             };
             match outcome {
-                Outcome::Map if SILENT.contains(path) || path.starts_with("output_format") => {
+                FieldMapping::Map if SILENT.contains(path) || path.starts_with("output_format") => {
                     continue;
                 }
-                Outcome::Map => {
+                FieldMapping::Map => {
                     assert!(
                         reach(object, &member).is_some(),
                         "{path}: the whole request does not say it"
@@ -430,13 +436,13 @@ mod tests {
         }
     }
 
-    fn check(path: &str, outcome: Outcome, request: &Value, member: &str) {
+    fn check(path: &str, outcome: FieldMapping, request: &Value, member: &str) {
         for (told, before) in both(request).into_iter().zip(both(&whole())) {
             let before = before.unwrap();
             match outcome {
-                Outcome::Map => {}
-                Outcome::Drop => assert_eq!(told.unwrap(), before, "{path}"),
-                Outcome::Warn => {
+                FieldMapping::Map => {}
+                FieldMapping::Drop => assert_eq!(told.unwrap(), before, "{path}"),
+                FieldMapping::Warn => {
                     let (body, warnings, _) = told.unwrap();
                     assert_eq!(body, before.0, "{path}");
                     let added: Vec<_> = warnings
@@ -449,19 +455,19 @@ mod tests {
                         "{path}: {added:?}"
                     );
                 }
-                Outcome::Refuse => assert!(told.is_err(), "{path}"),
+                FieldMapping::Refuse => assert!(told.is_err(), "{path}"),
             }
         }
     }
 
-    fn check_whole(path: &str, outcome: Outcome) {
+    fn check_whole(path: &str, outcome: FieldMapping) {
         for (told, before) in both(&with_whole(path)).into_iter().zip(both(&whole())) {
             let before = before.unwrap();
             match outcome {
-                Outcome::Map => assert_ne!(told.unwrap(), before, "{path}"),
-                Outcome::Drop => assert_eq!(told.unwrap(), before, "{path}"),
-                Outcome::Warn => assert_ne!(told.unwrap().1, before.1, "{path}"),
-                Outcome::Refuse => assert!(told.is_err(), "{path}"),
+                FieldMapping::Map => assert_ne!(told.unwrap(), before, "{path}"),
+                FieldMapping::Drop => assert_eq!(told.unwrap(), before, "{path}"),
+                FieldMapping::Warn => assert_ne!(told.unwrap().1, before.1, "{path}"),
+                FieldMapping::Refuse => assert!(told.is_err(), "{path}"),
             }
         }
     }

@@ -4,21 +4,25 @@
 //!
 //! Read next: `chat/write_request/tools.rs`.
 
-use super::check::{self, is_true, object, pick, refused, required, text};
-use crate::protocol::form::{At, Choice, Function, Refused, Tool, ToolKind, Warnings};
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use super::check::{
+    self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require,
+};
+use crate::protocol::ir::{
+    BoxedFailure, FunctionTool, JsonPath, Tool, ToolChoice, ToolKind, Warnings,
+};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::collections::HashSet;
 
 pub(super) fn read<'a>(
-    value: Option<Value<'a>>,
+    value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Vec<Tool<'a>>, Refused> {
+) -> Result<Vec<Tool<'a>>, BoxedFailure> {
     let Some(value) = value else {
         return Ok(Vec::new());
     };
     if !value.is_array() {
-        return Err(refused("tools", check::NO_ARRAY));
+        return Err(invalid_param("tools", check::NOT_AN_ARRAY));
     }
     let each = value.items().enumerate();
     let tools: Vec<_> = each
@@ -29,19 +33,23 @@ pub(super) fn read<'a>(
         if let ToolKind::Function(function) = &tool.kind
             && !names.insert(function.name.value())
         {
-            return Err(refused("tools", "Tool names must be unique."));
+            return Err(invalid_param("tools", "Tool names must be unique."));
         }
     }
     drop(names);
     Ok(tools)
 }
 
-fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<Tool<'a>, Refused> {
-    let at = At::Tool(index);
-    object(value, at)?;
+fn tool<'a>(
+    index: usize,
+    value: JsonValue<'a>,
+    warnings: &mut Warnings,
+) -> Result<Tool<'a>, BoxedFailure> {
+    let at = JsonPath::Tool(index);
+    expect_object(value, at)?;
     let kind = value
         .get("type")
-        .map(|kind| text(kind, format_args!("{at}.type")))
+        .map(|kind| expect_string(kind, format_args!("{at}.type")))
         .transpose()?;
     if let Some(kind) = kind
         && !kind.is("custom")
@@ -52,7 +60,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
             cache: None,
         });
     }
-    let [_, name, description, schema, strict, examples, callers] = pick(
+    let [_, name, description, schema, strict, examples, callers] = pick_members(
         value,
         [
             "type",
@@ -63,7 +71,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
             "input_examples",
             "allowed_callers",
         ],
-        |name, _| check::left_out("tools[custom]", at, &name, warnings),
+        |name, _| check::warn_dropped_member("tools[custom]", at, &name, warnings),
     );
     if let Some(callers) = callers
         && !callers.items().any(|caller| caller.is("direct"))
@@ -73,39 +81,39 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
         return Ok(Tool {
             index,
             kind: ToolKind::Vendor {
-                kind: Text::made("custom"),
+                kind: JsonStr::from_value("custom"),
                 value,
             },
             cache: None,
         });
     }
-    let name = text(
-        required(name, format_args!("{at}.name"))?,
+    let name = expect_string(
+        require(name, format_args!("{at}.name"))?,
         format_args!("{at}.name"),
     )?;
     if name.is_empty() {
-        return Err(refused(
+        return Err(invalid_param(
             format_args!("{at}.name"),
             "String should have at least 1 character",
         ));
     }
-    let schema = required(schema, format_args!("{at}.input_schema"))?;
-    object(schema, format_args!("{at}.input_schema"))?;
+    let schema = require(schema, format_args!("{at}.input_schema"))?;
+    expect_object(schema, format_args!("{at}.input_schema"))?;
     if let Some(examples) = examples
         && !examples.is_array()
     {
-        return Err(refused(
+        return Err(invalid_param(
             format_args!("{at}.input_examples"),
-            check::NO_ARRAY,
+            check::NOT_AN_ARRAY,
         ));
     }
-    let function = Function {
+    let function = FunctionTool {
         name,
         description: description
-            .map(|text| check::text(text, format_args!("{at}.description")))
+            .map(|text| check::expect_string(text, format_args!("{at}.description")))
             .transpose()?,
         schema: Some(schema),
-        strict: is_true(strict, format_args!("{at}.strict"))?,
+        strict: bool_or_false(strict, format_args!("{at}.strict"))?,
         examples: examples.filter(|examples| examples.items().next().is_some()),
     };
     // No vendor of another protocol accepts a cache marker on a tool.
@@ -118,27 +126,27 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
 
 /// Reads the tool choice, and whether the model may call several tools at once.
 pub(super) fn choice<'a>(
-    value: Option<Value<'a>>,
+    value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<(Choice<'a>, Option<bool>), Refused> {
+) -> Result<(ToolChoice<'a>, Option<bool>), BoxedFailure> {
     let Some(value) = value else {
-        return Ok((Choice::Absent, None));
+        return Ok((ToolChoice::Absent, None));
     };
-    object(value, "tool_choice")?;
-    let [kind, name, alone] = pick(
+    expect_object(value, "tool_choice")?;
+    let [kind, name, alone] = pick_members(
         value,
         ["type", "name", "disable_parallel_tool_use"],
         |name, _| {
-            check::left_out("tool_choice", "tool_choice", &name, warnings);
+            check::warn_dropped_member("tool_choice", "tool_choice", &name, warnings);
         },
     );
-    let kind = text(required(kind, "tool_choice.type")?, "tool_choice.type")?;
+    let kind = expect_string(require(kind, "tool_choice.type")?, "tool_choice.type")?;
     let choice = match kind.value().as_ref() {
-        "auto" => Choice::Auto,
-        "any" => Choice::Required,
-        "none" => Choice::None,
-        "tool" => Choice::Tool(text(
-            required(name, "tool_choice.name")?,
+        "auto" => ToolChoice::Auto,
+        "any" => ToolChoice::Required,
+        "none" => ToolChoice::None,
+        "tool" => ToolChoice::Tool(expect_string(
+            require(name, "tool_choice.name")?,
             "tool_choice.name",
         )?),
         other => {
@@ -146,12 +154,12 @@ pub(super) fn choice<'a>(
                 "Input tag '{other}' found using 'type' does not match any of the expected tags: \
                  'any', 'auto', 'none', 'tool'"
             );
-            return Err(refused("tool_choice", &message));
+            return Err(invalid_param("tool_choice", &message));
         }
     };
     let path = "tool_choice.disable_parallel_tool_use";
     let parallel_calls = alone
-        .map(|alone| is_true(Some(alone), path))
+        .map(|alone| bool_or_false(Some(alone), path))
         .transpose()?
         .map(|alone| !alone);
     Ok((choice, parallel_calls))

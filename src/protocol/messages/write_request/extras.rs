@@ -6,31 +6,33 @@
 //! Read next: `write_request/turns.rs`.
 
 use crate::protocol::Protocol;
+use crate::protocol::capabilities::{FieldMapping, MessagesModel};
 use crate::protocol::chat::read_request::fields;
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{Action, Cache, Format, Opaque, Refused, Request, Warnings};
-use crate::protocol::responses::read_request::SEARCH_MEMBER;
-use crate::protocol::rules::{MessagesModel, Outcome};
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{
+    BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, Request, WarningAction, Warnings,
+};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::responses::read_request::WEB_SEARCH_MEMBER;
 
 /// Members that the IR does not represent and that are sent nevertheless.
 #[derive(Debug, Default)]
-pub(super) struct Extras<'a> {
+pub(super) struct MessagesExtras<'a> {
     /// The vendor's own members, copied.
-    pub copied: Vec<(String, Value<'a>)>,
-    pub output_config: Option<Value<'a>>,
-    pub cache: Option<Cache>,
+    pub copied: Vec<(String, JsonValue<'a>)>,
+    pub output_config: Option<JsonValue<'a>>,
+    pub cache: Option<CacheBreakpoint>,
     /// `web_search_options` of chat, or the search tool of responses, if the model may search.
-    pub web_search: Option<Value<'a>>,
+    pub web_search: Option<JsonValue<'a>>,
 }
 
 /// Gives an outcome to every member that the IR cannot represent.
-pub(super) fn judge<'a>(
+pub(super) fn check_extras<'a>(
     request: &Request<'a>,
     model: &MessagesModel,
     warnings: &mut Warnings,
-) -> Result<Extras<'a>, Refused> {
-    let mut extras = Extras::default();
+) -> Result<MessagesExtras<'a>, BoxedFailure> {
+    let mut extras = MessagesExtras::default();
     for Opaque {
         origin,
         name,
@@ -39,65 +41,68 @@ pub(super) fn judge<'a>(
     {
         let name = name.value();
         match (origin, name.as_ref()) {
-            (Protocol::Messages, "cache_control") => extras.cache = Some(lifetime(*value)),
+            (Protocol::Messages, "cache_control") => extras.cache = Some(cache_lifetime(*value)),
             (Protocol::Messages, "output_config") => {
-                if value.get("format").is_some() && !matches!(request.format, Format::Free) {
-                    warnings.add(Action::Dropped, "output_config.format");
+                if value.get("format").is_some() && !matches!(request.format, OutputFormat::Free) {
+                    warnings.add(WarningAction::Dropped, "output_config.format");
                 }
                 extras.output_config = Some(*value);
             }
             (Protocol::Messages, name) => extras.copied.push((name.to_owned(), *value)),
             (Protocol::Chat, "web_search_options") if model.may_search() => {
                 if value.get("search_context_size").is_some() {
-                    warnings.add(Action::Dropped, "web_search_options.search_context_size");
+                    warnings.add(
+                        WarningAction::Dropped,
+                        "web_search_options.search_context_size",
+                    );
                 }
                 extras.web_search = Some(*value);
             }
             // The request reader has checked that the model may search.
-            (Protocol::Responses, SEARCH_MEMBER) => extras.web_search = Some(*value),
+            (Protocol::Responses, WEB_SEARCH_MEMBER) => extras.web_search = Some(*value),
             (Protocol::Chat | Protocol::Responses, name) => {
-                of_chat(request.surface, name, *value, warnings)?
+                check_chat_member(request.surface, name, *value, warnings)?
             }
         }
     }
     Ok(extras)
 }
 
-fn lifetime(marker: Value<'_>) -> Cache {
+fn cache_lifetime(marker: JsonValue<'_>) -> CacheBreakpoint {
     match marker.get("ttl") {
-        Some(ttl) if ttl.is("1h") => Cache::OneHour,
-        Some(ttl) if ttl.is("5m") => Cache::FiveMinutes,
-        _ => Cache::Usual,
+        Some(ttl) if ttl.is("1h") => CacheBreakpoint::OneHour,
+        Some(ttl) if ttl.is("5m") => CacheBreakpoint::FiveMinutes,
+        _ => CacheBreakpoint::Usual,
     }
 }
 
-fn of_chat(
+fn check_chat_member(
     surface: Protocol,
     name: &str,
-    value: Value<'_>,
+    value: JsonValue<'_>,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
-    match fields::outcome(name).unwrap_or(Outcome::Warn) {
+) -> Result<(), BoxedFailure> {
+    match fields::outcome(name).unwrap_or(FieldMapping::Warn) {
         // Mapped members are in the IR and never reach this function.
-        Outcome::Map | Outcome::Drop => Ok(()),
-        Outcome::Warn | Outcome::Refuse if asks_nothing(name, value) => Ok(()),
-        Outcome::Warn => {
+        FieldMapping::Map | FieldMapping::Drop => Ok(()),
+        FieldMapping::Warn | FieldMapping::Refuse if is_default_value(name, value) => Ok(()),
+        FieldMapping::Warn => {
             let is_ours = surface == Protocol::Responses && name == "verbosity";
             warnings.add(
-                Action::Dropped,
+                WarningAction::Dropped,
                 if is_ours { "text.verbosity" } else { name },
             );
             Ok(())
         }
-        Outcome::Refuse => {
-            let failure = Failure::invalid(surface, name, &refusal(name, value));
+        FieldMapping::Refuse => {
+            let failure = Failure::invalid_param(surface, name, &unsupported_message(name, value));
             Err(Box::new(failure.with_code("unsupported_value")))
         }
     }
 }
 
 /// Returns whether the value is the vendor's default.
-pub(in crate::protocol) fn asks_nothing(name: &str, value: Value<'_>) -> bool {
+pub(in crate::protocol) fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {
     match name {
         "n" => value.count() == Some(1),
         "logprobs" | "store" => value.bool() == Some(false),
@@ -111,7 +116,7 @@ pub(in crate::protocol) fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     }
 }
 
-fn refusal(name: &str, value: Value<'_>) -> String {
+fn unsupported_message(name: &str, value: JsonValue<'_>) -> String {
     let message = match name {
         "n" => "This model supports only n = 1.",
         "modalities" if value.items().any(|modality| modality.is("audio")) => {

@@ -7,21 +7,21 @@
 //! Read next: `capabilities/schema.rs`.
 
 use crate::protocol::Protocol;
+use crate::protocol::capabilities::{MessagesModel, schema};
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{Action, Format, Refused, Request, Warnings};
-use crate::protocol::request::DEPTH_MAX;
-use crate::protocol::rules::{MessagesModel, schema};
-use crate::protocol::text::{Json, Text};
-use crate::protocol::tree::{Nodes, Tree};
+use crate::protocol::ir::{BoxedFailure, OutputFormat, Request, WarningAction, Warnings};
+use crate::protocol::json_document::{JsonDocument, NodeBuffer};
+use crate::protocol::json_string::{JsonStr, JsonWriter};
+use crate::protocol::request::MAX_DEPTH;
 
-const JSON_WORDS: &str =
+const JSON_INSTRUCTION: &str =
     "Answer with one valid JSON object and nothing else – no code fence, no commentary.";
-const SCHEMA_WORDS: &str = "Answer with one JSON value that conforms to this JSON Schema and nothing else – no code \
+const SCHEMA_INSTRUCTION: &str = "Answer with one JSON value that conforms to this JSON Schema and nothing else – no code \
                             fence, no commentary:\n";
 
 /// How the request asks for the response format.
 #[derive(Debug)]
-pub(super) enum AnswerForm {
+pub(super) enum MessagesOutputFormat {
     Free,
     /// Instruction at the end of the system prompt.
     Asked(String),
@@ -29,11 +29,11 @@ pub(super) enum AnswerForm {
     Schema(String),
 }
 
-pub(super) fn form(
+pub(super) fn output_format(
     request: &Request<'_>,
     model: &MessagesModel,
     warnings: &mut Warnings,
-) -> Result<AnswerForm, Refused> {
+) -> Result<MessagesOutputFormat, BoxedFailure> {
     let (field, schema_field) = match request.surface {
         Protocol::Responses => ("text.format", "text.format.schema"),
         Protocol::Chat | Protocol::Messages => {
@@ -41,51 +41,59 @@ pub(super) fn form(
         }
     };
     let (schema, description) = match &request.format {
-        Format::Free => return Ok(AnswerForm::Free),
-        Format::Json => {
-            warnings.add(Action::Emulated, field);
-            return Ok(AnswerForm::Asked(JSON_WORDS.to_owned()));
+        OutputFormat::Free => return Ok(MessagesOutputFormat::Free),
+        OutputFormat::Json => {
+            warnings.add(WarningAction::Emulated, field);
+            return Ok(MessagesOutputFormat::Asked(JSON_INSTRUCTION.to_owned()));
         }
-        Format::Schema {
+        OutputFormat::Schema {
             schema,
             description,
             ..
         } => (*schema, description.as_ref()),
     };
-    let cleaned = schema::for_messages(Some(schema)).map_err(|schema::NotAnObject| {
+    let cleaned = schema::clean_for_messages(Some(schema)).map_err(|schema::NotAnObject| {
         let message = format!("{schema_field}: schema must be of type 'object'.");
-        Box::new(Failure::invalid(request.surface, schema_field, &message))
+        Box::new(Failure::invalid_param(
+            request.surface,
+            schema_field,
+            &message,
+        ))
     })?;
     let restricted = Some(&cleaned.json)
         .filter(|_| model.structured)
-        .and_then(|json| schema::restricted(json));
+        .and_then(|json| schema::restrict_for_messages(json));
     if let Some(restricted) = restricted {
         if cleaned.rewritten {
-            warnings.add(Action::Rewritten, field);
+            warnings.add(WarningAction::Rewritten, field);
         }
-        return Ok(AnswerForm::Schema(described(
+        return Ok(MessagesOutputFormat::Schema(add_description(
             restricted,
             description,
             cleaned.note.as_deref(),
         )));
     }
-    warnings.add(Action::Emulated, field);
-    let mut compact = Json::with_capacity(schema.raw().len());
+    warnings.add(WarningAction::Emulated, field);
+    let mut compact = JsonWriter::with_capacity(schema.raw().len());
     compact.compact(schema.raw());
     // The input was a UTF-8 string, so the output is one too.
     let compact = String::from_utf8(compact.into_bytes()).unwrap_or_default();
-    Ok(AnswerForm::Asked(format!(
-        "{SCHEMA_WORDS}{}",
-        described(compact, description, None)
+    Ok(MessagesOutputFormat::Asked(format!(
+        "{SCHEMA_INSTRUCTION}{}",
+        add_description(compact, description, None)
     )))
 }
 
 /// Returns the schema with a description before its own one and a note after it.
-fn described(schema: String, description: Option<&Text<'_>>, note: Option<&str>) -> String {
+fn add_description(
+    schema: String,
+    description: Option<&JsonStr<'_>>,
+    note: Option<&str>,
+) -> String {
     if description.is_none() && note.is_none() {
         return schema;
     }
-    let Ok(tree) = Tree::read(&schema, DEPTH_MAX, Nodes::new()) else {
+    let Ok(tree) = JsonDocument::parse(&schema, MAX_DEPTH, NodeBuffer::new()) else {
         return schema;
     };
     let root = tree.root();
@@ -100,7 +108,7 @@ fn described(schema: String, description: Option<&Text<'_>>, note: Option<&str>)
         let gap = if words.is_empty() { "" } else { "\n" };
         words = format!("{words}{gap}{note}");
     }
-    let mut json = Json::with_capacity(schema.len() + words.len());
+    let mut json = JsonWriter::with_capacity(schema.len() + words.len());
     json.open_object().key("description").str(&words);
     for (name, value) in root.members().filter(|(name, _)| !name.is("description")) {
         json.key_text(&name).compact(value.raw());

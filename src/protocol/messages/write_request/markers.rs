@@ -4,57 +4,57 @@
 //!
 //! Read next: `write_request/block_writer.rs`.
 
-use super::tools::Tools;
-use super::turns::Arranged;
-use crate::protocol::form::{Action, Block, BlockKind, OutcomeContent, Request, Warnings};
+use super::tools::MessagesTools;
+use super::turns::MessagesTurn;
+use crate::protocol::ir::{Block, BlockKind, Request, ToolResultContent, WarningAction, Warnings};
 
-const MARKERS_MAX: usize = 4;
+const MAX_MARKERS: usize = 4;
 
 /// Number of markers of each section to omit, earliest first.
 #[derive(Debug, Default)]
-pub(super) struct Markers {
+pub(super) struct CacheMarkerBudget {
     messages: usize,
     tools: usize,
     system: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum MarkerSection {
     Messages,
     Tools,
     System,
 }
 
-impl Markers {
+impl CacheMarkerBudget {
     /// Counts the markers to be written. If there are too many, plans to omit first those that the
     /// next turn would not read again.
     pub fn new(
         request: &Request<'_>,
-        tools: &Tools<'_, '_>,
-        arranged: &[Arranged<'_, '_>],
+        tools: &MessagesTools<'_, '_>,
+        arranged: &[MessagesTurn<'_, '_>],
         at_top: bool,
         warnings: &mut Warnings,
     ) -> Self {
         let in_messages: usize = arranged
             .iter()
             .flat_map(|turn| &turn.pieces)
-            .map(|piece| piece.markers())
+            .map(|piece| piece.marker_count())
             .sum();
         let (in_tools, in_system) = (
-            tools.markers(),
-            request.system.iter().map(count).sum::<usize>(),
+            tools.marker_count(),
+            request.system.iter().map(count_markers).sum::<usize>(),
         );
         let all = in_messages + in_tools + in_system + usize::from(at_top);
-        let mut over = all.saturating_sub(MARKERS_MAX);
+        let mut over = all.saturating_sub(MAX_MARKERS);
         if over > 0 {
-            warnings.add(Action::Dropped, "cache_control");
+            warnings.add(WarningAction::Dropped, "cache_control");
         }
         let mut leave_out = |held: usize| {
             let out = held.min(over);
             over -= out;
             out
         };
-        Markers {
+        CacheMarkerBudget {
             messages: leave_out(in_messages),
             tools: leave_out(in_tools),
             system: leave_out(in_system),
@@ -62,11 +62,11 @@ impl Markers {
     }
 
     /// Returns whether the next marker of this section may be written.
-    pub fn allow(&mut self, place: Place) -> bool {
+    pub fn allow(&mut self, place: MarkerSection) -> bool {
         let left = match place {
-            Place::Messages => &mut self.messages,
-            Place::Tools => &mut self.tools,
-            Place::System => &mut self.system,
+            MarkerSection::Messages => &mut self.messages,
+            MarkerSection::Tools => &mut self.tools,
+            MarkerSection::System => &mut self.system,
         };
         let allowed = *left == 0;
         *left = left.saturating_sub(1);
@@ -75,11 +75,11 @@ impl Markers {
 }
 
 /// Counts the markers on the block and inside it.
-pub(super) fn count(block: &Block<'_>) -> usize {
+pub(super) fn count_markers(block: &Block<'_>) -> usize {
     let nested = match &block.kind {
         BlockKind::Result(outcome) => match &outcome.content {
-            OutcomeContent::Blocks(blocks) => blocks.iter().map(count).sum(),
-            OutcomeContent::Nothing | OutcomeContent::Text(_) => 0,
+            ToolResultContent::Blocks(blocks) => blocks.iter().map(count_markers).sum(),
+            ToolResultContent::Nothing | ToolResultContent::Text(_) => 0,
         },
         // Reasoning has no marker.
         BlockKind::Thinking(_) => return 0,

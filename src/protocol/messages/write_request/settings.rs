@@ -4,27 +4,31 @@
 //!
 //! Read next: `capabilities.rs`.
 
-use super::scribe::Scribe;
-use crate::protocol::form::{Action, Request, Warnings};
-use crate::protocol::rules::{MessagesModel, Sampling};
-use crate::protocol::text::Text;
-use crate::protocol::translate::Given;
-use crate::protocol::tree::Value;
+use super::block_writer::BlockWriter;
+use crate::protocol::capabilities::{MessagesModel, SamplingSupport};
+use crate::protocol::ir::{Request, WarningAction, Warnings};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::translate::WriteContext;
 
 /// A `top_p` at or above this value has no effect on the model's choice.
-const TOP_P_ALL: f64 = 0.99;
+const TOP_P_NO_EFFECT: f64 = 0.99;
 
 /// Minimum `top_p` in a request with a thinking budget.
-const TOP_P_MANUAL_MIN: f64 = 0.95;
+const MIN_TOP_P_WITH_BUDGET: f64 = 0.95;
 
 /// Returns the output limit, which the vendor requires: the smallest of the caller's limit, the
 /// model's limit and what the account holder can pay.
-pub(super) fn max_tokens(request: &Request<'_>, given: &Given<'_>, warnings: &mut Warnings) -> u64 {
+pub(super) fn max_tokens(
+    request: &Request<'_>,
+    given: &WriteContext<'_>,
+    warnings: &mut Warnings,
+) -> u64 {
     let most = given.target.max_output_tokens;
     let own = match request.limit {
         None => most,
         Some(limit) if limit.tokens > most => {
-            warnings.add(Action::Clamped, limit.field);
+            warnings.add(WarningAction::Clamped, limit.field);
             most
         }
         Some(limit) => limit.tokens,
@@ -34,7 +38,7 @@ pub(super) fn max_tokens(request: &Request<'_>, given: &Given<'_>, warnings: &mu
 
 /// Writes the settings. `manual`: the model has a thinking budget.
 pub(super) fn write(
-    scribe: &mut Scribe<'_>,
+    scribe: &mut BlockWriter<'_>,
     request: &Request<'_>,
     model: &MessagesModel,
     manual: bool,
@@ -49,8 +53,8 @@ pub(super) fn write(
         manual,
     );
     if let Some(top_k) = request.sampling.top_k {
-        if model.sampling == Sampling::Fixed || manual {
-            scribe.warnings.add(Action::Dropped, "top_k");
+        if model.sampling == SamplingSupport::Fixed || manual {
+            scribe.warnings.add(WarningAction::Dropped, "top_k");
         } else {
             scribe.json.key("top_k").raw(top_k.raw());
         }
@@ -60,8 +64,8 @@ pub(super) fn write(
 }
 
 fn temperature(
-    scribe: &mut Scribe<'_>,
-    temperature: Option<Value<'_>>,
+    scribe: &mut BlockWriter<'_>,
+    temperature: Option<JsonValue<'_>>,
     model: &MessagesModel,
     manual: bool,
 ) {
@@ -70,25 +74,25 @@ fn temperature(
     };
     let number = temperature.number().unwrap_or(1.0);
     let is_default = number.total_cmp(&1.0).is_eq();
-    if model.sampling == Sampling::Fixed {
+    if model.sampling == SamplingSupport::Fixed {
         if !is_default {
-            scribe.warnings.add(Action::Dropped, "temperature");
+            scribe.warnings.add(WarningAction::Dropped, "temperature");
         }
         return;
     }
     if number > 1.0 && !is_default {
-        scribe.warnings.add(Action::Clamped, "temperature");
+        scribe.warnings.add(WarningAction::Clamped, "temperature");
         scribe.json.key("temperature").number(1);
     } else if manual && !is_default {
-        scribe.warnings.add(Action::Dropped, "temperature");
+        scribe.warnings.add(WarningAction::Dropped, "temperature");
     } else {
         scribe.json.key("temperature").raw(temperature.raw());
     }
 }
 
 fn top_p(
-    scribe: &mut Scribe<'_>,
-    top_p: Option<Value<'_>>,
+    scribe: &mut BlockWriter<'_>,
+    top_p: Option<JsonValue<'_>>,
     model: &MessagesModel,
     has_temperature: bool,
     manual: bool,
@@ -96,23 +100,25 @@ fn top_p(
     let Some(top_p) = top_p else { return };
     let number = top_p.number().unwrap_or(1.0);
     let (is_taken, is_silent) = match model.sampling {
-        Sampling::Fixed => (false, number >= TOP_P_ALL),
-        Sampling::OneOf if has_temperature => (false, false),
-        Sampling::OneOf | Sampling::Free => (!manual || number >= TOP_P_MANUAL_MIN, false),
+        SamplingSupport::Fixed => (false, number >= TOP_P_NO_EFFECT),
+        SamplingSupport::OneOf if has_temperature => (false, false),
+        SamplingSupport::OneOf | SamplingSupport::Free => {
+            (!manual || number >= MIN_TOP_P_WITH_BUDGET, false)
+        }
     };
     if is_taken {
         scribe.json.key("top_p").raw(top_p.raw());
     } else if !is_silent {
-        scribe.warnings.add(Action::Dropped, "top_p");
+        scribe.warnings.add(WarningAction::Dropped, "top_p");
     }
 }
 
 /// Writes the stop sequences. The vendor refuses one that consists of white space only.
-fn stop(scribe: &mut Scribe<'_>, texts: &[Text<'_>]) {
+fn stop(scribe: &mut BlockWriter<'_>, texts: &[JsonStr<'_>]) {
     for (index, _) in texts.iter().enumerate().filter(|(_, text)| text.is_blank()) {
         scribe
             .warnings
-            .add(Action::Dropped, format_args!("stop[{index}]"));
+            .add(WarningAction::Dropped, format_args!("stop[{index}]"));
     }
     let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
     if kept.peek().is_some() {
@@ -124,7 +130,7 @@ fn stop(scribe: &mut Scribe<'_>, texts: &[Text<'_>]) {
     }
 }
 
-fn tier(scribe: &mut Scribe<'_>, tier: Option<&Text<'_>>) {
+fn tier(scribe: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
     let Some(tier) = tier else { return };
     match tier.value().as_ref() {
         "auto" => {}
@@ -132,10 +138,12 @@ fn tier(scribe: &mut Scribe<'_>, tier: Option<&Text<'_>>) {
             scribe.json.key("service_tier").str("standard_only");
         }
         "priority" | "fast" | "ultrafast" | "scale" => {
-            scribe.warnings.add(Action::Downgraded, "service_tier");
+            scribe
+                .warnings
+                .add(WarningAction::Downgraded, "service_tier");
             scribe.json.key("service_tier").str("auto");
         }
         // `flex`, and any future value.
-        _ => scribe.warnings.add(Action::Dropped, "service_tier"),
+        _ => scribe.warnings.add(WarningAction::Dropped, "service_tier"),
     }
 }

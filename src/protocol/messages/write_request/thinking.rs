@@ -5,19 +5,19 @@
 //!
 //! Read next: `write_request/settings.rs`.
 
-use crate::protocol::form::{Action, Effort, Reasoning, Warnings};
-use crate::protocol::rules::{MessagesModel, ThinkingType};
-use crate::protocol::text::Json;
-use crate::protocol::tree::Value;
+use crate::protocol::capabilities::{MessagesModel, ThinkingType};
+use crate::protocol::ir::{Effort, ReasoningSettings, WarningAction, Warnings};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonWriter;
 
 /// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
 /// answer.
-pub(in crate::protocol) const BUDGET_TOKENS_MIN: u64 = 1_024;
-const ANSWER_TOKENS_MIN: u64 = 1_024;
+pub(in crate::protocol) const MIN_BUDGET_TOKENS: u64 = 1_024;
+const MIN_ANSWER_TOKENS: u64 = 1_024;
 
 /// Inputs of the decision.
-pub(super) struct Asked<'r, 'a> {
-    pub reasoning: &'r Reasoning<'a>,
+pub(super) struct ThinkingInputs<'r, 'a> {
+    pub reasoning: &'r ReasoningSettings<'a>,
     pub model: &'r MessagesModel,
     pub max_tokens: u64,
     /// The tool choice forces a tool call.
@@ -34,8 +34,8 @@ pub(super) struct Asked<'r, 'a> {
 
 /// Decision: what the request to the vendor contains.
 #[derive(Debug)]
-pub(super) struct Plan<'a> {
-    mode: Mode<'a>,
+pub(super) struct ThinkingPlan<'a> {
+    mode: ThinkingMode<'a>,
     hide: bool,
     pub effort: Option<Effort>,
     /// Forcing a tool is not allowed in this mode.
@@ -44,84 +44,90 @@ pub(super) struct Plan<'a> {
 }
 
 #[derive(Debug)]
-enum Mode<'a> {
+enum ThinkingMode<'a> {
     Unsaid,
     Disabled,
     BetweenTools,
     Adaptive,
     Budget(u64),
     /// Set by the caller in the vendor's own form.
-    Verbatim(Option<Value<'a>>),
+    Verbatim(Option<JsonValue<'a>>),
 }
 
-impl Plan<'_> {
+impl ThinkingPlan<'_> {
     /// Returns whether the model thinks before it answers.
     pub fn is_on(&self) -> bool {
         match &self.mode {
-            Mode::Adaptive | Mode::Budget(_) => true,
-            Mode::Unsaid | Mode::Verbatim(None) => self.thinks_by_default,
-            Mode::Verbatim(Some(thinking)) => {
+            ThinkingMode::Adaptive | ThinkingMode::Budget(_) => true,
+            ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => self.thinks_by_default,
+            ThinkingMode::Verbatim(Some(thinking)) => {
                 !thinking.get("type").is_some_and(|kind| kind.is("disabled"))
             }
-            Mode::Disabled | Mode::BetweenTools => false,
+            ThinkingMode::Disabled | ThinkingMode::BetweenTools => false,
         }
     }
 
     /// Returns whether the gateway set a budget.
     pub fn is_manual(&self) -> bool {
-        matches!(self.mode, Mode::Budget(_))
+        matches!(self.mode, ThinkingMode::Budget(_))
     }
 
     pub fn is_verbatim(&self) -> bool {
-        matches!(self.mode, Mode::Verbatim(_))
+        matches!(self.mode, ThinkingMode::Verbatim(_))
     }
 
     /// Returns whether the gateway enabled thinking.
-    pub fn is_ours(&self) -> bool {
+    pub fn is_set_by_gateway(&self) -> bool {
         matches!(
             self.mode,
-            Mode::Adaptive | Mode::Budget(_) | Mode::BetweenTools
+            ThinkingMode::Adaptive | ThinkingMode::Budget(_) | ThinkingMode::BetweenTools
         )
     }
 
     /// Writes the member `thinking`.
-    pub fn write(&self, json: &mut Json) {
+    pub fn write(&self, json: &mut JsonWriter) {
         let kind = match &self.mode {
-            Mode::Unsaid | Mode::Verbatim(None) => return,
-            Mode::Verbatim(Some(thinking)) => {
+            ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => return,
+            ThinkingMode::Verbatim(Some(thinking)) => {
                 json.key("thinking").compact(thinking.raw());
                 return;
             }
-            Mode::Disabled => "disabled",
-            Mode::BetweenTools => "between_tools",
-            Mode::Adaptive => "adaptive",
-            Mode::Budget(_) => "enabled",
+            ThinkingMode::Disabled => "disabled",
+            ThinkingMode::BetweenTools => "between_tools",
+            ThinkingMode::Adaptive => "adaptive",
+            ThinkingMode::Budget(_) => "enabled",
         };
         json.key("thinking").open_object().key("type").str(kind);
         match &self.mode {
-            Mode::Budget(tokens) => {
+            ThinkingMode::Budget(tokens) => {
                 json.key("budget_tokens").number(*tokens);
                 if self.hide {
                     json.key("display").str("omitted");
                 }
             }
             // Vendors omit the text unless the request asks for it.
-            Mode::Adaptive => {
+            ThinkingMode::Adaptive => {
                 json.key("display")
                     .str(if self.hide { "omitted" } else { "summarized" });
             }
-            Mode::Unsaid | Mode::Disabled | Mode::BetweenTools | Mode::Verbatim(_) => {}
+            ThinkingMode::Unsaid
+            | ThinkingMode::Disabled
+            | ThinkingMode::BetweenTools
+            | ThinkingMode::Verbatim(_) => {}
         }
         json.close_object();
     }
 }
 
-pub(super) fn plan<'a>(asked: &Asked<'_, 'a>, warnings: &mut Warnings) -> Plan<'a> {
-    let Asked {
+pub(super) fn plan_thinking<'a>(
+    asked: &ThinkingInputs<'_, 'a>,
+    warnings: &mut Warnings,
+) -> ThinkingPlan<'a> {
+    let ThinkingInputs {
         reasoning, model, ..
     } = *asked;
-    let mut plan = Plan {
-        mode: Mode::Unsaid,
+    let mut plan = ThinkingPlan {
+        mode: ThinkingMode::Unsaid,
         hide: reasoning.hide,
         effort: None,
         unforce: false,
@@ -131,84 +137,87 @@ pub(super) fn plan<'a>(asked: &Asked<'_, 'a>, warnings: &mut Warnings) -> Plan<'
         || reasoning.effort.is_some_and(|level| level != Effort::None);
     if asked.without {
         if is_wanted {
-            warnings.add(Action::Dropped, reasoning.effort_field);
+            warnings.add(WarningAction::Dropped, reasoning.effort_field);
         }
         if reasoning.thinking.is_some() {
-            warnings.add(Action::Dropped, "thinking");
+            warnings.add(WarningAction::Dropped, "thinking");
         }
-        off(&mut plan, asked, warnings);
-        unforced(&mut plan, asked, warnings);
+        disable(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, asked, warnings);
     } else if reasoning.is_verbatim {
-        plan.mode = Mode::Verbatim(reasoning.thinking);
+        plan.mode = ThinkingMode::Verbatim(reasoning.thinking);
     } else if is_wanted {
-        on(&mut plan, asked, warnings);
-        unforced(&mut plan, asked, warnings);
+        enable(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, asked, warnings);
     } else if reasoning.effort == Some(Effort::None) {
-        off(&mut plan, asked, warnings);
-        unforced(&mut plan, asked, warnings);
+        disable(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, asked, warnings);
     } else {
-        if asked.says_display && model.thinks_by_default && model.takes(ThinkingType::Adaptive) {
-            plan.mode = Mode::Adaptive;
+        if asked.says_display
+            && model.thinks_by_default
+            && model.accepts_thinking_type(ThinkingType::Adaptive)
+        {
+            plan.mode = ThinkingMode::Adaptive;
         }
-        unforced(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, asked, warnings);
     }
     plan
 }
 
-fn off(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
+fn disable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
     let model = asked.model;
-    if !model.takes(ThinkingType::Adaptive) && !model.thinks_by_default {
+    if !model.accepts_thinking_type(ThinkingType::Adaptive) && !model.thinks_by_default {
         return;
     }
-    if model.takes(ThinkingType::Disabled) {
-        plan.mode = Mode::Disabled;
-    } else if model.takes(ThinkingType::BetweenTools) {
-        plan.mode = Mode::BetweenTools;
+    if model.accepts_thinking_type(ThinkingType::Disabled) {
+        plan.mode = ThinkingMode::Disabled;
+    } else if model.accepts_thinking_type(ThinkingType::BetweenTools) {
+        plan.mode = ThinkingMode::BetweenTools;
     } else {
         plan.effort = model.effort_levels.iter().copied().min();
         if asked.reasoning.effort == Some(Effort::None) {
-            warnings.add(Action::Downgraded, asked.reasoning.effort_field);
+            warnings.add(WarningAction::Downgraded, asked.reasoning.effort_field);
         }
     }
 }
 
-fn on(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
-    let Asked {
+fn enable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
+    let ThinkingInputs {
         reasoning, model, ..
     } = *asked;
     let field = reasoning.effort_field;
-    if model.takes(ThinkingType::Adaptive) {
-        plan.mode = Mode::Adaptive;
+    if model.accepts_thinking_type(ThinkingType::Adaptive) {
+        plan.mode = ThinkingMode::Adaptive;
         // `low` is the lowest level of this protocol.
         let level = reasoning
             .effort
-            .or(reasoning.budget_tokens.map(level_of))
+            .or(reasoning.budget_tokens.map(effort_for_budget))
             .map(|level| level.max(Effort::Low));
         plan.effort = level.and_then(|level| level.nearest(&model.effort_levels));
         if plan.effort.is_some() && plan.effort != level {
-            warnings.add(Action::Downgraded, field);
+            warnings.add(WarningAction::Downgraded, field);
         }
         return;
     }
     let wanted = reasoning
         .budget_tokens
-        .or(reasoning.effort.map(budget_of))
+        .or(reasoning.effort.map(budget_for_effort))
         .unwrap_or_default();
-    let budget = fitting_budget(wanted, asked.max_tokens);
-    match budget.filter(|_| model.is_manual() && !asked.breaks_off) {
-        Some(budget) => plan.mode = Mode::Budget(budget),
-        None => warnings.add(Action::Dropped, field),
+    let budget = clamp_budget(wanted, asked.max_tokens);
+    match budget.filter(|_| model.requires_thinking_budget() && !asked.breaks_off) {
+        Some(budget) => plan.mode = ThinkingMode::Budget(budget),
+        None => warnings.add(WarningAction::Dropped, field),
     }
 }
 
 /// Reduces a budget so that tokens remain for the answer. Returns `None` if the rest is below the
 /// minimum budget.
-pub(in crate::protocol) fn fitting_budget(wanted: u64, max_tokens: u64) -> Option<u64> {
-    Some(wanted.min(max_tokens.saturating_sub(ANSWER_TOKENS_MIN)))
-        .filter(|budget| *budget >= BUDGET_TOKENS_MIN)
+pub(in crate::protocol) fn clamp_budget(wanted: u64, max_tokens: u64) -> Option<u64> {
+    Some(wanted.min(max_tokens.saturating_sub(MIN_ANSWER_TOKENS)))
+        .filter(|budget| *budget >= MIN_BUDGET_TOKENS)
 }
 
-pub(in crate::protocol) fn budget_of(level: Effort) -> u64 {
+pub(in crate::protocol) fn budget_for_effort(level: Effort) -> u64 {
     match level {
         Effort::None => 0,
         Effort::Minimal => 1_024,
@@ -219,7 +228,7 @@ pub(in crate::protocol) fn budget_of(level: Effort) -> u64 {
     }
 }
 
-pub(in crate::protocol) fn level_of(budget_tokens: u64) -> Effort {
+pub(in crate::protocol) fn effort_for_budget(budget_tokens: u64) -> Effort {
     match budget_tokens {
         0..4_096 => Effort::Low,
         4_096..16_384 => Effort::Medium,
@@ -229,19 +238,23 @@ pub(in crate::protocol) fn level_of(budget_tokens: u64) -> Effort {
 }
 
 /// Resolves the conflict between a forced tool and thinking, which exclude each other.
-fn unforced(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
+fn resolve_forced_tool(
+    plan: &mut ThinkingPlan<'_>,
+    asked: &ThinkingInputs<'_, '_>,
+    warnings: &mut Warnings,
+) {
     if !asked.is_forced || !plan.is_on() {
         return;
     }
-    if !asked.model.takes(ThinkingType::Disabled) {
+    if !asked.model.accepts_thinking_type(ThinkingType::Disabled) {
         plan.unforce = true;
-        warnings.add(Action::Downgraded, asked.choice_field);
+        warnings.add(WarningAction::Downgraded, asked.choice_field);
         return;
     }
     // A caller who left thinking to the model loses nothing that it asked for.
-    if plan.is_ours() {
-        warnings.add(Action::Dropped, asked.reasoning.effort_field);
+    if plan.is_set_by_gateway() {
+        warnings.add(WarningAction::Dropped, asked.reasoning.effort_field);
     }
-    plan.mode = Mode::Disabled;
+    plan.mode = ThinkingMode::Disabled;
     plan.effort = None;
 }

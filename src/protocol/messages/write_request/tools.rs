@@ -5,18 +5,19 @@
 //!
 //! Read next: `capabilities/schema.rs`.
 
-use super::markers::Place;
-use super::scribe::{CallPath, Scribe};
-use super::turns::{Arranged, Piece};
+use super::block_writer::{BlockWriter, CallPath};
+use super::markers::MarkerSection;
+use super::turns::{MessagesTurn, MessagesTurnPart};
 use crate::protocol::Protocol;
+use crate::protocol::capabilities::{MessagesModel, custom_tool, identifiers, schema};
 use crate::protocol::failure::Failure;
-use crate::protocol::form::answer::Recall;
-use crate::protocol::form::{
-    Action, BlockKind, Choice, Function, Refused, Request, Tool, ToolKind, Warnings,
+use crate::protocol::ir::event::ResponseContext;
+use crate::protocol::ir::{
+    BlockKind, BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, WarningAction,
+    Warnings,
 };
-use crate::protocol::rules::{MessagesModel, custom, names, schema};
-use crate::protocol::text::{Json, Text};
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::{JsonStr, JsonWriter};
 use std::borrow::Cow;
 use std::collections::HashSet;
 
@@ -29,7 +30,7 @@ const WEB_SEARCH_TYPE: &str = "web_search_20250305";
 
 /// Tools as they are sent.
 #[derive(Debug)]
-pub(super) struct Tools<'r, 'a> {
+pub(super) struct MessagesTools<'r, 'a> {
     legacy: bool,
     surface: Protocol,
     /// Tools, each with the name that the vendor receives.
@@ -37,35 +38,37 @@ pub(super) struct Tools<'r, 'a> {
     /// Names of tools that the history calls and the request no longer contains.
     stubs: Vec<String>,
     /// `web_search_options` of chat, or the search tool of responses, if the model may search.
-    web_search: Option<Value<'a>>,
+    web_search: Option<JsonValue<'a>>,
     /// Maximum number of searches that the caller allows.
     max_searches: Option<u64>,
-    choice: Sent,
+    choice: MessagesToolChoice,
     one_at_a_time: bool,
 }
 
 /// `tool_choice` as it is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Sent {
+enum MessagesToolChoice {
     Auto,
     None,
     Any,
     Tool(String),
 }
 
-impl<'r, 'a> Tools<'r, 'a> {
-    pub fn plan(
+impl<'r, 'a> MessagesTools<'r, 'a> {
+    pub fn from_request(
         request: &'r Request<'a>,
-        arranged: &[Arranged<'r, 'a>],
-        web_search: Option<Value<'a>>,
+        arranged: &[MessagesTurn<'r, 'a>],
+        web_search: Option<JsonValue<'a>>,
         warnings: &mut Warnings,
-        recall: &mut Recall,
+        recall: &mut ResponseContext,
     ) -> Self {
         let allowed: Option<HashSet<Cow<'_, str>>> = match &request.choice {
-            Choice::Allowed { names, .. } => Some(names.iter().map(Text::value).collect()),
-            Choice::Absent | Choice::Auto | Choice::None | Choice::Required | Choice::Tool(_) => {
-                None
-            }
+            ToolChoice::Allowed { names, .. } => Some(names.iter().map(JsonStr::value).collect()),
+            ToolChoice::Absent
+            | ToolChoice::Auto
+            | ToolChoice::None
+            | ToolChoice::Required
+            | ToolChoice::Tool(_) => None,
         };
         let is_flat = request.surface == Protocol::Responses;
         let list = if request.legacy_functions {
@@ -73,7 +76,7 @@ impl<'r, 'a> Tools<'r, 'a> {
         } else {
             "tools"
         };
-        let mut tools = Tools {
+        let mut tools = MessagesTools {
             legacy: request.legacy_functions,
             surface: request.surface,
             list: Vec::with_capacity(request.tools.len()),
@@ -84,7 +87,7 @@ impl<'r, 'a> Tools<'r, 'a> {
                 .iter()
                 .find(|(name, _)| *name == "max_tool_calls")
                 .and_then(|(_, most)| most.count()),
-            choice: Sent::Auto,
+            choice: MessagesToolChoice::Auto,
             one_at_a_time: request.legacy_functions || request.parallel_calls == Some(false),
         };
         for tool in &request.tools {
@@ -99,7 +102,7 @@ impl<'r, 'a> Tools<'r, 'a> {
                 ToolKind::Vendor { value, .. } => {
                     let name = value
                         .get("name")
-                        .and_then(Value::string)
+                        .and_then(JsonValue::string)
                         .unwrap_or_default();
                     if allowed
                         .as_ref()
@@ -121,30 +124,31 @@ impl<'r, 'a> Tools<'r, 'a> {
                 recall.custom_tools.push(name.clone().into_owned());
             }
             let path = format_args!("{list}[{}]{member}.name", tool.index);
-            tools
-                .list
-                .push((tool, names::tool_name(name, path, warnings, recall)));
+            tools.list.push((
+                tool,
+                identifiers::alias_tool_name(name, path, warnings, recall),
+            ));
         }
         if tools.list.is_empty() && tools.web_search.is_none() {
-            tools.stand_in(arranged, warnings, recall);
+            tools.add_stubs(arranged, warnings, recall);
         }
-        tools.choice = tools.sent(&request.choice, warnings, recall);
+        tools.choice = tools.resolve_choice(&request.choice, warnings, recall);
         tools
     }
 
     /// Adds stubs for tools that the history calls: the vendor refuses calls to tools that the
     /// request does not list.
-    fn stand_in(
+    fn add_stubs(
         &mut self,
-        arranged: &[Arranged<'_, '_>],
+        arranged: &[MessagesTurn<'_, '_>],
         warnings: &mut Warnings,
-        recall: &mut Recall,
+        recall: &mut ResponseContext,
     ) {
         let mut seen = HashSet::new();
         for block in arranged
             .iter()
             .flat_map(|turn| &turn.pieces)
-            .filter_map(Piece::block)
+            .filter_map(MessagesTurnPart::block)
         {
             let BlockKind::Call(call) = &block.kind else {
                 continue;
@@ -154,34 +158,47 @@ impl<'r, 'a> Tools<'r, 'a> {
                 call,
                 of: "name",
             };
-            let name = names::tool_name(call.name.value(), path, warnings, recall).into_owned();
+            let name = identifiers::alias_tool_name(call.name.value(), path, warnings, recall)
+                .into_owned();
             if seen.insert(name.clone()) {
                 self.stubs.push(name);
             }
         }
         if !self.stubs.is_empty() {
-            warnings.add(Action::Inserted, "tools");
+            warnings.add(WarningAction::Inserted, "tools");
         }
     }
 
-    fn sent(&self, choice: &Choice<'_>, warnings: &mut Warnings, recall: &mut Recall) -> Sent {
+    fn resolve_choice(
+        &self,
+        choice: &ToolChoice<'_>,
+        warnings: &mut Warnings,
+        recall: &mut ResponseContext,
+    ) -> MessagesToolChoice {
         if !self.stubs.is_empty() {
-            return Sent::None;
+            return MessagesToolChoice::None;
         }
         match choice {
-            Choice::Absent
-            | Choice::Auto
-            | Choice::Allowed {
+            ToolChoice::Absent
+            | ToolChoice::Auto
+            | ToolChoice::Allowed {
                 required: false, ..
-            } => Sent::Auto,
-            Choice::None => Sent::None,
-            Choice::Required | Choice::Allowed { required: true, .. } => Sent::Any,
-            Choice::Tool(name) => {
+            } => MessagesToolChoice::Auto,
+            ToolChoice::None => MessagesToolChoice::None,
+            ToolChoice::Required | ToolChoice::Allowed { required: true, .. } => {
+                MessagesToolChoice::Any
+            }
+            ToolChoice::Tool(name) => {
                 // The list contains a tool with that name, so a warning about a new name was
                 // already added there.
-                Sent::Tool(
-                    names::tool_name(name.value(), self.choice_field(), warnings, recall)
-                        .into_owned(),
+                MessagesToolChoice::Tool(
+                    identifiers::alias_tool_name(
+                        name.value(),
+                        self.choice_field(),
+                        warnings,
+                        recall,
+                    )
+                    .into_owned(),
                 )
             }
         }
@@ -189,7 +206,10 @@ impl<'r, 'a> Tools<'r, 'a> {
 
     /// Returns whether the model must call a tool.
     pub fn is_forced(&self) -> bool {
-        matches!(self.choice, Sent::Any | Sent::Tool(_))
+        matches!(
+            self.choice,
+            MessagesToolChoice::Any | MessagesToolChoice::Tool(_)
+        )
     }
 
     pub fn choice_field(&self) -> &'static str {
@@ -202,10 +222,10 @@ impl<'r, 'a> Tools<'r, 'a> {
 
     /// Replaces a forced choice by `auto`.
     pub fn unforce(&mut self) {
-        self.choice = Sent::Auto;
+        self.choice = MessagesToolChoice::Auto;
     }
 
-    pub fn markers(&self) -> usize {
+    pub fn marker_count(&self) -> usize {
         self.list
             .iter()
             .filter(|(tool, _)| tool.cache.is_some())
@@ -213,7 +233,11 @@ impl<'r, 'a> Tools<'r, 'a> {
     }
 
     /// Writes the members `tools` and `tool_choice`.
-    pub fn write(&self, scribe: &mut Scribe<'_>, model: &MessagesModel) -> Result<(), Refused> {
+    pub fn write(
+        &self,
+        scribe: &mut BlockWriter<'_>,
+        model: &MessagesModel,
+    ) -> Result<(), BoxedFailure> {
         if self.list.is_empty() && self.stubs.is_empty() && self.web_search.is_none() {
             return Ok(());
         }
@@ -231,18 +255,27 @@ impl<'r, 'a> Tools<'r, 'a> {
                 } if self.surface == Protocol::Responses => {
                     // Nothing is lost: the answer returns the input inside the object unchanged.
                     scribe.json.key("name").str(name);
-                    custom::describe(description.as_ref(), *format, &mut scribe.json);
-                    scribe.json.key("input_schema").raw(custom::SCHEMA);
+                    custom_tool::write_description(description.as_ref(), *format, &mut scribe.json);
+                    scribe
+                        .json
+                        .key("input_schema")
+                        .raw(custom_tool::INPUT_SCHEMA);
                 }
                 ToolKind::Custom {
                     description,
                     format,
                     ..
                 } => {
-                    scribe
-                        .warnings
-                        .add(Action::Rewritten, format_args!("tools[{}]", tool.index));
-                    in_an_object(&mut scribe.json, name, description.as_ref(), *format);
+                    scribe.warnings.add(
+                        WarningAction::Rewritten,
+                        format_args!("tools[{}]", tool.index),
+                    );
+                    write_wrapped_custom_tool(
+                        &mut scribe.json,
+                        name,
+                        description.as_ref(),
+                        *format,
+                    );
                 }
                 ToolKind::Vendor { value, .. } => {
                     for (key, value) in value.members().filter(|(key, _)| !key.is("cache_control"))
@@ -251,7 +284,7 @@ impl<'r, 'a> Tools<'r, 'a> {
                     }
                 }
             }
-            scribe.marker(tool.cache, Place::Tools);
+            scribe.cache_control(tool.cache, MarkerSection::Tools);
             scribe.json.close_object();
         }
         for name in &self.stubs {
@@ -262,26 +295,26 @@ impl<'r, 'a> Tools<'r, 'a> {
                 .close_object();
         }
         if let Some(options) = self.web_search {
-            web_search(&mut scribe.json, options, self.max_searches);
+            write_web_search(&mut scribe.json, options, self.max_searches);
         }
         scribe.json.close_array();
         self.write_choice(&mut scribe.json);
         Ok(())
     }
 
-    fn write_choice(&self, json: &mut Json) {
+    fn write_choice(&self, json: &mut JsonWriter) {
         let kind = match &self.choice {
-            Sent::Auto if !self.one_at_a_time => return,
-            Sent::Auto => "auto",
-            Sent::None => "none",
-            Sent::Any => "any",
-            Sent::Tool(_) => "tool",
+            MessagesToolChoice::Auto if !self.one_at_a_time => return,
+            MessagesToolChoice::Auto => "auto",
+            MessagesToolChoice::None => "none",
+            MessagesToolChoice::Any => "any",
+            MessagesToolChoice::Tool(_) => "tool",
         };
         json.key("tool_choice").open_object().key("type").str(kind);
-        if let Sent::Tool(name) = &self.choice {
+        if let MessagesToolChoice::Tool(name) = &self.choice {
             json.key("name").str(name);
         }
-        if self.one_at_a_time && self.choice != Sent::None {
+        if self.one_at_a_time && self.choice != MessagesToolChoice::None {
             json.key("disable_parallel_tool_use").bool(true);
         }
         json.close_object();
@@ -289,29 +322,30 @@ impl<'r, 'a> Tools<'r, 'a> {
 
     fn function(
         &self,
-        scribe: &mut Scribe<'_>,
+        scribe: &mut BlockWriter<'_>,
         index: usize,
         name: &str,
-        function: &Function<'_>,
+        function: &FunctionTool<'_>,
         model: &MessagesModel,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), BoxedFailure> {
         let (list, member) = if self.legacy {
             ("functions", "")
         } else {
             ("tools", ".function")
         };
-        let cleaned = schema::for_messages(function.schema).map_err(|schema::NotAnObject| {
-            let path = format!("{list}[{index}]{member}.parameters");
-            let message = format!("{path}: schema must be of type 'object'.");
-            Box::new(Failure::invalid(self.surface, &path, &message))
-        })?;
+        let cleaned =
+            schema::clean_for_messages(function.schema).map_err(|schema::NotAnObject| {
+                let path = format!("{list}[{index}]{member}.parameters");
+                let message = format!("{path}: schema must be of type 'object'.");
+                Box::new(Failure::invalid_param(self.surface, &path, &message))
+            })?;
         if cleaned.rewritten {
             scribe
                 .warnings
-                .add(Action::Rewritten, format_args!("{list}[{index}]"));
+                .add(WarningAction::Rewritten, format_args!("{list}[{index}]"));
         }
         scribe.json.key("name").str(name);
-        description(
+        write_description(
             &mut scribe.json,
             function.description.as_ref(),
             cleaned.note.as_deref(),
@@ -324,15 +358,16 @@ impl<'r, 'a> Tools<'r, 'a> {
         }
         match Some(&cleaned.json)
             .filter(|_| model.structured)
-            .and_then(|json| schema::restricted(json))
+            .and_then(|json| schema::restrict_for_messages(json))
         {
             Some(restricted) => {
                 scribe.json.raw(&restricted).key("strict").bool(true);
             }
             None => {
-                scribe
-                    .warnings
-                    .add(Action::Dropped, format_args!("{list}[{index}].strict"));
+                scribe.warnings.add(
+                    WarningAction::Dropped,
+                    format_args!("{list}[{index}].strict"),
+                );
                 scribe.json.raw(&cleaned.json);
             }
         }
@@ -340,38 +375,48 @@ impl<'r, 'a> Tools<'r, 'a> {
     }
 }
 
-/// Writes the member `description`: the caller's text, then a gap and what the schema no longer
-/// expresses.
-fn description(json: &mut Json, words: Option<&Text<'_>>, note: Option<&str>, gap: &'static str) {
+/// Writes the member `write_description`: the caller's text, then a gap and what the schema no
+/// longer expresses.
+fn write_description(
+    json: &mut JsonWriter,
+    words: Option<&JsonStr<'_>>,
+    note: Option<&str>,
+    gap: &'static str,
+) {
     let words = words.filter(|words| !words.is_empty());
     if words.is_none() && note.is_none() {
         return;
     }
-    let gap = words.and(note).map(|_| Text::made(gap));
-    let note = note.map(Text::made);
+    let gap = words.and(note).map(|_| JsonStr::from_value(gap));
+    let note = note.map(JsonStr::from_value);
     json.key("description")
-        .joined(words.into_iter().chain(&gap).chain(&note));
+        .concat(words.into_iter().chain(&gap).chain(&note));
 }
 
 /// Writes a tool that takes free text as a tool that takes an object with one string.
-fn in_an_object(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: Option<Value<'_>>) {
+fn write_wrapped_custom_tool(
+    json: &mut JsonWriter,
+    name: &str,
+    words: Option<&JsonStr<'_>>,
+    format: Option<JsonValue<'_>>,
+) {
     json.key("name").str(name);
     // The format allows any text, so it needs no note.
     let format = format.filter(|format| !format.get("type").is_some_and(|kind| kind.is("text")));
     let note = format.map(|format| {
-        let mut compact = Json::default();
+        let mut compact = JsonWriter::default();
         compact.compact(format.raw());
         format!(
             "The input must follow this format: {}",
             String::from_utf8_lossy(compact.as_bytes())
         )
     });
-    description(json, words, note.as_deref(), "\n\n");
+    write_description(json, words, note.as_deref(), "\n\n");
     json.key("input_schema").raw(CUSTOM_SCHEMA);
 }
 
 /// Writes the search tool. `options` come from chat or from the search tool of responses.
-fn web_search(json: &mut Json, options: Value<'_>, max_uses: Option<u64>) {
+fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Option<u64>) {
     json.open_object()
         .key("type")
         .str(WEB_SEARCH_TYPE)
@@ -385,8 +430,8 @@ fn web_search(json: &mut Json, options: Value<'_>, max_uses: Option<u64>) {
         .and_then(|filters| filters.get("allowed_domains"));
     let mut domains = domains
         .into_iter()
-        .flat_map(Value::items)
-        .filter_map(Value::text)
+        .flat_map(JsonValue::items)
+        .filter_map(JsonValue::text)
         .peekable();
     if domains.peek().is_some() {
         json.key("allowed_domains").open_array();

@@ -6,94 +6,100 @@
 //!
 //! Read next: `write_request/block_writer.rs`.
 
-use super::markers::{self, Place};
-use super::scribe::Scribe;
+use super::block_writer::BlockWriter;
+use super::markers::{self, MarkerSection};
 use crate::protocol::Protocol;
-use crate::protocol::carrier;
+use crate::protocol::capabilities::MessagesModel;
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{
-    Action, At, Block, BlockKind, Cache, Opaque, OutcomeContent, Refused, Request, Side, Thinking,
-    Turn, Warnings,
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, Thinking,
+    ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
-use crate::protocol::rules::MessagesModel;
-use crate::protocol::text::Text;
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::reasoning_token;
 
-pub(in crate::protocol) const GO_ON: &str = "Continue.";
-const NOTHING: &str = "(empty message)";
-pub(in crate::protocol) const REMINDER: [&str; 2] = ["<system-reminder>\n", "\n</system-reminder>"];
+pub(in crate::protocol) const CONTINUE_PROMPT: &str = "Continue.";
+const EMPTY_MESSAGE_TEXT: &str = "(empty message)";
+pub(in crate::protocol) const REMINDER_TAGS: [&str; 2] =
+    ["<system-reminder>\n", "\n</system-reminder>"];
 
 /// A turn as it is sent.
 #[derive(Debug)]
-pub(super) struct Arranged<'r, 'a> {
-    side: Side,
-    pub pieces: Vec<Piece<'r, 'a>>,
+pub(super) struct MessagesTurn<'r, 'a> {
+    side: TurnRole,
+    pub pieces: Vec<MessagesTurnPart<'r, 'a>>,
 }
 
 #[derive(Debug)]
-pub(super) enum Piece<'r, 'a> {
+pub(super) enum MessagesTurnPart<'r, 'a> {
     Block(&'r Block<'a>),
     /// Instructions in a position that the model does not support.
     Reminder(&'r [Block<'a>]),
     /// Last text of a prefill, without the white space at its end.
-    Trimmed(Text<'a>, Option<Cache>),
+    Trimmed(JsonStr<'a>, Option<CacheBreakpoint>),
     /// Text that the gateway inserts.
     Words(&'static str),
 }
 
-impl<'r, 'a> Piece<'r, 'a> {
+impl<'r, 'a> MessagesTurnPart<'r, 'a> {
     pub fn block(&self) -> Option<&'r Block<'a>> {
         match self {
-            Piece::Block(block) => Some(block),
-            Piece::Reminder(_) | Piece::Trimmed(..) | Piece::Words(_) => None,
+            MessagesTurnPart::Block(block) => Some(block),
+            MessagesTurnPart::Reminder(_)
+            | MessagesTurnPart::Trimmed(..)
+            | MessagesTurnPart::Words(_) => None,
         }
     }
 
-    pub fn markers(&self) -> usize {
+    pub fn marker_count(&self) -> usize {
         match self {
-            Piece::Block(block) => markers::count(block),
-            Piece::Reminder(blocks) => usize::from(last_marker(blocks).is_some()),
-            Piece::Trimmed(_, cache) => usize::from(cache.is_some()),
-            Piece::Words(_) => 0,
+            MessagesTurnPart::Block(block) => markers::count_markers(block),
+            MessagesTurnPart::Reminder(blocks) => usize::from(last_marker(blocks).is_some()),
+            MessagesTurnPart::Trimmed(_, cache) => usize::from(cache.is_some()),
+            MessagesTurnPart::Words(_) => 0,
         }
     }
 }
 
-fn last_marker(blocks: &[Block<'_>]) -> Option<Cache> {
+fn last_marker(blocks: &[Block<'_>]) -> Option<CacheBreakpoint> {
     blocks.iter().rev().find_map(|block| block.cache)
 }
 
 /// Removes what the vendor does not accept: blank texts, reasoning that it did not sign, and
 /// messages that are then empty. Returns the position of the last user message if it was empty.
-pub(super) fn tidy(
+pub(super) fn remove_unsendable_blocks(
     request: &mut Request<'_>,
     without_thinking: bool,
     warnings: &mut Warnings,
-) -> Result<Option<At>, Refused> {
+) -> Result<Option<JsonPath>, BoxedFailure> {
     // Instructions alone are not a conversation, so the last of them becomes a user message.
     if request.turns.is_empty()
-        && let Some(last) = request.system.last().map(|block| block.at.message())
+        && let Some(last) = request
+            .system
+            .last()
+            .map(|block| block.at.container_index())
     {
         let before = request
             .system
-            .partition_point(|block| block.at.message() < last);
+            .partition_point(|block| block.at.container_index() < last);
         let blocks = request.system.split_off(before);
-        let at = At::turn(request.surface, last);
+        let at = JsonPath::from_turn(request.surface, last);
         request.turns.push(Turn {
-            side: Side::User,
+            side: TurnRole::User,
             blocks,
             at,
         });
     }
-    let mut tidying = Tidying {
+    let mut tidying = BlockFilter {
         surface: request.surface,
         without_thinking,
         warnings,
     };
-    request.system = tidying.blocks(std::mem::take(&mut request.system))?;
+    request.system = tidying.filter_blocks(std::mem::take(&mut request.system))?;
     let mut emptied = None;
     for turn in &mut request.turns {
-        turn.blocks = tidying.blocks(std::mem::take(&mut turn.blocks))?;
-        if turn.side == Side::Assistant {
+        turn.blocks = tidying.filter_blocks(std::mem::take(&mut turn.blocks))?;
+        if turn.side == TurnRole::Assistant {
             // The vendor refuses a turn that ends in reasoning.
             while turn
                 .blocks
@@ -103,7 +109,7 @@ pub(super) fn tidy(
         }
         if !turn.blocks.is_empty() {
             emptied = None;
-        } else if turn.side == Side::User {
+        } else if turn.side == TurnRole::User {
             emptied = Some(turn.at);
         }
     }
@@ -111,30 +117,33 @@ pub(super) fn tidy(
     Ok(emptied)
 }
 
-struct Tidying<'w> {
+struct BlockFilter<'w> {
     surface: Protocol,
     without_thinking: bool,
     warnings: &'w mut Warnings,
 }
 
-impl Tidying<'_> {
-    fn blocks<'a>(&mut self, mut blocks: Vec<Block<'a>>) -> Result<Vec<Block<'a>>, Refused> {
+impl BlockFilter<'_> {
+    fn filter_blocks<'a>(
+        &mut self,
+        mut blocks: Vec<Block<'a>>,
+    ) -> Result<Vec<Block<'a>>, BoxedFailure> {
         let mut kept = 0;
         for at in 0..blocks.len() {
             let Some(block) = blocks.get_mut(at) else {
                 break;
             };
-            if self.keeps(block)? {
+            if self.retain_block(block)? {
                 blocks.swap(kept, at);
                 kept += 1;
                 continue;
             }
             // A marker covers everything before it, so it is valid on the previous block too.
-            let (message, cache) = (block.at.message(), block.cache);
+            let (message, cache) = (block.at.container_index(), block.cache);
             let before = kept
                 .checked_sub(1)
                 .and_then(|before| blocks.get_mut(before));
-            let before = before.filter(|before| before.at.message() == message);
+            let before = before.filter(|before| before.at.container_index() == message);
             if let Some(before) =
                 before.filter(|before| !matches!(before.kind, BlockKind::Thinking(_)))
             {
@@ -145,20 +154,20 @@ impl Tidying<'_> {
         Ok(blocks)
     }
 
-    fn keeps(&mut self, block: &mut Block<'_>) -> Result<bool, Refused> {
+    fn retain_block(&mut self, block: &mut Block<'_>) -> Result<bool, BoxedFailure> {
         match &mut block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => Ok(!text.is_blank()),
             BlockKind::Thinking(thinking) => Ok(!self.without_thinking && is_signed(thinking)),
             BlockKind::Result(outcome) => {
-                if let OutcomeContent::Blocks(blocks) = &mut outcome.content {
-                    *blocks = self.blocks(std::mem::take(blocks))?;
+                if let ToolResultContent::Blocks(blocks) = &mut outcome.content {
+                    *blocks = self.filter_blocks(std::mem::take(blocks))?;
                 }
                 Ok(true)
             }
             BlockKind::Opaque(opaque) => match opaque.origin {
                 Protocol::Messages => Ok(true),
                 Protocol::Chat | Protocol::Responses => {
-                    self.of_chat(opaque, block.at).map(|()| false)
+                    self.check_chat_block(opaque, block.at).map(|()| false)
                 }
             },
             BlockKind::Image(_) | BlockKind::File(_) | BlockKind::Call(_) => Ok(true),
@@ -166,19 +175,19 @@ impl Tidying<'_> {
     }
 
     /// Handles content of a message that only chat has.
-    fn of_chat(&mut self, opaque: &Opaque<'_>, at: At) -> Result<(), Refused> {
+    fn check_chat_block(&mut self, opaque: &Opaque<'_>, at: JsonPath) -> Result<(), BoxedFailure> {
         let name = opaque.name.value();
         let message = match name.as_ref() {
             "file" => "file_id is not available for this model; send file_data instead.",
             "input_audio" => "Audio input is not supported by this model.",
             _ => {
                 self.warnings
-                    .add(Action::Dropped, format_args!("{at}.{name}"));
+                    .add(WarningAction::Dropped, format_args!("{at}.{name}"));
                 return Ok(());
             }
         };
         Err(Box::new(
-            Failure::invalid(self.surface, &format!("{at}.{name}"), message)
+            Failure::invalid_param(self.surface, &format!("{at}.{name}"), message)
                 .with_code("unsupported_value"),
         ))
     }
@@ -191,7 +200,7 @@ fn is_signed(thinking: &Thinking<'_>) -> bool {
         Thinking::Shown {
             signature: Some(signature),
             ..
-        } => carrier::is_vendors(&signature.value()),
+        } => reasoning_token::is_vendor_signature(&signature.value()),
         Thinking::Shown {
             signature: None, ..
         } => false,
@@ -200,12 +209,12 @@ fn is_signed(thinking: &Thinking<'_>) -> bool {
 }
 
 /// Returns the turns in order, with consecutive turns of one side merged.
-pub(super) fn arrange<'r, 'a>(
+pub(super) fn merge_turns<'r, 'a>(
     request: &'r Request<'a>,
     model: &MessagesModel,
     warnings: &mut Warnings,
-) -> Vec<Arranged<'r, 'a>> {
-    let mut arranged: Vec<Arranged<'r, 'a>> = Vec::with_capacity(request.turns.len());
+) -> Vec<MessagesTurn<'r, 'a>> {
+    let mut arranged: Vec<MessagesTurn<'r, 'a>> = Vec::with_capacity(request.turns.len());
     // The pairing step moved results to the front, so a message that contained nothing else is now
     // empty.
     let mut turns = request
@@ -214,46 +223,54 @@ pub(super) fn arrange<'r, 'a>(
         .filter(|turn| !turn.blocks.is_empty())
         .peekable();
     while let Some(turn) = turns.next() {
-        if turn.side != Side::System {
-            add(
+        if turn.side != TurnRole::System {
+            append_parts(
                 &mut arranged,
                 turn.side,
-                turn.blocks.iter().map(Piece::Block),
+                turn.blocks.iter().map(MessagesTurnPart::Block),
             );
             continue;
         }
         let mut run = vec![turn];
         run.extend(std::iter::from_fn(|| {
-            turns.next_if(|next| next.side == Side::System)
+            turns.next_if(|next| next.side == TurnRole::System)
         }));
-        let is_behind_user = arranged.last().is_some_and(|last| last.side == Side::User);
-        let is_before_assistant = turns.peek().is_none_or(|next| next.side == Side::Assistant);
+        let is_behind_user = arranged
+            .last()
+            .is_some_and(|last| last.side == TurnRole::User);
+        let is_before_assistant = turns
+            .peek()
+            .is_none_or(|next| next.side == TurnRole::Assistant);
         if model.mid_system && is_behind_user && is_before_assistant {
-            add(
+            append_parts(
                 &mut arranged,
-                Side::System,
+                TurnRole::System,
                 run.into_iter()
                     .flat_map(|turn| &turn.blocks)
-                    .map(Piece::Block),
+                    .map(MessagesTurnPart::Block),
             );
             continue;
         }
         for turn in run {
-            warnings.add(Action::Rewritten, turn.at);
-            add(&mut arranged, Side::User, [Piece::Reminder(&turn.blocks)]);
+            warnings.add(WarningAction::Rewritten, turn.at);
+            append_parts(
+                &mut arranged,
+                TurnRole::User,
+                [MessagesTurnPart::Reminder(&turn.blocks)],
+            );
         }
     }
     arranged
 }
 
-fn add<'r, 'a>(
-    arranged: &mut Vec<Arranged<'r, 'a>>,
-    side: Side,
-    pieces: impl IntoIterator<Item = Piece<'r, 'a>>,
+fn append_parts<'r, 'a>(
+    arranged: &mut Vec<MessagesTurn<'r, 'a>>,
+    side: TurnRole,
+    pieces: impl IntoIterator<Item = MessagesTurnPart<'r, 'a>>,
 ) {
     match arranged.last_mut().filter(|last| last.side == side) {
         Some(last) => last.pieces.extend(pieces),
-        None => arranged.push(Arranged {
+        None => arranged.push(MessagesTurn {
             side,
             pieces: pieces.into_iter().collect(),
         }),
@@ -262,14 +279,17 @@ fn add<'r, 'a>(
 
 /// Returns whether the last user turn answers calls that were made without signed reasoning. A
 /// model with a thinking budget refuses to continue thinking there.
-pub(super) fn breaks_off(arranged: &[Arranged<'_, '_>]) -> bool {
-    let Some(last) = arranged.iter().rposition(|turn| turn.side == Side::User) else {
+pub(super) fn lacks_signed_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {
+    let Some(last) = arranged
+        .iter()
+        .rposition(|turn| turn.side == TurnRole::User)
+    else {
         return false;
     };
-    let holds = |turn: Option<&Arranged<'_, '_>>, wanted: fn(&BlockKind<'_>) -> bool| {
+    let holds = |turn: Option<&MessagesTurn<'_, '_>>, wanted: fn(&BlockKind<'_>) -> bool| {
         let pieces = turn.into_iter().flat_map(|turn| &turn.pieces);
         pieces
-            .filter_map(Piece::block)
+            .filter_map(MessagesTurnPart::block)
             .any(|block| wanted(&block.kind))
     };
     let before = last.checked_sub(1).and_then(|before| arranged.get(before));
@@ -278,11 +298,11 @@ pub(super) fn breaks_off(arranged: &[Arranged<'_, '_>]) -> bool {
     }) && !holds(before, |kind| matches!(kind, BlockKind::Thinking(_)))
 }
 
-pub(super) fn have_thinking(arranged: &[Arranged<'_, '_>]) -> bool {
+pub(super) fn has_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {
     let blocks = arranged
         .iter()
         .flat_map(|turn| &turn.pieces)
-        .filter_map(Piece::block);
+        .filter_map(MessagesTurnPart::block);
     blocks
         .into_iter()
         .any(|block| matches!(block.kind, BlockKind::Thinking(_)))
@@ -290,34 +310,37 @@ pub(super) fn have_thinking(arranged: &[Arranged<'_, '_>]) -> bool {
 
 /// Inserts the turns that the vendor requires at the beginning and the end. `emptied` comes from
 /// [`remove_unsendable_blocks`]. `prefill`: the model can continue an assistant's text.
-pub(super) fn finish<'a>(
-    arranged: &mut Vec<Arranged<'_, 'a>>,
+pub(super) fn pad_turns<'a>(
+    arranged: &mut Vec<MessagesTurn<'_, 'a>>,
     request: &Request<'a>,
-    emptied: Option<At>,
+    emptied: Option<JsonPath>,
     prefill: bool,
     warnings: &mut Warnings,
 ) {
-    let user = |words| Arranged {
-        side: Side::User,
-        pieces: vec![Piece::Words(words)],
+    let user = |words| MessagesTurn {
+        side: TurnRole::User,
+        pieces: vec![MessagesTurnPart::Words(words)],
     };
     let is_behind_assistant = arranged
         .last()
-        .is_none_or(|last| last.side == Side::Assistant);
+        .is_none_or(|last| last.side == TurnRole::Assistant);
     if let Some(at) = emptied.filter(|_| is_behind_assistant) {
-        warnings.add(Action::Inserted, at);
-        arranged.push(user(NOTHING));
+        warnings.add(WarningAction::Inserted, at);
+        arranged.push(user(EMPTY_MESSAGE_TEXT));
     }
     if arranged
         .first()
-        .is_none_or(|first| first.side == Side::Assistant)
+        .is_none_or(|first| first.side == TurnRole::Assistant)
     {
-        warnings.add(Action::Inserted, At::turn(request.surface, 0));
-        arranged.insert(0, user(GO_ON));
+        warnings.add(
+            WarningAction::Inserted,
+            JsonPath::from_turn(request.surface, 0),
+        );
+        arranged.insert(0, user(CONTINUE_PROMPT));
     }
     let Some(last) = arranged
         .last_mut()
-        .filter(|last| last.side == Side::Assistant)
+        .filter(|last| last.side == TurnRole::Assistant)
     else {
         return;
     };
@@ -328,23 +351,32 @@ pub(super) fn finish<'a>(
             ..
         }) = piece.block()
     {
-        *piece = Piece::Trimmed(text.trimmed_end(), *cache);
+        *piece = MessagesTurnPart::Trimmed(text.trim_end(), *cache);
     }
     if !prefill {
-        let messages = request.turns.last().map_or(0, |turn| turn.at.message() + 1);
-        warnings.add(Action::Inserted, At::turn(request.surface, messages));
-        arranged.push(user(GO_ON));
+        let messages = request
+            .turns
+            .last()
+            .map_or(0, |turn| turn.at.container_index() + 1);
+        warnings.add(
+            WarningAction::Inserted,
+            JsonPath::from_turn(request.surface, messages),
+        );
+        arranged.push(user(CONTINUE_PROMPT));
     }
 }
 
 /// Writes the member `messages`.
-pub(super) fn write(scribe: &mut Scribe<'_>, arranged: &[Arranged<'_, '_>]) -> Result<(), Refused> {
+pub(super) fn write_messages(
+    scribe: &mut BlockWriter<'_>,
+    arranged: &[MessagesTurn<'_, '_>],
+) -> Result<(), BoxedFailure> {
     scribe.json.key("messages").open_array();
     for turn in arranged {
         let role = match turn.side {
-            Side::User => "user",
-            Side::Assistant => "assistant",
-            Side::System => "system",
+            TurnRole::User => "user",
+            TurnRole::Assistant => "assistant",
+            TurnRole::System => "system",
         };
         scribe
             .json
@@ -355,10 +387,10 @@ pub(super) fn write(scribe: &mut Scribe<'_>, arranged: &[Arranged<'_, '_>]) -> R
             .open_array();
         for piece in &turn.pieces {
             match piece {
-                Piece::Block(block) => scribe.block(block, Place::Messages)?,
-                Piece::Reminder(blocks) => reminder(scribe, blocks),
-                Piece::Trimmed(text, cache) => scribe.joined([text], *cache),
-                Piece::Words(words) => scribe.words(words),
+                MessagesTurnPart::Block(block) => scribe.block(block, MarkerSection::Messages)?,
+                MessagesTurnPart::Reminder(blocks) => write_reminder(scribe, blocks),
+                MessagesTurnPart::Trimmed(text, cache) => scribe.joined_text_block([text], *cache),
+                MessagesTurnPart::Words(words) => scribe.text_block(words),
             }
         }
         scribe.json.close_array().close_object();
@@ -367,8 +399,8 @@ pub(super) fn write(scribe: &mut Scribe<'_>, arranged: &[Arranged<'_, '_>]) -> R
     Ok(())
 }
 
-fn reminder(scribe: &mut Scribe<'_>, blocks: &[Block<'_>]) {
-    let [before, behind] = REMINDER.map(Text::made);
+fn write_reminder(scribe: &mut BlockWriter<'_>, blocks: &[Block<'_>]) {
+    let [before, behind] = REMINDER_TAGS.map(JsonStr::from_value);
     let texts = blocks.iter().filter_map(|block| match &block.kind {
         BlockKind::Text(text) | BlockKind::Refusal(text) => Some(text),
         BlockKind::Image(_)
@@ -378,7 +410,7 @@ fn reminder(scribe: &mut Scribe<'_>, blocks: &[Block<'_>]) {
         | BlockKind::Result(_)
         | BlockKind::Opaque(_) => None,
     });
-    scribe.joined(
+    scribe.joined_text_block(
         [&before].into_iter().chain(texts).chain([&behind]),
         last_marker(blocks),
     );

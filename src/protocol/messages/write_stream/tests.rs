@@ -1,23 +1,23 @@
 //! Properties that single cases cannot show: no order of chunks produces a stream on which clients
 //! crash, and the queue is bounded.
 
-use super::{KEEP_ALIVE, Stream, Whole};
-use crate::protocol::chat::read_stream::Reader;
-use crate::protocol::form::answer::{Event, Piece, Recall, Sink, Start};
-use crate::protocol::text::Text;
-use crate::protocol::tree::Nodes;
+use super::{KEEP_ALIVE, MessagesBodyWriter, MessagesStreamWriter};
+use crate::protocol::chat::read_stream::ChatStreamReader;
+use crate::protocol::ir::event::{Event, EventSink, OutputPart, ResponseContext, ResponseStart};
+use crate::protocol::json_document::NodeBuffer;
+use crate::protocol::json_string::JsonStr;
 use crate::usage::UsageEstimator;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn recall(show_thinking: bool) -> Recall {
+fn recall(show_thinking: bool) -> ResponseContext {
     let estimator = UsageEstimator::from_input_tokens(31);
-    Recall {
+    ResponseContext {
         show_thinking,
         input_estimate: 25,
         estimator,
         seed: "req_0".to_owned(),
-        ..Recall::default()
+        ..ResponseContext::default()
     }
 }
 
@@ -116,8 +116,8 @@ fn delta() -> impl Strategy<Value = Value> {
     ]
 }
 
-fn feed(deltas: &[Value], finish: &str, to: &mut impl Sink) {
-    let mut reader = Reader::default();
+fn feed(deltas: &[Value], finish: &str, to: &mut impl EventSink) {
+    let mut reader = ChatStreamReader::default();
     let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]});
     let chunks = deltas
         .iter()
@@ -125,11 +125,14 @@ fn feed(deltas: &[Value], finish: &str, to: &mut impl Sink) {
         .chain([end]);
     for chunk in chunks {
         reader
-            .event(b"", chunk.to_string().as_bytes(), Nodes::new(), to)
+            .event(b"", chunk.to_string().as_bytes(), NodeBuffer::new(), to)
             .1
             .unwrap();
     }
-    reader.event(b"", b"[DONE]", Nodes::new(), to).1.unwrap();
+    reader
+        .event(b"", b"[DONE]", NodeBuffer::new(), to)
+        .1
+        .unwrap();
 }
 
 fn without_space(text: &str) -> String {
@@ -145,12 +148,12 @@ proptest! {
         show_thinking in any::<bool>(),
         finish in prop::sample::select(vec!["stop", "length", "tool_calls"]),
     ) {
-        let mut stream = Stream::new(recall(show_thinking));
+        let mut stream = MessagesStreamWriter::new(recall(show_thinking));
         feed(&deltas, finish, &mut stream);
         let mut out = Vec::new();
         stream.take(&mut out);
         let blocks = blocks(&frames(&out));
-        let mut whole = Whole::new(recall(show_thinking));
+        let mut whole = MessagesBodyWriter::new(recall(show_thinking));
         feed(&deltas, finish, &mut whole);
         let body: Value = serde_json::from_slice(&whole.body()).unwrap();
 
@@ -173,27 +176,27 @@ proptest! {
 }
 
 /// A stream with a call whose arguments never end, and `bytes` of content queued after it.
-fn waiting(bytes: usize) -> Stream {
-    let mut stream = Stream::new(recall(true));
-    stream.event(Event::Start(Start::default()));
-    let piece = Piece::Call {
+fn waiting(bytes: usize) -> MessagesStreamWriter {
+    let mut stream = MessagesStreamWriter::new(recall(true));
+    stream.event(Event::Start(ResponseStart::default()));
+    let piece = OutputPart::Call {
         id: None,
-        name: Text::made("f"),
+        name: JsonStr::from_value("f"),
         is_custom: false,
     };
     stream.event(Event::Open { slot: 0, piece });
     stream.event(Event::Delta {
         slot: 0,
-        text: Text::made("{"),
+        text: JsonStr::from_value("{"),
     });
     stream.event(Event::Open {
         slot: 1,
-        piece: Piece::Text,
+        piece: OutputPart::Text,
     });
     for _ in 0..bytes.div_ceil(1024) {
         stream.event(Event::Delta {
             slot: 1,
-            text: Text::made("x".repeat(1024)),
+            text: JsonStr::from_value("x".repeat(1024)),
         });
     }
     stream
@@ -213,15 +216,15 @@ fn what_waits_is_bounded() {
 
 #[test]
 fn white_space_that_is_held_is_bounded() {
-    let mut stream = Stream::new(recall(true));
+    let mut stream = MessagesStreamWriter::new(recall(true));
     stream.event(Event::Open {
         slot: 0,
-        piece: Piece::Text,
+        piece: OutputPart::Text,
     });
     for _ in 0..9_000 {
         stream.event(Event::Delta {
             slot: 0,
-            text: Text::made(" ".repeat(1024)),
+            text: JsonStr::from_value(" ".repeat(1024)),
         });
     }
     assert!(stream.overflowed());
@@ -229,18 +232,18 @@ fn white_space_that_is_held_is_bounded() {
 
 #[test]
 fn what_went_out_no_longer_counts_as_waiting() {
-    let mut stream = Stream::new(recall(true));
-    stream.event(Event::Start(Start::default()));
+    let mut stream = MessagesStreamWriter::new(recall(true));
+    stream.event(Event::Start(ResponseStart::default()));
     for slot in 0..64 {
-        let piece = Piece::Call {
+        let piece = OutputPart::Call {
             id: None,
-            name: Text::made("f"),
+            name: JsonStr::from_value("f"),
             is_custom: true,
         };
         stream.event(Event::Open { slot, piece });
         stream.event(Event::Delta {
             slot,
-            text: Text::made("x".repeat(1_000_000)),
+            text: JsonStr::from_value("x".repeat(1_000_000)),
         });
         stream.event(Event::Close { slot });
         let mut out = Vec::new();
@@ -253,7 +256,7 @@ fn what_went_out_no_longer_counts_as_waiting() {
 
 #[test]
 fn a_number_stands_where_the_vendor_told_none() {
-    let mut stream = Stream::new(recall(true));
+    let mut stream = MessagesStreamWriter::new(recall(true));
     feed(&[json!({"content": "Hello"})], "stop", &mut stream);
     let mut out = Vec::new();
     stream.take(&mut out);

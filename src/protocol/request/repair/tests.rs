@@ -2,33 +2,33 @@
 //! nothing else.
 
 use crate::protocol::Protocol;
-use crate::protocol::form::Effort;
-use crate::protocol::request::{self, Edits, Sender, Stripped};
-use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
-use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel,
-    Sampling, ThinkingType, ToolCallIds, ToolsWithReasoning,
+use crate::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use crate::protocol::capabilities::{
+    ChatModel, MessagesModel, ModelCapabilities, ParallelToolCalls, ReasoningReplay,
+    ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
+use crate::protocol::ir::Effort;
+use crate::protocol::request::{self, PassthroughContext, RequestCleanup, RequestEdits};
 use crate::usage::PerTool;
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::Value as Any;
 
-fn protocol(accepts: &Accepts) -> Protocol {
+fn protocol(accepts: &ModelCapabilities) -> Protocol {
     match accepts {
-        Accepts::Chat(_) => Protocol::Chat,
-        Accepts::Messages(_) => Protocol::Messages,
-        Accepts::Responses(_) => Protocol::Responses,
+        ModelCapabilities::Chat(_) => Protocol::Chat,
+        ModelCapabilities::Messages(_) => Protocol::Messages,
+        ModelCapabilities::Responses(_) => Protocol::Responses,
     }
 }
 
-fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> Stripped {
+fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> RequestCleanup {
     let protocol = protocol(rules.accepts);
-    let outline = request::read(protocol, body).unwrap();
+    let outline = request::read_summary(protocol, body).unwrap();
     if protocol != Protocol::Responses {
-        return request::strip(protocol, false, body, &outline, Some(rules));
+        return request::clean_request(protocol, false, body, &outline, Some(rules));
     }
-    let sender = Sender {
+    let sender = PassthroughContext {
         account_id: "a",
         official: false,
         sold: PerTool {
@@ -42,14 +42,16 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> Stripped {
         model: "m",
         repair: *rules,
     };
-    request::for_responses(body, &outline, &sender).unwrap().0
+    request::clean_responses_request(body, &outline, &sender)
+        .unwrap()
+        .0
 }
 
 /// Returns the body as sent, and the warnings.
 fn repaired(body: &str, rules: &RepairRules<'_>) -> (String, Vec<String>) {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    let outline = request::read(protocol(rules.accepts), &body).unwrap();
-    let edits = Edits {
+    let outline = request::read_summary(protocol(rules.accepts), &body).unwrap();
+    let edits = RequestEdits {
         model: "m",
         output_limit: rules.output_limit,
         output_limit_field: "max_tokens",
@@ -58,7 +60,7 @@ fn repaired(body: &str, rules: &RepairRules<'_>) -> (String, Vec<String>) {
     };
     let stripped = stripped(&body, rules);
     let warnings = stripped.warnings.clone();
-    let sent = request::rewrite_stripped(&body, &outline, &edits, stripped);
+    let sent = request::rewrite_cleaned(&body, &outline, &edits, stripped);
     (String::from_utf8(sent.to_vec()).unwrap(), warnings)
 }
 
@@ -67,7 +69,7 @@ fn json(text: &str) -> Any {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn check(accepts: &Accepts, members: &str, wanted: &str, warnings: &[&str]) {
+fn check(accepts: &ModelCapabilities, members: &str, wanted: &str, warnings: &[&str]) {
     let rules = RepairRules::in_test(accepts, KnownCapabilities::ALL);
     check_by(&rules, members, wanted, warnings);
 }
@@ -94,7 +96,7 @@ fn check_by(rules: &RepairRules<'_>, members: &str, wanted: &str, warnings: &[&s
     assert_eq!(plain(found), wanted, "{body}");
     assert_eq!(told, warnings, "{body}");
     json(&wanted);
-    let outline = request::read(protocol(rules.accepts), wanted.as_bytes()).unwrap();
+    let outline = request::read_summary(protocol(rules.accepts), wanted.as_bytes()).unwrap();
     assert!(
         !outline.needs_repair(rules) || !stripped(&Bytes::from(wanted.clone()), rules).is_repaired,
         "{wanted}"
@@ -134,7 +136,7 @@ fn adaptive() -> MessagesModel {
 
 fn manual() -> MessagesModel {
     MessagesModel {
-        sampling: Sampling::OneOf,
+        sampling: SamplingSupport::OneOf,
         thinking_types: vec![ThinkingType::Enabled, ThinkingType::Disabled],
         prefill: true,
         ..MessagesModel::default()
@@ -143,7 +145,10 @@ fn manual() -> MessagesModel {
 
 #[test]
 fn a_chat_limit_gets_the_name_that_the_vendor_knows() {
-    let (newer, older) = (Accepts::Chat(reasoning()), Accepts::Chat(plain()));
+    let (newer, older) = (
+        ModelCapabilities::Chat(reasoning()),
+        ModelCapabilities::Chat(plain()),
+    );
     check(
         &newer,
         r#" "max_tokens" : 5 "#,
@@ -189,7 +194,7 @@ fn a_chat_limit_gets_the_name_that_the_vendor_knows() {
 
 #[test]
 fn a_reasoning_chat_model_is_sent_no_sampling_and_no_stop() {
-    let accepts = Accepts::Chat(ChatModel {
+    let accepts = ModelCapabilities::Chat(ChatModel {
         verbosity: false,
         ..reasoning()
     });
@@ -219,12 +224,12 @@ fn a_reasoning_chat_model_is_sent_no_sampling_and_no_stop() {
         check(&accepts, kept, kept, &[]);
     }
     let sampled = r#""temperature":0,"stop":"x""#;
-    check(&Accepts::Chat(plain()), sampled, sampled, &[]);
+    check(&ModelCapabilities::Chat(plain()), sampled, sampled, &[]);
 }
 
 #[test]
 fn an_effort_is_one_that_the_chat_model_knows() {
-    let accepts = Accepts::Chat(reasoning());
+    let accepts = ModelCapabilities::Chat(reasoning());
     for (given, sent) in [("xhigh", "high"), ("medium", "low"), ("minimal", "none")] {
         let of = |effort: &str| format!(r#""reasoning_effort":"{effort}","n":1"#);
         check(
@@ -241,7 +246,7 @@ fn an_effort_is_one_that_the_chat_model_knows() {
     ] {
         check(&accepts, kept, kept, &[]);
     }
-    let plain = Accepts::Chat(plain());
+    let plain = ModelCapabilities::Chat(plain());
     check(
         &plain,
         r#""reasoning_effort":"low","n":1"#,
@@ -258,7 +263,7 @@ fn an_effort_is_one_that_the_chat_model_knows() {
 
 #[test]
 fn tools_switch_reasoning_off_where_both_are_refused() {
-    let accepts = Accepts::Chat(ChatModel {
+    let accepts = ModelCapabilities::Chat(ChatModel {
         tools_with_reasoning: ToolsWithReasoning::EffortNone,
         ..reasoning()
     });
@@ -292,20 +297,20 @@ fn only_a_model_without_the_newer_role_has_it_renamed() {
         format!(r#""messages":[{{"role":"{role}","content":"x"}},{{"content":"y","role":"user"}}]"#)
     };
     check(
-        &Accepts::Chat(plain()),
+        &ModelCapabilities::Chat(plain()),
         &turns("developer"),
         &turns("system"),
         &["renamed:messages[0].role"],
     );
     check(
-        &Accepts::Chat(plain()),
+        &ModelCapabilities::Chat(plain()),
         &turns("system"),
         &turns("system"),
         &[],
     );
     // Models that prefer the newer role accept the older one too.
     check(
-        &Accepts::Chat(reasoning()),
+        &ModelCapabilities::Chat(reasoning()),
         &turns("system"),
         &turns("system"),
         &[],
@@ -314,7 +319,7 @@ fn only_a_model_without_the_newer_role_has_it_renamed() {
 
 #[test]
 fn reasoning_comes_back_only_within_the_turn_that_calls_tools() {
-    let accepts = Accepts::Chat(ChatModel {
+    let accepts = ModelCapabilities::Chat(ChatModel {
         reasoning_replay: ReasoningReplay::ReasoningContentInTurn,
         ..ChatModel::default()
     });
@@ -348,7 +353,7 @@ fn reasoning_comes_back_only_within_the_turn_that_calls_tools() {
 
 #[test]
 fn ids_of_calls_have_nine_letters_where_nothing_else_is_taken() {
-    let accepts = Accepts::Chat(ChatModel {
+    let accepts = ModelCapabilities::Chat(ChatModel {
         tool_call_ids: ToolCallIds::Nine,
         ..ChatModel::default()
     });
@@ -375,16 +380,14 @@ fn ids_of_calls_have_nine_letters_where_nothing_else_is_taken() {
     check(
         &accepts,
         &body("a\\/b"),
-        &body(&crate::protocol::rules::names::nine_letter_call_id(
-            "a/b".into(),
-        )),
+        &body(&crate::protocol::capabilities::identifiers::nine_char_call_id("a/b".into())),
         &[],
     );
 }
 
 #[test]
 fn parallel_calls_are_not_forbidden_beside_a_choice_that_excludes_it() {
-    let accepts = Accepts::Chat(ChatModel {
+    let accepts = ModelCapabilities::Chat(ChatModel {
         parallel_tool_calls: ParallelToolCalls::WithAutoChoice,
         ..ChatModel::default()
     });
@@ -410,29 +413,29 @@ fn parallel_calls_are_not_forbidden_beside_a_choice_that_excludes_it() {
 fn a_messages_model_of_fixed_sampling_gets_none_and_one_of_one_gets_one() {
     let both = r#""temperature":0,"max_tokens":9,"top_p":0.9"#;
     check(
-        &Accepts::Messages(adaptive()),
+        &ModelCapabilities::Messages(adaptive()),
         both,
         r#""max_tokens":9"#,
         &["dropped:temperature", "dropped:top_p"],
     );
     check(
-        &Accepts::Messages(manual()),
+        &ModelCapabilities::Messages(manual()),
         both,
         r#""temperature":0,"max_tokens":9"#,
         &["dropped:top_p"],
     );
     check(
-        &Accepts::Messages(adaptive()),
+        &ModelCapabilities::Messages(adaptive()),
         r#""temperature":1,"max_tokens":9"#,
         r#""max_tokens":9"#,
         &[],
     );
     let one = r#""top_p":0.9,"top_k":3"#;
-    check(&Accepts::Messages(manual()), one, one, &[]);
+    check(&ModelCapabilities::Messages(manual()), one, one, &[]);
 }
 
 /// Checks bodies in which the first member is inserted by the repair.
-fn front(accepts: &Accepts, members: &str, made: &str, wanted: &str, warnings: &[&str]) {
+fn front(accepts: &ModelCapabilities, members: &str, made: &str, wanted: &str, warnings: &[&str]) {
     let rules = RepairRules::in_test(accepts, KnownCapabilities::ALL);
     let (sent, told) = repaired(&format!(r#"{{"model":"m",{members}}}"#), &rules);
     assert_eq!(sent, format!(r#"{{{made},"model":"m",{wanted}}}"#));
@@ -442,7 +445,7 @@ fn front(accepts: &Accepts, members: &str, made: &str, wanted: &str, warnings: &
 
 #[test]
 fn a_model_that_thinks_as_it_likes_gets_an_effort_for_a_budget() {
-    let free = Accepts::Messages(adaptive());
+    let free = ModelCapabilities::Messages(adaptive());
     let told = &["rewritten:thinking"][..];
     front(
         &free,
@@ -470,7 +473,7 @@ fn a_model_that_thinks_as_it_likes_gets_an_effort_for_a_budget() {
     ] {
         check(&free, &kept, &kept, &[]);
     }
-    let none = Accepts::Messages(MessagesModel::default());
+    let none = ModelCapabilities::Messages(MessagesModel::default());
     let clears =
         r#""context_management":{"edits":[{"type":"clear_thinking_20251015"}]},"max_tokens":9"#;
     check(
@@ -489,7 +492,7 @@ fn a_model_that_thinks_as_it_likes_gets_an_effort_for_a_budget() {
 
 #[test]
 fn a_model_that_thinks_by_a_budget_gets_one_that_fits() {
-    let budget = Accepts::Messages(manual());
+    let budget = ModelCapabilities::Messages(manual());
     let of = |max: u64, thinking: &str| {
         format!(r#""max_tokens":{max},"thinking":{thinking},"messages":[]"#)
     };
@@ -573,7 +576,7 @@ fn what_answers_calls_that_were_not_thought_about_is_not_thought_about() {
         )
     };
     let free = r#","thinking":{"type":"adaptive"}"#;
-    let budget = Accepts::Messages(manual());
+    let budget = ModelCapabilities::Messages(manual());
     check(
         &budget,
         &format!("{}{free}", turns("")),
@@ -601,7 +604,7 @@ fn what_answers_calls_that_were_not_thought_about_is_not_thought_about() {
         &turns(""),
         &["dropped:thinking"],
     );
-    let either = Accepts::Messages(MessagesModel {
+    let either = ModelCapabilities::Messages(MessagesModel {
         thinking_types: vec![ThinkingType::Enabled, ThinkingType::Adaptive],
         ..adaptive()
     });
@@ -618,7 +621,7 @@ fn what_answers_calls_that_were_not_thought_about_is_not_thought_about() {
 
 #[test]
 fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_to_the_top() {
-    let accepts = Accepts::Messages(adaptive());
+    let accepts = ModelCapabilities::Messages(adaptive());
     let user = r#"{"role":"user","content":"a"}"#;
     let reminder = |text: &str, more: &str| {
         format!(
@@ -695,7 +698,7 @@ fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_
 
 #[test]
 fn a_model_without_prefill_is_asked_to_go_on() {
-    let accepts = Accepts::Messages(adaptive());
+    let accepts = ModelCapabilities::Messages(adaptive());
     let last = r#""messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}"#;
     check(
         &accepts,
@@ -704,7 +707,7 @@ fn a_model_without_prefill_is_asked_to_go_on() {
         &["inserted:messages[2]"],
     );
     check(
-        &Accepts::Messages(manual()),
+        &ModelCapabilities::Messages(manual()),
         &format!("{last}]"),
         &format!("{last}]"),
         &[],
@@ -723,7 +726,7 @@ fn a_responses_model_gets_what_it_knows() {
         ..ResponsesModel::default()
     };
     check(
-        &Accepts::Responses(model.clone()),
+        &ModelCapabilities::Responses(model.clone()),
         r#""temperature":1,"top_p":0.5,"reasoning":{"summary":"auto","effort":"high"},"text":{"verbosity":"low","format":{}},"input":"x""#,
         r#""reasoning":{"effort":"low"},"text":{"format":{}},"input":"x""#,
         &[
@@ -733,7 +736,7 @@ fn a_responses_model_gets_what_it_knows() {
             "dropped:top_p",
         ],
     );
-    let plain = Accepts::Responses(ResponsesModel {
+    let plain = ModelCapabilities::Responses(ResponsesModel {
         sampling: true,
         ..ResponsesModel::default()
     });
@@ -751,7 +754,7 @@ fn a_responses_model_gets_what_it_knows() {
     check(&plain, &asked(r#"{"effort":"none"}"#), &left, &[]);
     let fits = r#""reasoning":{"effort":"low"},"input":"x""#;
     check(
-        &Accepts::Responses(ResponsesModel {
+        &ModelCapabilities::Responses(ResponsesModel {
             summaries: true,
             ..model
         }),
@@ -788,8 +791,8 @@ fn members() -> impl Strategy<Value = Vec<&'static str>> {
     proptest::sample::subsequence(all, 0..=12).prop_shuffle()
 }
 
-fn models() -> impl Strategy<Value = Accepts> {
-    let chat = |model| Accepts::Chat(model);
+fn models() -> impl Strategy<Value = ModelCapabilities> {
+    let chat = |model| ModelCapabilities::Chat(model);
     proptest::sample::select(vec![
         chat(plain()),
         chat(reasoning()),
@@ -799,9 +802,9 @@ fn models() -> impl Strategy<Value = Accepts> {
             system_role: "system",
             ..reasoning()
         }),
-        Accepts::Messages(adaptive()),
-        Accepts::Messages(manual()),
-        Accepts::Messages(MessagesModel::default()),
+        ModelCapabilities::Messages(adaptive()),
+        ModelCapabilities::Messages(manual()),
+        ModelCapabilities::Messages(MessagesModel::default()),
     ])
 }
 

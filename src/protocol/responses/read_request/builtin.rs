@@ -5,63 +5,63 @@
 //!
 //! Read next: `read_request/tools.rs`.
 
-use crate::protocol::form::answer::CallKind;
-use crate::protocol::request::DEPTH_MAX;
-use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::protocol::ir::event::ToolCallKind;
+use crate::protocol::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::protocol::request::MAX_DEPTH;
 use std::sync::LazyLock;
 
 /// Function that replaces a built-in tool.
 pub(super) struct Builtin {
     pub name: &'static str,
-    pub kind: CallKind,
+    pub kind: ToolCallKind,
     pub description: &'static str,
-    schema: LazyLock<Option<Tree<'static>>>,
+    schema: LazyLock<Option<JsonDocument<'static>>>,
 }
 
 impl Builtin {
-    pub fn schema(&'static self) -> Option<Value<'static>> {
-        self.schema.as_ref().map(Tree::root)
+    pub fn schema(&'static self) -> Option<JsonValue<'static>> {
+        self.schema.as_ref().map(JsonDocument::root)
     }
 }
 
-fn tree(json: &'static str) -> Option<Tree<'static>> {
-    Tree::read(json, DEPTH_MAX, Nodes::new()).ok()
+fn parse_schema(json: &'static str) -> Option<JsonDocument<'static>> {
+    JsonDocument::parse(json, MAX_DEPTH, NodeBuffer::new()).ok()
 }
 
 static BUILTINS: [Builtin; 3] = [
     Builtin {
         name: "local_shell",
-        kind: CallKind::LocalShell,
+        kind: ToolCallKind::LocalShell,
         description: "Runs a command on the user's machine and returns its output.",
         schema: LazyLock::new(|| {
-            tree(
+            parse_schema(
                 r#"{"type":"object","properties":{"command":{"type":"array","items":{"type":"string"},"description":"The command and its arguments."},"working_directory":{"type":"string"},"timeout_ms":{"type":"integer"},"env":{"type":"object","additionalProperties":{"type":"string"}}},"required":["command"]}"#,
             )
         }),
     },
     Builtin {
         name: "shell",
-        kind: CallKind::Shell,
+        kind: ToolCallKind::Shell,
         description: "Runs shell commands on the user's machine and returns their output.",
         schema: LazyLock::new(|| {
-            tree(
+            parse_schema(
                 r#"{"type":"object","properties":{"commands":{"type":"array","items":{"type":"string"}},"timeout_ms":{"type":"integer"},"max_output_length":{"type":"integer"}},"required":["commands"]}"#,
             )
         }),
     },
     Builtin {
         name: "apply_patch",
-        kind: CallKind::ApplyPatch,
+        kind: ToolCallKind::ApplyPatch,
         description: "Creates, changes or deletes one file. `diff` is a V4A diff; it is left out to delete a file.",
         schema: LazyLock::new(|| {
-            tree(
+            parse_schema(
                 r#"{"type":"object","properties":{"type":{"type":"string","enum":["create_file","update_file","delete_file"]},"path":{"type":"string"},"diff":{"type":"string"}},"required":["type","path"]}"#,
             )
         }),
     },
 ];
 
-pub(super) fn of(kind: &str) -> Option<&'static Builtin> {
+pub(super) fn find(kind: &str) -> Option<&'static Builtin> {
     BUILTINS.iter().find(|builtin| builtin.name == kind)
 }
 
@@ -73,11 +73,11 @@ mod tests {
     fn every_schema_can_be_read() {
         for builtin in &BUILTINS {
             assert!(
-                builtin.schema().is_some_and(Value::is_object),
+                builtin.schema().is_some_and(JsonValue::is_object),
                 "{}",
                 builtin.name
             );
         }
-        assert!(of("web_search").is_none());
+        assert!(find("web_search").is_none());
     }
 }

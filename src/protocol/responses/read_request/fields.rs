@@ -9,10 +9,10 @@
 //!
 //! Read next: `read_request/items.rs`.
 
-use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
+use crate::protocol::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
 
 /// Outcome of each member by path, sorted bytewise.
-pub const FIELDS: &[(&str, Outcome)] = &[
+pub const FIELDS: &[(&str, FieldMapping)] = &[
     ("access_programs", Refuse),
     ("background", Refuse),
     ("background_options", Drop),
@@ -66,7 +66,7 @@ pub const FIELDS: &[(&str, Outcome)] = &[
 ];
 
 /// Returns the outcome of the member at `path`, or `None` if the table has no row for it.
-pub(crate) fn outcome(path: &str) -> Option<Outcome> {
+pub(crate) fn outcome(path: &str) -> Option<FieldMapping> {
     let row = FIELDS
         .binary_search_by(|(known, _)| (*known).cmp(path))
         .ok()?;
@@ -77,9 +77,11 @@ pub(crate) fn outcome(path: &str) -> Option<Outcome> {
 mod tests {
     use super::{FIELDS, outcome};
     use crate::protocol::Protocol;
-    use crate::protocol::form::Effort;
-    use crate::protocol::rules::{Accepts, MessagesModel, Outcome, Sampling, ThinkingType};
-    use crate::protocol::translate::{self, Asked, Translated};
+    use crate::protocol::capabilities::{
+        FieldMapping, MessagesModel, ModelCapabilities, SamplingSupport, ThinkingType,
+    };
+    use crate::protocol::ir::Effort;
+    use crate::protocol::translate::{self, TranslatedRequest, TranslationRequest};
     use serde_json::{Value, json};
 
     #[test]
@@ -89,9 +91,9 @@ mod tests {
     }
 
     /// Translates the request for a model that accepts as much as any model does.
-    fn told(request: &Value) -> Result<Translated, String> {
-        let accepts = Accepts::Messages(MessagesModel {
-            sampling: Sampling::Free,
+    fn told(request: &Value) -> Result<TranslatedRequest, String> {
+        let accepts = ModelCapabilities::Messages(MessagesModel {
+            sampling: SamplingSupport::Free,
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
             effort_levels: Effort::ALL.to_vec(),
             mid_system: true,
@@ -99,8 +101,9 @@ mod tests {
             ..MessagesModel::default()
         });
         let body = request.to_string();
-        let asked = Asked::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
-        translate::request(&asked, false).map_err(|failure| failure.message)
+        let asked =
+            TranslationRequest::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
+        translate::translate_request(&asked, false).map_err(|failure| failure.message)
     }
 
     /// Everything in which the caller could notice a difference: the vendor's body, and whether the
@@ -151,7 +154,7 @@ mod tests {
         let silent = ["model", "input", "text.verbosity"];
         for (path, _) in FIELDS
             .iter()
-            .filter(|(path, outcome)| *outcome == Outcome::Map && !silent.contains(path))
+            .filter(|(path, outcome)| *outcome == FieldMapping::Map && !silent.contains(path))
         {
             let changed: Vec<bool> = wholes()
                 .iter()
@@ -184,7 +187,7 @@ mod tests {
         assert_eq!(before.warnings, [""; 0]);
         for (path, outcome) in FIELDS
             .iter()
-            .filter(|(_, outcome)| *outcome != Outcome::Map)
+            .filter(|(_, outcome)| *outcome != FieldMapping::Map)
         {
             let mut request = base.clone();
             match path.split_once('.') {
@@ -192,11 +195,11 @@ mod tests {
                 None => request[*path] = sample(path),
             }
             match (outcome, told(&request)) {
-                (Outcome::Refuse, told) => assert!(told.is_err(), "{path}"),
+                (FieldMapping::Refuse, told) => assert!(told.is_err(), "{path}"),
                 (outcome, told) => {
                     let told = told.unwrap_or_else(|message| panic!("{path}: {message}"));
                     assert_eq!(told.body, before.body, "{path}");
-                    let wanted: Vec<String> = (*outcome == Outcome::Warn)
+                    let wanted: Vec<String> = (*outcome == FieldMapping::Warn)
                         .then(|| format!("dropped:{path}"))
                         .into_iter()
                         .collect();

@@ -7,26 +7,27 @@
 //!
 //! Read next: `read_request/parts.rs`.
 
+use super::history;
 use super::parts;
-use super::past;
-use super::settings::refused;
-use super::tools::{TOOL_SEARCH, Tools, flat};
-use crate::protocol::carrier::{self, Carried};
+use super::settings::invalid_param_with_code;
+use super::tools::{ResponsesTools, TOOL_SEARCH, qualified_name};
 use crate::protocol::chat::read_request::check::{
-    Shape, invalid, missing, optional_text, required_text, shape, unknown_word, wrong_type,
+    MemberType, check_type, invalid, missing, optional_text, required_text, unknown_value,
+    wrong_type,
 };
 use crate::protocol::chat::read_request::media;
-use crate::protocol::form::{
-    Action, Arguments, At, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused,
-    Request, Side, Thinking, Turn, Warnings,
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, Image, JsonPath, Request, Thinking, ToolArguments, ToolCall,
+    ToolResult, ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
-use crate::protocol::responses::write_request::PART_GAP;
-use crate::protocol::text::{Json, Text};
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::{JsonStr, JsonWriter};
+use crate::protocol::reasoning_token::{self, ReasoningPayload};
+use crate::protocol::responses::write_request::SUMMARY_SEPARATOR;
 
 /// Returns the last item that changes settings, if there is one.
-pub(super) fn configuration(body: Value<'_>) -> Option<Value<'_>> {
-    let items = body.get("input").into_iter().flat_map(Value::items);
+pub(super) fn configuration_update(body: JsonValue<'_>) -> Option<JsonValue<'_>> {
+    let items = body.get("input").into_iter().flat_map(JsonValue::items);
     items
         .filter(|item| {
             item.get("type")
@@ -37,16 +38,16 @@ pub(super) fn configuration(body: Value<'_>) -> Option<Value<'_>> {
 
 /// Reads `instructions` and `input`.
 pub(super) fn read<'a>(
-    body: Value<'a>,
+    body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     let instructions =
         optional_text(body, "instructions", "instructions")?.filter(|text| !text.is_blank());
     let has_instructions = instructions.is_some();
     request
         .system
-        .extend(instructions.map(|text| block(At::System(0), BlockKind::Text(text))));
+        .extend(instructions.map(|text| block(JsonPath::System(0), BlockKind::Text(text))));
     let Some(input) = body.get("input") else {
         return if has_instructions {
             Ok(())
@@ -55,11 +56,11 @@ pub(super) fn read<'a>(
         };
     };
     if let Some(text) = input.text() {
-        let blocks = vec![block(At::Item(0), BlockKind::Text(text))];
+        let blocks = vec![block(JsonPath::Item(0), BlockKind::Text(text))];
         request.turns.push(Turn {
-            side: Side::User,
+            side: TurnRole::User,
             blocks,
-            at: At::Item(0),
+            at: JsonPath::Item(0),
         });
         return Ok(());
     }
@@ -70,13 +71,13 @@ pub(super) fn read<'a>(
             input,
         ));
     }
-    let mut reader = Reader {
+    let mut reader = ResponsesInputReader {
         input,
         request,
         warnings,
     };
     for (index, item) in input.items().enumerate() {
-        shape(item, Shape::Object, At::Item(index))?;
+        check_type(item, MemberType::Object, JsonPath::Item(index))?;
         reader.item(item, index)?;
     }
     let Request { system, turns, .. } = request;
@@ -89,7 +90,7 @@ pub(super) fn read<'a>(
     Ok(())
 }
 
-fn block(at: At, kind: BlockKind<'_>) -> Block<'_> {
+fn block(at: JsonPath, kind: BlockKind<'_>) -> Block<'_> {
     Block {
         at,
         cache: None,
@@ -97,17 +98,17 @@ fn block(at: At, kind: BlockKind<'_>) -> Block<'_> {
     }
 }
 
-struct Reader<'r, 'a> {
-    input: Value<'a>,
+struct ResponsesInputReader<'r, 'a> {
+    input: JsonValue<'a>,
     request: &'r mut Request<'a>,
     warnings: &'r mut Warnings,
 }
 
-impl<'a> Reader<'_, 'a> {
-    fn item(&mut self, item: Value<'a>, index: usize) -> Result<(), Refused> {
-        let at = At::Item(index);
+impl<'a> ResponsesInputReader<'_, 'a> {
+    fn item(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
+        let at = JsonPath::Item(index);
         let kind = optional_text(item, "type", format_args!("{at}.type"))?;
-        let word = kind.as_ref().map(Text::value);
+        let word = kind.as_ref().map(JsonStr::value);
         match word.as_deref() {
             None if item.get("role").is_none() && item.get("id").is_some() => {
                 self.reference(item, at)
@@ -129,43 +130,47 @@ impl<'a> Reader<'_, 'a> {
                 | "shell_call_output"
                 | "apply_patch_call_output"
                 | "tool_search_output",
-            ) => self.outcome(word.as_deref().unwrap_or_default(), item, index),
+            ) => self.call_output(word.as_deref().unwrap_or_default(), item, index),
             // Other functions read them: those for tools and for settings.
             Some("additional_tools" | "configuration_update") => Ok(()),
             Some("agent_message") => {
-                let (text, is_sealed) = past::agent_message(item);
+                let (text, is_sealed) = history::agent_message(item);
                 if is_sealed {
-                    self.warnings.add(Action::Rewritten, at);
+                    self.warnings.add(WarningAction::Rewritten, at);
                 }
-                self.told(Side::User, at, text);
+                self.push_text(TurnRole::User, at, text);
                 Ok(())
             }
             Some("compaction" | "compaction_summary") => {
-                self.warnings.add(Action::Rewritten, at);
-                self.told(Side::System, at, past::COMPACTED.to_owned());
+                self.warnings.add(WarningAction::Rewritten, at);
+                self.push_text(TurnRole::System, at, history::COMPACTION_NOTE.to_owned());
                 Ok(())
             }
             Some("compaction_trigger") => {
                 let message = "Compaction is not available on this endpoint.";
-                Err(refused(&at.to_string(), message, "unsupported_value"))
+                Err(invalid_param_with_code(
+                    &at.to_string(),
+                    message,
+                    "unsupported_value",
+                ))
             }
-            Some(word) => self.other(word, item, at),
+            Some(word) => self.hosted_or_unknown_item(word, item, at),
         }
     }
 
     /// Adds a block that the model produced to the assistant turn that it continues.
-    fn own(&mut self, block: Block<'a>) {
+    fn push_assistant_block(&mut self, block: Block<'a>) {
         let is_text = matches!(block.kind, BlockKind::Text(_) | BlockKind::Refusal(_));
         match self
             .request
             .turns
             .last_mut()
-            .filter(|turn| turn.side == Side::Assistant)
+            .filter(|turn| turn.side == TurnRole::Assistant)
         {
             None => {
-                let at = At::Item(block.at.message());
+                let at = JsonPath::Item(block.at.container_index());
                 self.request.turns.push(Turn {
-                    side: Side::Assistant,
+                    side: TurnRole::Assistant,
                     blocks: vec![block],
                     at,
                 });
@@ -180,62 +185,75 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    fn turn(&mut self, side: Side, at: At, blocks: Vec<Block<'a>>) {
-        if side == Side::System && self.request.turns.is_empty() {
+    fn push_turn(&mut self, side: TurnRole, at: JsonPath, blocks: Vec<Block<'a>>) {
+        if side == TurnRole::System && self.request.turns.is_empty() {
             self.request.system.extend(blocks);
         } else {
             self.request.turns.push(Turn { side, blocks, at });
         }
     }
 
-    fn told(&mut self, side: Side, at: At, text: String) {
-        self.turn(side, at, vec![block(at, BlockKind::Text(Text::made(text)))]);
+    fn push_text(&mut self, side: TurnRole, at: JsonPath, text: String) {
+        self.push_turn(
+            side,
+            at,
+            vec![block(at, BlockKind::Text(JsonStr::from_value(text)))],
+        );
     }
 
-    fn message(&mut self, item: Value<'a>, index: usize) -> Result<(), Refused> {
-        let at = At::Item(index);
+    fn message(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
+        let at = JsonPath::Item(index);
         let role = required_text(item, "role", format_args!("{at}.role"))?;
         let side = match role.value().as_ref() {
-            "user" => Side::User,
-            "system" | "developer" => Side::System,
-            "assistant" => Side::Assistant,
+            "user" => TurnRole::User,
+            "system" | "developer" => TurnRole::System,
+            "assistant" => TurnRole::Assistant,
             _ => {
                 let supported = "'assistant', 'system', 'developer', and 'user'";
-                return Err(unknown_word(format_args!("{at}.role"), &role, supported));
+                return Err(unknown_value(format_args!("{at}.role"), &role, supported));
             }
         };
         let blocks = parts::content(item, index, side, self.warnings)?;
-        if side == Side::Assistant {
-            blocks.into_iter().for_each(|block| self.own(block));
+        if side == TurnRole::Assistant {
+            blocks
+                .into_iter()
+                .for_each(|block| self.push_assistant_block(block));
         } else {
-            self.turn(side, at, blocks);
+            self.push_turn(side, at, blocks);
         }
         Ok(())
     }
 
-    fn reference(&mut self, item: Value<'a>, at: At) -> Result<(), Refused> {
-        let id = item.get("id").and_then(Value::string).unwrap_or_default();
+    fn reference(&mut self, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
+        let id = item
+            .get("id")
+            .and_then(JsonValue::string)
+            .unwrap_or_default();
         // A reference to reasoning: only quality is lost.
         if id.starts_with("rs_") {
-            self.warnings.add(Action::Dropped, at);
+            self.warnings.add(WarningAction::Dropped, at);
             return Ok(());
         }
         let id: String = id.chars().take(64).collect();
         let message = format!(
             "Item with id '{id}' not found. This endpoint stores no items: set store=false so that items are sent in full."
         );
-        Err(refused(&at.to_string(), message, "invalid_value"))
+        Err(invalid_param_with_code(
+            &at.to_string(),
+            message,
+            "invalid_value",
+        ))
     }
 
     /// Reads a reasoning item. Reasoning that this gateway packed goes back to the vendor that
     /// produced it. Reasoning that only another vendor can decrypt is dropped, including its
     /// readable part, because it is not reasoning of the current model.
-    fn reasoning(&mut self, item: Value<'a>, at: At) {
-        let sealed = item.get("encrypted_content").and_then(Value::string);
-        let made = |text: String| Text::made(text);
+    fn reasoning(&mut self, item: JsonValue<'a>, at: JsonPath) {
+        let sealed = item.get("encrypted_content").and_then(JsonValue::string);
+        let made = |text: String| JsonStr::from_value(text);
         let thinking = match sealed.as_deref().filter(|sealed| !sealed.is_empty()) {
             None => {
-                let text = readable(item);
+                let text = readable_text(item);
                 if text.is_empty() {
                     return;
                 }
@@ -244,32 +262,32 @@ impl<'a> Reader<'_, 'a> {
                     signature: None,
                 }
             }
-            Some(sealed) => match carrier::unpack(sealed) {
-                Some(Carried::Thinking { text, signature }) => Thinking::Shown {
+            Some(sealed) => match reasoning_token::unpack(sealed) {
+                Some(ReasoningPayload::Thinking { text, signature }) => Thinking::Shown {
                     text: made(text),
                     signature: Some(made(signature)),
                 },
-                Some(Carried::Hidden { data }) => Thinking::Hidden { data: made(data) },
-                Some(Carried::ChatText(text)) => Thinking::Shown {
+                Some(ReasoningPayload::Hidden { data }) => Thinking::Hidden { data: made(data) },
+                Some(ReasoningPayload::ChatText(text)) => Thinking::Shown {
                     text: made(text),
                     signature: None,
                 },
-                Some(Carried::ChatDetails(details)) => Thinking::Shown {
+                Some(ReasoningPayload::ChatDetails(details)) => Thinking::Shown {
                     text: made(String::new()),
-                    signature: Some(made(carrier::encode(&details))),
+                    signature: Some(made(reasoning_token::encode_details(&details))),
                 },
-                Some(Carried::Item(_)) => Thinking::Shown {
-                    text: made(summary(item)),
+                Some(ReasoningPayload::Item(_)) => Thinking::Shown {
+                    text: made(summary_text(item)),
                     signature: Some(made(sealed.to_owned())),
                 },
                 None => return,
             },
         };
-        self.own(block(at, BlockKind::Thinking(thinking)));
+        self.push_assistant_block(block(at, BlockKind::Thinking(thinking)));
     }
 
-    fn call(&mut self, kind: &str, item: Value<'a>, at: At) -> Result<(), Refused> {
-        if kind == "tool_search_call" && !is_clients(item) {
+    fn call(&mut self, kind: &str, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
+        if kind == "tool_search_call" && !is_client_executed(item) {
             return Ok(());
         }
         let id = required_text(item, "call_id", format_args!("{at}.call_id"))?;
@@ -278,14 +296,16 @@ impl<'a> Reader<'_, 'a> {
             let told = item
                 .get(member)
                 .filter(|value| value.is_object() || value.text().is_some());
-            told.map_or(Arguments::Text(Text::made("")), arguments)
+            told.map_or(ToolArguments::Text(JsonStr::from_value("")), arguments)
         };
         let (name, arguments) = match kind {
             "function_call" | "custom_tool_call" => {
                 let name = required_text(item, "name", format_args!("{at}.name"))?;
                 let namespace = optional_text(item, "namespace", format_args!("{at}.namespace"))?;
-                let name = match namespace.as_ref().map(Text::value) {
-                    Some(namespace) => Text::made(flat(Some(&namespace), &name.value())),
+                let name = match namespace.as_ref().map(JsonStr::value) {
+                    Some(namespace) => {
+                        JsonStr::from_value(qualified_name(Some(&namespace), &name.value()))
+                    }
                     None => name,
                 };
                 let member = if kind == "custom_tool_call" {
@@ -296,21 +316,21 @@ impl<'a> Reader<'_, 'a> {
                 let text = optional_text(item, member, format_args!("{at}.{member}"))?;
                 (
                     name,
-                    Arguments::Text(text.unwrap_or_else(|| Text::made(""))),
+                    ToolArguments::Text(text.unwrap_or_else(|| JsonStr::from_value(""))),
                 )
             }
-            "tool_search_call" => (Text::made(TOOL_SEARCH), given("arguments")),
-            "apply_patch_call" => (Text::made("apply_patch"), given("operation")),
-            "shell_call" => (Text::made("shell"), given("action")),
+            "tool_search_call" => (JsonStr::from_value(TOOL_SEARCH), given("arguments")),
+            "apply_patch_call" => (JsonStr::from_value("apply_patch"), given("operation")),
+            "shell_call" => (JsonStr::from_value("shell"), given("action")),
             _ => (
-                Text::made("local_shell"),
-                Arguments::Text(Text::made(without_type(item.get("action")))),
+                JsonStr::from_value("local_shell"),
+                ToolArguments::Text(JsonStr::from_value(action_arguments(item.get("action")))),
             ),
         };
         let is_custom = kind == "custom_tool_call";
-        self.own(block(
+        self.push_assistant_block(block(
             at,
-            BlockKind::Call(Call {
+            BlockKind::Call(ToolCall {
                 id: Some(id),
                 name,
                 arguments,
@@ -320,55 +340,64 @@ impl<'a> Reader<'_, 'a> {
         Ok(())
     }
 
-    fn outcome(&mut self, kind: &str, item: Value<'a>, index: usize) -> Result<(), Refused> {
-        let at = At::Item(index);
-        if kind == "tool_search_output" && !is_clients(item) {
+    fn call_output(
+        &mut self,
+        kind: &str,
+        item: JsonValue<'a>,
+        index: usize,
+    ) -> Result<(), BoxedFailure> {
+        let at = JsonPath::Item(index);
+        if kind == "tool_search_output" && !is_client_executed(item) {
             return Ok(());
         }
         let id = optional_text(item, "call_id", format_args!("{at}.call_id"))?;
         // The oldest item type of this kind has only one id.
         let own_id = if kind == "local_shell_call_output" {
-            item.get("id").and_then(Value::text)
+            item.get("id").and_then(JsonValue::text)
         } else {
             None
         };
         let content = match kind {
-            "tool_search_output" => {
-                OutcomeContent::Text(Text::made(Tools::found(item.get("tools"))))
-            }
-            "shell_call_output" if item.get("output").is_some_and(Value::is_array) => {
-                OutcomeContent::Text(Text::made(past::shell_output(item)))
+            "tool_search_output" => ToolResultContent::Text(JsonStr::from_value(
+                ResponsesTools::list_found_tools(item.get("tools")),
+            )),
+            "shell_call_output" if item.get("output").is_some_and(JsonValue::is_array) => {
+                ToolResultContent::Text(JsonStr::from_value(history::shell_output(item)))
             }
             _ => parts::output(item, index, self.warnings)?,
         };
         let Some(id) = id.or(own_id) else {
-            return self.nobodys(item, at, content);
+            return self.orphan_output(item, at, content);
         };
         let is_error = item.get("status").is_some_and(|status| status.is("failed"));
-        let outcome = Outcome {
+        let outcome = ToolResult {
             id: Some(id),
             name: None,
             content,
             is_error,
         };
-        self.turn(Side::User, at, vec![block(at, BlockKind::Result(outcome))]);
+        self.push_turn(
+            TurnRole::User,
+            at,
+            vec![block(at, BlockKind::Result(outcome))],
+        );
         Ok(())
     }
 
     /// Reads a tool result without a call, such as a periodic message from an agent.
-    fn nobodys(
+    fn orphan_output(
         &mut self,
-        item: Value<'a>,
-        at: At,
-        content: OutcomeContent<'a>,
-    ) -> Result<(), Refused> {
-        let Some(name) = item.get("name").and_then(Value::string) else {
+        item: JsonValue<'a>,
+        at: JsonPath,
+        content: ToolResultContent<'a>,
+    ) -> Result<(), BoxedFailure> {
+        let Some(name) = item.get("name").and_then(JsonValue::string) else {
             return Err(missing(format_args!("{at}.call_id")));
         };
         let text = match &content {
-            OutcomeContent::Text(text) => text.value().into_owned(),
-            OutcomeContent::Nothing => String::new(),
-            OutcomeContent::Blocks(blocks) => {
+            ToolResultContent::Text(text) => text.value().into_owned(),
+            ToolResultContent::Nothing => String::new(),
+            ToolResultContent::Blocks(blocks) => {
                 let texts = blocks.iter().filter_map(|block| match &block.kind {
                     BlockKind::Text(text) => Some(text.value().into_owned()),
                     _ => None,
@@ -376,10 +405,10 @@ impl<'a> Reader<'_, 'a> {
                 texts.collect::<Vec<_>>().join("\n")
             }
         };
-        self.warnings.add(Action::Rewritten, at);
+        self.warnings.add(WarningAction::Rewritten, at);
         let name = name.replace('"', "&quot;");
-        self.told(
-            Side::User,
+        self.push_text(
+            TurnRole::User,
             at,
             format!("<tool_output name=\"{name}\">\n{text}\n</tool_output>"),
         );
@@ -387,17 +416,22 @@ impl<'a> Reader<'_, 'a> {
     }
 
     /// Reads an item of a hosted tool, or of an unknown type.
-    fn other(&mut self, kind: &str, item: Value<'a>, at: At) -> Result<(), Refused> {
+    fn hosted_or_unknown_item(
+        &mut self,
+        kind: &str,
+        item: JsonValue<'a>,
+        at: JsonPath,
+    ) -> Result<(), BoxedFailure> {
         if kind == "computer_call_output"
             && let Some(url) = item
                 .get("output")
                 .and_then(|output| output.get("image_url"))
-                .and_then(Value::text)
-            && let Ok(source) = media::image(url)
+                .and_then(JsonValue::text)
+            && let Ok(source) = media::parse_image_url(url)
         {
-            self.warnings.add(Action::Rewritten, at);
-            self.turn(
-                Side::User,
+            self.warnings.add(WarningAction::Rewritten, at);
+            self.push_turn(
+                TurnRole::User,
                 at,
                 vec![block(
                     at,
@@ -409,14 +443,14 @@ impl<'a> Reader<'_, 'a> {
             );
             return Ok(());
         }
-        if FAR.contains(&kind) {
-            if let Some(text) = past::far_call(kind, item) {
-                self.warnings.add(Action::Rewritten, at);
-                self.own(block(at, BlockKind::Text(Text::made(text))));
+        if HOSTED_ITEMS.contains(&kind) {
+            if let Some(text) = history::hosted_call(kind, item) {
+                self.warnings.add(WarningAction::Rewritten, at);
+                self.push_assistant_block(block(at, BlockKind::Text(JsonStr::from_value(text))));
             }
             return Ok(());
         }
-        let id = item.get("call_id").and_then(Value::text);
+        let id = item.get("call_id").and_then(JsonValue::text);
         let has_partner = id.is_some_and(|id| {
             let id = id.value();
             self.input
@@ -426,19 +460,19 @@ impl<'a> Reader<'_, 'a> {
                 > 1
         });
         if has_partner {
-            return Err(unknown_word(
+            return Err(unknown_value(
                 format_args!("{at}.type"),
-                &Text::made(kind),
+                &JsonStr::from_value(kind),
                 "",
             ));
         }
-        self.warnings.add(Action::Dropped, at);
+        self.warnings.add(WarningAction::Dropped, at);
         Ok(())
     }
 }
 
 /// Items of tools that a vendor ran.
-const FAR: [&str; 13] = [
+const HOSTED_ITEMS: [&str; 13] = [
     "code_interpreter_call",
     "computer_call",
     "computer_call_output",
@@ -455,20 +489,22 @@ const FAR: [&str; 13] = [
 ];
 
 /// Returns whether the client ran the tool, not the vendor.
-fn is_clients(item: Value<'_>) -> bool {
+fn is_client_executed(item: JsonValue<'_>) -> bool {
     item.get("execution")
         .is_some_and(|execution| execution.is("client"))
 }
 
-fn arguments(value: Value<'_>) -> Arguments<'_> {
-    value.text().map_or(Arguments::Json(value), Arguments::Text)
+fn arguments(value: JsonValue<'_>) -> ToolArguments<'_> {
+    value
+        .text()
+        .map_or(ToolArguments::Json(value), ToolArguments::Text)
 }
 
 /// Returns an action without its type, as the arguments of its tool.
-fn without_type(action: Option<Value<'_>>) -> String {
-    let mut json = Json::default();
+fn action_arguments(action: Option<JsonValue<'_>>) -> String {
+    let mut json = JsonWriter::default();
     json.open_object();
-    for (name, value) in action.into_iter().flat_map(Value::members) {
+    for (name, value) in action.into_iter().flat_map(JsonValue::members) {
         if !name.is("type") && !value.is_null() {
             json.key_text(&name).compact(value.raw());
         }
@@ -478,12 +514,12 @@ fn without_type(action: Option<Value<'_>>) -> String {
 }
 
 /// Returns the readable part of reasoning, for vendors that want exactly that back.
-fn readable(item: Value<'_>) -> String {
+fn readable_text(item: JsonValue<'_>) -> String {
     let said = |name: &str| {
-        texts(item, name)
+        part_texts(item, name)
             .filter(|text| !text.is_empty())
             .collect::<Vec<_>>()
-            .join(PART_GAP)
+            .join(SUMMARY_SEPARATOR)
     };
     let content = said("content");
     if content.is_empty() {
@@ -494,15 +530,17 @@ fn readable(item: Value<'_>) -> String {
 }
 
 /// Joins the texts of a summary to one text, in the form in which the gateway sent them.
-fn summary(item: Value<'_>) -> String {
-    texts(item, "summary").collect::<Vec<_>>().join(PART_GAP)
+fn summary_text(item: JsonValue<'_>) -> String {
+    part_texts(item, "summary")
+        .collect::<Vec<_>>()
+        .join(SUMMARY_SEPARATOR)
 }
 
-fn texts<'a>(item: Value<'a>, name: &str) -> impl Iterator<Item = String> + use<'a> {
-    let parts = item.get(name).into_iter().flat_map(Value::items);
+fn part_texts<'a>(item: JsonValue<'a>, name: &str) -> impl Iterator<Item = String> + use<'a> {
+    let parts = item.get(name).into_iter().flat_map(JsonValue::items);
     parts.filter_map(|part| {
         part.get("text")
-            .and_then(Value::string)
+            .and_then(JsonValue::string)
             .map(std::borrow::Cow::into_owned)
     })
 }

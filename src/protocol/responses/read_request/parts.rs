@@ -5,35 +5,35 @@
 //!
 //! Read next: `read_request/history.rs`.
 
-use super::settings::refused;
+use super::settings::invalid_param_with_code;
 use crate::protocol::Protocol;
 use crate::protocol::chat::read_request::check::{
-    Shape, invalid, optional_text, required_text, shape, unknown_word, wrong_type,
+    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
 };
-use crate::protocol::chat::read_request::{marker, media};
-use crate::protocol::form::{
-    Action, At, Block, BlockKind, File, FileContent, Image, Opaque, OutcomeContent, Refused, Side,
-    Warnings,
+use crate::protocol::chat::read_request::{cache_marker, media};
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, ToolResultContent,
+    TurnRole, WarningAction, Warnings,
 };
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 
 /// Placeholder for content that only another vendor can read.
-const UNREADABLE: &str = "[content not readable here]";
+const UNREADABLE_PLACEHOLDER: &str = "[content not readable here]";
 
 /// Reads the content of a message.
 pub(super) fn content<'a>(
-    message: Value<'a>,
+    message: JsonValue<'a>,
     index: usize,
-    side: Side,
+    side: TurnRole,
     warnings: &mut Warnings,
-) -> Result<Vec<Block<'a>>, Refused> {
+) -> Result<Vec<Block<'a>>, BoxedFailure> {
     let Some(content) = message.get("content") else {
         return Ok(Vec::new());
     };
     if let Some(text) = content.text() {
         return Ok(vec![Block {
-            at: At::Item(index),
+            at: JsonPath::Item(index),
             cache: None,
             kind: BlockKind::Text(text),
         }]);
@@ -48,21 +48,28 @@ pub(super) fn content<'a>(
     }
     let parts = content.items().enumerate();
     parts
-        .map(|(number, value)| part(value, At::ItemPart(index, number), Some(side), warnings))
+        .map(|(number, value)| {
+            part(
+                value,
+                JsonPath::ItemPart(index, number),
+                Some(side),
+                warnings,
+            )
+        })
         .collect()
 }
 
 /// Reads the output of a call.
 pub(super) fn output<'a>(
-    item: Value<'a>,
+    item: JsonValue<'a>,
     index: usize,
     warnings: &mut Warnings,
-) -> Result<OutcomeContent<'a>, Refused> {
+) -> Result<ToolResultContent<'a>, BoxedFailure> {
     let Some(output) = item.get("output") else {
-        return Ok(OutcomeContent::Nothing);
+        return Ok(ToolResultContent::Nothing);
     };
     if let Some(text) = output.text() {
-        return Ok(OutcomeContent::Text(text));
+        return Ok(ToolResultContent::Text(text));
     }
     if !output.is_array() {
         let path = format_args!("input[{index}].output");
@@ -74,27 +81,27 @@ pub(super) fn output<'a>(
     }
     let parts = output.items().enumerate();
     let blocks: Result<Vec<_>, _> = parts
-        .map(|(number, value)| part(value, At::ItemOutput(index, number), None, warnings))
+        .map(|(number, value)| part(value, JsonPath::ItemOutput(index, number), None, warnings))
         .collect();
-    blocks.map(OutcomeContent::Blocks)
+    blocks.map(ToolResultContent::Blocks)
 }
 
 /// Reads one part. `side` is that of the message that contains it, or `None` for the output of a
 /// call.
 fn part<'a>(
-    value: Value<'a>,
-    at: At,
-    side: Option<Side>,
+    value: JsonValue<'a>,
+    at: JsonPath,
+    side: Option<TurnRole>,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, Refused> {
-    shape(value, Shape::Object, at)?;
+) -> Result<Block<'a>, BoxedFailure> {
+    check_type(value, MemberType::Object, at)?;
     let name = required_text(value, "type", format_args!("{at}.type"))?;
-    let takes_media = side.is_none_or(|side| side == Side::User);
+    let takes_media = side.is_none_or(|side| side == TurnRole::User);
     let kind = match name.value().as_ref() {
         "input_text" | "output_text" | "text" | "summary_text" => {
             BlockKind::Text(required_text(value, "text", format_args!("{at}.text"))?)
         }
-        "refusal" if side == Some(Side::Assistant) => BlockKind::Refusal(required_text(
+        "refusal" if side == Some(TurnRole::Assistant) => BlockKind::Refusal(required_text(
             value,
             "refusal",
             format_args!("{at}.refusal"),
@@ -107,11 +114,14 @@ fn part<'a>(
             value,
         }),
         "encrypted_content" => {
-            warnings.add(Action::Rewritten, At::Item(at.message()));
-            BlockKind::Text(Text::made(UNREADABLE))
+            warnings.add(
+                WarningAction::Rewritten,
+                JsonPath::Item(at.container_index()),
+            );
+            BlockKind::Text(JsonStr::from_value(UNREADABLE_PLACEHOLDER))
         }
         "input_image" | "input_file" | "input_audio" => {
-            let role = if side == Some(Side::System) {
+            let role = if side == Some(TurnRole::System) {
                 "system"
             } else {
                 "assistant"
@@ -122,29 +132,33 @@ fn part<'a>(
             );
             return Err(invalid(format_args!("{at}.type"), message));
         }
-        _ => return Err(unknown_word(format_args!("{at}.type"), &name, "")),
+        _ => return Err(unknown_value(format_args!("{at}.type"), &name, "")),
     };
     Ok(Block {
         at,
-        cache: marker(value, at)?,
+        cache: cache_marker(value, at)?,
         kind,
     })
 }
 
-fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKind<'a>, Refused> {
+fn image<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<BlockKind<'a>, BoxedFailure> {
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
     let path = format!("{at}.image_url");
     let url = required_text(value, "image_url", &path)?;
-    let source = media::image(url).map_err(|message| invalid(path, message))?;
+    let source = media::parse_image_url(url).map_err(|message| invalid(path, message))?;
     Ok(BlockKind::Image(Image {
         source,
-        detail: media::detail(value, at, warnings),
+        detail: media::image_detail(value, at, warnings),
     }))
 }
 
-fn file<'a>(value: Value<'a>, at: At) -> Result<BlockKind<'a>, Refused> {
+fn file<'a>(value: JsonValue<'a>, at: JsonPath) -> Result<BlockKind<'a>, BoxedFailure> {
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
@@ -155,7 +169,8 @@ fn file<'a>(value: Value<'a>, at: At) -> Result<BlockKind<'a>, Refused> {
         None => {
             let path = format!("{at}.file_data");
             let data = required_text(value, "file_data", &path)?;
-            media::file(data, title.as_ref()).map_err(|message| invalid(path, message))?
+            media::parse_file_data(data, title.as_ref())
+                .map_err(|message| invalid(path, message))?
         }
     };
     Ok(BlockKind::File(File {
@@ -166,7 +181,7 @@ fn file<'a>(value: Value<'a>, at: At) -> Result<BlockKind<'a>, Refused> {
     }))
 }
 
-fn no_file_id(at: At) -> Refused {
+fn no_file_id(at: JsonPath) -> BoxedFailure {
     let message = "file_id is not available for this model; send the data instead.";
-    refused(&format!("{at}.file_id"), message, "unsupported_value")
+    invalid_param_with_code(&format!("{at}.file_id"), message, "unsupported_value")
 }

@@ -6,30 +6,34 @@
 
 use super::fields;
 use crate::protocol::Protocol;
+use crate::protocol::capabilities::FieldMapping;
 use crate::protocol::chat::read_request::check::{
-    Shape, invalid, optional_text, required_object, required_text, shape, unknown_members,
-    unknown_word, wrong_type,
+    MemberType, check_type, invalid, optional_text, required_object, required_text, unknown_value,
+    warn_unknown_members, wrong_type,
 };
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{
-    Action, Block, BlockKind, Effort, Format, Limit, Opaque, OutcomeContent, Reasoning, Refused,
-    Request, Warnings,
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request,
+    RequestedOutputLimit, ToolResultContent, WarningAction, Warnings,
 };
-use crate::protocol::request::DEPTH_MAX;
-use crate::protocol::rules::Outcome;
-use crate::protocol::text::Text;
-use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::protocol::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::request::MAX_DEPTH;
 use std::sync::LazyLock;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
 /// Builds an error with a specific code.
-pub(super) fn refused(path: &str, message: impl AsRef<str>, code: &str) -> Refused {
-    Box::new(Failure::invalid(Protocol::Responses, path, message.as_ref()).with_code(code))
+pub(super) fn invalid_param_with_code(
+    path: &str,
+    message: impl AsRef<str>,
+    code: &str,
+) -> BoxedFailure {
+    Box::new(Failure::invalid_param(Protocol::Responses, path, message.as_ref()).with_code(code))
 }
 
 /// Refuses members that refer to data stored between requests.
-pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
+pub(super) fn reject_stateful(body: JsonValue<'_>) -> Result<(), BoxedFailure> {
     if let Some(id) = body.get("previous_response_id") {
         let id = id.string().unwrap_or_default();
         let id: String = id.chars().take(64).collect();
@@ -38,7 +42,7 @@ pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
              'input' with store=false."
         );
         // The vendor's own error code: clients that know it send the whole conversation again.
-        return Err(refused(
+        return Err(invalid_param_with_code(
             "previous_response_id",
             message,
             "previous_response_not_found",
@@ -64,10 +68,14 @@ pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
         }
         () => return Ok(()),
     };
-    Err(refused(message.0, message.1, "unsupported_value"))
+    Err(invalid_param_with_code(
+        message.0,
+        message.1,
+        "unsupported_value",
+    ))
 }
 
-pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
+pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
     let field = "max_output_tokens";
     let Some(value) = body.get(field) else {
         return Ok(None);
@@ -78,23 +86,23 @@ pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
             format!("Invalid '{field}': integer below minimum value. Expected a value >= 1."),
         )
     })?;
-    Ok(Some(Limit { field, tokens }))
+    Ok(Some(RequestedOutputLimit { field, tokens }))
 }
 
-pub(super) fn stream_options(
-    body: Value<'_>,
+pub(super) fn check_stream_options(
+    body: JsonValue<'_>,
     stream: bool,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     let Some(options) = body.get("stream_options") else {
         return Ok(());
     };
-    shape(options, Shape::Object, "stream_options")?;
+    check_type(options, MemberType::Object, "stream_options")?;
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
         return Err(invalid("stream_options", message));
     }
-    unknown_members(
+    warn_unknown_members(
         options,
         &["include_obfuscation"],
         "stream_options",
@@ -105,28 +113,28 @@ pub(super) fn stream_options(
 
 /// Reads the response format. `updated` is an item that changes it.
 pub(super) fn format<'a>(
-    body: Value<'a>,
-    updated: Option<Value<'a>>,
+    body: JsonValue<'a>,
+    updated: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Format<'a>, Refused> {
+) -> Result<OutputFormat<'a>, BoxedFailure> {
     let Some(text) = updated
         .and_then(|item| item.get("text"))
         .or_else(|| body.get("text"))
     else {
-        return Ok(Format::Free);
+        return Ok(OutputFormat::Free);
     };
-    shape(text, Shape::Object, "text")?;
-    unknown_members(text, &["format", "verbosity"], "text", warnings);
+    check_type(text, MemberType::Object, "text")?;
+    warn_unknown_members(text, &["format", "verbosity"], "text", warnings);
     let Some(format) = text.get("format") else {
-        return Ok(Format::Free);
+        return Ok(OutputFormat::Free);
     };
-    shape(format, Shape::Object, "text.format")?;
+    check_type(format, MemberType::Object, "text.format")?;
     let kind = required_text(format, "type", "text.format.type")?;
     match kind.value().as_ref() {
-        "text" => Ok(Format::Free),
-        "json_object" => Ok(Format::Json),
+        "text" => Ok(OutputFormat::Free),
+        "json_object" => Ok(OutputFormat::Json),
         "json_schema" => {
-            unknown_members(
+            warn_unknown_members(
                 format,
                 &["type", "name", "schema", "strict", "description"],
                 "text.format",
@@ -134,15 +142,15 @@ pub(super) fn format<'a>(
             );
             let schema = required_object(format, "schema", "text.format.schema")?;
             let description = optional_text(format, "description", "text.format.description")?;
-            Ok(Format::Schema {
+            Ok(OutputFormat::Schema {
                 schema,
                 description: description.filter(|text| !text.is_empty()),
                 name: optional_text(format, "name", "text.format.name")?
                     .filter(|name| !name.is_empty()),
-                strict: format.get("strict").and_then(Value::bool),
+                strict: format.get("strict").and_then(JsonValue::bool),
             })
         }
-        _ => Err(unknown_word(
+        _ => Err(unknown_value(
             "text.format.type",
             &kind,
             "'json_object', 'json_schema', and 'text'",
@@ -152,19 +160,19 @@ pub(super) fn format<'a>(
 
 /// Reads the reasoning settings. `updated` is an item that changes the effort.
 pub(super) fn reasoning<'a>(
-    body: Value<'a>,
-    updated: Option<Value<'a>>,
+    body: JsonValue<'a>,
+    updated: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Reasoning<'a>, Refused> {
-    let mut reasoning = Reasoning {
+) -> Result<ReasoningSettings<'a>, BoxedFailure> {
+    let mut reasoning = ReasoningSettings {
         effort_field: "reasoning.effort",
         hide: true,
-        ..Reasoning::default()
+        ..ReasoningSettings::default()
     };
     let given = body.get("reasoning");
     if let Some(given) = given {
-        shape(given, Shape::Object, "reasoning")?;
-        unknown_members(
+        check_type(given, MemberType::Object, "reasoning")?;
+        warn_unknown_members(
             given,
             &["effort", "summary", "generate_summary", "context", "mode"],
             "reasoning",
@@ -175,11 +183,11 @@ pub(super) fn reasoning<'a>(
             .or_else(|| given.get("generate_summary"));
         reasoning.hide = summary.is_none_or(|summary| summary.is("none"));
         if given.get("mode").is_some_and(|mode| !mode.is("standard")) {
-            warnings.add(Action::Dropped, "reasoning.mode");
+            warnings.add(WarningAction::Dropped, "reasoning.mode");
         }
     }
     if let Some(thinking) = body.get("thinking") {
-        shape(thinking, Shape::Object, "thinking")?;
+        check_type(thinking, MemberType::Object, "thinking")?;
         reasoning.thinking = Some(thinking);
         reasoning.is_verbatim = true;
     }
@@ -199,21 +207,24 @@ pub(super) fn reasoning<'a>(
     };
     // Agents already send `ultra`, which the official types do not have yet.
     if word.is("ultra") {
-        warnings.add(Action::Downgraded, "reasoning.effort");
+        warnings.add(WarningAction::Downgraded, "reasoning.effort");
         reasoning.effort = Some(Effort::Max);
     } else {
-        let effort = Effort::named(&word.value())
-            .ok_or_else(|| unknown_word("reasoning.effort", &word, EFFORTS))?;
+        let effort = Effort::parse(&word.value())
+            .ok_or_else(|| unknown_value("reasoning.effort", &word, EFFORTS))?;
         reasoning.effort = Some(effort);
     }
     Ok(reasoning)
 }
 
-/// Checks `include`, the additional data that the client wants in the answer. The IR cannot
+/// Checks `check_include`, the additional data that the client wants in the answer. The IR cannot
 /// represent the log probabilities of tokens.
-pub(super) fn include(body: Value<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
+pub(super) fn check_include(
+    body: JsonValue<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
     let no_probabilities = |path: &str| {
-        Err(refused(
+        Err(invalid_param_with_code(
             path,
             "top_logprobs is not supported by this model.",
             "unsupported_value",
@@ -230,7 +241,7 @@ pub(super) fn include(body: Value<'_>, warnings: &mut Warnings) -> Result<(), Re
     let Some(include) = body.get("include") else {
         return Ok(());
     };
-    shape(include, Shape::Array, "include")?;
+    check_type(include, MemberType::Array, "include")?;
     for (index, value) in include.items().enumerate() {
         let word = value
             .text()
@@ -245,39 +256,40 @@ pub(super) fn include(body: Value<'_>, warnings: &mut Warnings) -> Result<(), Re
             | "computer_call_output.output.image_url"
             | "message.input_image.image_url" => {}
             "message.output_text.logprobs" => return no_probabilities("include"),
-            _ => warnings.add(Action::Dropped, format_args!("include[{index}]")),
+            _ => warnings.add(WarningAction::Dropped, format_args!("include[{index}]")),
         }
     }
     Ok(())
 }
 
-static MARKER: LazyLock<Option<Tree<'static>>> =
-    LazyLock::new(|| Tree::read(r#"{"type":"ephemeral"}"#, DEPTH_MAX, Nodes::new()).ok());
+static CACHE_MARKER: LazyLock<Option<JsonDocument<'static>>> = LazyLock::new(|| {
+    JsonDocument::parse(r#"{"type":"ephemeral"}"#, MAX_DEPTH, NodeBuffer::new()).ok()
+});
 
 /// Checks a top-level member that no other function reads.
-pub(super) fn judge<'a>(
+pub(super) fn check_member<'a>(
     name: &str,
-    value: Value<'a>,
+    value: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), Refused> {
+) -> Result<(), BoxedFailure> {
     match fields::outcome(name) {
-        Some(Outcome::Map | Outcome::Drop) => {}
-        Some(Outcome::Warn | Outcome::Refuse) if asks_nothing(name, value) => {}
-        Some(Outcome::Warn) | None => warnings.add(Action::Dropped, name),
-        Some(Outcome::Refuse) => {
+        Some(FieldMapping::Map | FieldMapping::Drop) => {}
+        Some(FieldMapping::Warn | FieldMapping::Refuse) if is_default_value(name, value) => {}
+        Some(FieldMapping::Warn) | None => warnings.add(WarningAction::Dropped, name),
+        Some(FieldMapping::Refuse) => {
             let message = match name {
                 "access_programs" => "access_programs is not available for this model.".to_owned(),
                 _ => format!("{name} is not supported for this model."),
             };
-            return Err(refused(name, message, "unsupported_value"));
+            return Err(invalid_param_with_code(name, message, "unsupported_value"));
         }
     }
     match name {
         "prompt_cache_key" | "prompt_cache_options" | "prompt_cache_retention" => {
             request.extra.push(Opaque {
                 origin: Protocol::Chat,
-                name: Text::made(name.to_owned()),
+                name: JsonStr::from_value(name.to_owned()),
                 value,
             });
         }
@@ -289,16 +301,16 @@ pub(super) fn judge<'a>(
                 .get("verbosity")
                 .filter(|verbosity| !verbosity.is("medium"));
             if let Some(value) = verbosity {
-                shape(value, Shape::String, "text.verbosity")?;
+                check_type(value, MemberType::String, "text.verbosity")?;
                 request.extra.push(Opaque {
                     origin: Protocol::Chat,
-                    name: Text::made("verbosity"),
+                    name: JsonStr::from_value("verbosity"),
                     value,
                 });
             }
         }
-        "prompt_cache_options" if value.get("prewarm").and_then(Value::bool) == Some(true) => {
-            return Err(refused(
+        "prompt_cache_options" if value.get("prewarm").and_then(JsonValue::bool) == Some(true) => {
+            return Err(invalid_param_with_code(
                 "prompt_cache_options.prewarm",
                 "prewarm is not supported on this endpoint.",
                 "unsupported_value",
@@ -310,7 +322,7 @@ pub(super) fn judge<'a>(
 }
 
 /// Returns whether the value is the default.
-fn asks_nothing(name: &str, value: Value<'_>) -> bool {
+fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {
     match name {
         "store" | "background" => value.bool() == Some(false),
         "top_logprobs" => value.count() == Some(0),
@@ -327,8 +339,10 @@ fn asks_nothing(name: &str, value: Value<'_>) -> bool {
 /// Adds a cache marker for a client that sends a cache key. The responses vendor caches
 /// automatically, but a messages vendor caches only marked content, and without a marker an agent's
 /// loop would pay for the whole prompt at every step.
-pub(super) fn cache(body: Value<'_>, request: &mut Request<'_>) {
-    let is_named = body.get("prompt_cache_key").is_some_and(Value::is_string);
+pub(super) fn add_cache_marker(body: JsonValue<'_>, request: &mut Request<'_>) {
+    let is_named = body
+        .get("prompt_cache_key")
+        .is_some_and(JsonValue::is_string);
     let options = body.get("prompt_cache_options");
     let is_explicit = options
         .and_then(|options| options.get("mode"))
@@ -344,10 +358,10 @@ pub(super) fn cache(body: Value<'_>, request: &mut Request<'_>) {
     if !is_named || is_explicit || is_marked || body.get("cache_control").is_some() {
         return;
     }
-    if let Some(value) = MARKER.as_ref().map(Tree::root) {
+    if let Some(value) = CACHE_MARKER.as_ref().map(JsonDocument::root) {
         request.extra.push(Opaque {
             origin: Protocol::Messages,
-            name: Text::made("cache_control"),
+            name: JsonStr::from_value("cache_control"),
             value,
         });
     }
@@ -357,8 +371,8 @@ fn has_marker(block: &Block<'_>) -> bool {
     block.cache.is_some()
         || match &block.kind {
             BlockKind::Result(result) => match &result.content {
-                OutcomeContent::Blocks(blocks) => blocks.iter().any(has_marker),
-                OutcomeContent::Nothing | OutcomeContent::Text(_) => false,
+                ToolResultContent::Blocks(blocks) => blocks.iter().any(has_marker),
+                ToolResultContent::Nothing | ToolResultContent::Text(_) => false,
             },
             _ => false,
         }

@@ -8,60 +8,61 @@
 //! Read next: `read_request/builtin.rs`.
 
 use super::builtin;
-use super::settings::refused;
+use super::settings::invalid_param_with_code;
 use crate::protocol::Protocol;
+use crate::protocol::chat::read_request::cache_marker;
 use crate::protocol::chat::read_request::check::{
-    Shape, invalid, optional_text, required_text, shape, unknown_word, wrong_type,
+    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
 };
-use crate::protocol::chat::read_request::marker;
-use crate::protocol::form::answer::{CallKind, OwnTool};
-use crate::protocol::form::{
-    Action, Cache, Choice, Function, Opaque, Refused, Request, Tool, ToolKind, Warnings,
+use crate::protocol::ir::event::{ClientTool, ToolCallKind};
+use crate::protocol::ir::{
+    BoxedFailure, CacheBreakpoint, FunctionTool, Opaque, Request, Tool, ToolChoice, ToolKind,
+    WarningAction, Warnings,
 };
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
 use std::collections::HashMap;
 
 /// Function name of the tool search.
 pub(super) const TOOL_SEARCH: &str = "tool_search";
 
 /// Name of the vendor's web search tool.
-const SEARCH: &str = "web_search";
+const WEB_SEARCH: &str = "web_search";
 
 /// Name of the web search tool among the members that the IR does not represent. No member of a
 /// body can have this name.
-pub(in crate::protocol) const SEARCH_MEMBER: &str = "tools[web_search]";
+pub(in crate::protocol) const WEB_SEARCH_MEMBER: &str = "tools[web_search]";
 
 /// Separator between a namespace and a name.
-const JOINT: &str = "__";
+const NAMESPACE_SEPARATOR: &str = "__";
 
 /// Returns the qualified name.
-pub(super) fn flat(namespace: Option<&str>, name: &str) -> String {
+pub(super) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         None => name.to_owned(),
-        Some(namespace) if namespace.ends_with(JOINT) => format!("{namespace}{name}"),
-        Some(namespace) => format!("{namespace}{JOINT}{name}"),
+        Some(namespace) if namespace.ends_with(NAMESPACE_SEPARATOR) => format!("{namespace}{name}"),
+        Some(namespace) => format!("{namespace}{NAMESPACE_SEPARATOR}{name}"),
     }
 }
 
 /// Tools of a request, from all members that define tools.
 #[derive(Default)]
-pub(super) struct Tools<'a> {
+pub(super) struct ResponsesTools<'a> {
     list: Vec<Tool<'a>>,
     /// Index of each tool in the list, by name.
     places: HashMap<String, usize>,
-    own: HashMap<String, OwnTool>,
+    own: HashMap<String, ClientTool>,
     /// Error for the first hosted tool that was dropped.
     left_out: Option<String>,
     /// The model's vendor may run searches.
     may_search: bool,
     /// The vendor's search tool. The first one wins.
-    search: Option<Value<'a>>,
+    search: Option<JsonValue<'a>>,
 }
 
 /// A tool definition that is about to join the list.
-struct Found<'a, 'n> {
-    value: Value<'a>,
+struct ResponsesToolEntry<'a, 'n> {
+    value: JsonValue<'a>,
     path: &'n str,
     index: usize,
     namespace: Option<&'n Namespace>,
@@ -72,7 +73,7 @@ struct Namespace {
     description: String,
 }
 
-impl<'a> Tools<'a> {
+impl<'a> ResponsesTools<'a> {
     /// `may_search`: the model is sold with searches.
     pub fn new(may_search: bool) -> Self {
         Self {
@@ -86,9 +87,13 @@ impl<'a> Tools<'a> {
     }
 
     /// Reads `tools`, then the tools that items add.
-    pub fn read(&mut self, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+    pub fn read(
+        &mut self,
+        body: JsonValue<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), BoxedFailure> {
         self.add(body.get("tools"), "tools", body, warnings)?;
-        let items = body.get("input").into_iter().flat_map(Value::items);
+        let items = body.get("input").into_iter().flat_map(JsonValue::items);
         for (index, item) in items.enumerate() {
             let is = |wanted| item.get("type").is_some_and(|kind| kind.is(wanted));
             if is("additional_tools") || is("tool_search_output") {
@@ -101,24 +106,28 @@ impl<'a> Tools<'a> {
             }
         }
         match self.left_out.take().filter(|_| self.is_empty()) {
-            Some(message) => Err(refused("tools", message, "unsupported_value")),
+            Some(message) => Err(invalid_param_with_code(
+                "tools",
+                message,
+                "unsupported_value",
+            )),
             None => Ok(()),
         }
     }
 
     fn add(
         &mut self,
-        tools: Option<Value<'a>>,
+        tools: Option<JsonValue<'a>>,
         path: &str,
-        body: Value<'a>,
+        body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), BoxedFailure> {
         let Some(tools) = tools else { return Ok(()) };
-        shape(tools, Shape::Array, path)?;
+        check_type(tools, MemberType::Array, path)?;
         for (index, value) in tools.items().enumerate() {
             let path = format!("{path}[{index}]");
             self.tool(
-                &Found {
+                &ResponsesToolEntry {
                     value,
                     path: &path,
                     index,
@@ -133,19 +142,19 @@ impl<'a> Tools<'a> {
 
     fn tool(
         &mut self,
-        found: &Found<'a, '_>,
-        body: Value<'a>,
+        found: &ResponsesToolEntry<'a, '_>,
+        body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), Refused> {
-        let Found { value, path, .. } = *found;
-        shape(value, Shape::Object, path)?;
+    ) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
+        check_type(value, MemberType::Object, path)?;
         let kind = required_text(value, "type", format_args!("{path}.type"))?;
         if value
             .get("allowed_callers")
             .is_some_and(|callers| !callers.items().any(|caller| caller.is("direct")))
         {
             let message = format!("{path}: only 'direct' callers are available on this endpoint.");
-            return Err(refused(
+            return Err(invalid_param_with_code(
                 &format!("{path}.allowed_callers"),
                 message,
                 "unsupported_value",
@@ -162,13 +171,13 @@ impl<'a> Tools<'a> {
                     .get("execution")
                     .is_some_and(|execution| execution.is("client"));
                 if is_client {
-                    self.search(found)
+                    self.tool_search(found)
                 } else {
                     Ok(())
                 }
             }
             "programmatic_tool_calling" => {
-                warnings.add(Action::Dropped, path);
+                warnings.add(WarningAction::Dropped, path);
                 Ok(())
             }
             word => {
@@ -176,37 +185,37 @@ impl<'a> Tools<'a> {
                     .get("environment")
                     .and_then(|it| it.get("type"))
                     .is_none_or(|it| it.is("local"));
-                if let Some(builtin) = builtin::of(word).filter(|_| is_local) {
+                if let Some(builtin) = builtin::find(word).filter(|_| is_local) {
                     self.builtin(found, builtin);
                     return Ok(());
                 }
                 let is_cached_only =
-                    value.get("external_web_access").and_then(Value::bool) == Some(false);
+                    value.get("external_web_access").and_then(JsonValue::bool) == Some(false);
                 if word.starts_with("web_search") && self.may_search && !is_cached_only {
                     self.search.get_or_insert(value);
                     return Ok(());
                 }
-                self.hosted(word, path, body, warnings)
+                self.reject_hosted(word, path, body, warnings)
             }
         }
     }
 
     /// Handles a tool that a vendor would run. Agents offer a web search with every request, so the
     /// gateway drops it; a model to which no search is offered does not claim to have searched.
-    fn hosted(
+    fn reject_hosted(
         &mut self,
         kind: &str,
         path: &str,
-        body: Value<'a>,
+        body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), BoxedFailure> {
         let model = body
             .get("model")
-            .and_then(Value::string)
+            .and_then(JsonValue::string)
             .unwrap_or_default();
         let message = format!("{path}: '{kind}' is not available for model '{model}'.");
         if kind.starts_with("web_search") {
-            warnings.add(Action::Dropped, path);
+            warnings.add(WarningAction::Dropped, path);
             self.left_out.get_or_insert(message);
             return Ok(());
         }
@@ -214,30 +223,30 @@ impl<'a> Tools<'a> {
             "image_generation" | "code_interpreter" | "file_search" | "mcp" | "shell" => {}
             kind if kind.starts_with("computer") => {}
             _ => {
-                return Err(unknown_word(
+                return Err(unknown_value(
                     format_args!("{path}.type"),
-                    &Text::made(kind),
+                    &JsonStr::from_value(kind),
                     "",
                 ));
             }
         }
-        Err(refused(path, message, "unsupported_value"))
+        Err(invalid_param_with_code(path, message, "unsupported_value"))
     }
 
     fn namespace(
         &mut self,
-        found: &Found<'a, '_>,
-        body: Value<'a>,
+        found: &ResponsesToolEntry<'a, '_>,
+        body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), Refused> {
-        let Found {
+    ) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry {
             value, path, index, ..
         } = *found;
         let namespace = Namespace {
-            name: name(value, path)?.into_value().into_owned(),
+            name: required_name(value, path)?.into_value().into_owned(),
             description: value
                 .get("description")
-                .and_then(Value::string)
+                .and_then(JsonValue::string)
                 .unwrap_or_default()
                 .trim()
                 .to_owned(),
@@ -245,11 +254,11 @@ impl<'a> Tools<'a> {
         let Some(members) = value.get("tools") else {
             return Ok(());
         };
-        shape(members, Shape::Array, format_args!("{path}.tools"))?;
+        check_type(members, MemberType::Array, format_args!("{path}.tools"))?;
         for (number, value) in members.items().enumerate() {
             let path = format!("{path}.tools[{number}]");
             self.tool(
-                &Found {
+                &ResponsesToolEntry {
                     value,
                     path: &path,
                     index,
@@ -262,89 +271,111 @@ impl<'a> Tools<'a> {
         Ok(())
     }
 
-    fn function(&mut self, found: &Found<'a, '_>) -> Result<(), Refused> {
-        let Found { value, path, .. } = *found;
-        let own = name(value, path)?;
+    fn function(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
+        let own = required_name(value, path)?;
         if let Some(parameters) = value.get("parameters") {
-            shape(parameters, Shape::Object, format_args!("{path}.parameters"))?;
+            check_type(
+                parameters,
+                MemberType::Object,
+                format_args!("{path}.parameters"),
+            )?;
         }
-        let function = Function {
-            name: self.named(found, &own, CallKind::Function),
-            description: described(found)?,
+        let function = FunctionTool {
+            name: self.register_name(found, &own, ToolCallKind::Function),
+            description: full_description(found)?,
             schema: value.get("parameters"),
             // If `strict` is absent, the responses vendor tries to be strict but promises only its
             // best effort.
-            strict: value.get("strict").and_then(Value::bool) == Some(true),
+            strict: value.get("strict").and_then(JsonValue::bool) == Some(true),
             examples: None,
         };
-        let cache = marker(value, path)?;
-        self.enlist(found, ToolKind::Function(function), cache);
+        let cache = cache_marker(value, path)?;
+        self.insert(found, ToolKind::Function(function), cache);
         Ok(())
     }
 
-    fn custom(&mut self, found: &Found<'a, '_>) -> Result<(), Refused> {
-        let Found { value, path, .. } = *found;
-        let own = name(value, path)?;
+    fn custom(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
+        let own = required_name(value, path)?;
         if let Some(format) = value.get("format") {
-            shape(format, Shape::Object, format_args!("{path}.format"))?;
+            check_type(format, MemberType::Object, format_args!("{path}.format"))?;
         }
         let kind = ToolKind::Custom {
-            name: self.named(found, &own, CallKind::Custom),
-            description: described(found)?,
+            name: self.register_name(found, &own, ToolCallKind::Custom),
+            description: full_description(found)?,
             format: value.get("format"),
         };
-        let cache = marker(value, path)?;
-        self.enlist(found, kind, cache);
+        let cache = cache_marker(value, path)?;
+        self.insert(found, kind, cache);
         Ok(())
     }
 
-    fn search(&mut self, found: &Found<'a, '_>) -> Result<(), Refused> {
-        let Found { value, path, .. } = *found;
+    fn tool_search(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
         if let Some(parameters) = value.get("parameters") {
-            shape(parameters, Shape::Object, format_args!("{path}.parameters"))?;
+            check_type(
+                parameters,
+                MemberType::Object,
+                format_args!("{path}.parameters"),
+            )?;
         }
-        let function = Function {
-            name: self.named(found, &Text::made(TOOL_SEARCH), CallKind::ToolSearch),
+        let function = FunctionTool {
+            name: self.register_name(
+                found,
+                &JsonStr::from_value(TOOL_SEARCH),
+                ToolCallKind::ToolSearch,
+            ),
             description: optional_text(value, "description", format_args!("{path}.description"))?,
             schema: value.get("parameters"),
             strict: false,
             examples: None,
         };
-        self.enlist(found, ToolKind::Function(function), None);
+        self.insert(found, ToolKind::Function(function), None);
         Ok(())
     }
 
-    fn builtin(&mut self, found: &Found<'a, '_>, builtin: &'static builtin::Builtin) {
-        let function = Function {
-            name: self.named(found, &Text::made(builtin.name), builtin.kind),
-            description: Some(Text::made(builtin.description)),
+    fn builtin(&mut self, found: &ResponsesToolEntry<'a, '_>, builtin: &'static builtin::Builtin) {
+        let function = FunctionTool {
+            name: self.register_name(found, &JsonStr::from_value(builtin.name), builtin.kind),
+            description: Some(JsonStr::from_value(builtin.description)),
             schema: builtin.schema(),
             strict: false,
             examples: None,
         };
-        self.enlist(found, ToolKind::Function(function), None);
+        self.insert(found, ToolKind::Function(function), None);
     }
 
     /// Returns the qualified name, and records the original tool for it.
-    fn named(&mut self, found: &Found<'a, '_>, own: &Text<'a>, kind: CallKind) -> Text<'a> {
+    fn register_name(
+        &mut self,
+        found: &ResponsesToolEntry<'a, '_>,
+        own: &JsonStr<'a>,
+        kind: ToolCallKind,
+    ) -> JsonStr<'a> {
         let namespace = found.namespace.map(|namespace| namespace.name.as_str());
-        if namespace.is_none() && kind == CallKind::Function {
+        if namespace.is_none() && kind == ToolCallKind::Function {
             self.own.remove(own.value().as_ref());
             return own.clone();
         }
-        let flat = flat(namespace, &own.value());
-        let tool = OwnTool {
+        let flat = qualified_name(namespace, &own.value());
+        let tool = ClientTool {
             namespace: namespace.map(str::to_owned),
             name: own.value().into_owned(),
             kind,
         };
         self.own.insert(flat.clone(), tool);
-        Text::made(flat)
+        JsonStr::from_value(flat)
     }
 
     /// Adds a tool to the list. If two tools have the same name, the later one replaces the first
     /// at its position: a tool search that finds a tool again returns its newest definition.
-    fn enlist(&mut self, found: &Found<'a, '_>, kind: ToolKind<'a>, cache: Option<Cache>) {
+    fn insert(
+        &mut self,
+        found: &ResponsesToolEntry<'a, '_>,
+        kind: ToolKind<'a>,
+        cache: Option<CacheBreakpoint>,
+    ) {
         let name = match &kind {
             ToolKind::Function(function) => function.name.value().into_owned(),
             ToolKind::Custom { name, .. } => name.value().into_owned(),
@@ -369,24 +400,27 @@ impl<'a> Tools<'a> {
     }
 
     /// Lists the tools that a tool search found, one per line.
-    pub fn found(tools: Option<Value<'_>>) -> String {
+    pub fn list_found_tools(tools: Option<JsonValue<'_>>) -> String {
         let mut lines = Vec::new();
-        let line = |namespace: Option<&str>, tool: Value<'_>| {
-            let name = tool.get("name").and_then(Value::string).unwrap_or_default();
+        let line = |namespace: Option<&str>, tool: JsonValue<'_>| {
+            let name = tool
+                .get("name")
+                .and_then(JsonValue::string)
+                .unwrap_or_default();
             let description = tool
                 .get("description")
-                .and_then(Value::string)
+                .and_then(JsonValue::string)
                 .unwrap_or_default();
             format!(
                 "- {}: {}",
-                flat(namespace, &name),
+                qualified_name(namespace, &name),
                 description.lines().next().unwrap_or_default()
             )
         };
-        for tool in tools.into_iter().flat_map(Value::items) {
+        for tool in tools.into_iter().flat_map(JsonValue::items) {
             if tool.get("type").is_some_and(|kind| kind.is("namespace")) {
-                let namespace = tool.get("name").and_then(Value::string);
-                let members = tool.get("tools").into_iter().flat_map(Value::items);
+                let namespace = tool.get("name").and_then(JsonValue::string);
+                let members = tool.get("tools").into_iter().flat_map(JsonValue::items);
                 lines.extend(members.map(|member| line(namespace.as_deref(), member)));
             } else {
                 lines.push(line(None, tool));
@@ -396,21 +430,21 @@ impl<'a> Tools<'a> {
     }
 
     /// Reads `tool_choice`, and moves the tools into the request.
-    pub fn choose(
+    pub fn apply_choice(
         mut self,
-        body: Value<'a>,
+        body: JsonValue<'a>,
         request: &mut Request<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), BoxedFailure> {
         request.choice = self.choice(body.get("tool_choice"), warnings)?;
-        if matches!(&request.choice, Choice::Allowed { names, .. } if !names.iter().any(|name| name.is(SEARCH)))
+        if matches!(&request.choice, ToolChoice::Allowed { names, .. } if !names.iter().any(|name| name.is(WEB_SEARCH)))
         {
             self.search = None;
         }
         if let Some(value) = self.search {
             request.extra.push(Opaque {
                 origin: Protocol::Responses,
-                name: Text::made(SEARCH_MEMBER),
+                name: JsonStr::from_value(WEB_SEARCH_MEMBER),
                 value,
             });
         }
@@ -421,24 +455,24 @@ impl<'a> Tools<'a> {
 
     fn choice(
         &self,
-        choice: Option<Value<'a>>,
+        choice: Option<JsonValue<'a>>,
         warnings: &mut Warnings,
-    ) -> Result<Choice<'a>, Refused> {
+    ) -> Result<ToolChoice<'a>, BoxedFailure> {
         let Some(choice) = choice else {
-            return Ok(Choice::Absent);
+            return Ok(ToolChoice::Absent);
         };
         if let Some(word) = choice.text() {
             return match word.value().as_ref() {
                 // Agents send it without tools too.
-                "auto" | "none" if self.is_empty() => Ok(Choice::Absent),
+                "auto" | "none" if self.is_empty() => Ok(ToolChoice::Absent),
                 "required" if self.is_empty() => Err(invalid(
                     "tool_choice",
                     "Tool choice 'required' must be specified with 'tools' parameter.",
                 )),
-                "auto" => Ok(Choice::Auto),
-                "none" => Ok(Choice::None),
-                "required" => Ok(Choice::Required),
-                _ => Err(unknown_word(
+                "auto" => Ok(ToolChoice::Auto),
+                "none" => Ok(ToolChoice::None),
+                "required" => Ok(ToolChoice::Required),
+                _ => Err(unknown_value(
                     "tool_choice",
                     &word,
                     "'none', 'auto', and 'required'",
@@ -454,11 +488,11 @@ impl<'a> Tools<'a> {
         }
         let kind = required_text(choice, "type", "tool_choice.type")?;
         if !kind.is("allowed_tools") {
-            return self.one(choice, "tool_choice").map(Choice::Tool);
+            return self.find_tool(choice, "tool_choice").map(ToolChoice::Tool);
         }
         let mode = required_text(choice, "mode", "tool_choice.mode")?;
         if !mode.is("auto") && !mode.is("required") {
-            return Err(unknown_word(
+            return Err(unknown_value(
                 "tool_choice.mode",
                 &mode,
                 "'auto' and 'required'",
@@ -468,48 +502,48 @@ impl<'a> Tools<'a> {
         for (index, tool) in choice
             .get("tools")
             .into_iter()
-            .flat_map(Value::items)
+            .flat_map(JsonValue::items)
             .enumerate()
         {
             let path = format!("tool_choice.tools[{index}]");
             if tool
                 .get("type")
-                .and_then(Value::string)
+                .and_then(JsonValue::string)
                 .is_some_and(|kind| kind.starts_with("web_search"))
                 && self.search.is_none()
             {
-                warnings.add(Action::Dropped, &path);
+                warnings.add(WarningAction::Dropped, &path);
                 continue;
             }
-            names.push(self.one(tool, &path)?);
+            names.push(self.find_tool(tool, &path)?);
         }
-        Ok(Choice::Allowed {
+        Ok(ToolChoice::Allowed {
             names,
             required: mode.is("required"),
         })
     }
 
     /// Returns the qualified name of the tool that a choice object identifies.
-    fn one(&self, choice: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
+    fn find_tool(&self, choice: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
         let kind = required_text(choice, "type", format_args!("{path}.type"))?;
         let (own, namespace) = match kind.value().as_ref() {
             "function" | "custom" => {
-                let own = name(choice, path)?.into_value().into_owned();
-                (own, choice.get("namespace").and_then(Value::string))
+                let own = required_name(choice, path)?.into_value().into_owned();
+                (own, choice.get("namespace").and_then(JsonValue::string))
             }
             word if word.starts_with("web_search") && self.search.is_some() => {
-                return Ok(Text::made(SEARCH));
+                return Ok(JsonStr::from_value(WEB_SEARCH));
             }
             word => (word.to_owned(), None),
         };
-        let flat = flat(namespace.as_deref(), &own);
+        let flat = qualified_name(namespace.as_deref(), &own);
         if self.places.contains_key(&flat) {
-            return Ok(Text::made(flat));
+            return Ok(JsonStr::from_value(flat));
         }
         // A bare name identifies a tool if only one namespace has it.
         let mut like = self.own.iter().filter(|(_, tool)| tool.name == own);
         match (like.next(), like.next()) {
-            (Some((flat, _)), None) => Ok(Text::made(flat.clone())),
+            (Some((flat, _)), None) => Ok(JsonStr::from_value(flat.clone())),
             _ => Err(invalid(
                 path,
                 format!("Tool choice '{own}' not found in 'tools'."),
@@ -518,7 +552,7 @@ impl<'a> Tools<'a> {
     }
 }
 
-fn name<'a>(of: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
+fn required_name<'a>(of: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
     let name = required_text(of, "name", format_args!("{path}.name"))?;
     if name.is_empty() {
         return Err(invalid(
@@ -530,7 +564,9 @@ fn name<'a>(of: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
 }
 
 /// Returns the description of the tool's namespace, followed by its own.
-fn described<'a>(found: &Found<'a, '_>) -> Result<Option<Text<'a>>, Refused> {
+fn full_description<'a>(
+    found: &ResponsesToolEntry<'a, '_>,
+) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
     let own = optional_text(
         found.value,
         "description",
@@ -545,7 +581,7 @@ fn described<'a>(found: &Found<'a, '_>) -> Result<Option<Text<'a>>, Refused> {
     let first: Vec<&str> = namespace.description.lines().map(str::trim).collect();
     let first = first.join(" ");
     Ok(Some(match own.filter(|own| !own.is_blank()) {
-        None => Text::made(first),
-        Some(own) => Text::made(format!("{first}\n{}", own.value())),
+        None => JsonStr::from_value(first),
+        Some(own) => JsonStr::from_value(format!("{first}\n{}", own.value())),
     }))
 }

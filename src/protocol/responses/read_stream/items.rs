@@ -6,20 +6,20 @@
 //!
 //! Read next: `protocol/reasoning_token.rs`, how the gateway passes reasoning on.
 
-use crate::protocol::carrier::{self, Item as Sealed};
-use crate::protocol::form::answer::{Event, Fault, Piece, Sink};
-use crate::protocol::responses::write_request::PART_GAP;
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::ir::event::{Event, EventSink, OutputPart, UpstreamError};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::reasoning_token::{self, ReasoningItem as Sealed};
+use crate::protocol::responses::write_request::SUMMARY_SEPARATOR;
 use std::borrow::Cow;
 
 /// Maximum number of items in one answer.
-pub(super) const ITEMS_MAX: usize = 1024;
+pub(super) const MAX_ITEMS: usize = 1024;
 
 /// Items seen so far, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Items {
-    items: Vec<Item>,
+pub(super) struct ResponsesItemTracker {
+    items: Vec<ResponsesItemState>,
     slots: u32,
     has_calls: bool,
     has_cut_call: bool,
@@ -27,7 +27,7 @@ pub(super) struct Items {
 
 /// State of one item, identified by its index in the output.
 #[derive(Debug, Default)]
-struct Item {
+struct ResponsesItemState {
     index: u64,
     is_done: bool,
     /// Slot of a text, of thinking or of a call.
@@ -41,7 +41,7 @@ struct Item {
     part: Option<(bool, u64)>,
 }
 
-impl Items {
+impl ResponsesItemTracker {
     pub fn have_calls(&self) -> bool {
         self.has_calls
     }
@@ -55,41 +55,46 @@ impl Items {
         self.find(index).is_some_and(|item| item.is_done)
     }
 
-    pub fn told_refusal(&self, index: u64) -> bool {
+    pub fn has_refusal(&self, index: u64) -> bool {
         self.find(index).is_some_and(|item| item.refusal.is_some())
     }
 
-    fn find(&self, index: u64) -> Option<&Item> {
+    fn find(&self, index: u64) -> Option<&ResponsesItemState> {
         self.items.iter().rfind(|item| item.index == index)
     }
 
-    fn slot(&mut self) -> u32 {
+    fn next_slot(&mut self) -> u32 {
         let slot = self.slots;
         self.slots = slot.saturating_add(1);
         slot
     }
 
     /// Returns the item with this index, and adds it if it is new.
-    fn item(&mut self, index: u64) -> Result<&mut Item, Fault> {
+    fn item(&mut self, index: u64) -> Result<&mut ResponsesItemState, UpstreamError> {
         let at = match self.items.iter().rposition(|item| item.index == index) {
             Some(at) => at,
-            None if self.items.len() >= ITEMS_MAX => return Err(Fault::TooLarge),
+            None if self.items.len() >= MAX_ITEMS => return Err(UpstreamError::TooLarge),
             None => {
-                self.items.push(Item {
+                self.items.push(ResponsesItemState {
                     index,
-                    ..Item::default()
+                    ..ResponsesItemState::default()
                 });
                 self.items.len().saturating_sub(1)
             }
         };
-        self.items.get_mut(at).ok_or(Fault::TooLarge)
+        self.items.get_mut(at).ok_or(UpstreamError::TooLarge)
     }
 
     /// Returns the slot of an item, and opens it if necessary.
-    fn open(&mut self, index: u64, piece: Piece<'_>, to: &mut impl Sink) -> Result<u32, Fault> {
-        let free = self.slot();
-        self.has_calls |= matches!(piece, Piece::Call { .. });
-        let is_refusal = matches!(piece, Piece::Refusal);
+    fn open(
+        &mut self,
+        index: u64,
+        piece: OutputPart<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<u32, UpstreamError> {
+        let free = self.next_slot();
+        self.has_calls |= matches!(piece, OutputPart::Call { .. });
+        let is_refusal = matches!(piece, OutputPart::Refusal);
         let item = self.item(index)?;
         let slot = if is_refusal {
             &mut item.refusal
@@ -106,12 +111,12 @@ impl Items {
 
     /// Begins an item. A call is emitted as soon as its name is known, any other item with its
     /// first text.
-    pub fn added(
+    pub fn begin_item(
         &mut self,
         index: u64,
-        item: Option<Value<'_>>,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
+        item: Option<JsonValue<'_>>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         self.item(index)?;
         match item {
             Some(item) => self.begin_call(index, item, to),
@@ -119,13 +124,18 @@ impl Items {
         }
     }
 
-    fn begin_call(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        let Some(is_custom) = call(item) else {
+    fn begin_call(
+        &mut self,
+        index: u64,
+        item: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let Some(is_custom) = call_is_custom(item) else {
             return Ok(());
         };
         let text = |name| {
             item.get(name)
-                .and_then(Value::text)
+                .and_then(JsonValue::text)
                 .filter(|text| !text.is_empty())
         };
         let Some(name) = text("name") else {
@@ -133,7 +143,7 @@ impl Items {
         };
         self.open(
             index,
-            Piece::Call {
+            OutputPart::Call {
                 id: text("call_id").or(text("id")),
                 name,
                 is_custom,
@@ -146,23 +156,23 @@ impl Items {
     pub fn text(
         &mut self,
         index: u64,
-        text: Option<Text<'_>>,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
+        text: Option<JsonStr<'_>>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         let Some(text) = text else { return Ok(()) };
-        let slot = self.open(index, Piece::Text, to)?;
+        let slot = self.open(index, OutputPart::Text, to)?;
         self.item(index)?.is_told = true;
         to.event(Event::Delta { slot, text });
         Ok(())
     }
 
     /// Handles the whole text of an item: emits it if none of it was emitted before.
-    pub fn whole_text(
+    pub fn complete_text(
         &mut self,
         index: u64,
-        text: Option<Text<'_>>,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
+        text: Option<JsonStr<'_>>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         if self.item(index)?.is_told {
             Ok(())
         } else {
@@ -173,39 +183,39 @@ impl Items {
     pub fn refusal(
         &mut self,
         index: u64,
-        text: Option<Text<'_>>,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
+        text: Option<JsonStr<'_>>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         let Some(text) = text else { return Ok(()) };
-        let slot = self.open(index, Piece::Refusal, to)?;
+        let slot = self.open(index, OutputPart::Refusal, to)?;
         to.event(Event::Delta { slot, text });
         Ok(())
     }
 
     /// Emits more of a reasoning item. `part`: whether it belongs to the content or to the summary,
     /// and its index. The kind that arrives first counts.
-    pub fn thought(
+    pub fn thinking_delta(
         &mut self,
         index: u64,
         part: (bool, u64),
-        text: Option<Text<'_>>,
-        to: &mut impl Sink,
-    ) -> Result<(), Fault> {
+        text: Option<JsonStr<'_>>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         let Some(text) = text else { return Ok(()) };
         let before = self.item(index)?.part;
         if before.is_some_and(|(is_content, _)| is_content != part.0) {
             return Ok(());
         }
-        let slot = self.open(index, Piece::Thinking, to)?;
+        let slot = self.open(index, OutputPart::Thinking, to)?;
         // An empty part between two others has no text, but it has an index.
         let gaps = part
             .1
             .saturating_sub(before.map_or(0, |(_, number)| number))
-            .min(PARTS_MAX);
+            .min(MAX_PARTS);
         for _ in 0..gaps {
             to.event(Event::Delta {
                 slot,
-                text: Text::made(PART_GAP),
+                text: JsonStr::from_value(SUMMARY_SEPARATOR),
             });
         }
         let item = self.item(index)?;
@@ -214,7 +224,7 @@ impl Items {
         Ok(())
     }
 
-    pub fn arguments(&mut self, index: u64, text: Option<Text<'_>>, to: &mut impl Sink) {
+    pub fn arguments(&mut self, index: u64, text: Option<JsonStr<'_>>, to: &mut impl EventSink) {
         if let Some(item) = self.items.iter_mut().rfind(|item| item.index == index)
             && let (Some(slot), Some(text)) = (item.slot, text)
         {
@@ -223,32 +233,44 @@ impl Items {
         }
     }
 
-    pub fn whole_arguments(&mut self, index: u64, text: Option<Text<'_>>, to: &mut impl Sink) {
+    pub fn complete_arguments(
+        &mut self,
+        index: u64,
+        text: Option<JsonStr<'_>>,
+        to: &mut impl EventSink,
+    ) {
         if self.find(index).is_some_and(|item| !item.is_told) {
             self.arguments(index, text, to);
         }
     }
 
-    pub fn source(&mut self, index: u64, note: Option<Value<'_>>, to: &mut impl Sink) {
+    pub fn citation(&mut self, index: u64, note: Option<JsonValue<'_>>, to: &mut impl EventSink) {
         let slot = self.find(index).and_then(|item| item.slot);
-        let url = note.and_then(|note| note.get("url")).and_then(Value::text);
+        let url = note
+            .and_then(|note| note.get("url"))
+            .and_then(JsonValue::text);
         if let (Some(slot), Some(url)) = (slot, url) {
             let title = note
                 .and_then(|note| note.get("title"))
-                .and_then(Value::text);
+                .and_then(JsonValue::text);
             to.event(Event::Citation { slot, title, url });
         }
     }
 
     /// Ends an item and emits the rest of its content. The item is complete, unless it is a call
     /// with the status `incomplete`.
-    pub fn done(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+    pub fn finish_item(
+        &mut self,
+        index: u64,
+        item: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
         if std::mem::replace(&mut self.item(index)?.is_done, true) {
             return Ok(());
         }
         let kind = item
             .get("type")
-            .and_then(Value::string)
+            .and_then(JsonValue::string)
             .unwrap_or(Cow::Borrowed("message"));
         match kind.as_ref() {
             "message" => self.message(index, item, to)?,
@@ -262,9 +284,9 @@ impl Items {
                 };
                 let whole = item
                     .get(member)
-                    .and_then(Value::text)
+                    .and_then(JsonValue::text)
                     .filter(|text| !text.is_empty());
-                self.whole_arguments(index, whole, to);
+                self.complete_arguments(index, whole, to);
                 if item
                     .get("status")
                     .is_some_and(|status| status.is("incomplete"))
@@ -275,8 +297,8 @@ impl Items {
             }
             _ => drop(self.open(
                 index,
-                Piece::Foreign {
-                    kind: Text::made(kind.as_ref()),
+                OutputPart::Foreign {
+                    kind: JsonStr::from_value(kind.as_ref()),
                 },
                 to,
             )?),
@@ -288,18 +310,27 @@ impl Items {
         Ok(())
     }
 
-    fn message(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        let (was_told, was_refused) = (self.item(index)?.is_told, self.told_refusal(index));
-        for part in item.get("content").into_iter().flat_map(Value::items) {
+    fn message(
+        &mut self,
+        index: u64,
+        item: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let (was_told, was_refused) = (self.item(index)?.is_told, self.has_refusal(index));
+        for part in item.get("content").into_iter().flat_map(JsonValue::items) {
             let text = |name| {
                 part.get(name)
-                    .and_then(Value::text)
+                    .and_then(JsonValue::text)
                     .filter(|text| !text.is_empty())
             };
             if let Some(text) = text("text").filter(|_| !was_told) {
                 self.text(index, Some(text), to)?;
-                for note in part.get("annotations").into_iter().flat_map(Value::items) {
-                    self.source(index, Some(note), to);
+                for note in part
+                    .get("annotations")
+                    .into_iter()
+                    .flat_map(JsonValue::items)
+                {
+                    self.citation(index, Some(note), to);
                 }
             }
             if let Some(text) = text("refusal").filter(|_| !was_refused) {
@@ -309,11 +340,16 @@ impl Items {
         Ok(())
     }
 
-    fn reasoning(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        let parts = |name: &str| item.get(name).into_iter().flat_map(Value::items);
-        let words = |part: Value<'_>| {
+    fn reasoning(
+        &mut self,
+        index: u64,
+        item: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let parts = |name: &str| item.get(name).into_iter().flat_map(JsonValue::items);
+        let words = |part: JsonValue<'_>| {
             part.get("text")
-                .and_then(Value::text)
+                .and_then(JsonValue::text)
                 .map_or(0, |text| text.code_points())
         };
         let lengths: Vec<u64> = parts("summary").map(words).collect();
@@ -326,9 +362,9 @@ impl Items {
             for (number, part) in (0_u64..).zip(parts(name)) {
                 let text = part
                     .get("text")
-                    .and_then(Value::text)
+                    .and_then(JsonValue::text)
                     .filter(|text| !text.is_empty());
-                self.thought(index, (lengths.is_empty(), number), text, to)?;
+                self.thinking_delta(index, (lengths.is_empty(), number), text, to)?;
             }
         }
         // The last parts may be empty; they still count toward the whole.
@@ -336,14 +372,18 @@ impl Items {
             && let Some(slot) = self.item(index)?.slot
         {
             let all = u64::try_from(lengths.len()).unwrap_or(u64::MAX);
-            for _ in last.saturating_add(1)..all.min(PARTS_MAX) {
+            for _ in last.saturating_add(1)..all.min(MAX_PARTS) {
                 to.event(Event::Delta {
                     slot,
-                    text: Text::made(PART_GAP),
+                    text: JsonStr::from_value(SUMMARY_SEPARATOR),
                 });
             }
         }
-        let text = |name| item.get(name).and_then(Value::string).map(Cow::into_owned);
+        let text = |name| {
+            item.get(name)
+                .and_then(JsonValue::string)
+                .map(Cow::into_owned)
+        };
         let Some(encrypted) = text("encrypted_content").filter(|encrypted| !encrypted.is_empty())
         else {
             return Ok(());
@@ -357,11 +397,11 @@ impl Items {
             lengths,
             content: content.map(|content| content.raw().to_owned()),
         };
-        if let Some(carrier) = carrier::pack_item(&sealed) {
-            let slot = self.open(index, Piece::Thinking, to)?;
+        if let Some(carrier) = reasoning_token::pack_item(&sealed) {
+            let slot = self.open(index, OutputPart::Thinking, to)?;
             to.event(Event::Signature {
                 slot,
-                signature: Text::made(carrier),
+                signature: JsonStr::from_value(carrier),
             });
         }
         Ok(())
@@ -369,10 +409,10 @@ impl Items {
 }
 
 /// Maximum number of parts of one reasoning item that are emitted separately.
-const PARTS_MAX: u64 = 1024;
+const MAX_PARTS: u64 = 1024;
 
 /// Returns whether the item is a custom tool call, or `None` if it is not a call.
-fn call(item: Value<'_>) -> Option<bool> {
+fn call_is_custom(item: JsonValue<'_>) -> Option<bool> {
     let kind = item.get("type")?;
     if kind.is("function_call") {
         Some(false)

@@ -7,35 +7,37 @@
 //!
 //! Read next: `responses/write_request/items.rs`.
 
-use super::refused;
+use super::invalid_param;
 use crate::protocol::Protocol;
+use crate::protocol::capabilities::ResponsesModel;
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{Action, BlockKind, Effort, Opaque, Refused, Request, Warnings};
-use crate::protocol::messages::write_request::asks_nothing;
-use crate::protocol::rules::ResponsesModel;
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use crate::protocol::ir::{
+    BlockKind, BoxedFailure, Effort, Opaque, Request, WarningAction, Warnings,
+};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::messages::write_request::is_default_value;
 
 /// Members that the IR does not represent and that are sent nevertheless.
 #[derive(Debug, Default)]
-pub(super) struct Extras<'a> {
+pub(super) struct ResponsesExtras<'a> {
     /// Members copied unchanged.
-    pub copied: Vec<(&'static str, Value<'a>)>,
-    pub verbosity: Option<Text<'a>>,
+    pub copied: Vec<(&'static str, JsonValue<'a>)>,
+    pub verbosity: Option<JsonStr<'a>>,
     /// Effort from the messages protocol's member `output_config`, which the chat API accepts too.
     pub effort: Option<Effort>,
 }
 
 /// Members that both protocols of this vendor have.
-const SHARED: [&str; 2] = ["prompt_cache_options", "prompt_cache_retention"];
+const COMMON_MEMBERS: [&str; 2] = ["prompt_cache_options", "prompt_cache_retention"];
 
 /// Gives an outcome to every member that the IR cannot represent.
-pub(super) fn judge<'a>(
+pub(super) fn check_extras<'a>(
     request: &Request<'a>,
     model: &ResponsesModel,
     warnings: &mut Warnings,
-) -> Result<Extras<'a>, Refused> {
-    let mut extras = Extras::default();
+) -> Result<ResponsesExtras<'a>, BoxedFailure> {
+    let mut extras = ResponsesExtras::default();
     for Opaque {
         origin,
         name,
@@ -45,26 +47,26 @@ pub(super) fn judge<'a>(
         let name = name.value();
         match (origin, name.as_ref()) {
             (Protocol::Messages, "output_config") => {
-                let level = value.get("effort").and_then(Value::string);
-                extras.effort = level.and_then(|level| Effort::named(&level));
+                let level = value.get("effort").and_then(JsonValue::string);
+                extras.effort = level.and_then(|level| Effort::parse(&level));
             }
             // The vendor decides by itself what to cache.
             (Protocol::Messages, "cache_control") => {}
             (Protocol::Messages, "inference_geo") => {
                 return Err(unsupported(request.surface, &name));
             }
-            (Protocol::Messages, _) => warnings.add(Action::Dropped, &name),
+            (Protocol::Messages, _) => warnings.add(WarningAction::Dropped, &name),
             // Sent as a hash, next to the end user.
             (_, "prompt_cache_key") => {}
             (_, "verbosity") if model.verbosity => extras.verbosity = value.text(),
-            (_, name) if asks_nothing(name, *value) => {}
+            (_, name) if is_default_value(name, *value) => {}
             (_, "metadata" | "audio") => {}
             (_, "n" | "modalities" | "web_search_options" | "moderation") => {
                 return Err(unsupported(request.surface, &name));
             }
-            (_, name) => match SHARED.iter().find(|shared| **shared == name) {
+            (_, name) => match COMMON_MEMBERS.iter().find(|shared| **shared == name) {
                 Some(shared) => extras.copied.push((shared, *value)),
-                None => warnings.add(Action::Dropped, name),
+                None => warnings.add(WarningAction::Dropped, name),
             },
         }
     }
@@ -72,7 +74,10 @@ pub(super) fn judge<'a>(
 }
 
 /// Refuses or drops the content of messages that only chat has, before the other checks.
-pub(super) fn blocks(request: &mut Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
+pub(super) fn remove_chat_blocks(
+    request: &mut Request<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
     let surface = request.surface;
     for turn in &mut request.turns {
         let mut outcome = Ok(());
@@ -82,15 +87,15 @@ pub(super) fn blocks(request: &mut Request<'_>, warnings: &mut Warnings) -> Resu
                 if opaque.name.is("file") {
                     let message =
                         "file_id is not available for this model; send file_data instead.";
-                    outcome = Err(refused(surface, &path, message));
+                    outcome = Err(invalid_param(surface, &path, message));
                 } else if opaque.name.is("input_audio") {
-                    outcome = Err(refused(
+                    outcome = Err(invalid_param(
                         surface,
                         &path,
                         "Audio input is not supported by this model.",
                     ));
                 } else {
-                    warnings.add(Action::Dropped, &path);
+                    warnings.add(WarningAction::Dropped, &path);
                 }
                 false
             }
@@ -101,8 +106,8 @@ pub(super) fn blocks(request: &mut Request<'_>, warnings: &mut Warnings) -> Resu
     Ok(())
 }
 
-fn unsupported(surface: Protocol, name: &str) -> Refused {
-    let failure = Failure::invalid(
+fn unsupported(surface: Protocol, name: &str) -> BoxedFailure {
+    let failure = Failure::invalid_param(
         surface,
         name,
         &format!("{name} is not supported for this model."),

@@ -7,41 +7,41 @@
 //! Read next: `responses/write_request/reasoning.rs`, `capabilities/pairing.rs` (which moves
 //! results after their calls).
 
-use super::{Writer, refused};
-use crate::protocol::chat::write_request::parts::{Part, Said, file_name};
-use crate::protocol::chat::write_request::results::says_error;
-use crate::protocol::form::{
-    Action, Arguments, Block, BlockKind, Call, Detail, Outcome, OutcomeContent, Refused, Request,
-    Side, Turn,
+use super::{ResponsesRequestWriter, invalid_param};
+use crate::protocol::capabilities::{arguments, custom_tool, identifiers};
+use crate::protocol::chat::write_request::parts::{ContentPart, PartContent, file_name};
+use crate::protocol::chat::write_request::results::starts_with_error;
+use crate::protocol::ir::{
+    Block, BlockKind, BoxedFailure, ImageDetail, Request, ToolArguments, ToolCall, ToolResult,
+    ToolResultContent, Turn, TurnRole, WarningAction,
 };
-use crate::protocol::rules::{arguments, custom, names};
-use crate::protocol::text::{Json, Text};
+use crate::protocol::json_string::{JsonStr, JsonWriter};
 
 /// Id and kind of a call that was sent.
-pub(super) struct Sent {
+pub(super) struct ResponsesCallRef {
     id: String,
     is_custom: bool,
 }
 
-impl Writer<'_> {
+impl ResponsesRequestWriter<'_> {
     /// Writes the member `input`.
     ///
     /// # Errors
     /// Returns an error if the whole conversation is empty.
-    pub(super) fn input(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+    pub(super) fn input(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
         self.json.key("input").open_array();
         let empty = self.json.as_bytes().len();
         self.instructions(&request.system);
         let last = request.turns.len().saturating_sub(1);
         for (index, turn) in request.turns.iter().enumerate() {
             match turn.side {
-                Side::System => self.instructions(&turn.blocks),
-                Side::User => self.user(turn, index == last),
-                Side::Assistant => self.assistant(turn, index == last),
+                TurnRole::System => self.instructions(&turn.blocks),
+                TurnRole::User => self.user(turn, index == last),
+                TurnRole::Assistant => self.assistant(turn, index == last),
             }
         }
         if self.json.as_bytes().len() == empty {
-            return Err(refused(
+            return Err(invalid_param(
                 request.surface,
                 "messages",
                 "at least one message is required",
@@ -55,13 +55,13 @@ impl Writer<'_> {
     fn instructions(&mut self, blocks: &[Block<'_>]) {
         let Some(first) = blocks.first() else { return };
         let parts = self.words.parts(first.at, blocks);
-        if !parts.is_empty() && parts.iter().all(Part::is_text) {
+        if !parts.is_empty() && parts.iter().all(ContentPart::is_text) {
             self.message("developer", &parts);
         }
     }
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
-        let has_results = self.results(&turn.blocks);
+        let has_results = self.write_results(&turn.blocks);
         let parts = self.words.parts(turn.at, &turn.blocks);
         // Send an empty message only if it is the one to be answered. A turn without blocks held
         // only results.
@@ -69,11 +69,14 @@ impl Writer<'_> {
         if !parts.is_empty() {
             self.message("user", &parts);
         } else if is_asked {
-            self.message("user", &[Part::of(Said::Text(Text::made("")))]);
+            self.message(
+                "user",
+                &[ContentPart::new(PartContent::Text(JsonStr::from_value("")))],
+            );
         }
     }
 
-    fn message(&mut self, role: &str, parts: &[Part<'_>]) {
+    fn message(&mut self, role: &str, parts: &[ContentPart<'_>]) {
         self.json
             .open_object()
             .key("type")
@@ -83,7 +86,7 @@ impl Writer<'_> {
             .key("content")
             .open_array();
         for part in parts {
-            write(part, &mut self.json);
+            write_part(part, &mut self.json);
         }
         self.json.close_array().close_object();
     }
@@ -94,8 +97,8 @@ impl Writer<'_> {
             .blocks
             .iter()
             .rposition(|block| matches!(block.kind, BlockKind::Call(_)));
-        if is_last && last_call.is_none() && turn.blocks.iter().any(says_something) {
-            self.words.warnings.add(Action::Emulated, turn.at);
+        if is_last && last_call.is_none() && turn.blocks.iter().any(has_text) {
+            self.words.warnings.add(WarningAction::Emulated, turn.at);
         }
         let mut results = None;
         // Hold reasoning back until the item that it led to: the vendor refuses reasoning without
@@ -108,20 +111,20 @@ impl Writer<'_> {
                     continue;
                 }
                 BlockKind::Call(call) => {
-                    self.thought(&mut thought);
+                    self.write_reasoning_items(&mut thought);
                     self.call(block, call);
                     continue;
                 }
-                BlockKind::Text(text) => vec![text.borrowed()],
+                BlockKind::Text(text) => vec![text.reborrow()],
                 BlockKind::Refusal(text) => {
                     if !text.is_blank() {
-                        self.thought(&mut thought);
-                        self.refused(text);
+                        self.write_reasoning_items(&mut thought);
+                        self.refusal_message(text);
                     }
                     continue;
                 }
                 BlockKind::File(file) => self.words.document(block.at, file),
-                BlockKind::Opaque(opaque) => self.words.opaque(
+                BlockKind::Opaque(opaque) => self.words.opaque_block(
                     (turn.at, turn.blocks.as_slice()),
                     block.at,
                     opaque,
@@ -130,14 +133,14 @@ impl Writer<'_> {
                 // An assistant turn with one of these was refused before.
                 BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
             };
-            if said.iter().all(Text::is_blank) {
+            if said.iter().all(JsonStr::is_blank) {
                 continue;
             }
-            self.thought(&mut thought);
+            self.write_reasoning_items(&mut thought);
             // Newer models behave wrongly if `phase` is missing, and no other protocol has an
             // equivalent.
             let is_before_call = last_call.is_some_and(|call| call > index);
-            self.said(
+            self.assistant_message(
                 &said,
                 if is_before_call {
                     "commentary"
@@ -150,7 +153,7 @@ impl Writer<'_> {
 
     /// Writes a text of the model as a string, which every server accepts. Many servers refuse an
     /// `output_text` part without the id, the status and the annotations of the original answer.
-    fn said(&mut self, texts: &[Text<'_>], phase: &str) {
+    fn assistant_message(&mut self, texts: &[JsonStr<'_>], phase: &str) {
         self.json
             .open_object()
             .key("type")
@@ -159,13 +162,13 @@ impl Writer<'_> {
             .str("assistant");
         self.json
             .key("content")
-            .joined(texts)
+            .concat(texts)
             .key("phase")
             .str(phase)
             .close_object();
     }
 
-    fn refused(&mut self, text: &Text<'_>) {
+    fn refusal_message(&mut self, text: &JsonStr<'_>) {
         self.json
             .open_object()
             .key("type")
@@ -188,9 +191,9 @@ impl Writer<'_> {
             .close_object();
     }
 
-    fn call(&mut self, block: &Block<'_>, call: &Call<'_>) {
-        let given = call.id.as_ref().map(Text::value).unwrap_or_default();
-        let id = match names::responses_call_id(given) {
+    fn call(&mut self, block: &Block<'_>, call: &ToolCall<'_>) {
+        let given = call.id.as_ref().map(JsonStr::value).unwrap_or_default();
+        let id = match identifiers::responses_call_id(given) {
             empty if empty.is_empty() => format!("call_{}", self.calls_made),
             id => id.into_owned(),
         };
@@ -214,20 +217,20 @@ impl Writer<'_> {
             .str(&name)
             .key(member);
         match &call.arguments {
-            Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
-            Arguments::Text(text) if call.is_custom && !is_custom => {
-                custom::write_arguments(text, &mut self.json)
+            ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
+            ToolArguments::Text(text) if call.is_custom && !is_custom => {
+                custom_tool::write_arguments(text, &mut self.json)
             }
-            Arguments::Text(text) if text.is_empty() && !is_custom => drop(self.json.str("{}")),
-            Arguments::Text(text) => drop(self.json.text(text)),
+            ToolArguments::Text(text) if text.is_empty() && !is_custom => drop(self.json.str("{}")),
+            ToolArguments::Text(text) => drop(self.json.text(text)),
         }
         self.json.close_object();
-        self.calls.push(Sent { id, is_custom });
+        self.calls.push(ResponsesCallRef { id, is_custom });
     }
 
     /// Writes the results at the front of a user turn, in the order of their calls. Returns true if
     /// there were any.
-    fn results(&mut self, blocks: &[Block<'_>]) -> bool {
+    fn write_results(&mut self, blocks: &[Block<'_>]) -> bool {
         let mut calls = std::mem::take(&mut self.calls).into_iter();
         let mut is_any = false;
         for block in blocks {
@@ -235,10 +238,10 @@ impl Writer<'_> {
                 continue;
             };
             is_any = true;
-            let given = result.id.as_ref().map(Text::value).unwrap_or_default();
+            let given = result.id.as_ref().map(JsonStr::value).unwrap_or_default();
             let sent = calls.next();
-            let sent = sent.unwrap_or(Sent {
-                id: names::responses_call_id(given).into_owned(),
+            let sent = sent.unwrap_or(ResponsesCallRef {
+                id: identifiers::responses_call_id(given).into_owned(),
                 is_custom: false,
             });
             let kind = if sent.is_custom {
@@ -253,75 +256,80 @@ impl Writer<'_> {
                 .key("call_id")
                 .str(&sent.id)
                 .key("output");
-            self.outcome(result);
+            self.tool_output(result);
             self.json.close_object();
         }
         is_any
     }
 
     /// Writes the output of a tool: a string, or parts if there is more than text.
-    fn outcome(&mut self, result: &Outcome<'_>) {
-        let mut parts: Vec<Part<'_>> = Vec::new();
+    fn tool_output(&mut self, result: &ToolResult<'_>) {
+        let mut parts: Vec<ContentPart<'_>> = Vec::new();
         match &result.content {
-            OutcomeContent::Nothing => {}
-            OutcomeContent::Text(text) => parts.push(Part::of(Said::Text(text.borrowed()))),
-            OutcomeContent::Blocks(blocks) => blocks
+            ToolResultContent::Nothing => {}
+            ToolResultContent::Text(text) => {
+                parts.push(ContentPart::new(PartContent::Text(text.reborrow())))
+            }
+            ToolResultContent::Blocks(blocks) => blocks
                 .iter()
-                .for_each(|block| self.shown(block, &mut parts)),
+                .for_each(|block| self.push_result_block(block, &mut parts)),
         }
         let says_error = match parts.first().map(|part| &part.said) {
-            Some(Said::Text(text)) => says_error(text),
-            Some(Said::Texts(texts)) => texts.first().is_some_and(says_error),
+            Some(PartContent::Text(text)) => starts_with_error(text),
+            Some(PartContent::Texts(texts)) => texts.first().is_some_and(starts_with_error),
             _ => false,
         };
         if result.is_error && !says_error {
             let first = parts.first_mut().filter(|part| part.is_text());
             match first {
-                Some(Part {
-                    said: Said::Texts(texts),
+                Some(ContentPart {
+                    said: PartContent::Texts(texts),
                     ..
-                }) => texts.insert(0, Text::made("Error: ")),
-                Some(Part { said, .. }) => {
-                    let text = std::mem::replace(said, Said::Texts(Vec::new()));
-                    if let Said::Text(text) = text {
-                        *said = Said::Texts(vec![Text::made("Error: "), text]);
+                }) => texts.insert(0, JsonStr::from_value("Error: ")),
+                Some(ContentPart { said, .. }) => {
+                    let text = std::mem::replace(said, PartContent::Texts(Vec::new()));
+                    if let PartContent::Text(text) = text {
+                        *said = PartContent::Texts(vec![JsonStr::from_value("Error: "), text]);
                     }
                 }
-                None => parts.insert(0, Part::of(Said::Text(Text::made("Error: ")))),
+                None => parts.insert(
+                    0,
+                    ContentPart::new(PartContent::Text(JsonStr::from_value("Error: "))),
+                ),
             }
         }
-        if parts.iter().all(Part::is_text) {
-            let mut lines: Vec<Text<'_>> = Vec::new();
+        if parts.iter().all(ContentPart::is_text) {
+            let mut lines: Vec<JsonStr<'_>> = Vec::new();
             for part in &parts {
                 if !lines.is_empty() {
-                    lines.push(Text::made("\n"));
+                    lines.push(JsonStr::from_value("\n"));
                 }
                 match &part.said {
-                    Said::Text(text) => lines.push(text.borrowed()),
-                    Said::Texts(texts) => lines.extend(texts.iter().map(Text::borrowed)),
-                    Said::Image(_) | Said::File(..) | Said::FileAt(_) => {}
+                    PartContent::Text(text) => lines.push(text.reborrow()),
+                    PartContent::Texts(texts) => lines.extend(texts.iter().map(JsonStr::reborrow)),
+                    PartContent::Image(_) | PartContent::File(..) | PartContent::FileAt(_) => {}
                 }
             }
-            self.json.joined(&lines);
+            self.json.concat(&lines);
             return;
         }
         self.json.open_array();
         for part in &parts {
-            write(part, &mut self.json);
+            write_part(part, &mut self.json);
         }
         self.json.close_array();
     }
 
-    fn shown<'t>(&mut self, block: &'t Block<'t>, parts: &mut Vec<Part<'t>>) {
+    fn push_result_block<'t>(&mut self, block: &'t Block<'t>, parts: &mut Vec<ContentPart<'t>>) {
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => {
-                parts.push(Part::of(Said::Text(text.borrowed())))
+                parts.push(ContentPart::new(PartContent::Text(text.reborrow())))
             }
-            BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
-            BlockKind::File(file) => self.words.file(block, file, parts),
+            BlockKind::Image(image) => parts.push(ContentPart::new(PartContent::Image(image))),
+            BlockKind::File(file) => self.words.push_file(block, file, parts),
             BlockKind::Opaque(opaque) => {
-                parts.push(Part::of(Said::Texts(
-                    self.words.given_back(block.at, opaque),
+                parts.push(ContentPart::new(PartContent::Texts(
+                    self.words.result_block(block.at, opaque),
                 )));
             }
             // The reader refuses them inside a result.
@@ -330,28 +338,30 @@ impl Writer<'_> {
     }
 }
 
-fn says_something(block: &Block<'_>) -> bool {
+fn has_text(block: &Block<'_>) -> bool {
     matches!(&block.kind, BlockKind::Text(text) | BlockKind::Refusal(text) if !text.is_blank())
 }
 
-fn write(part: &Part<'_>, json: &mut Json) {
+fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.said {
-        Said::Text(text) => drop(json.str("input_text").key("text").text(text)),
-        Said::Texts(texts) => drop(json.str("input_text").key("text").joined(texts)),
-        Said::Image(image) => {
+        PartContent::Text(text) => drop(json.str("input_text").key("text").text(text)),
+        PartContent::Texts(texts) => drop(json.str("input_text").key("text").concat(texts)),
+        PartContent::Image(image) => {
             json.str("input_image").key("image_url");
             image.source.write_url(json);
             json.key("detail")
-                .str(image.detail.unwrap_or(Detail::Auto).as_str());
+                .str(image.detail.unwrap_or(ImageDetail::Auto).as_str());
         }
-        Said::File(file, data) => {
+        PartContent::File(file, data) => {
             json.str("input_file").key("filename").str(&file_name(file));
-            json.key("file_data")
-                .joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
+            json.key("file_data").concat(&[
+                JsonStr::from_value("data:application/pdf;base64,"),
+                data.reborrow(),
+            ]);
         }
         // The vendor accepts no file name next to a URL.
-        Said::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
+        PartContent::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
     }
     if part.is_marked {
         json.key("prompt_cache_breakpoint")

@@ -5,17 +5,17 @@
 //!
 //! Read next: `protocol/reasoning_token.rs`.
 
-use super::Writer;
-use crate::protocol::carrier::{self, Carried, Item};
-use crate::protocol::form::Thinking;
-use crate::protocol::text::Text;
+use super::ResponsesRequestWriter;
+use crate::protocol::ir::Thinking;
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::reasoning_token::{self, ReasoningItem, ReasoningPayload};
 
 /// Separator between the parts of a summary that are sent as one text.
-pub const PART_GAP: &str = "\n\n";
+pub const SUMMARY_SEPARATOR: &str = "\n\n";
 
-impl Writer<'_> {
+impl ResponsesRequestWriter<'_> {
     /// Writes the reasoning that precedes the next item.
-    pub(super) fn thought(&mut self, thought: &mut Vec<&Thinking<'_>>) {
+    pub(super) fn write_reasoning_items(&mut self, thought: &mut Vec<&Thinking<'_>>) {
         for thinking in thought
             .drain(..)
             .filter(|_| !self.given.without_thinking && self.model.reasoning)
@@ -24,21 +24,22 @@ impl Writer<'_> {
                 text,
                 signature: Some(signature),
             } = thinking
-                && let Some(Carried::Item(item)) = carrier::unpack(&signature.value())
+                && let Some(ReasoningPayload::Item(item)) =
+                    reasoning_token::unpack(&signature.value())
             {
-                self.item(&item, text);
+                self.write_reasoning_item(&item, text);
                 self.carries_thinking = true;
             }
         }
     }
 
-    fn item(&mut self, item: &Item, text: &Text<'_>) {
+    fn write_reasoning_item(&mut self, item: &ReasoningItem, text: &JsonStr<'_>) {
         self.json.open_object().key("type").str("reasoning");
         if !item.id.is_empty() {
             self.json.key("id").str(&item.id);
         }
         self.json.key("summary").open_array();
-        for part in summary(text, &item.lengths).unwrap_or_default() {
+        for part in split_summary(text, &item.lengths).unwrap_or_default() {
             self.json
                 .open_object()
                 .key("type")
@@ -59,18 +60,18 @@ impl Writer<'_> {
 }
 
 /// Splits a summary into parts of these lengths. Returns `None` if the text was changed.
-pub fn summary<'a>(text: &Text<'a>, lengths: &[u64]) -> Option<Vec<Text<'a>>> {
+pub fn split_summary<'a>(text: &JsonStr<'a>, lengths: &[u64]) -> Option<Vec<JsonStr<'a>>> {
     let mut parts = Vec::with_capacity(lengths.len());
     let mut rest = text.clone();
     for (index, length) in lengths.iter().enumerate() {
         if index > 0 {
-            let (gap, behind) = rest.cut(2);
-            if !gap.is(PART_GAP) {
+            let (gap, behind) = rest.split_at_code_point(2);
+            if !gap.is(SUMMARY_SEPARATOR) {
                 return None;
             }
             rest = behind;
         }
-        let (part, behind) = rest.cut(*length);
+        let (part, behind) = rest.split_at_code_point(*length);
         if part.code_points() != *length {
             return None;
         }
@@ -82,11 +83,11 @@ pub fn summary<'a>(text: &Text<'a>, lengths: &[u64]) -> Option<Vec<Text<'a>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::summary;
-    use crate::protocol::text::Text;
+    use super::split_summary;
+    use crate::protocol::json_string::JsonStr;
 
     fn parts(text: &str, lengths: &[u64]) -> Option<Vec<String>> {
-        let parts = summary(&Text::made(text), lengths)?;
+        let parts = split_summary(&JsonStr::from_value(text), lengths)?;
         Some(parts.iter().map(|part| part.value().into_owned()).collect())
     }
 

@@ -3,22 +3,22 @@
 //! It must not omit the `status` of a call: clients that validate their input refuse the item
 //! without it.
 
-use crate::protocol::form::answer::{CallKind, OwnTool};
-use crate::protocol::text::{Json, Text};
-use crate::protocol::translate::ANSWER_DEPTH_MAX;
-use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::protocol::ir::event::{ClientTool, ToolCallKind};
+use crate::protocol::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::protocol::json_string::{JsonStr, JsonWriter};
+use crate::protocol::translate::MAX_RESPONSE_DEPTH;
 
 /// Web source of a range of text, in code points of its part.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ResponsesCitation {
     pub start: u64,
     pub end: u64,
     pub title: String,
     pub url: String,
 }
 
-impl Source {
-    pub fn write(&self, json: &mut Json) {
+impl ResponsesCitation {
+    pub fn write(&self, json: &mut JsonWriter) {
         json.open_object().key("type").str("url_citation");
         json.key("start_index")
             .number(self.start)
@@ -33,7 +33,11 @@ impl Source {
 }
 
 /// Writes a text part.
-pub(super) fn write_text_part(text: &Text<'_>, sources: &[Source], json: &mut Json) {
+pub(super) fn write_text_part(
+    text: &JsonStr<'_>,
+    sources: &[ResponsesCitation],
+    json: &mut JsonWriter,
+) {
     json.open_object()
         .key("type")
         .str("output_text")
@@ -50,7 +54,7 @@ pub(super) fn write_text_part(text: &Text<'_>, sources: &[Source], json: &mut Js
 }
 
 /// Writes a refusal part.
-pub(super) fn write_refusal_part(text: &Text<'_>, json: &mut Json) {
+pub(super) fn write_refusal_part(text: &JsonStr<'_>, json: &mut JsonWriter) {
     json.open_object()
         .key("type")
         .str("refusal")
@@ -63,8 +67,8 @@ pub(super) fn write_refusal_part(text: &Text<'_>, json: &mut Json) {
 pub(super) fn write_message(
     id: &str,
     status: &str,
-    part: Option<&dyn Fn(&mut Json)>,
-    json: &mut Json,
+    part: Option<&dyn Fn(&mut JsonWriter)>,
+    json: &mut JsonWriter,
 ) {
     json.open_object()
         .key("id")
@@ -86,9 +90,9 @@ pub(super) fn write_message(
 /// Writes a reasoning item. `summary` is its text, if the answer shows it.
 pub(super) fn write_reasoning(
     id: &str,
-    summary: Option<&Text<'_>>,
+    summary: Option<&JsonStr<'_>>,
     carrier: Option<&str>,
-    json: &mut Json,
+    json: &mut JsonWriter,
 ) {
     json.open_object()
         .key("id")
@@ -113,7 +117,7 @@ pub(super) fn write_reasoning(
 }
 
 /// Writes a web search that the vendor ran.
-pub(super) fn write_search((id, status): (&str, &str), query: &Text<'_>, json: &mut Json) {
+pub(super) fn write_search((id, status): (&str, &str), query: &JsonStr<'_>, json: &mut JsonWriter) {
     json.open_object()
         .key("id")
         .str(id)
@@ -132,25 +136,25 @@ pub(super) fn write_search((id, status): (&str, &str), query: &Text<'_>, json: &
 }
 
 /// Returns the type and the id prefix of an item for a call of this kind.
-pub(super) fn words(kind: CallKind) -> (&'static str, &'static str) {
+pub(super) fn type_and_prefix(kind: ToolCallKind) -> (&'static str, &'static str) {
     match kind {
-        CallKind::Function => ("function_call", "fc"),
-        CallKind::Custom => ("custom_tool_call", "ctc"),
-        CallKind::ToolSearch => ("tool_search_call", "tsc"),
-        CallKind::LocalShell => ("local_shell_call", "lsc"),
-        CallKind::Shell => ("shell_call", "shc"),
-        CallKind::ApplyPatch => ("apply_patch_call", "apc"),
+        ToolCallKind::Function => ("function_call", "fc"),
+        ToolCallKind::Custom => ("custom_tool_call", "ctc"),
+        ToolCallKind::ToolSearch => ("tool_search_call", "tsc"),
+        ToolCallKind::LocalShell => ("local_shell_call", "lsc"),
+        ToolCallKind::Shell => ("shell_call", "shc"),
+        ToolCallKind::ApplyPatch => ("apply_patch_call", "apc"),
     }
 }
 
 /// Writes a call. `input` is the text of its arguments, or of a custom tool's input.
 pub(super) fn write_call(
     (id, call_id, status): (&str, &str, &str),
-    tool: &OwnTool,
-    input: &Text<'_>,
-    json: &mut Json,
+    tool: &ClientTool,
+    input: &JsonStr<'_>,
+    json: &mut JsonWriter,
 ) {
-    let (kind, _) = words(tool.kind);
+    let (kind, _) = type_and_prefix(tool.kind);
     json.open_object()
         .key("id")
         .str(id)
@@ -160,29 +164,29 @@ pub(super) fn write_call(
         .str(status);
     json.key("call_id").str(call_id);
     match tool.kind {
-        CallKind::Function | CallKind::Custom => {
+        ToolCallKind::Function | ToolCallKind::Custom => {
             json.key("name").str(&tool.name);
             if let Some(namespace) = &tool.namespace {
                 json.key("namespace").str(namespace);
             }
-            json.key(if tool.kind == CallKind::Custom {
+            json.key(if tool.kind == ToolCallKind::Custom {
                 "input"
             } else {
                 "arguments"
             })
             .text(input);
         }
-        CallKind::ToolSearch => {
+        ToolCallKind::ToolSearch => {
             json.key("execution")
                 .str("client")
                 .key("arguments")
                 .compact(&input.value());
         }
-        CallKind::LocalShell => {
+        ToolCallKind::LocalShell => {
             // Clients require both members, even if the model omitted them.
             let value = input.value();
             json.key("action").open_object().key("type").str("exec");
-            with_members(&value, |arguments| {
+            with_object(&value, |arguments| {
                 let has_env = arguments.get("env").is_some();
                 for (name, value) in arguments
                     .members()
@@ -196,33 +200,33 @@ pub(super) fn write_call(
             });
             json.close_object();
         }
-        CallKind::Shell => drop(json.key("action").compact(&input.value())),
-        CallKind::ApplyPatch => drop(json.key("operation").compact(&input.value())),
+        ToolCallKind::Shell => drop(json.key("action").compact(&input.value())),
+        ToolCallKind::ApplyPatch => drop(json.key("operation").compact(&input.value())),
     }
     json.close_object();
 }
 
-fn with_members(json: &str, read: impl FnOnce(Value<'_>)) {
-    if let Ok(tree) = Tree::read(json, ANSWER_DEPTH_MAX, Nodes::new()) {
+fn with_object(json: &str, read: impl FnOnce(JsonValue<'_>)) {
+    if let Ok(tree) = JsonDocument::parse(json, MAX_RESPONSE_DEPTH, NodeBuffer::new()) {
         read(tree.root());
     }
 }
 
 /// Returns whether the client can run the arguments without checking them. Other arguments go back
 /// as a plain function call, so that the tool reports the error instead of running something else.
-pub(super) fn fits(kind: CallKind, arguments: &str) -> bool {
+pub(super) fn is_runnable(kind: ToolCallKind, arguments: &str) -> bool {
     let mut fits = false;
-    let texts = |value: Option<Value<'_>>| {
-        value.is_some_and(|list| list.is_array() && list.items().all(Value::is_string))
+    let texts = |value: Option<JsonValue<'_>>| {
+        value.is_some_and(|list| list.is_array() && list.items().all(JsonValue::is_string))
     };
-    with_members(arguments, |value| {
+    with_object(arguments, |value| {
         fits = value.is_object()
             && match kind {
-                CallKind::Function | CallKind::Custom | CallKind::ToolSearch => true,
-                CallKind::LocalShell => texts(value.get("command")),
-                CallKind::Shell => texts(value.get("commands")),
-                CallKind::ApplyPatch => {
-                    let text = |name| value.get(name).is_some_and(Value::is_string);
+                ToolCallKind::Function | ToolCallKind::Custom | ToolCallKind::ToolSearch => true,
+                ToolCallKind::LocalShell => texts(value.get("command")),
+                ToolCallKind::Shell => texts(value.get("commands")),
+                ToolCallKind::ApplyPatch => {
+                    let text = |name| value.get(name).is_some_and(JsonValue::is_string);
                     let wants_diff = match value.get("type") {
                         Some(kind) if kind.is("create_file") || kind.is("update_file") => true,
                         Some(kind) if kind.is("delete_file") => false,
@@ -237,16 +241,16 @@ pub(super) fn fits(kind: CallKind, arguments: &str) -> bool {
 
 /// Returns whether the arguments are one JSON value.
 pub(super) fn is_json(arguments: &str) -> bool {
-    Tree::read(arguments, ANSWER_DEPTH_MAX, Nodes::new()).is_ok()
+    JsonDocument::parse(arguments, MAX_RESPONSE_DEPTH, NodeBuffer::new()).is_ok()
 }
 
 /// Returns the custom tool input inside `{"input": "…"}`, the form that a vendor uses that knows
 /// only functions. If the arguments are not an object with exactly that member, returns them
 /// unchanged.
-pub(super) fn unwrapped(arguments: &Text<'_>) -> String {
+pub(super) fn unwrap_custom_input(arguments: &JsonStr<'_>) -> String {
     let value = arguments.value();
     let mut inside = None;
-    with_members(&value, |object| {
+    with_object(&value, |object| {
         let mut members = object.members();
         if let (Some((name, input)), None) = (members.next(), members.next())
             && name.is("input")

@@ -1,35 +1,35 @@
 use super::*;
-use crate::protocol::carrier::{self, Carried};
-use crate::protocol::form::answer::{CallKind, OwnTool, Piece, Start, Stop};
-use crate::protocol::responses::Voice;
-use crate::protocol::text::Text;
+use crate::protocol::ir::event::{ClientTool, OutputPart, ResponseStart, StopReason, ToolCallKind};
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::reasoning_token::{self, ReasoningPayload};
+use crate::protocol::responses::EventSequencer;
 use crate::usage::Usage;
 use serde_json::{Value, json};
 
 type Events = Vec<Event<'static>>;
 
 fn start() -> Event<'static> {
-    Event::Start(Start {
-        id: Some(Text::made("msg_01X")),
+    Event::Start(ResponseStart {
+        id: Some(JsonStr::from_value("msg_01X")),
         tier: None,
     })
 }
 
-fn open(slot: u32, piece: Piece<'static>) -> Event<'static> {
+fn open(slot: u32, piece: OutputPart<'static>) -> Event<'static> {
     Event::Open { slot, piece }
 }
 
 fn delta(slot: u32, text: &'static str) -> Event<'static> {
     Event::Delta {
         slot,
-        text: Text::made(text),
+        text: JsonStr::from_value(text),
     }
 }
 
-fn call(id: &'static str, name: &'static str) -> Piece<'static> {
-    Piece::Call {
-        id: Some(Text::made(id)),
-        name: Text::made(name),
+fn call(id: &'static str, name: &'static str) -> OutputPart<'static> {
+    OutputPart::Call {
+        id: Some(JsonStr::from_value(id)),
+        name: JsonStr::from_value(name),
         is_custom: false,
     }
 }
@@ -38,7 +38,7 @@ fn close(slot: u32) -> Event<'static> {
     Event::Close { slot }
 }
 
-fn ended(stop: Stop<'static>) -> [Event<'static>; 3] {
+fn ended(stop: StopReason<'static>) -> [Event<'static>; 3] {
     let usage = Usage {
         input: 5,
         cache_read: 2,
@@ -68,8 +68,8 @@ fn events(out: &[u8]) -> Vec<Value> {
     out.split_terminator("\n\n").map(each).collect()
 }
 
-fn told(recall: Recall, given: impl IntoIterator<Item = Event<'static>>) -> Vec<Value> {
-    let mut stream = Stream::new(recall);
+fn told(recall: ResponseContext, given: impl IntoIterator<Item = Event<'static>>) -> Vec<Value> {
+    let mut stream = ResponsesStreamWriter::new(recall);
     given.into_iter().for_each(|event| stream.event(event));
     assert!(!stream.overflowed());
     let mut out = Vec::new();
@@ -77,8 +77,8 @@ fn told(recall: Recall, given: impl IntoIterator<Item = Event<'static>>) -> Vec<
     events(&out)
 }
 
-fn folded(recall: Recall, given: impl IntoIterator<Item = Event<'static>>) -> Value {
-    let mut whole = Whole::new(recall);
+fn folded(recall: ResponseContext, given: impl IntoIterator<Item = Event<'static>>) -> Value {
+    let mut whole = ResponsesBodyWriter::new(recall);
     given.into_iter().for_each(|event| whole.event(event));
     serde_json::from_slice(&whole.body()).unwrap()
 }
@@ -94,40 +94,40 @@ fn kinds(events: &[Value]) -> Vec<String> {
     events.iter().map(short).collect()
 }
 
-fn with_tools(tools: &[(&str, Option<&str>, &str, CallKind)]) -> Recall {
+fn with_tools(tools: &[(&str, Option<&str>, &str, ToolCallKind)]) -> ResponseContext {
     let own = tools.iter().map(|(flat, namespace, name, kind)| {
-        let tool = OwnTool {
+        let tool = ClientTool {
             namespace: namespace.map(str::to_owned),
             name: (*name).to_owned(),
             kind: *kind,
         };
         ((*flat).to_owned(), tool)
     });
-    Recall {
+    ResponseContext {
         own_tools: own.collect(),
         show_thinking: true,
-        ..Recall::default()
+        ..ResponseContext::default()
     }
 }
 
 fn reference() -> Events {
     let mut given = vec![
         start(),
-        open(0, Piece::Thinking),
+        open(0, OutputPart::Thinking),
         delta(0, "hm"),
         Event::Signature {
             slot: 0,
-            signature: Text::made("EqQBCg"),
+            signature: JsonStr::from_value("EqQBCg"),
         },
         close(0),
-        open(1, Piece::Text),
+        open(1, OutputPart::Text),
         delta(1, "Hi"),
         close(1),
         open(2, call("toolu_1", "exec_command")),
         delta(2, r#"{"cmd":"ls"}"#),
         close(2),
     ];
-    given.extend(ended(Stop::ToolUse));
+    given.extend(ended(StopReason::ToolUse));
     given
 }
 
@@ -165,8 +165,8 @@ fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
     );
     let sealed = told[7]["item"]["encrypted_content"].as_str().unwrap();
     assert_eq!(
-        carrier::unpack(sealed),
-        Some(Carried::Thinking {
+        reasoning_token::unpack(sealed),
+        Some(ReasoningPayload::Thinking {
             text: "hm".to_owned(),
             signature: "EqQBCg".to_owned()
         })
@@ -212,7 +212,7 @@ fn a_whole_answer_is_the_last_event_of_its_stream() {
 
 #[test]
 fn reasoning_is_carried_whether_or_not_it_is_shown() {
-    let recall = Recall {
+    let recall = ResponseContext {
         show_thinking: false,
         ..with_tools(&[])
     };
@@ -233,12 +233,12 @@ fn reasoning_is_carried_whether_or_not_it_is_shown() {
 #[test]
 fn a_call_goes_back_as_what_its_tool_is() {
     let recall = with_tools(&[
-        ("ns__look", Some("ns"), "look", CallKind::Function),
-        ("patch", None, "patch", CallKind::Custom),
-        ("tool_search", None, "tool_search", CallKind::ToolSearch),
-        ("local_shell", None, "local_shell", CallKind::LocalShell),
-        ("shell", None, "shell", CallKind::Shell),
-        ("apply_patch", None, "apply_patch", CallKind::ApplyPatch),
+        ("ns__look", Some("ns"), "look", ToolCallKind::Function),
+        ("patch", None, "patch", ToolCallKind::Custom),
+        ("tool_search", None, "tool_search", ToolCallKind::ToolSearch),
+        ("local_shell", None, "local_shell", ToolCallKind::LocalShell),
+        ("shell", None, "shell", ToolCallKind::Shell),
+        ("apply_patch", None, "apply_patch", ToolCallKind::ApplyPatch),
     ]);
     let odd = "*** \"Begin\"\n\t🦀\\";
     let wrapped: &'static str = json!({"input": odd}).to_string().leak();
@@ -260,7 +260,7 @@ fn a_call_goes_back_as_what_its_tool_is() {
         }
         given.push(close(slot));
     }
-    given.extend(ended(Stop::ToolUse));
+    given.extend(ended(StopReason::ToolUse));
     let told = told(recall, given);
     let done: Vec<&Value> = told
         .iter()
@@ -335,9 +335,9 @@ fn done(told: &[Value]) -> Vec<u64> {
 fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
     let cut = r#"{"cmd":"rm -rf /tmp/a"#;
     for (stop, is_closed) in [
-        (Stop::MaxTokens, true),
-        (Stop::MaxTokens, false),
-        (Stop::ContextFull, true),
+        (StopReason::MaxTokens, true),
+        (StopReason::MaxTokens, false),
+        (StopReason::ContextFull, true),
     ] {
         let made = || {
             let mut given = vec![start(), open(0, call("a", "run")), delta(0, "{}"), close(0)];
@@ -368,7 +368,7 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
     }
     // The tool should refuse arguments that are broken for another reason.
     let mut given = vec![start(), open(0, call("a", "run")), delta(0, cut), close(0)];
-    given.extend(ended(Stop::ToolUse));
+    given.extend(ended(StopReason::ToolUse));
     let told = told(with_tools(&[]), given);
     assert_eq!(
         (
@@ -383,8 +383,8 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
 fn what_a_client_would_run_by_itself_is_not_run_in_part() {
     let recall = || {
         with_tools(&[
-            ("shell", None, "shell", CallKind::Shell),
-            ("p", None, "p", CallKind::Custom),
+            ("shell", None, "shell", ToolCallKind::Shell),
+            ("p", None, "p", ToolCallKind::Custom),
         ])
     };
     for (name, cut) in [
@@ -392,7 +392,7 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
         ("p", r#"{"input":"*** Begin"#),
     ] {
         let mut given = vec![start(), open(0, call("a", name)), delta(0, cut), close(0)];
-        given.extend(ended(Stop::MaxTokens));
+        given.extend(ended(StopReason::MaxTokens));
         let told = told(recall(), given);
         assert_eq!(done(&told), [0_u64; 0], "{name}");
         assert_eq!(
@@ -403,7 +403,7 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
     }
     // A call without any input before the limit is not a call without arguments.
     let mut given = vec![start(), open(0, call("a", "run")), close(0)];
-    given.extend(ended(Stop::MaxTokens));
+    given.extend(ended(StopReason::MaxTokens));
     let told = self::told(recall(), given);
     assert_eq!(done(&told), [0_u64; 0]);
     assert_eq!(
@@ -411,13 +411,13 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
         "incomplete"
     );
     // Plain text does not show that it was cut off.
-    let custom = Piece::Call {
+    let custom = OutputPart::Call {
         id: None,
-        name: Text::made("p"),
+        name: JsonStr::from_value("p"),
         is_custom: true,
     };
     let mut given = vec![start(), open(0, custom), delta(0, "*** Begin")];
-    given.extend(ended(Stop::MaxTokens));
+    given.extend(ended(StopReason::MaxTokens));
     let told = self::told(recall(), given);
     assert_eq!(done(&told), [0_u64; 0]);
     let item = &told.last().unwrap()["response"]["output"][0];
@@ -429,8 +429,8 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
 
 #[test]
 fn an_open_text_is_incomplete_at_the_limit() {
-    let mut given = vec![start(), open(0, Piece::Text), delta(0, "One, tw")];
-    given.extend(ended(Stop::MaxTokens));
+    let mut given = vec![start(), open(0, OutputPart::Text), delta(0, "One, tw")];
+    given.extend(ended(StopReason::MaxTokens));
     let told = told(with_tools(&[]), given);
     assert_eq!(done(&told), [0]);
     assert_eq!(
@@ -443,35 +443,35 @@ fn an_open_text_is_incomplete_at_the_limit() {
 fn texts_in_a_row_are_one_message_and_blank_ones_none() {
     let mut given = vec![
         start(),
-        open(0, Piece::Text),
+        open(0, OutputPart::Text),
         delta(0, " \n"),
         close(0),
-        open(1, Piece::Text),
+        open(1, OutputPart::Text),
     ];
     given.extend([
         delta(1, "a"),
         close(1),
-        open(2, Piece::Text),
+        open(2, OutputPart::Text),
         delta(2, " b"),
         close(2),
     ]);
     given.extend([
         open(
             3,
-            Piece::Foreign {
-                kind: Text::made("server_tool_use"),
+            OutputPart::Foreign {
+                kind: JsonStr::from_value("server_tool_use"),
             },
         ),
-        open(4, Piece::Text),
+        open(4, OutputPart::Text),
         delta(4, "c"),
     ]);
     given.extend([
         open(5, call("x", "f")),
         close(5),
-        open(6, Piece::Text),
+        open(6, OutputPart::Text),
         delta(6, " "),
     ]);
-    given.extend(ended(Stop::EndTurn));
+    given.extend(ended(StopReason::EndTurn));
     let output = folded(with_tools(&[]), given)["output"].clone();
     let texts: Vec<&Value> = output
         .as_array()
@@ -491,7 +491,7 @@ fn calls_may_run_beside_one_another() {
         delta(1, ":1}"),
         delta(0, "}"),
     ]);
-    given.extend(ended(Stop::ToolUse));
+    given.extend(ended(StopReason::ToolUse));
     let told = told(with_tools(&[]), given);
     assert_eq!(done(&told), [0, 1]);
     let output = &told.last().unwrap()["response"]["output"];
@@ -503,11 +503,15 @@ fn calls_may_run_beside_one_another() {
 
 #[test]
 fn a_refusal_is_told_as_text_and_as_what_it_is() {
-    let refusal = |words: Option<&'static str>| Stop::Refusal {
-        explanation: words.map(Text::made),
+    let refusal = |words: Option<&'static str>| StopReason::Refusal {
+        explanation: words.map(JsonStr::from_value),
     };
-    let said = [open(0, Piece::Text), delta(0, "I")];
-    let own = [open(0, Piece::Refusal), delta(0, "No, "), delta(0, "no.")];
+    let said = [open(0, OutputPart::Text), delta(0, "I")];
+    let own = [
+        open(0, OutputPart::Refusal),
+        delta(0, "No, "),
+        delta(0, "no."),
+    ];
     for (before, stop, texts) in [
         (
             vec![],
@@ -519,7 +523,11 @@ fn a_refusal_is_told_as_text_and_as_what_it_is() {
         ),
         (vec![], refusal(Some("No.")), ["No.", "No."]),
         (said.to_vec_events(), refusal(Some("No.")), ["I", "No."]),
-        (own.to_vec_events(), Stop::EndTurn, ["No, no.", "No, no."]),
+        (
+            own.to_vec_events(),
+            StopReason::EndTurn,
+            ["No, no.", "No, no."],
+        ),
     ] {
         let mut given = vec![start()];
         given.extend(before);
@@ -555,8 +563,9 @@ impl<const N: usize> ToEvents for [Event<'static>; N] {
 
 #[test]
 fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
-    use crate::protocol::rules::ReasoningReplay;
-    let signature = carrier::encode(r#"[{"type":"reasoning.encrypted","data":"x"}]"#);
+    use crate::protocol::capabilities::ReasoningReplay;
+    let signature =
+        reasoning_token::encode_details(r#"[{"type":"reasoning.encrypted","data":"x"}]"#);
     let details: &'static str = signature.leak();
     for (replay, signature, wanted) in [
         (ReasoningReplay::None, None, None),
@@ -564,29 +573,31 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
         (
             ReasoningReplay::ReasoningContent,
             None,
-            Some(Carried::ChatText("hm".to_owned())),
+            Some(ReasoningPayload::ChatText("hm".to_owned())),
         ),
         (
             ReasoningReplay::ReasoningDetails,
             Some(details),
-            Some(Carried::ChatDetails(
+            Some(ReasoningPayload::ChatDetails(
                 r#"[{"type":"reasoning.encrypted","data":"x"}]"#.to_owned(),
             )),
         ),
     ] {
-        let recall = Recall {
+        let recall = ResponseContext {
             reasoning_replay: replay,
-            ..Recall::default()
+            ..ResponseContext::default()
         };
-        let mut given = vec![start(), open(0, Piece::Thinking), delta(0, "hm")];
+        let mut given = vec![start(), open(0, OutputPart::Thinking), delta(0, "hm")];
         given.extend(signature.map(|signature| Event::Signature {
             slot: 0,
-            signature: Text::made(signature),
+            signature: JsonStr::from_value(signature),
         }));
-        given.extend(ended(Stop::EndTurn));
+        given.extend(ended(StopReason::EndTurn));
         let item = folded(recall, given)["output"][0].clone();
         assert_eq!(
-            item["encrypted_content"].as_str().and_then(carrier::unpack),
+            item["encrypted_content"]
+                .as_str()
+                .and_then(reasoning_token::unpack),
             wanted
         );
     }
@@ -594,21 +605,21 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
 
 #[test]
 fn signs_of_life_are_numbered_with_the_stream() {
-    let voice = Voice::default();
-    let recall = Recall {
+    let voice = EventSequencer::default();
+    let recall = ResponseContext {
         voice: Some(voice.clone()),
-        ..Recall::default()
+        ..ResponseContext::default()
     };
-    let mut stream = Stream::new(recall);
+    let mut stream = ResponsesStreamWriter::new(recall);
     // Before the vendor sends anything, the response begins with an id that the gateway generates.
     let mut out = voice.keep_alive();
     out.extend(voice.keep_alive());
     stream.event(start());
-    stream.event(open(0, Piece::Text));
+    stream.event(open(0, OutputPart::Text));
     stream.event(delta(0, "a"));
     stream.take(&mut out);
     out.extend(voice.keep_alive());
-    ended(Stop::EndTurn)
+    ended(StopReason::EndTurn)
         .into_iter()
         .for_each(|event| stream.event(event));
     stream.take(&mut out);
@@ -632,15 +643,15 @@ fn signs_of_life_are_numbered_with_the_stream() {
 #[test]
 fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
     use crate::protocol::failure::{Failure, Kind};
-    let voice = Voice::default();
-    let mut stream = Stream::new(Recall {
+    let voice = EventSequencer::default();
+    let mut stream = ResponsesStreamWriter::new(ResponseContext {
         voice: Some(voice.clone()),
-        ..Recall::default()
+        ..ResponseContext::default()
     });
     let mut out = Vec::new();
     for event in [
         start(),
-        open(0, Piece::Text),
+        open(0, OutputPart::Text),
         delta(0, "a"),
         open(1, call("x", "f")),
         delta(1, "{"),
@@ -648,7 +659,7 @@ fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
         stream.event(event);
     }
     stream.take(&mut out);
-    out.extend(voice.failed(&Failure::of(Kind::Overloaded)));
+    out.extend(voice.failure_events(&Failure::from_kind(Kind::Overloaded)));
     let told = events(&out);
     let [.., error, failed] = &told[..] else {
         panic!("{told:?}")
@@ -679,25 +690,25 @@ fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
     );
     // Also for a stream that has not begun.
     let kinds = kinds(&events(
-        &Voice::default().failed(&Failure::of(Kind::UpstreamClosed)),
+        &EventSequencer::default().failure_events(&Failure::from_kind(Kind::UpstreamClosed)),
     ));
     assert_eq!(kinds, ["created", "in_progress", "error", "failed"]);
 }
 
 #[test]
 fn more_than_is_kept_ends_the_stream() {
-    let piece = "x".repeat(STREAM_BYTES_MAX / 8).leak();
-    let mut stream = Stream::new(Recall::default());
+    let piece = "x".repeat(MAX_STREAM_BYTES / 8).leak();
+    let mut stream = ResponsesStreamWriter::new(ResponseContext::default());
     stream.event(start());
-    stream.event(open(0, Piece::Text));
+    stream.event(open(0, OutputPart::Text));
     for _ in 0..4 {
         assert!(!stream.overflowed());
         stream.event(delta(0, piece));
     }
     // Every byte counts twice, so the content alone reaches the limit and the item's overhead
     // exceeds it.
-    assert!(stream.overflowed() || STREAM_BYTES_MAX < 8);
-    let mut few = Stream::new(Recall::default());
+    assert!(stream.overflowed() || MAX_STREAM_BYTES < 8);
+    let mut few = ResponsesStreamWriter::new(ResponseContext::default());
     few.event(start());
     for slot in 0..10 {
         few.event(open(slot, call("a", "f")));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{changed, check_all, verdict};
-use crate::simulator::errors::Vendor::Chat;
+use crate::simulator::errors::SimVendor::Chat;
 
 fn base(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hi"}]})

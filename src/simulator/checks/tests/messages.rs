@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{changed, check_all, verdict};
-use crate::simulator::errors::Vendor::Messages;
-use crate::simulator::signature::{Sealed, sign};
+use crate::simulator::errors::SimVendor::Messages;
+use crate::simulator::signature::{SignatureKind, sign};
 
 fn base(model: &str) -> Value {
     json!({"model": model, "max_tokens": 5000, "messages": [{"role": "user", "content": "hi"}]})
@@ -182,9 +182,10 @@ fn thinking_is_checked_by_generation_and_against_what_stands_beside_it() {
 
 #[test]
 fn thinking_that_was_not_signed_here_is_refused_wherever_it_stands() {
-    let signature = sign(Sealed::Thinking, "hm", "1");
+    let signature = sign(SignatureKind::Thinking, "hm", "1");
     let thought = |text: &str, signature: &str| json!({"type": "thinking", "thinking": text, "signature": signature});
-    let redacted = json!({"type": "redacted_thinking", "data": sign(Sealed::Redacted, "", "1")});
+    let redacted =
+        json!({"type": "redacted_thinking", "data": sign(SignatureKind::Redacted, "", "1")});
     let text = json!({"type": "text", "text": "a"});
     let turn = |first: Value| called(json!([first, text, call("a")]), json!([result("a")]));
     let manual = |change: Value| {

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::check_all;
-use crate::simulator::errors::Vendor::Responses;
-use crate::simulator::signature::{Sealed, sign};
+use crate::simulator::errors::SimVendor::Responses;
+use crate::simulator::signature::{SignatureKind, sign};
 
 fn base(model: &str) -> Value {
     json!({"model": model, "input": [{"role": "user", "content": "hi"}]})
@@ -222,7 +222,7 @@ fn items_are_held_to_their_forms_and_calls_to_their_outputs() {
 
 #[test]
 fn reasoning_comes_back_whole_and_before_what_it_led_to() {
-    let sealed = sign(Sealed::Reasoning, "", "1");
+    let sealed = sign(SignatureKind::Reasoning, "", "1");
     let mine = || thought("rs_Sim100", &sealed);
     let answer =
         json!({"type": "message", "id": "msg_Sim101r", "role": "assistant", "content": "x"});

@@ -2,7 +2,7 @@
 //! rows; and the aggregates equal the sum of the entries.
 
 use super::*;
-use crate::store::ledger::{Detail, Done, MIGRATIONS};
+use crate::store::ledger::{EndingDetail, IngestEvent, MIGRATIONS};
 use crate::store::sqlite;
 use crate::usage::Usage;
 use rusqlite::{Connection, StatementStatus};
@@ -14,7 +14,7 @@ const ROWS: i64 = 100_000;
 fn ending(
     request: &str,
     at_ms: i64,
-    outcome: Outcome,
+    outcome: RequestOutcome,
     usage: Usage,
     conversation: Option<&str>,
 ) -> Ending {
@@ -22,7 +22,7 @@ fn ending(
     let conversation = conversation.map(ToOwned::to_owned);
     Ending {
         paid: Micro::new(500_000),
-        detail: Detail {
+        detail: EndingDetail {
             usage,
             conversation,
             ..plain.detail
@@ -34,7 +34,7 @@ fn ending(
 fn opened(dir: &std::path::Path, credits: i64) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
     ledger.open_account(ACCOUNT, None, NOW).unwrap();
-    let grant = super::super::Post {
+    let grant = super::super::Posting {
         kind: "grant",
         reference: "first",
         account: ACCOUNT,
@@ -57,11 +57,11 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
         ..Usage::default()
     };
     let endings = [
-        ending("req_a", NOW, Outcome::Completed, usage, Some("c1")),
+        ending("req_a", NOW, RequestOutcome::Completed, usage, Some("c1")),
         ending(
             "req_b",
             NOW + HOUR_MS,
-            Outcome::Completed,
+            RequestOutcome::Completed,
             usage,
             Some("c1"),
         ),
@@ -69,34 +69,34 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
         ending(
             "req_c",
             NOW + HOUR_MS,
-            Outcome::ClientLeft,
+            RequestOutcome::ClientLeft,
             usage,
             Some("c2"),
         ),
         // Costs nothing, and is not a turn.
         Ending {
             paid: Micro::ZERO,
-            ..ending("req_d", NOW, Outcome::VendorCut, usage, Some("c1"))
+            ..ending("req_d", NOW, RequestOutcome::VendorCut, usage, Some("c1"))
         },
     ];
     for _ in 0..2 {
         let done: Vec<_> = endings
             .iter()
-            .map(|ending| Done::Ended(Box::new(ending.clone()), None))
+            .map(|ending| IngestEvent::Ended(Box::new(ending.clone()), None))
             .collect();
-        ledger.enter_shared(&done).unwrap();
+        ledger.enter_store_events(&done).unwrap();
         let pairs: Vec<_> = endings
             .iter()
             .map(|ending| (ending, Default::default()))
             .collect();
-        ledger.end_requests(&pairs, "").unwrap();
+        ledger.enter_endings(&pairs, "").unwrap();
     }
-    let spent = ledger.spent(ACCOUNT, 0).unwrap();
+    let spent = ledger.hourly_spend(ACCOUNT, 0).unwrap();
     let shown: Vec<_> = spent
         .iter()
         .map(|spent| (spent.hour - NOW / HOUR_MS, spent.sum))
         .collect();
-    let sum = |responses, credits, times: u64| Sum {
+    let sum = |responses, credits, times: u64| SpendTotals {
         responses,
         credits: Micro::new(credits),
         input: 40 * times,
@@ -104,9 +104,14 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
         output: 5 * times,
     };
     assert_eq!(shown, [(0, sum(1, 500_000, 1)), (1, sum(2, 500_000, 2))]);
-    assert!(ledger.spent(ACCOUNT, NOW / HOUR_MS + 2).unwrap().is_empty());
     assert!(
-        ledger.spent("acct_b", 0).unwrap().is_empty(),
+        ledger
+            .hourly_spend(ACCOUNT, NOW / HOUR_MS + 2)
+            .unwrap()
+            .is_empty()
+    );
+    assert!(
+        ledger.hourly_spend("acct_b", 0).unwrap().is_empty(),
         "a stranger sees nothing"
     );
 
@@ -130,8 +135,8 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
         Some(&conversations[1])
     );
     assert!(ledger.conversation("acct_b", "c1").unwrap().is_none());
-    assert_eq!(ledger.last_ending(ACCOUNT).unwrap(), 5);
-    assert_eq!(ledger.last_ending("acct_b").unwrap(), 0);
+    assert_eq!(ledger.last_ending_seq(ACCOUNT).unwrap(), 5);
+    assert_eq!(ledger.last_ending_seq("acct_b").unwrap(), 0);
 }
 
 #[test]
@@ -150,7 +155,7 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
             ..ending(
                 &format!("req_{n}"),
                 NOW,
-                Outcome::Completed,
+                RequestOutcome::Completed,
                 usage,
                 Some("c"),
             )
@@ -160,9 +165,9 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
         .iter()
         .map(|ending| (ending, Default::default()))
         .collect();
-    assert_eq!(ledger.end_requests(&pairs, "").unwrap(), 4);
-    let spent = ledger.spent(ACCOUNT, 0).unwrap();
-    assert_eq!(spent[0].sum.input, 4 * TOKENS_COUNTED_MAX);
+    assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), 4);
+    let spent = ledger.hourly_spend(ACCOUNT, 0).unwrap();
+    assert_eq!(spent[0].sum.input, 4 * MAX_TOKENS_COUNTED);
     // At the limit, one more ending changes no total, and is still entered.
     let writer = ledger.writer();
     writer
@@ -172,14 +177,17 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
         )
         .unwrap();
     drop(writer);
-    let one = ending("req_more", NOW, Outcome::Completed, usage, None);
+    let one = ending("req_more", NOW, RequestOutcome::Completed, usage, None);
     assert_eq!(
         ledger
-            .end_requests(&[(&one, Default::default())], "")
+            .enter_endings(&[(&one, Default::default())], "")
             .unwrap(),
         1
     );
-    assert_eq!(ledger.spent(ACCOUNT, 0).unwrap()[0].sum.input, 1 << 62);
+    assert_eq!(
+        ledger.hourly_spend(ACCOUNT, 0).unwrap()[0].sum.input,
+        1 << 62
+    );
 }
 
 #[test]
@@ -189,7 +197,7 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
     let mut endings = Vec::new();
     for n in 0..30_i64 {
         // Three endings at each moment, so that a page can end within one.
-        let outcome = Outcome::ALL[usize::try_from(n).unwrap() % 7];
+        let outcome = RequestOutcome::ALL[usize::try_from(n).unwrap() % 7];
         let mut one = ending(
             &format!("req_{n:02}"),
             NOW + n / 3,
@@ -207,11 +215,11 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
         .iter()
         .map(|ending| (ending, Default::default()))
         .collect();
-    ledger.end_requests(&pairs, "").unwrap();
-    let all = |filter: &Filter, page: u32| {
-        let mut found: Vec<Entry> = Vec::new();
+    ledger.enter_endings(&pairs, "").unwrap();
+    let all = |filter: &ActivityFilter, page: u32| {
+        let mut found: Vec<LedgerEntry> = Vec::new();
         loop {
-            let before = found.last().map(|last| Place {
+            let before = found.last().map(|last| ActivityCursor {
                 at_ms: last.at_ms,
                 seq: last.seq,
             });
@@ -222,10 +230,10 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
             found.extend(rows);
         }
     };
-    let every = all(&Filter::default(), 4);
+    let every = all(&ActivityFilter::default(), 4);
     assert_eq!(every.len(), 30);
     assert!(every.is_sorted_by(|a, b| (a.at_ms, a.seq) > (b.at_ms, b.seq)));
-    let fits = |filter: &Filter, ending: &Ending| {
+    let fits = |filter: &ActivityFilter, ending: &Ending| {
         let detail = &ending.detail;
         filter
             .model
@@ -269,12 +277,16 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
 }
 
 /// Returns every combination of fields.
-fn filters(from_ms: i64, to_ms: i64) -> Vec<Filter> {
-    let outcomes = [None, Some(Outcome::Completed), Some(Outcome::VendorCut)];
+fn filters(from_ms: i64, to_ms: i64) -> Vec<ActivityFilter> {
+    let outcomes = [
+        None,
+        Some(RequestOutcome::Completed),
+        Some(RequestOutcome::VendorCut),
+    ];
     let mut filters = Vec::new();
     for bits in 0..32_u32 {
         let given = |bit: u32| bits & (1 << bit) != 0;
-        filters.extend(outcomes.map(|outcome| Filter {
+        filters.extend(outcomes.map(|outcome| ActivityFilter {
             model: given(0).then(|| "m1".to_owned()),
             key_id: given(1).then(|| "key_1".to_owned()),
             outcome,
@@ -327,7 +339,7 @@ fn no_page_reads_the_whole_ledger() {
         (TRIAL.into(), vec![Box::new("trial:acct_a")]),
     ];
     let to_ms = NOW + ROWS / 2 * 1000;
-    let middle = Some(Place {
+    let middle = Some(ActivityCursor {
         at_ms: to_ms,
         seq: ROWS / 2,
     });
@@ -371,39 +383,39 @@ fn one_filter_reads_no_more_than_its_page() {
     let dir = tempfile::tempdir().unwrap();
     let connection = large(dir.path());
     let single = [
-        Filter::default(),
-        Filter {
+        ActivityFilter::default(),
+        ActivityFilter {
             model: Some("m1".into()),
-            ..Filter::default()
+            ..ActivityFilter::default()
         },
-        Filter {
+        ActivityFilter {
             key_id: Some("key_1".into()),
-            ..Filter::default()
+            ..ActivityFilter::default()
         },
-        Filter {
-            outcome: Some(Outcome::VendorCut),
-            ..Filter::default()
+        ActivityFilter {
+            outcome: Some(RequestOutcome::VendorCut),
+            ..ActivityFilter::default()
         },
-        Filter {
+        ActivityFilter {
             conversation: Some("c".into()),
-            ..Filter::default()
+            ..ActivityFilter::default()
         },
-        Filter {
+        ActivityFilter {
             from_ms: Some(NOW),
             to_ms: Some(NOW + 5_000_000),
-            ..Filter::default()
+            ..ActivityFilter::default()
         },
         // A model that no row has.
-        Filter {
+        ActivityFilter {
             model: Some("m9".into()),
-            ..Filter::default()
+            ..ActivityFilter::default()
         },
-        Filter {
+        ActivityFilter {
             key_id: Some("key_9".into()),
-            ..Filter::default()
+            ..ActivityFilter::default()
         },
     ];
-    let steps = |filter: &Filter| {
+    let steps = |filter: &ActivityFilter| {
         let (sql, values) = endings_sql(ACCOUNT, filter, None, 51);
         let mut statement = connection.prepare(&sql).unwrap();
         statement
@@ -422,9 +434,9 @@ fn one_filter_reads_no_more_than_its_page() {
         .execute_batch("DROP INDEX entry_by_model")
         .unwrap();
     assert!(
-        steps(&Filter {
+        steps(&ActivityFilter {
             model: Some("m9".into()),
-            ..Filter::default()
+            ..ActivityFilter::default()
         }) > 100_000
     );
 }
@@ -443,19 +455,31 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
     let before = {
         let ledger = opened(dir.path(), 10);
         let endings = [
-            ending("req_a", NOW, Outcome::Completed, usage, None),
-            ending("req_b", NOW + HOUR_MS, Outcome::ClientLeft, usage, None),
+            ending("req_a", NOW, RequestOutcome::Completed, usage, None),
+            ending(
+                "req_b",
+                NOW + HOUR_MS,
+                RequestOutcome::ClientLeft,
+                usage,
+                None,
+            ),
             Ending {
                 paid: Micro::ZERO,
-                ..ending("req_c", NOW, Outcome::VendorError, Usage::default(), None)
+                ..ending(
+                    "req_c",
+                    NOW,
+                    RequestOutcome::VendorError,
+                    Usage::default(),
+                    None,
+                )
             },
         ];
         let pairs: Vec<_> = endings
             .iter()
             .map(|ending| (ending, Default::default()))
             .collect();
-        assert_eq!(ledger.end_requests(&pairs, "").unwrap(), 3);
-        ledger.spent(ACCOUNT, 0).unwrap()
+        assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), 3);
+        ledger.hourly_spend(ACCOUNT, 0).unwrap()
     };
     // Restore the previous schema.
     let old = Connection::open(&path).unwrap();
@@ -470,12 +494,12 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
     drop(old);
     let ledger = Ledger::open(dir.path()).unwrap();
     assert_eq!(
-        (before.len(), ledger.spent(ACCOUNT, 0).unwrap()),
+        (before.len(), ledger.hourly_spend(ACCOUNT, 0).unwrap()),
         (2, before)
     );
-    let filter = Filter {
+    let filter = ActivityFilter {
         model: Some("beta-5.2".into()),
-        ..Filter::default()
+        ..ActivityFilter::default()
     };
     assert_eq!(ledger.endings(ACCOUNT, &filter, None, 9).unwrap().len(), 3);
 }

@@ -4,21 +4,21 @@
 //! It must not move anything else. Instructions before the conversation move to `system`; later
 //! ones become reminders in a user turn, as in translation.
 
-use super::super::{Strip, is_empty};
-use crate::protocol::form::{Action, At};
-use crate::protocol::messages::write_request::turns::{GO_ON, REMINDER};
-use crate::protocol::scan::Span;
-use crate::protocol::splice::json_string;
-use crate::protocol::text::Text;
-use crate::protocol::tree::Value;
+use super::super::{ForeignFieldRemover, is_empty_value};
+use crate::protocol::ir::{JsonPath, WarningAction};
+use crate::protocol::json_document::JsonValue;
+use crate::protocol::json_edit::json_string;
+use crate::protocol::json_scanner::Span;
+use crate::protocol::json_string::JsonStr;
+use crate::protocol::messages::write_request::turns::{CONTINUE_PROMPT, REMINDER_TAGS};
 
-impl<'a> Strip<'a> {
+impl<'a> ForeignFieldRemover<'a> {
     /// Moves instructions of the role `system`.
-    pub(super) fn system_turns(&mut self, root: Value<'a>) {
-        let messages: Vec<Value<'a>> = root
+    pub(super) fn rewrite_system_turns(&mut self, root: JsonValue<'a>) {
+        let messages: Vec<JsonValue<'a>> = root
             .get("messages")
             .into_iter()
-            .flat_map(Value::items)
+            .flat_map(JsonValue::items)
             .collect();
         if !messages.iter().any(|message| is_system(*message)) {
             return;
@@ -33,15 +33,16 @@ impl<'a> Strip<'a> {
             .enumerate()
             .filter(|(_, message)| is_system(*message))
         {
-            self.warnings.add(Action::Rewritten, At::Message(index));
+            self.warnings
+                .add(WarningAction::Rewritten, JsonPath::Message(index));
             if index < leading {
                 instructions.extend(message.get("content"));
                 self.gone.push(self.span(message.raw()));
             } else if first_other.is_none() {
                 let role = message.get("role").unwrap_or(message);
-                self.replace(role, "user");
+                self.replace_string(role, "user");
             } else {
-                self.reminder(&messages, index);
+                self.insert_reminder(&messages, index);
             }
         }
         self.add_instructions(root, &instructions);
@@ -49,12 +50,14 @@ impl<'a> Strip<'a> {
 
     /// Writes the instructions at that index as a user message, after the results that must
     /// directly follow a call.
-    fn reminder(&mut self, messages: &[Value<'a>], index: usize) {
+    fn insert_reminder(&mut self, messages: &[JsonValue<'a>], index: usize) {
         let Some(message) = messages.get(index).copied() else {
             return;
         };
-        let content = message.get("content").filter(|content| !is_empty(*content));
-        let Some(reminder) = content.and_then(reminder) else {
+        let content = message
+            .get("content")
+            .filter(|content| !is_empty_value(*content));
+        let Some(reminder) = content.and_then(reminder_message) else {
             self.gone.push(self.span(message.raw()));
             return;
         };
@@ -74,10 +77,10 @@ impl<'a> Strip<'a> {
     }
 
     /// Appends the instructions before the conversation to the top-level `system`.
-    fn add_instructions(&mut self, root: Value<'a>, instructions: &[Value<'a>]) {
+    fn add_instructions(&mut self, root: JsonValue<'a>, instructions: &[JsonValue<'a>]) {
         let blocks: Vec<String> = instructions
             .iter()
-            .flat_map(|content| blocks_of(*content))
+            .flat_map(|content| text_blocks(*content))
             .collect();
         if blocks.is_empty() {
             return;
@@ -87,7 +90,7 @@ impl<'a> Strip<'a> {
             .filter(|(key, _)| key.is("system"))
             .last()
             .map(|(_, value)| value);
-        let before = given.into_iter().flat_map(blocks_of);
+        let before = given.into_iter().flat_map(text_blocks);
         let all = || {
             before
                 .chain(blocks.iter().cloned())
@@ -108,8 +111,8 @@ impl<'a> Strip<'a> {
     }
 
     /// Handles a final assistant turn: appends a user turn that asks the model to continue from it.
-    pub(super) fn prefill(&mut self, root: Value<'a>) {
-        let messages = || root.get("messages").into_iter().flat_map(Value::items);
+    pub(super) fn append_continue_turn(&mut self, root: JsonValue<'a>) {
+        let messages = || root.get("messages").into_iter().flat_map(JsonValue::items);
         let Some(last) = messages().last() else {
             return;
         };
@@ -124,32 +127,37 @@ impl<'a> Strip<'a> {
         if !is(last.get("role"), "assistant") || !ends_in_text {
             return;
         }
-        self.warnings
-            .add(Action::Inserted, At::Message(messages().count()));
+        self.warnings.add(
+            WarningAction::Inserted,
+            JsonPath::Message(messages().count()),
+        );
         let end = self.span(last.raw()).end;
-        let turn = format!(r#",{{"role":"user","content":{}}}"#, json_string(GO_ON));
+        let turn = format!(
+            r#",{{"role":"user","content":{}}}"#,
+            json_string(CONTINUE_PROMPT)
+        );
         self.edits.push((Span { start: end, end }, turn));
     }
 }
 
-fn is(value: Option<Value<'_>>, wanted: &str) -> bool {
+fn is(value: Option<JsonValue<'_>>, wanted: &str) -> bool {
     value.is_some_and(|value| value.is(wanted))
 }
 
-fn is_system(message: Value<'_>) -> bool {
+fn is_system(message: JsonValue<'_>) -> bool {
     is(message.get("role"), "system")
 }
 
-fn has_block(message: Value<'_>, kind: &str) -> bool {
+fn has_block(message: JsonValue<'_>, kind: &str) -> bool {
     message
         .get("content")
         .into_iter()
-        .flat_map(Value::items)
+        .flat_map(JsonValue::items)
         .any(|block| is(block.get("type"), kind))
 }
 
 /// Returns instructions as text blocks, each text as written.
-fn blocks_of(content: Value<'_>) -> Vec<String> {
+fn text_blocks(content: JsonValue<'_>) -> Vec<String> {
     if content.is_string() {
         let is_blank = content.text().is_none_or(|text| text.is_blank());
         return if is_blank {
@@ -165,23 +173,23 @@ fn blocks_of(content: Value<'_>) -> Vec<String> {
 }
 
 /// Returns a user message with the instructions as a reminder; `None` if they have no text.
-fn reminder(content: Value<'_>) -> Option<String> {
-    let texts: Vec<Text<'_>> = match content.text() {
+fn reminder_message(content: JsonValue<'_>) -> Option<String> {
+    let texts: Vec<JsonStr<'_>> = match content.text() {
         Some(text) => vec![text],
         None => content
             .items()
-            .filter_map(|block| block.get("text").and_then(Value::text))
+            .filter_map(|block| block.get("text").and_then(JsonValue::text))
             .collect(),
     };
     let raws: Vec<&str> = texts
         .iter()
         .filter(|text| !text.is_blank())
-        .filter_map(spelled)
+        .filter_map(raw_text)
         .collect();
     if raws.is_empty() {
         return None;
     }
-    let [before, behind] = REMINDER.map(json_string);
+    let [before, behind] = REMINDER_TAGS.map(json_string);
     let text = format!(
         "{}{}{}",
         before.strip_suffix('"')?,
@@ -201,9 +209,9 @@ fn reminder(content: Value<'_>) -> Option<String> {
 }
 
 /// Returns the text as its sender wrote it, without the quotes.
-fn spelled<'t>(text: &Text<'t>) -> Option<&'t str> {
+fn raw_text<'t>(text: &JsonStr<'t>) -> Option<&'t str> {
     match text {
-        Text::Token { raw, .. } => Some(raw),
-        Text::Made(_) => None,
+        JsonStr::Token { raw, .. } => Some(raw),
+        JsonStr::Made(_) => None,
     }
 }

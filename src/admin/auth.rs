@@ -1,0 +1,70 @@
+//! Authorizes administrators: a request needs a valid key of an active account with the
+//! administrator role.
+//!
+//! Must not reveal why a key is invalid, and must not store a key.
+
+use super::AdminState;
+use super::error::AdminError;
+use crate::account::{Actor, AuthError, Role, parse_key};
+use crate::clock::now_ms;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Runs before the path, the method and the body are examined, so that an unauthorized caller
+/// learns nothing about them.
+pub async fn require_administrator(
+    State(app): State<Arc<AdminState>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, AdminError> {
+    let actor = authenticate(&app, request.headers())?.to_string();
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let address = peer.map_or_else(
+        || "unknown".to_owned(),
+        |peer| peer.0.ip().to_canonical().to_string(),
+    );
+    // The audit log and the ledger name this actor.
+    request.extensions_mut().insert(Actor { actor, address });
+    Ok(next.run(request).await)
+}
+
+/// Account id of the administrator who sent the request.
+fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, AdminError> {
+    let key = gateway_key(headers).ok_or(AdminError::NoKey)?;
+    let principal = app
+        .accounts
+        .authenticate(key, now_ms())
+        .map_err(|refusal| match refusal {
+            AuthError::BadKey | AuthError::KeyExpired => AdminError::NoKey,
+            AuthError::KeyDisabled => AdminError::Forbidden("this key is disabled"),
+            AuthError::AccountSuspended => AdminError::Forbidden("this key's account is suspended"),
+            AuthError::Unavailable(error) => error.into(),
+        })?;
+    match app.accounts.find(&principal.account_id)? {
+        Some(account) if account.role == Role::Admin => Ok(principal.account_id),
+        _ => Err(AdminError::Forbidden(
+            "this key's account is not an administrator's",
+        )),
+    }
+}
+
+/// The gateway key of the request, if it has exactly one.
+fn gateway_key(headers: &HeaderMap) -> Option<&str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.trim().split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+    });
+    let plain = headers
+        .get("x-api-key")
+        .and_then(|value| value.to_str().ok())
+        .map(str::trim);
+    let is_ours = |key: &&str| parse_key(key);
+    match (bearer.filter(is_ours), plain.filter(is_ours)) {
+        (Some(one), Some(other)) if one != other => None,
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,128 @@
+//! The only place that turns a failure of the admin API into a response:
+//! `{"error":{"code","message"}}`. Internal errors are logged here, once, and not sent to the
+//! client.
+
+use crate::store::StoreError;
+use axum::Json;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+#[derive(Debug)]
+pub enum AdminError {
+    /// No key, or no valid key: the response does not say which.
+    NoKey,
+    Forbidden(&'static str),
+    NotFound(String),
+    WrongMethod,
+    TooLarge,
+    /// The request is malformed; the text names the member.
+    Invalid(String),
+    /// The reference was already used for a different posting.
+    ReferenceUsed(String),
+    /// The ledger's rules forbid the posting.
+    Refused(String),
+    /// Too many concurrent writes.
+    Busy,
+    /// The request timed out; the change may have been made.
+    TimedOut,
+    /// Internal error; the text is for the log only.
+    Inside(String),
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response {
+        let (status, code, message) = match self {
+            Self::NoKey => {
+                let message =
+                    "send an administrator's gateway key as `Authorization: Bearer`".into();
+                (StatusCode::UNAUTHORIZED, "bad_key", message)
+            }
+            Self::Forbidden(why) => (StatusCode::FORBIDDEN, "forbidden", why.into()),
+            Self::NotFound(what) => (StatusCode::NOT_FOUND, "not_found", what),
+            Self::WrongMethod => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "wrong_method",
+                "this path does not take this method".into(),
+            ),
+            Self::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too_large",
+                "a body has at most 64 KiB".into(),
+            ),
+            Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid", why),
+            Self::ReferenceUsed(why) => (StatusCode::CONFLICT, "reference_used", why),
+            Self::Refused(why) => (StatusCode::UNPROCESSABLE_ENTITY, "refused", why),
+            Self::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "busy",
+                "too many writes at one time".into(),
+            ),
+            Self::TimedOut => {
+                let message =
+                    "it took too long, and may have been done: ask again, with the same reference"
+                        .into();
+                (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
+            }
+            Self::Inside(what) => {
+                log::error!("admin: {what}");
+                let message =
+                    "something failed on our side: ask again, with the same reference".into();
+                (StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+            }
+        };
+        let mut response = (
+            status,
+            Json(json!({"error": {"code": code, "message": message}})),
+        )
+            .into_response();
+        let more: Option<(HeaderName, &str)> = match status {
+            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
+            StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
+            _ => None,
+        };
+        if let Some((name, value)) = more {
+            response
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for AdminError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(why) => Self::Refused(why),
+            StoreError::Unknown(what) => Self::NotFound(what),
+            StoreError::ReferenceUsed(why) => Self::ReferenceUsed(why),
+            StoreError::Sqlite { .. }
+            | StoreError::Redis { .. }
+            | StoreError::Io { .. }
+            | StoreError::Away(_)
+            | StoreError::Unusable(_) => Self::Inside(error.to_string()),
+        }
+    }
+}
+
+impl From<BytesRejection> for AdminError {
+    fn from(rejection: BytesRejection) -> Self {
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
+            _ => Self::Invalid("the body ended too early".into()),
+        }
+    }
+}
+
+impl From<PathRejection> for AdminError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::Invalid(rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for AdminError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::Invalid(rejection.body_text())
+    }
+}

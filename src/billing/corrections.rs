@@ -1,0 +1,168 @@
+//! Manual posts by an operator: grants, top-ups, refunds and adjustments. They run next to a
+//! serving gateway or inside it.
+//!
+//! Must not use prices: a refund returns what was debited, whatever the price is today.
+
+use super::{Billing, shared_store_admin};
+use crate::money::Micro;
+use crate::store::StoreError;
+use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
+
+/// Maximum length of a reference, such as the number of an invoice or a ticket.
+pub const MAX_REFERENCE_CHARS: usize = 200;
+/// Maximum length of a reason.
+pub const MAX_REASON_CHARS: usize = 2_000;
+
+impl Billing {
+    /// Grants credit from the command line, once per reference. Returns false if it was granted
+    /// before.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Billing::post_change`].
+    pub fn grant(
+        &self,
+        account: &str,
+        amount: Micro,
+        reference: &str,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let kind = BalanceChangeKind::Grant;
+        Ok(self
+            .post_change(&BalanceChange {
+                kind,
+                reference,
+                account,
+                amount,
+                actor: None,
+                at_ms: now_ms,
+            })?
+            .is_new)
+    }
+
+    /// Corrects a balance from the command line, once per reference.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Billing::post_change`].
+    pub fn adjust(
+        &self,
+        account: &str,
+        amount: Micro,
+        reference: &str,
+        reason: &str,
+        now_ms: i64,
+    ) -> Result<PostingResult, StoreError> {
+        let kind = BalanceChangeKind::Adjust { reason };
+        self.post_change(&BalanceChange {
+            kind,
+            reference,
+            account,
+            amount,
+            actor: None,
+            at_ms: now_ms,
+        })
+    }
+
+    /// Refunds a request's debit from the command line.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Billing::post_refund`].
+    pub fn refund(
+        &self,
+        request_id: &str,
+        amount: Option<Micro>,
+        reference: &str,
+        now_ms: i64,
+    ) -> Result<PostingResult, StoreError> {
+        self.post_refund(&Refund {
+            reference,
+            request_id,
+            amount,
+            actor: None,
+            at_ms: now_ms,
+        })
+    }
+
+    /// Refunds a request's debit, or a part of it, once per reference.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such debit, if all its refunds together would exceed it, if
+    /// the reference was used for something else, or if the ledger cannot be written.
+    pub fn post_refund(&self, refund: &Refund<'_>) -> Result<PostingResult, StoreError> {
+        check_reference(refund.reference)?;
+        self.0.ledger.refund(refund)
+    }
+
+    /// Changes a balance manually, once per reference. Grants and top-ups only add credit. A
+    /// negative adjustment takes free credit only: never from a running request's hold in any
+    /// process, and never below zero.
+    ///
+    /// # Errors
+    /// Returns an error if the account cannot cover the change or is not open, if the reference was
+    /// used for something else, or if the ledger cannot be written.
+    pub fn post_change(&self, change: &BalanceChange<'_>) -> Result<PostingResult, StoreError> {
+        check_reference(change.reference)?;
+        let BalanceChange {
+            kind,
+            account,
+            amount,
+            ..
+        } = *change;
+        match kind {
+            BalanceChangeKind::Adjust { reason }
+                if amount == Micro::ZERO || !is_valid_reason(reason) =>
+            {
+                return Err(StoreError::Refused(format!(
+                    "adjust account {account} by {amount}: it needs an amount other than 0, and a reason of at most {MAX_REASON_CHARS} characters"
+                )));
+            }
+            BalanceChangeKind::Grant | BalanceChangeKind::TopUp if !amount.is_positive() => {
+                let message = format!(
+                    "post a {} of {amount}: the amount must be above 0",
+                    kind.name()
+                );
+                return Err(StoreError::Refused(message));
+            }
+            _ => {}
+        }
+        if amount.is_positive() {
+            // Added credit needs no claim, so no account must be frozen for it.
+            return self.0.ledger.post_change(change, "", || Ok(Vec::new()));
+        }
+        if let Some(address) = &self.0.shared {
+            return shared_store_admin::post_debit(&self.0.ledger, address, change);
+        }
+        let change_here = |told| {
+            self.0
+                .ledger
+                .post_change(change, self.instance_id(), || Ok(vec![told]))
+        };
+        let serving = self.0.serving.as_ref();
+        let here = serving.and_then(|serving| {
+            serving
+                .holds
+                .with_frozen_account(&self.0.ledger, account, change_here)
+        });
+        here.unwrap_or_else(|| self.post_debit_by_claim(change))
+    }
+}
+
+/// Whether a text is usable as a reference: it can be printed and searched for.
+pub fn is_valid_reference(text: &str) -> bool {
+    !text.trim().is_empty()
+        && text.chars().count() <= MAX_REFERENCE_CHARS
+        && !text.chars().any(char::is_control)
+}
+
+pub fn is_valid_reason(text: &str) -> bool {
+    !text.trim().is_empty() && text.chars().count() <= MAX_REASON_CHARS
+}
+
+fn check_reference(reference: &str) -> Result<(), StoreError> {
+    if is_valid_reference(reference) {
+        return Ok(());
+    }
+    let message = format!(
+        "a reference is a text of 1 to {MAX_REFERENCE_CHARS} characters without control characters"
+    );
+    Err(StoreError::Refused(message))
+}

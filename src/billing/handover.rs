@@ -1,0 +1,217 @@
+//! Reserving credit next to the process that admits requests: for a command, or for a gateway that
+//! has handed over and finishes its work.
+//!
+//! The admitting process decides in memory, so another process cannot read its holds. It therefore
+//! works in three steps. It posts a claim in the ledger, where every later admission sees it. It
+//! waits until the admitting process has published its holds. It checks whether the account covers
+//! both. If two processes race, one or both are refused; credit is never taken twice. Must not be
+//! on the path of requests before a hand-over.
+
+use super::holds::{CreditSnapshot, ReserveError};
+use super::journal::{self, InstanceDir};
+use super::pricing::Quote;
+use super::{
+    Billing, BillingBackend, Hold, HoldRequest, ServingState, instance_lock,
+    recover_dead_instances, size_hold,
+};
+use crate::money::CreditSplit;
+use crate::store::StoreError;
+use crate::store::holds::HoldsMirror;
+use crate::store::ledger::{self, BalanceChange, Claim, LedgerAccount, PostingResult};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long the admitting process may take to publish its holds; it does so every 20 ms.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Maximum number of claims that a request makes. A retry knows the holds that made the previous
+/// claim fail.
+const MAX_ATTEMPTS: u32 = 3;
+
+impl Billing {
+    /// Hands admission over to another process: this process's holds become claims, and the waiting
+    /// successor gets the right to serve. Running requests finish and settle as before. A new
+    /// request that still arrives here is admitted by a claim.
+    ///
+    /// # Errors
+    /// Returns an error if no successor waits or the ledger cannot be written; this process then
+    /// continues as before.
+    pub fn hand_over(&self) -> Result<(), StoreError> {
+        let Some(serving) = &self.0.serving else {
+            return Ok(());
+        };
+        if self.has_handed_over() {
+            return Ok(());
+        }
+        instance_lock::check_successor(&self.0.data_dir)?;
+        serving.holds.hand_over(&self.0.ledger)?;
+        drop(
+            serving
+                .owner
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .take(),
+        );
+        Ok(())
+    }
+
+    /// Whether this process has handed over. Admission may then wait for another process, so it
+    /// must not run on a serving thread.
+    pub fn has_handed_over(&self) -> bool {
+        self.0.ledger.has_handed_over()
+    }
+
+    /// Like [`Billing::reserve`], next to the process that admits requests. May wait for it.
+    pub(super) fn reserve_by_claim(
+        &self,
+        serving: &ServingState,
+        opening: HoldRequest,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), ReserveError> {
+        let unavailable = |error: StoreError| ReserveError::Unavailable(error.to_string());
+        let (boot, account) = (self.instance_id(), &opening.account);
+        let meters = serving.holds.count_request(&opening.payer(), now_ms)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let mut limit = 0;
+            let judge = |row: LedgerAccount| -> Result<CreditSplit, ReserveError> {
+                let open = serving.holds.open_requests(account);
+                let mut standing = CreditSnapshot::from_row(
+                    row,
+                    CreditSplit::default(),
+                    CreditSplit::default(),
+                    open,
+                    now_ms,
+                );
+                standing.key_free =
+                    serving
+                        .holds
+                        .key_credit_left(&self.0.ledger, &opening.payer(), now_ms)?;
+                let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
+                let (amount, output_limit) = size_hold(&standing, quote, exact, most_open, now_ms)?;
+                limit = output_limit;
+                Ok(standing.available.draw(amount))
+            };
+            let told = self.claims_of_others(account).map_err(unavailable)?;
+            let parts = self.0.ledger.claim(boot, account, &told, judge)?;
+            let outcome = self.covers_claims(account);
+            if !matches!(outcome, Ok(true)) {
+                self.release_claim(account, parts);
+            }
+            if outcome.map_err(unavailable)? {
+                serving.holds.add_claimed(&opening.payer(), parts);
+                return Hold::open(
+                    BillingBackend::Here(self.clone()),
+                    opening,
+                    quote.service,
+                    parts,
+                    now_ms,
+                )
+                .map(|hold| (hold.with_rate_limits(meters), limit))
+                .map_err(|error| ReserveError::Unavailable(format!("write the journal: {error}")));
+            }
+        }
+        Err(ReserveError::Unavailable(
+            "its credit is being taken by others at this moment".into(),
+        ))
+    }
+
+    /// Posts a debit from a process that does not admit requests.
+    pub(super) fn post_debit_by_claim(
+        &self,
+        change: &BalanceChange<'_>,
+    ) -> Result<PostingResult, StoreError> {
+        let account = change.account;
+        let told = || self.claims_of_others(account);
+        if self.0.ledger.has_posted(change)? {
+            return self.0.ledger.post_change(change, "", told);
+        }
+        let told_before = told()?;
+        let place = InstanceDir::create(&self.0.data_dir)?;
+        let judge = |row: LedgerAccount| {
+            let standing = CreditSnapshot::from_row(
+                row,
+                CreditSplit::default(),
+                CreditSplit::default(),
+                0,
+                change.at_ms,
+            );
+            ledger::split_debit(change, standing.available)
+        };
+        let claimed = self
+            .0
+            .ledger
+            .claim(&place.boot, account, &told_before, judge);
+        let posted = claimed.and_then(|parts| {
+            self.refresh_mirror()
+                .and_then(|()| self.0.ledger.post_change(change, &place.boot, told))
+                .inspect_err(|_| drop(self.0.ledger.release_claim(&place.boot, account, parts)))
+        });
+        self.0
+            .ledger
+            .forget_instances(std::slice::from_ref(&place.boot))?;
+        place.remove();
+        posted
+    }
+
+    /// Whether the account covers all claims and the current holds of the admitting process.
+    fn covers_claims(&self, account: &str) -> Result<bool, StoreError> {
+        self.refresh_mirror()?;
+        self.0
+            .ledger
+            .covers_claims(account, &self.claims_of_others(account)?)
+    }
+
+    pub(super) fn release_claim(&self, account: &str, parts: CreditSplit) {
+        if !self.has_handed_over() {
+            return;
+        }
+        if let Err(error) = self
+            .0
+            .ledger
+            .release_claim(self.instance_id(), account, parts)
+        {
+            log::error!("{error}; it stays set aside until this process ends");
+        }
+    }
+
+    /// Waits until the admitting process has published its holds. If there is none, enters what the
+    /// last one settled, so that nobody can use those credits again.
+    fn refresh_mirror(&self) -> Result<(), StoreError> {
+        let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
+        let mirror = HoldsMirror::open(data_dir)?;
+        let question = mirror.request_refresh()?;
+        let began = Instant::now();
+        loop {
+            if !instance_lock::is_held(data_dir)? {
+                return recover_dead_instances(ledger, data_dir, &ledger.instance_ids()?);
+            }
+            if mirror.refresh_state()?.0 >= question {
+                return Ok(());
+            }
+            if began.elapsed() > ANSWER_TIMEOUT {
+                return Err(StoreError::Unusable(
+                    "the gateway that serves does not tell what it holds".into(),
+                ));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Claims on the account that other living processes have published.
+    pub(super) fn claims_of_others(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
+        let live = journal::live_instance_ids(&self.0.data_dir)?;
+        let told = HoldsMirror::open(&self.0.data_dir)?.claims_of(account)?;
+        Ok(told
+            .into_iter()
+            .filter(|claim| claim.boot != self.instance_id() && live.contains(&claim.boot))
+            .collect())
+    }
+}
+
+impl From<StoreError> for ReserveError {
+    fn from(error: StoreError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}

@@ -1,0 +1,132 @@
+//! Balances and receipts as JSON for account holders, the same from every process.
+//!
+//! Must not change anything.
+
+use super::{Balance, Receipt, pricing};
+use crate::catalog::PriceBand;
+use crate::clock;
+use crate::money::Factor;
+use crate::store::StoreError;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long to wait for a receipt, and how often to check for it meanwhile.
+const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
+const RECEIPT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Message when [`wait_for_receipt`] finds nothing.
+pub const NO_RECEIPT: &str = "There is no such receipt, or not yet.";
+
+/// Returns the receipt, and waits for it briefly: a client may ask as soon as it has the last byte,
+/// a few milliseconds before the ledger has the entry.
+///
+/// # Errors
+/// Returns an error if the ledger cannot be read.
+pub async fn wait_for_receipt(
+    look: impl Fn() -> Result<Option<Receipt>, StoreError>,
+    request_id: &str,
+) -> Result<Option<Receipt>, StoreError> {
+    let until = tokio::time::Instant::now() + RECEIPT_TIMEOUT;
+    loop {
+        let receipt = look()?;
+        // Only a request that is still being answered or settled can get a receipt later.
+        if receipt.is_some() || tokio::time::Instant::now() >= until || !is_request_id(request_id) {
+            return Ok(receipt);
+        }
+        tokio::time::sleep(RECEIPT_POLL_INTERVAL).await;
+    }
+}
+
+fn is_request_id(text: &str) -> bool {
+    text.strip_prefix("req_")
+        .is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+pub fn balance(balance: &Balance) -> Value {
+    let trial = balance.trial.as_ref().map(|trial| {
+        json!({
+            "ends_at": clock::rfc3339(trial.ends_at_ms),
+            "credits_left": trial.credits_left,
+            "active": trial.active,
+        })
+    });
+    json!({"balance": balance.balance, "held": balance.held, "available": balance.available, "trial": trial})
+}
+
+pub fn receipt(receipt: &Receipt) -> Value {
+    let detail = &receipt.detail;
+    let lines = pricing::cost_lines(&detail.usage, &receipt.price)
+        .into_iter()
+        .filter(|line| line.count > 0);
+    let lines: Vec<_> = lines.map(line).collect();
+    let mut value = json!({
+        "request_id": receipt.request_id,
+        "at": clock::rfc3339(receipt.at_ms),
+        "model": detail.model,
+        "surface": detail.surface,
+        "key": detail.key_shown,
+        "outcome": detail.outcome,
+        "usage": detail.usage,
+        "price": price_in_force(receipt),
+        "lines": lines,
+        "credits": receipt.credits,
+        "estimated": detail.estimated,
+        "balance_after": receipt.balance_after,
+    });
+    if detail.implausible {
+        value["implausible"] = json!("implausible usage, capped");
+    }
+    for (name, ms) in [
+        ("took_ms", detail.took_ms),
+        ("first_token_ms", detail.first_token_ms),
+    ] {
+        if let Some(ms) = ms {
+            value[name] = json!(ms);
+        }
+    }
+    if receipt.writeoff.is_positive() {
+        value["writeoff"] = json!(receipt.writeoff);
+    }
+    value
+}
+
+fn line(line: pricing::CostLine) -> Value {
+    let mut value = json!({"class": line.class, "price": line.price, "credits": line.credits()});
+    value[line.unit.as_str()] = json!(line.count);
+    if let Some(pass) = line.pass {
+        value["compaction"] = json!(pass);
+    }
+    if line.factor != Factor::ONE {
+        value["factor"] = json!(line.factor);
+    }
+    value
+}
+
+/// The prices at which the response was billed, among those of its price list.
+fn price_in_force(receipt: &Receipt) -> Value {
+    let (usage, price) = (&receipt.detail.usage, &receipt.price);
+    let PriceBand {
+        above_input_tokens,
+        rates,
+        ..
+    } = price.band_for(usage.without_passes().input_total());
+    let mut value = json!(rates);
+    value["version"] = json!(price.version);
+    if let Some(tokens) = above_input_tokens {
+        value["above_input_tokens"] = json!(tokens);
+    }
+    for line in pricing::cost_lines(usage, price)
+        .iter()
+        .filter(|line| line.count > 0 && line.pass.is_none())
+    {
+        value[line.class] = json!(line.price);
+    }
+    let words = [usage.service_tier, usage.inference_geo, usage.speed];
+    for ((key, _), word) in price.features.factors().into_iter().zip(words) {
+        if let Some(word) = word {
+            value[key] = json!(word);
+            value["factor"] = json!(price.factor(usage));
+        }
+    }
+    value
+}

@@ -1,0 +1,371 @@
+//! The sidecar's ledger ingest for a shared store: it enters the store's events into the ledger,
+//! and publishes changes from the ledger and the accounts' database to the store.
+//!
+//! One thread runs one task after another. A task can start over after a failure or a crash:
+//! nothing counts twice, so no task needs to remember its progress. A task that fails is retried on
+//! its own while the others continue. Must not decide who may spend what: the store's scripts do.
+//! Read next: `ledger_ingest/consume.rs` (events into entries), `ledger_ingest/failover.rs`
+//! (recovery after a server lost data), `ledger_ingest/publish.rs` (ledger to store).
+
+mod consume;
+mod failover;
+mod publish;
+
+use super::instance_lock::{self, InstanceLock};
+use super::journal::{self, InstanceDir};
+use super::lapse_clock::LapseClock;
+use crate::clock;
+use crate::money::CreditSplit;
+use crate::store::StoreError;
+use crate::store::app::AppDb;
+use crate::store::app::key_changes::ChangeCursor;
+use crate::store::holds::HoldsMirror;
+use crate::store::ledger::{Ledger, PartitionLocation};
+use crate::store::redis::{PARTITIONS, RedisAddress, SharedStore};
+use crate::telemetry::METRICS;
+pub use publish::adjustment_operation;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const TICK_INTERVAL: Duration = Duration::from_millis(20);
+/// A reply of the store that takes longer counts as a failure.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// How often to recheck a server that was unreachable or unfit.
+const FITNESS_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum retry delay. It keeps the delay after an outage below a second.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The ledger lags if the last pass without a failure is older than this.
+const MAX_LAG_MS: i64 = 5_000;
+
+/// A task of the ledger ingest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IngestTask {
+    Find,
+    Follow,
+    Push,
+    Keys,
+    Seed,
+    Mirror,
+    Lapse,
+    Sweep,
+    Mark,
+}
+
+/// Tasks in the order in which they run, each with its interval.
+const TASKS: [(IngestTask, &str, Duration); 9] = [
+    (
+        IngestTask::Find,
+        "find_partitions",
+        Duration::from_millis(200),
+    ),
+    (IngestTask::Follow, "follow_events", Duration::ZERO),
+    (IngestTask::Push, "push_entries", Duration::from_millis(50)),
+    (IngestTask::Keys, "push_keys", Duration::from_millis(100)),
+    (IngestTask::Seed, "seed_accounts", Duration::from_millis(40)),
+    (IngestTask::Mirror, "mirror", Duration::from_millis(200)),
+    (IngestTask::Lapse, "lapse", Duration::from_secs(1)),
+    (IngestTask::Sweep, "sweep", Duration::from_secs(10)),
+    (IngestTask::Mark, "mark", Duration::from_secs(60)),
+];
+
+/// Schedule of one task.
+struct TaskSchedule {
+    duty: IngestTask,
+    name: &'static str,
+    every: Duration,
+    due: Instant,
+    /// Delay after the last failure; zero while the task works.
+    pause: Duration,
+}
+
+/// The work itself, step by step; [`LedgerIngest`] is the thread that runs it.
+pub struct IngestWorker {
+    ledger: Ledger,
+    app: AppDb,
+    store: SharedStore,
+    mirror: HoldsMirror,
+    place: InstanceDir,
+    /// Server and epoch last seen for each partition.
+    found: Vec<Option<PartitionLocation>>,
+    /// The last ledger entry known to be published to the store.
+    pushed: i64,
+    keys_after: ChangeCursor,
+    /// Whether the store has received every key since it last lost them.
+    keys_known: bool,
+    wanted: BTreeSet<String>,
+    mirrored: BTreeMap<String, CreditSplit>,
+    backlog: consume::Backlog,
+    lapse_clock: LapseClock,
+    /// Events that cannot be entered and are already reported.
+    reported: HashSet<String>,
+    _owner: InstanceLock,
+}
+
+impl IngestWorker {
+    /// Acquires the right to enter events into the ledger in `data_dir`, and opens the databases.
+    ///
+    /// # Errors
+    /// Returns an error if another process has the right or a database cannot be opened.
+    pub fn open(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
+        let ledger = Ledger::open(data_dir)?;
+        let owner = instance_lock::acquire(data_dir)?;
+        let place = InstanceDir::create(data_dir)?;
+        let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
+        mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
+        let lapse_clock = LapseClock::new(ledger.last_known_ms()?, clock::now_ms(), Instant::now());
+        let found = (0..PARTITIONS)
+            .map(|partition| ledger.partition_location(partition))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            pushed: ledger.published_seq()?,
+            app: AppDb::open(data_dir)?,
+            ledger,
+            store,
+            mirror,
+            place,
+            found,
+            keys_after: ChangeCursor::default(),
+            keys_known: false,
+            wanted: BTreeSet::new(),
+            mirrored: BTreeMap::new(),
+            backlog: consume::Backlog::default(),
+            lapse_clock,
+            reported: HashSet::new(),
+            _owner: owner,
+        })
+    }
+
+    /// Runs every task once.
+    ///
+    /// # Errors
+    /// Returns the error of the first task that fails; the tasks after it do not run.
+    pub async fn run_all(&mut self) -> Result<(), StoreError> {
+        for (duty, ..) in TASKS {
+            self.run_task(duty).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_task(&mut self, duty: IngestTask) -> Result<(), StoreError> {
+        match duty {
+            IngestTask::Find => self.locate_partitions().await,
+            IngestTask::Follow => self.consume_all().await,
+            IngestTask::Push => self.publish_entries().await,
+            IngestTask::Keys => self.publish_keys().await,
+            IngestTask::Seed => self.seed_accounts().await,
+            IngestTask::Mirror => self.mirror_holds().await,
+            IngestTask::Lapse => self.lapse_trials().await,
+            IngestTask::Sweep => self.sweep_holds().await,
+            IngestTask::Mark => self.save_progress(),
+        }
+    }
+
+    /// Removes this process's journal directory, and its mirrored holds.
+    ///
+    /// # Errors
+    /// Returns an error if the mirror cannot be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        self.mirror.remove_instance(&self.place.boot)?;
+        self.place.remove();
+        Ok(())
+    }
+}
+
+/// Handle of the ledger ingest thread.
+pub struct LedgerIngest {
+    state: Arc<IngestState>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct IngestState {
+    ending: AtomicBool,
+    /// When all due tasks last succeeded with all events in the ledger.
+    passed_ms: AtomicI64,
+    may_forget: bool,
+    /// Whether the server was reached and found fit.
+    judged: AtomicBool,
+    /// Message of the last error.
+    trouble: Mutex<String>,
+}
+
+impl LedgerIngest {
+    /// Checks the server's settings and starts the thread. If the server cannot be reached, the
+    /// thread checks them once it can.
+    ///
+    /// # Errors
+    /// Returns an error if the store could lose data (unless `may_forget`), if another process
+    /// feeds this ledger, or if a database cannot be opened.
+    pub fn start(
+        data_dir: &Path,
+        address: &RedisAddress,
+        may_forget: bool,
+    ) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::io("start the feeder", source);
+        // The runtime that opened the connection also drives it.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let store = SharedStore::new(address.clone(), STORE_TIMEOUT);
+        let state = Arc::new(IngestState {
+            may_forget,
+            ..IngestState::default()
+        });
+        if let Err(error) = runtime.block_on(state.check_store(&store)) {
+            if matches!(error, StoreError::Refused(_)) {
+                return Err(error);
+            }
+            log::error!("{error}; nothing is entered until the shared store is reached and judged");
+        }
+        let feed = IngestWorker::open(data_dir, store)?;
+        let shared = Arc::clone(&state);
+        let thread = std::thread::Builder::new()
+            .name("feeder".into())
+            .spawn(move || runtime.block_on(run_worker(feed, &shared)))
+            .map_err(failed)?;
+        Ok(Self {
+            state,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Whether the store answers and the ledger is up to date within a few seconds.
+    pub fn is_healthy(&self) -> bool {
+        clock::now_ms().saturating_sub(self.state.passed_ms.load(Ordering::Relaxed)) <= MAX_LAG_MS
+    }
+
+    /// Why the ingest is unhealthy, as far as known.
+    pub fn last_error(&self) -> String {
+        let trouble = self
+            .state
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if trouble.is_empty() {
+            "the ledger lags behind the shared store".into()
+        } else {
+            trouble.clone()
+        }
+    }
+
+    /// Runs every task once more, then stops the thread.
+    pub fn shut_down(&self) {
+        self.state.ending.store(true, Ordering::Release);
+        if let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl IngestState {
+    /// Checks that the server's settings are safe for credits. An operator can correct an unfit
+    /// server while it runs.
+    async fn check_store(&self, store: &SharedStore) -> Result<(), StoreError> {
+        let outcome = store.check_fitness(self.may_forget).await;
+        match &outcome {
+            Ok(()) => self.judged.store(true, Ordering::Release),
+            Err(error) => {
+                METRICS.ledger_error(error.reason());
+                self.record_error(error);
+            }
+        }
+        METRICS.store_up.set(i64::from(outcome.is_ok()));
+        outcome
+    }
+
+    fn record_error(&self, error: &StoreError) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+    }
+
+    /// Waits until the server has been checked; no task runs before.
+    async fn wait_until_fit(&self, store: &SharedStore) {
+        while !self.judged.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
+            tokio::time::sleep(FITNESS_CHECK_INTERVAL).await;
+            let before = self
+                .trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            match self.check_store(store).await {
+                Ok(()) => log::info!("the shared store is reached, and fit to keep money in"),
+                Err(error) if before != error.to_string() => {
+                    log::error!("{error}; nothing is entered until that is mended")
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+async fn run_worker(mut feed: IngestWorker, state: &IngestState) {
+    state.wait_until_fit(&feed.store).await;
+    let begin = Instant::now();
+    let mut courses = TASKS.map(|(duty, name, every)| TaskSchedule {
+        duty,
+        name,
+        every,
+        due: begin,
+        pause: Duration::ZERO,
+    });
+    while !state.ending.load(Ordering::Acquire) {
+        for course in &mut courses {
+            if course.due <= Instant::now() {
+                let outcome = feed.run_task(course.duty).await;
+                if let Err(error) = &outcome {
+                    state.record_error(error);
+                }
+                course.record_outcome(outcome);
+            }
+        }
+        // The first task queries every partition.
+        METRICS.store_up.set(i64::from(
+            courses.first().is_some_and(|course| course.pause.is_zero()),
+        ));
+        if !feed.backlog.is_left && courses.iter().all(|course| course.pause.is_zero()) {
+            state.passed_ms.store(clock::now_ms(), Ordering::Relaxed);
+        }
+        tokio::time::sleep(TICK_INTERVAL).await;
+    }
+    if state.judged.load(Ordering::Acquire)
+        && let Err(error) = feed.run_all().await
+    {
+        log::warn!("the last pass of the feeder: {error}; the next start goes on from there");
+    }
+    if let Err(error) = feed.close() {
+        log::warn!("{error}");
+    }
+}
+
+impl TaskSchedule {
+    fn record_outcome(&mut self, outcome: Result<(), StoreError>) {
+        let worked = self.pause.is_zero();
+        match outcome {
+            Ok(()) => {
+                if !worked {
+                    log::info!("{}: works again", self.name);
+                }
+                self.pause = Duration::ZERO;
+                self.due = Instant::now() + self.every;
+            }
+            Err(error) => {
+                METRICS.ledger_error(self.name);
+                if worked {
+                    log::error!("{}: {error}; trying again until it works", self.name);
+                }
+                self.pause = (self.pause * 2).clamp(MIN_RETRY_DELAY, MAX_RETRY_DELAY);
+                self.due = Instant::now() + self.pause;
+            }
+        }
+    }
+}

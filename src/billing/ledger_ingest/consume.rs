@@ -1,0 +1,271 @@
+//! Consumes the store's events: reads them, enters them into the ledger in one commit, then clears
+//! them.
+//!
+//! Each pass reads a partition's events from the beginning. An event that was entered but not
+//! cleared is read again, and the ledger recognizes it. This holds whichever server answers, and
+//! however old its first event is. Must not clear an event that the ledger does not have.
+
+use super::IngestWorker;
+use crate::catalog::PriceList;
+use crate::clock;
+use crate::failpoint::{self, Point};
+use crate::money::{CreditSplit, Micro};
+use crate::store::StoreError;
+use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
+use crate::store::redis::{PARTITIONS, PostCommand, StoreEvent};
+use crate::telemetry::METRICS;
+use serde::Deserialize;
+
+/// Maximum number of events in one commit.
+const MAX_BATCH: usize = 512;
+/// Maximum number of commits for one partition before the next partition's turn.
+const MAX_BATCHES: usize = 16;
+/// Maximum number of rejected events to remember as reported.
+const MAX_REPORTED: usize = 10_000;
+
+/// The edge's report of a request's end; the store adds the amounts.
+#[derive(Debug, Deserialize)]
+struct ReceivedEnding {
+    at_ms: i64,
+    /// Credits that the request's hold covered: its admission promised that much.
+    #[serde(default)]
+    paid: Micro,
+    #[serde(default)]
+    trial: Micro,
+    detail: EndingDetail,
+    /// Price of the version in the detail, in case the ledger does not have it yet.
+    #[serde(default)]
+    price: Option<Box<PriceList>>,
+}
+
+/// Size and age of the events that a pass found.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    events: i64,
+    oldest_ms: Option<i64>,
+    /// Whether there were more events than one pass processes.
+    pub is_left: bool,
+}
+
+impl Backlog {
+    fn add(&mut self, events: usize, first_ms: Option<i64>) {
+        self.events = self
+            .events
+            .saturating_add(i64::try_from(events).unwrap_or(i64::MAX));
+        self.oldest_ms = [self.oldest_ms, first_ms].into_iter().flatten().min();
+    }
+}
+
+impl IngestWorker {
+    pub(super) async fn consume_all(&mut self) -> Result<(), StoreError> {
+        self.backlog = Backlog::default();
+        // If one node of a cluster is unreachable, the partitions of the others are still consumed.
+        let mut failed = Ok(());
+        for partition in 0..PARTITIONS {
+            failed = failed.and(self.consume(partition).await);
+        }
+        let Backlog {
+            events, oldest_ms, ..
+        } = self.backlog;
+        METRICS.journal_pending.set(events);
+        let age_ms = oldest_ms.map_or(0, |oldest| clock::now_ms().saturating_sub(oldest).max(0));
+        METRICS.journal_oldest_seconds.set(age_ms / 1_000);
+        failed
+    }
+
+    /// Enters a partition's events into the ledger, until the last event or the end of the
+    /// partition's turn.
+    pub(super) async fn consume(&mut self, partition: u32) -> Result<(), StoreError> {
+        let mut after = "0".to_owned();
+        for _ in 0..MAX_BATCHES {
+            let events = self.store.events(partition, &after, MAX_BATCH).await?;
+            let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else {
+                return Ok(());
+            };
+            self.backlog.add(events.len(), event_time_ms(first));
+            after.clone_from(last);
+            let is_last = events.len() < MAX_BATCH;
+            self.enter_events(partition, events).await?;
+            if is_last {
+                return Ok(());
+            }
+        }
+        self.backlog.is_left = true;
+        Ok(())
+    }
+
+    async fn enter_events(
+        &mut self,
+        partition: u32,
+        events: Vec<(String, StoreEvent)>,
+    ) -> Result<(), StoreError> {
+        let (mut ids, mut all) = (Vec::new(), Vec::new());
+        for (id, event) in events {
+            match parse_event(&id, event) {
+                Ok((done, stored)) => {
+                    ids.push((id, stored));
+                    all.push(done);
+                }
+                Err(why) => self.report_rejected(partition, &id, &why),
+            }
+        }
+        if all.is_empty() {
+            return Ok(());
+        }
+        failpoint::hit(Point::EventsRead);
+        let entered = self.ledger.enter_store_events(&all)?;
+        failpoint::hit(Point::EventsEntered);
+        let (mut events, mut requests) = (Vec::new(), Vec::new());
+        for (((id, stored), done), taken) in ids.into_iter().zip(all).zip(entered) {
+            let Some(taken) = taken else {
+                self.report_rejected(partition, &id, "its account is not in the ledger");
+                continue;
+            };
+            match done {
+                IngestEvent::Ended(ending, _) => {
+                    self.reconcile(&ending, stored.minus(taken)).await?;
+                    requests.push(ending.request_id);
+                }
+                // The debit in the ledger is published to the store like an entry without a
+                // request.
+                IngestEvent::EndedLate(ending, _) => requests.push(ending.request_id),
+                IngestEvent::Lapsed { account, .. } => {
+                    self.reconcile_lapse(&account, stored.minus(taken)).await?
+                }
+            }
+            events.push(id);
+        }
+        self.store
+            .clear_events(partition, &events, &requests)
+            .await?;
+        failpoint::hit(Point::EventsCleared);
+        Ok(())
+    }
+
+    /// The ledger wins. If the store charged a different amount (from the other bucket; or twice,
+    /// because it lost the first ending), posts the difference back to the store. `change` is the
+    /// amount to credit.
+    async fn reconcile(&self, ending: &Ending, change: CreditSplit) -> Result<(), StoreError> {
+        if change == CreditSplit::ZERO {
+            return Ok(());
+        }
+        let operation = format!("ended:{}", ending.request_id);
+        let (account, credited) = (ending.account.as_str(), Micro::ZERO);
+        let post = PostCommand {
+            operation: &operation,
+            account,
+            change,
+            credited,
+            only_free: false,
+            seq: 0,
+        };
+        self.store
+            .reconcile(&post, &ending.request_id)
+            .await
+            .map(drop)
+    }
+
+    /// Like [`IngestWorker::reconcile`], for a trial whose remaining credit differs between ledger
+    /// and store.
+    async fn reconcile_lapse(&self, account: &str, change: CreditSplit) -> Result<(), StoreError> {
+        if change == CreditSplit::ZERO {
+            return Ok(());
+        }
+        let operation = format!("lapsed:{account}");
+        let post = PostCommand {
+            operation: &operation,
+            account,
+            change,
+            credited: Micro::ZERO,
+            only_free: false,
+            seq: 0,
+        };
+        self.store.post(&post).await.map(drop)
+    }
+
+    /// Logs once that an event cannot be entered. The event stays in the store for an operator to
+    /// examine.
+    fn report_rejected(&mut self, partition: u32, id: &str, why: &str) {
+        if self.reported.len() < MAX_REPORTED && self.reported.insert(format!("{partition} {id}")) {
+            METRICS.ledger_error("strange_event");
+            log::error!(
+                "enter event {id} of partition {partition}: {why}; it stays in the shared store"
+            );
+        }
+    }
+}
+
+/// The time in an event's id, which begins with its server's time.
+fn event_time_ms(id: &str) -> Option<i64> {
+    id.split_once('-').and_then(|(ms, _)| ms.parse().ok())
+}
+
+/// Converts an event to the record to enter and the amount that the store charged. If the store
+/// lacked credit that the hold had promised (because a server lost a top-up or the hold), the
+/// ledger still charges it.
+fn parse_event(id: &str, event: StoreEvent) -> Result<(IngestEvent, CreditSplit), String> {
+    match event {
+        StoreEvent::Ended {
+            request_id,
+            account,
+            taken,
+            writeoff,
+            ending,
+        } => {
+            let ReceivedEnding {
+                at_ms,
+                paid,
+                trial,
+                detail,
+                price,
+            } = serde_json::from_str(&ending).map_err(|error| error.to_string())?;
+            let promised = CreditSplit { paid, trial }
+                .total()
+                .minus(taken.total())
+                .or_zero()
+                .min(writeoff);
+            let (paid, writeoff) = (taken.paid.plus(promised), writeoff.minus(promised));
+            let ending = Ending {
+                request_id,
+                account,
+                at_ms,
+                paid,
+                trial: taken.trial,
+                writeoff,
+                detail,
+            };
+            Ok((IngestEvent::Ended(Box::new(ending), price), taken))
+        }
+        StoreEvent::EndedLate {
+            request_id,
+            account,
+            ending: text,
+        } => {
+            let ending: Ending = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let ReceivedEnding { price, .. } =
+                serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            if (&ending.request_id, &ending.account) != (&request_id, &account) {
+                return Err("it tells of another request".into());
+            }
+            Ok((
+                IngestEvent::EndedLate(Box::new(ending), price),
+                CreditSplit::ZERO,
+            ))
+        }
+        StoreEvent::Lapsed { account, trial } => {
+            let at_ms = event_time_ms(id).ok_or("its id tells no time")?;
+            Ok((
+                IngestEvent::Lapsed {
+                    account,
+                    trial,
+                    at_ms,
+                },
+                CreditSplit {
+                    paid: Micro::ZERO,
+                    trial,
+                },
+            ))
+        }
+        StoreEvent::Unreadable(why) => Err(why),
+    }
+}

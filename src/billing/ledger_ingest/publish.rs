@@ -1,0 +1,304 @@
+//! Publishes to the store: posts, accounts that edges need, keys, suspensions. Also mirrors the
+//! open holds, which only the store knows, to the local mirror.
+//!
+//! Must not publish requests: those come from the store.
+
+use super::IngestWorker;
+use crate::account::KeySettings;
+use crate::billing::limits::Period;
+use crate::clock;
+use crate::failpoint::{self, Point};
+use crate::money::CreditSplit;
+use crate::store::StoreError;
+use crate::store::app::key_changes::KeyChange;
+use crate::store::ledger::{Claim, LedgerEntry};
+use crate::store::redis::{
+    self, AccountSeed, KeySeed, PARTITIONS, PostCommand, PostReply, SharedKey, SharedStore,
+    partition,
+};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use tokio::task::JoinSet;
+
+const PAGE_SIZE: u32 = 1_000;
+/// Maximum number of accounts to seed in one pass.
+const MAX_SEEDS: usize = 100;
+/// Maximum number of keys per pass, and maximum number of them in flight.
+const MAX_KEYS: usize = 1_024;
+const MAX_KEYS_IN_FLIGHT: usize = 64;
+/// Maximum rounds of a hundred expired holds for one partition before the next partition's turn.
+const MAX_SWEEPS: usize = 100;
+
+impl IngestWorker {
+    /// Publishes the entries that the store does not know yet: those without a request, and late
+    /// endings.
+    pub(super) async fn publish_entries(&mut self) -> Result<(), StoreError> {
+        loop {
+            let entries = self.ledger.entries_after(self.pushed, PAGE_SIZE)?;
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
+            let (last, mut told) = (last.seq, false);
+            for entry in entries
+                .iter()
+                .filter(|entry| !entry.is_ending() || entry.is_late())
+            {
+                failpoint::hit(Point::PostEntered);
+                self.publish_entry(entry).await?;
+                failpoint::hit(Point::PostTold);
+                told = true;
+            }
+            // A page of debits only is skipped, which is not worth a sync.
+            if told {
+                self.ledger.set_published_seq(last)?;
+            }
+            self.pushed = last;
+        }
+    }
+
+    /// Publishes one entry, which counts once. If the store does not know the account, the
+    /// account's later seed includes the entry.
+    pub(super) async fn publish_entry(&self, entry: &LedgerEntry) -> Result<(), StoreError> {
+        let operation = match entry.kind.as_str() {
+            // These took effect in the store before they were entered.
+            "lapse" => redis::lapse_operation(&entry.account),
+            "adjust" => adjustment_operation(&entry.account, &entry.reference),
+            _ => format!("entry:{}", entry.seq),
+        };
+        let post = PostCommand {
+            operation: &operation,
+            account: &entry.account,
+            change: CreditSplit {
+                paid: entry.d_paid,
+                trial: entry.d_trial,
+            },
+            credited: entry.credited(),
+            only_free: false,
+            seq: entry.seq,
+        };
+        let posted = self.store.post(&post).await?;
+        let PostReply::Known { change } = posted else {
+            return Ok(());
+        };
+        if entry.kind != "adjust" || change == post.change {
+            return Ok(());
+        }
+        // The ledger charged the other bucket.
+        let operation = format!("levelled:{operation}");
+        let post = PostCommand {
+            operation: &operation,
+            change: post.change.minus(change),
+            seq: 0,
+            ..post
+        };
+        self.store.post(&post).await.map(drop)
+    }
+
+    /// Seeds the accounts that edges ask for.
+    pub(super) async fn seed_accounts(&mut self) -> Result<(), StoreError> {
+        if self.wanted.is_empty() {
+            self.wanted
+                .extend(self.store.take_seed_requests(MAX_SEEDS).await?);
+        }
+        // An account that cannot be seeded does not block the others, and edges ask for it again.
+        let mut failed = Ok(());
+        for account in std::mem::take(&mut self.wanted) {
+            failed = failed.and(self.seed_account(&account).await);
+        }
+        failed
+    }
+
+    /// Seeds one account. First enters the partition's events, and makes sure that the server has
+    /// its markers.
+    pub(super) async fn seed_account(&mut self, account: &str) -> Result<(), StoreError> {
+        let partition = partition(account);
+        let lineage = self.store.partition_server(partition).await?;
+        if !self.refresh_if_unchanged(partition, &lineage) {
+            self.locate_partitions().await?;
+        }
+        self.consume(partition).await?;
+        let Some((row, seq)) = self.ledger.account_as_of(account)? else {
+            return Ok(());
+        };
+        let found = usize::try_from(partition)
+            .ok()
+            .and_then(|index| self.found.get(index)?.as_ref());
+        let Some(found) = found else { return Ok(()) };
+        let seed = AccountSeed {
+            account,
+            has: CreditSplit {
+                paid: row.paid,
+                trial: row.trial,
+            },
+            credited: row.credited,
+            is_active: self.app.account(account)?.is_some_and(|row| row.active),
+            trial_ends_at_ms: row.trial_ends_at_ms,
+            seq,
+            epoch: &found.epoch,
+        };
+        self.store.seed_account(&seed).await?;
+        self.seed_keys(account, &found.epoch, lineage.now_ms).await
+    }
+
+    /// Starts the store's spend counters for those of an account's keys that have a limit. The
+    /// ledger supplies the spend so far; it lacks only what is still among the events. Requests
+    /// that run meanwhile count when they end.
+    async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
+        let first_days = Period::ALL.map(|period| period.first_day(at_ms));
+        for row in self.app.keys_with_settings(account)? {
+            // A key whose settings cannot be read admits nothing anyway.
+            if KeySettings::decode(&row.settings)
+                .is_ok_and(|settings| settings.spend_limit.is_some())
+            {
+                let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
+                self.store
+                    .seed_key(&KeySeed {
+                        account,
+                        key_id: &row.id,
+                        at_ms,
+                        spent,
+                        seq,
+                        epoch,
+                    })
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes keys that changed, or whose accounts changed.
+    pub(super) async fn publish_keys(&mut self) -> Result<(), StoreError> {
+        let changes = self.app.key_changes(&self.keys_after, MAX_KEYS)?;
+        let is_all = changes.len() < MAX_KEYS;
+        let Some(last) = changes.last().map(|change| change.at.clone()) else {
+            return self.mark_keys_complete().await;
+        };
+        for some in changes.chunks(MAX_KEYS_IN_FLIGHT) {
+            let mut told = JoinSet::new();
+            for change in some {
+                told.spawn(publish_key(self.store.clone(), change.clone()));
+            }
+            while let Some(outcome) = told.join_next().await {
+                outcome
+                    .map_err(|error| StoreError::Unusable(format!("tell of keys: {error}")))??;
+            }
+        }
+        self.keys_after = last;
+        if is_all {
+            self.mark_keys_complete().await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Marks the keys as complete. Without this mark, after a loss of all keys, edges would refuse
+    /// valid keys as unknown.
+    async fn mark_keys_complete(&mut self) -> Result<(), StoreError> {
+        if !self.keys_known {
+            self.store.mark_keys_complete().await?;
+            self.keys_known = true;
+        }
+        Ok(())
+    }
+
+    /// Copies the store's holds to the mirror, for processes that read it.
+    pub(super) async fn mirror_holds(&mut self) -> Result<(), StoreError> {
+        let mut held = BTreeMap::new();
+        for partition in 0..PARTITIONS {
+            held.extend(self.store.held_by_account(partition).await?);
+        }
+        let gone = self
+            .mirrored
+            .keys()
+            .filter(|account| !held.contains_key(*account));
+        let gone = gone.map(|account| (account.clone(), CreditSplit::ZERO));
+        let changed = held
+            .iter()
+            .filter(|(account, parts)| self.mirrored.get(*account) != Some(*parts));
+        let changed = changed.map(|(account, parts)| (account.clone(), *parts));
+        let claim = |held| Claim {
+            boot: self.place.boot.clone(),
+            held,
+            settled: CreditSplit::ZERO,
+        };
+        let rows: Vec<_> = gone
+            .chain(changed)
+            .map(|(account, held)| (account, claim(held)))
+            .collect();
+        if !rows.is_empty() {
+            self.mirror.put(&rows)?;
+        }
+        self.mirrored = held;
+        Ok(())
+    }
+
+    /// Lapses expired trials in the store; each lapse becomes an event.
+    pub(super) async fn lapse_trials(&mut self) -> Result<(), StoreError> {
+        let now_ms = clock::now_ms();
+        if !self.lapse_clock.accepts(now_ms, Instant::now()) {
+            return Ok(());
+        }
+        for (account, _) in self.ledger.expired_trials(now_ms)? {
+            if !self.store.expire_trial(&account).await?
+                && self.store.account(&account).await?.is_none()
+            {
+                self.wanted.insert(account);
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases the holds of edges that are gone, by the server's own clock.
+    pub(super) async fn sweep_holds(&mut self) -> Result<(), StoreError> {
+        let mut failed = Ok(());
+        for partition in 0..PARTITIONS {
+            failed = failed.and(self.sweep_partition(partition).await);
+        }
+        failed
+    }
+
+    async fn sweep_partition(&self, partition: u32) -> Result<(), StoreError> {
+        let now_ms = self.store.partition_server(partition).await?.now_ms;
+        for _ in 0..MAX_SWEEPS {
+            if self.store.sweep(partition, now_ms).await? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The operation id that makes an adjustment count once.
+pub fn adjustment_operation(account: &str, reference: &str) -> String {
+    format!("adjust:{account}:{reference}")
+}
+
+async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {
+    let KeyChange {
+        at,
+        hash,
+        account,
+        shown,
+        status,
+        account_is_active,
+        settings,
+        account_rates,
+    } = change;
+    let hash = hash
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    store.set_status(&account, account_is_active).await?;
+    let key_id = at.key;
+    store
+        .put_key(&SharedKey {
+            hash,
+            account,
+            key_id,
+            shown,
+            status,
+            account_is_active,
+            settings,
+            account_rates,
+        })
+        .await
+}

@@ -1,0 +1,160 @@
+//! The limits on a request besides its account's credits: the key's spend limit, the rates per
+//! minute, and the number of concurrent requests.
+//!
+//! Defines and parses the limits only; `billing/holds.rs` counts, or the shared store does. Must
+//! not know the accounts' rows or HTTP.
+
+use super::rates::RateQuota;
+use crate::money::Micro;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// All limits that apply to one request. The default is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestLimits {
+    pub key: RateQuota,
+    pub account: RateQuota,
+    pub spend: Option<SpendLimit>,
+    /// Estimate of the tokens that the request may use.
+    pub tokens: u64,
+}
+
+impl RequestLimits {
+    pub fn is_unbounded(&self) -> bool {
+        self.spend.is_none() && self.key.is_unlimited() && self.account.is_unlimited()
+    }
+}
+
+/// Period of a spend limit, in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Period {
+    Day,
+    /// Starts on Monday.
+    Week,
+    Month,
+    /// The whole lifetime of the key.
+    Total,
+}
+
+impl Period {
+    pub const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::Total];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Total => "total",
+        }
+    }
+
+    /// Returns the first day of the period that contains `now_ms`, in days since 1970.
+    pub fn first_day(self, now_ms: i64) -> i64 {
+        let today = day_number(now_ms);
+        match self {
+            Self::Day => today,
+            // 1970 began on a Thursday, three days after a Monday.
+            Self::Week => today - (today + 3).rem_euclid(7),
+            Self::Month => {
+                let at = jiff::Timestamp::from_millisecond(now_ms).unwrap_or_default();
+                today - i64::from(at.to_zoned(jiff::tz::TimeZone::UTC).day()) + 1
+            }
+            Self::Total => i64::MIN,
+        }
+    }
+}
+
+/// Returns the day that contains `at_ms`, in days since 1970.
+pub fn day_number(at_ms: i64) -> i64 {
+    at_ms.div_euclid(DAY_MS)
+}
+
+/// Credits that a key may spend in a period, written as `100/day`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpendLimit {
+    pub credits: Micro,
+    pub period: Period,
+}
+
+/// A text is not a valid spend limit.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not a spend limit: credits, a slash, and day, week, month or total, as in 100/day")]
+pub struct SpendLimitParseError;
+
+impl FromStr for SpendLimit {
+    type Err = SpendLimitParseError;
+
+    fn from_str(text: &str) -> Result<Self, SpendLimitParseError> {
+        let (credits, period) = text.split_once('/').ok_or(SpendLimitParseError)?;
+        let credits: Micro = credits.parse().map_err(|_| SpendLimitParseError)?;
+        let period = Period::ALL
+            .into_iter()
+            .find(|known| known.name() == period)
+            .ok_or(SpendLimitParseError)?;
+        if credits < Micro::ZERO {
+            Err(SpendLimitParseError)
+        } else {
+            Ok(Self { credits, period })
+        }
+    }
+}
+
+impl fmt::Display for SpendLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.credits, self.period.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_begins_at_midnight_on_monday_and_on_the_first_all_in_utc() {
+        // Thursday, 29 February 2024, 12:00 UTC.
+        let noon = 1_709_208_000_000;
+        let today = 19_782;
+        assert_eq!(day_number(noon), today);
+        assert_eq!(Period::Day.first_day(noon), today);
+        assert_eq!(Period::Week.first_day(noon), today - 3);
+        assert_eq!(Period::Month.first_day(noon), today - 28);
+        assert!(Period::Total.first_day(noon) < 0);
+        let midnight = (today + 1) * DAY_MS;
+        assert_eq!(Period::Day.first_day(midnight - 1), today);
+        assert_eq!(Period::Day.first_day(midnight), today + 1);
+        assert_eq!(Period::Month.first_day(midnight - 1), today - 28);
+        assert_eq!(Period::Month.first_day(midnight), today + 1, "1 March");
+        // Sunday, 3 March, and the Monday after it.
+        assert_eq!(Period::Week.first_day((today + 4) * DAY_MS - 1), today - 3);
+        assert_eq!(Period::Week.first_day((today + 4) * DAY_MS), today + 4);
+    }
+
+    #[test]
+    fn a_spend_limit_reads_and_prints_as_credits_per_period() {
+        for text in ["100/day", "0.5/week", "25.000001/month", "0/total"] {
+            assert_eq!(text.parse::<SpendLimit>().unwrap().to_string(), text);
+        }
+        for bad in [
+            "",
+            "100",
+            "100/",
+            "/day",
+            "100/year",
+            "-1/day",
+            "x/day",
+            "100/Day",
+            "1/day/day",
+        ] {
+            assert_eq!(
+                bad.parse::<SpendLimit>(),
+                Err(SpendLimitParseError),
+                "{bad}"
+            );
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A snapshot of the open holds for operators: number of requests, age of the oldest, and credits
+//! held.
+//!
+//! Reads the journals and the mirror of the holds, which is up to 20 ms old, so that the admission
+//! path is not involved. Reads files, so do not call it on a serving thread. Must not be used to
+//! decide about credits.
+
+use super::{Billing, journal};
+use crate::money::Micro;
+use crate::store::StoreError;
+use crate::store::holds::HoldsMirror;
+
+/// The open holds of the processes on this machine.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct OpenHolds {
+    pub requests: u64,
+    pub oldest_at_ms: Option<i64>,
+    pub credits: Micro,
+}
+
+impl Billing {
+    /// Returns the holds of running processes on accounts in this data directory; `None` if a
+    /// shared store has them.
+    ///
+    /// # Errors
+    /// Returns an error if a journal or the mirror cannot be read.
+    pub fn open_holds(&self) -> Result<Option<OpenHolds>, StoreError> {
+        if self.0.shared.is_some() {
+            return Ok(None);
+        }
+        let mut open = OpenHolds::default();
+        for kept in journal::read_requests(&self.0.data_dir)?
+            .iter()
+            .filter(|kept| kept.is_living && !kept.ended)
+        {
+            let at_ms = kept.ending.at_ms;
+            open.requests += 1;
+            open.oldest_at_ms = Some(open.oldest_at_ms.map_or(at_ms, |oldest| oldest.min(at_ms)));
+        }
+        let live = journal::live_instance_ids(&self.0.data_dir)?;
+        for (_, claim) in HoldsMirror::open(&self.0.data_dir)?.all_claims()? {
+            if live.contains(&claim.boot) {
+                open.credits = open.credits.plus(claim.held.total());
+            }
+        }
+        Ok(Some(open))
+    }
+}

@@ -1,0 +1,762 @@
+//! The outbox relay: the thread of an edge that sends endings from its journal to the shared store
+//! until the ledger has them.
+//!
+//! The relay sends each ending repeatedly, with growing delays, until the store confirms that the
+//! ledger has it. A store that lost what it had received (a failover, a loss of all data) so
+//! receives the ending again, from the edge that still has it in its journal. An ending counts
+//! once, however often the relay sends it. Must not decide amounts.
+
+use super::journal::{self, Journal, OrphanedJournal, Segment};
+use crate::catalog::{CatalogModel, PriceList};
+use crate::clock;
+use crate::failpoint::{self, Point};
+use crate::store::StoreError;
+use crate::store::ledger::Ending;
+use crate::store::redis::{MAX_REPORT_AGE, RedisAddress, SettleCommand, SettleReply, SharedStore};
+use crate::telemetry::METRICS;
+use serde::Serialize;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Maximum number of endings in flight.
+const MAX_IN_FLIGHT: usize = 256;
+/// First poll delay, and maximum delay, when the relay asks whether the ledger has the ending.
+const MIN_POLL_DELAY: Duration = Duration::from_millis(300);
+const MAX_POLL_DELAY: Duration = Duration::from_secs(30);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
+/// Log a warning when the backlog exceeds this percentage of its limit.
+const BACKLOG_WARNING_PERCENT: usize = 80;
+/// How long a command waits for one reply of the store.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a shutdown waits for the ledger; the journal keeps the rest.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An ending on its way to the ledger, with the journal files that must stay until it arrives.
+pub struct OutboxEntry {
+    ending: Ending,
+    /// The serialized [`EndingMessage`].
+    text: String,
+    journalled_in: Vec<Arc<Segment>>,
+    /// The dead process's journal that it came from.
+    left: Option<Arc<OrphanedJournalRef>>,
+    /// Whether the store has received it.
+    told: bool,
+    /// Whether the ledger has it.
+    arrived: bool,
+    wait: Duration,
+}
+
+impl Drop for OutboxEntry {
+    /// Even if the thread dies, an ending that is not known to have arrived stays in the journal.
+    fn drop(&mut self) {
+        if !self.arrived {
+            self.journalled_in
+                .iter()
+                .for_each(|segment| segment.keep_for_replay());
+        }
+    }
+}
+
+/// A dead process's journal, removed when the last of its endings has arrived.
+struct OrphanedJournalRef {
+    left: Mutex<Option<(OrphanedJournal, usize)>>,
+    missing: AtomicUsize,
+    /// Whether to leave the directory in place; the caller removes it.
+    stays: bool,
+}
+
+/// An ending as the relay sends it to the store, for the sidecar that keeps the ledger.
+#[derive(Serialize)]
+struct EndingMessage<'a> {
+    #[serde(flatten)]
+    ending: &'a Ending,
+    /// Price of the version that the detail names, in case the ledger does not have it yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price: Option<&'a PriceList>,
+}
+
+/// The journal of a dead process, with the endings in it.
+pub struct OrphanedEndings {
+    left: OrphanedJournal,
+    endings: Vec<Ending>,
+    unreadable: usize,
+    stays: bool,
+}
+
+/// Handle of the outbox relay thread.
+pub struct OutboxRelay {
+    door: Mutex<Option<Sender<Box<OutboxEntry>>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    state: Arc<OutboxState>,
+}
+
+#[derive(Default)]
+struct OutboxState {
+    /// Number of journalled endings that the ledger is not known to have.
+    pending: AtomicUsize,
+    /// Number of queued endings that the store has not received.
+    untold: AtomicUsize,
+    /// When the oldest of these requests ended, in ms since 1970; 0 if there is none.
+    oldest_ms: AtomicI64,
+    failing: AtomicBool,
+    /// Instances whose journals were adopted, and for each of their requests whether it was
+    /// debited.
+    taken_over: Mutex<AdoptedJournals>,
+}
+
+#[derive(Default)]
+struct AdoptedJournals {
+    boots: Vec<String>,
+    debited: HashMap<String, bool>,
+}
+
+impl OutboxState {
+    fn lock_adopted(&self) -> MutexGuard<'_, AdoptedJournals> {
+        self.taken_over
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Claims and reads the journals of dead processes in `data_dir`.
+///
+/// # Errors
+/// Returns an error if a journal cannot be claimed or read.
+pub fn claim_orphaned_endings(data_dir: &Path) -> Result<Vec<OrphanedEndings>, StoreError> {
+    journal::claim_orphaned(data_dir)?
+        .into_iter()
+        .map(|left| OrphanedEndings::from_journal(left, false))
+        .collect()
+}
+
+impl OrphanedEndings {
+    /// `stays`: keep the directory after all of its endings have arrived.
+    pub fn from_journal(left: OrphanedJournal, stays: bool) -> Result<Self, StoreError> {
+        let (endings, unreadable) = left.endings()?;
+        Ok(Self {
+            left,
+            endings,
+            unreadable,
+            stays,
+        })
+    }
+}
+
+/// Result of a command that relays journals.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Number of endings that the store had not received before.
+    pub new: usize,
+    /// Number of endings that the ledger is not known to have.
+    pub missing: usize,
+    pub unreadable: usize,
+}
+
+/// Relays the journal directory `dir` of a dead process like [`relay_all`], and keeps the
+/// directory.
+///
+/// # Errors
+/// Returns an error if the directory is in use or cannot be read.
+pub fn replay_journal(
+    dir: &Path,
+    address: RedisAddress,
+    models: &[Arc<CatalogModel>],
+    within: Duration,
+) -> Result<ReplayReport, StoreError> {
+    // Keep the claim until everything is sent: in a running process's journal, an open request has
+    // not ended.
+    relay_all(
+        address,
+        vec![OrphanedEndings::from_journal(
+            journal::claim_journal(dir)?,
+            true,
+        )?],
+        models,
+        within,
+    )
+}
+
+/// Relays the endings of `found` until the ledger has them all, for at most `within`. For commands.
+/// `models` supply the prices, as in [`OutboxRelay::start`].
+///
+/// # Errors
+/// Returns an error if the relay cannot start. An ending that does not arrive is counted and is not
+/// an error.
+pub fn relay_all(
+    address: RedisAddress,
+    found: Vec<OrphanedEndings>,
+    models: &[Arc<CatalogModel>],
+    within: Duration,
+) -> Result<ReplayReport, StoreError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|source| StoreError::io("carry a journal to the shared store", source))?;
+    let store = SharedStore::new(address, STORE_TIMEOUT);
+    let unreadable = found.iter().map(|found| found.unreadable).sum();
+    let state = Arc::new(OutboxState::default());
+    let mut run = OutboxWorker::new(store, None, Arc::clone(&state), models, within);
+    found.into_iter().for_each(|found| run.adopt(found));
+    // This queue has no senders: the relay runs until everything has arrived.
+    let (_, parcels) = channel(1);
+    let new = runtime.block_on(run.run(parcels));
+    Ok(ReplayReport {
+        new,
+        missing: state.pending.load(Ordering::Relaxed),
+        unreadable,
+    })
+}
+
+impl OutboxEntry {
+    /// `price` is the price that the ending is billed at, in case the ledger does not have that
+    /// version yet.
+    pub fn new(
+        ending: Ending,
+        price: Option<&PriceList>,
+        journalled_in: Vec<Arc<Segment>>,
+    ) -> Self {
+        // Serialization cannot fail: the ending was read from JSON, or consists of types that
+        // always serialize.
+        let text = serde_json::to_string(&EndingMessage {
+            ending: &ending,
+            price,
+        })
+        .unwrap_or_default();
+        Self {
+            ending,
+            text,
+            journalled_in,
+            left: None,
+            told: false,
+            arrived: false,
+            wait: Duration::ZERO,
+        }
+    }
+}
+
+impl OutboxRelay {
+    /// Starts the thread, which first relays the journals of dead processes. A journal names the
+    /// price version of an ending; the relay looks it up in `models`. It periodically scans
+    /// `data_dir` for journals of processes that died since. `capacity` bounds the queue, and
+    /// `most_pending` the backlog above which nothing is admitted.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot start.
+    pub fn start(
+        store: SharedStore,
+        journal: Arc<Journal>,
+        data_dir: &Path,
+        models: &[Arc<CatalogModel>],
+        (capacity, most_pending): (usize, usize),
+    ) -> Result<Self, StoreError> {
+        let state = Arc::new(OutboxState::default());
+        let (door, parcels) = channel(capacity.clamp(1, 1 << 20));
+        let here = OutboxHousekeeping {
+            journal,
+            data_dir: data_dir.to_owned(),
+            most_pending,
+            warned: false,
+        };
+        let mut run = OutboxWorker::new(
+            store,
+            Some(here),
+            Arc::clone(&state),
+            models,
+            SHUTDOWN_TIMEOUT,
+        );
+        claim_orphaned_endings(data_dir)?
+            .into_iter()
+            .for_each(|found| run.adopt(found));
+        let failed = |source| StoreError::io("start the courier", source);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let thread = std::thread::Builder::new()
+            .name("courier".into())
+            .spawn(move || {
+                runtime.block_on(run.run(parcels));
+            })
+            .map_err(failed)?;
+        Ok(Self {
+            door: Mutex::new(Some(door)),
+            thread: Mutex::new(Some(thread)),
+            state,
+        })
+    }
+
+    /// Queues an ending without blocking. If the queue does not accept it, it stays in the journal
+    /// for the next start.
+    pub fn enqueue(&self, parcel: OutboxEntry) {
+        self.state.pending.fetch_add(1, Ordering::Relaxed);
+        self.state.untold.fetch_add(1, Ordering::Relaxed);
+        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        if door
+            .as_ref()
+            .is_some_and(|door| door.try_send(Box::new(parcel)).is_ok())
+        {
+            return;
+        }
+        METRICS.ledger_error("courier_queue");
+        log::error!(
+            "give an ending to the courier: its queue is closed or full; the journal keeps it"
+        );
+    }
+
+    pub fn pending(&self) -> usize {
+        self.state.pending.load(Ordering::Relaxed)
+    }
+
+    /// Dead processes whose journals this one has read so far.
+    pub fn adopted_instance_ids(&self) -> Vec<String> {
+        self.state.lock_adopted().boots.clone()
+    }
+
+    /// Whether a request of an adopted instance was debited; `None` if the journals do not contain
+    /// it.
+    pub fn was_debited_before(&self, request_id: &str) -> Option<bool> {
+        self.state.lock_adopted().debited.get(request_id).copied()
+    }
+
+    /// Whether some request has ended here that the store does not know of yet.
+    pub fn has_unreported(&self) -> bool {
+        self.state.untold.load(Ordering::Relaxed) > 0
+    }
+
+    pub fn is_failing(&self) -> bool {
+        self.state.failing.load(Ordering::Relaxed)
+    }
+
+    pub fn update_gauges(&self, now_ms: i64) {
+        let oldest = self.state.oldest_ms.load(Ordering::Relaxed);
+        METRICS
+            .journal_pending
+            .set(i64::try_from(self.pending()).unwrap_or(i64::MAX));
+        METRICS.journal_oldest_seconds.set(if oldest == 0 {
+            0
+        } else {
+            now_ms.saturating_sub(oldest) / 1_000
+        });
+    }
+
+    /// Stops the thread once the ledger is known to have everything, or after `SHUTDOWN_TIMEOUT`.
+    pub fn shut_down(&self) {
+        drop(
+            self.door
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+        if let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct OutboxWorker {
+    store: SharedStore,
+    /// `None` for a command.
+    here: Option<OutboxHousekeeping>,
+    models: Vec<Arc<CatalogModel>>,
+    state: Arc<OutboxState>,
+    under_way: JoinSet<(Box<OutboxEntry>, Result<SettleReply, StoreError>)>,
+    waiting: BinaryHeap<ScheduledEntry>,
+    /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
+    /// of requests for each time.
+    ended_at: BTreeMap<i64, usize>,
+    /// Number of endings that the store had not received before.
+    new: usize,
+    finish_within: Duration,
+}
+
+/// What the relay of an edge maintains besides its queue.
+struct OutboxHousekeeping {
+    journal: Arc<Journal>,
+    data_dir: PathBuf,
+    most_pending: usize,
+    warned: bool,
+}
+
+/// An entry to send at a given time; the earliest comes first.
+struct ScheduledEntry {
+    at: Instant,
+    parcel: Box<OutboxEntry>,
+}
+
+impl OutboxWorker {
+    fn new(
+        store: SharedStore,
+        here: Option<OutboxHousekeeping>,
+        state: Arc<OutboxState>,
+        models: &[Arc<CatalogModel>],
+        finish_within: Duration,
+    ) -> Self {
+        let (under_way, waiting, ended_at) = (JoinSet::new(), BinaryHeap::new(), BTreeMap::new());
+        Self {
+            store,
+            here,
+            models: models.to_vec(),
+            state,
+            under_way,
+            waiting,
+            ended_at,
+            new: 0,
+            finish_within,
+        }
+    }
+
+    fn adopt(&mut self, found: OrphanedEndings) {
+        let OrphanedEndings {
+            left,
+            endings,
+            unreadable,
+            stays,
+        } = found;
+        log::warn!(
+            "boot {} left {} endings; telling the shared store",
+            left.boot,
+            endings.len()
+        );
+        {
+            // Record this before the directory can be removed: its absence means that there is
+            // nothing left to learn from it.
+            let mut taken_over = self.state.lock_adopted();
+            taken_over.boots.push(left.boot.clone());
+            let debited = endings
+                .iter()
+                .map(|ending| (ending.request_id.clone(), ending.kind() == "debit"));
+            taken_over.debited.extend(debited);
+        }
+        let missing = AtomicUsize::new(endings.len());
+        let over = Arc::new(OrphanedJournalRef {
+            missing,
+            left: Mutex::new(Some((left, unreadable))),
+            stays,
+        });
+        if endings.is_empty() {
+            over.remove();
+        }
+        self.state
+            .pending
+            .fetch_add(endings.len(), Ordering::Relaxed);
+        self.state
+            .untold
+            .fetch_add(endings.len(), Ordering::Relaxed);
+        for ending in endings {
+            let version = &ending.detail.price_version;
+            let price = self
+                .models
+                .iter()
+                .map(|model| &*model.price)
+                .find(|price| price.version == *version);
+            let mut parcel = OutboxEntry::new(ending, price, Vec::new());
+            parcel.left = Some(Arc::clone(&over));
+            self.enqueue(Box::new(parcel));
+        }
+    }
+
+    fn enqueue(&mut self, parcel: Box<OutboxEntry>) {
+        *self.ended_at.entry(parcel.ending.at_ms).or_default() += 1;
+        self.update_oldest();
+        self.waiting.push(ScheduledEntry {
+            at: Instant::now(),
+            parcel,
+        });
+    }
+
+    fn update_oldest(&self) {
+        let oldest = self
+            .ended_at
+            .first_key_value()
+            .map_or(0, |(at_ms, _)| *at_ms);
+        self.state.oldest_ms.store(oldest, Ordering::Relaxed);
+    }
+
+    /// Runs until the queue is closed and everything is done. Returns the number of endings that
+    /// the store had not received before.
+    async fn run(mut self, mut parcels: Receiver<Box<OutboxEntry>>) -> usize {
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING_INTERVAL);
+        let mut closing: Option<Instant> = None;
+        loop {
+            self.send_due();
+            let next = self
+                .waiting
+                .peek()
+                .map_or_else(|| Instant::now() + HOUSEKEEPING_INTERVAL, |due| due.at);
+            tokio::select! {
+                parcel = parcels.recv(), if closing.is_none() => match parcel {
+                    Some(parcel) => self.enqueue(parcel),
+                    None => {
+                        closing = Some(Instant::now() + self.finish_within);
+                        self.poll_all_now();
+                    }
+                },
+                Some(done) = self.under_way.join_next() => self.handle_reply(done),
+                _ = tokio::time::sleep_until(next), if self.under_way.len() < MAX_IN_FLIGHT => {}
+                _ = housekeeping.tick() => self.housekeep(),
+            }
+            let is_done = self.waiting.is_empty() && self.under_way.is_empty();
+            if closing.is_some_and(|until| is_done || Instant::now() >= until) {
+                break;
+            }
+        }
+        while let Some(done) = self.under_way.join_next().await {
+            self.handle_reply(done);
+        }
+        self.waiting.clear();
+        self.housekeep();
+        self.new
+    }
+
+    /// During shutdown, polls every entry at once instead of when it is due.
+    fn poll_all_now(&mut self) {
+        let due = |ScheduledEntry { mut parcel, .. }| {
+            parcel.wait = Duration::ZERO;
+            ScheduledEntry {
+                at: Instant::now(),
+                parcel,
+            }
+        };
+        self.waiting = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .map(due)
+            .collect();
+    }
+
+    /// Sends the entries that are due, up to the in-flight limit.
+    fn send_due(&mut self) {
+        while self.under_way.len() < MAX_IN_FLIGHT
+            && self
+                .waiting
+                .peek()
+                .is_some_and(|due| due.at <= Instant::now())
+        {
+            let Some(ScheduledEntry { parcel, .. }) = self.waiting.pop() else {
+                return;
+            };
+            let store = self.store.clone();
+            self.under_way.spawn(async move {
+                let Ending {
+                    request_id,
+                    account,
+                    detail,
+                    ..
+                } = &parcel.ending;
+                let (cost, key_id) = (parcel.ending.cost(), &detail.key_id);
+                let tokens = detail.usage.tokens_total();
+                let end = SettleCommand {
+                    request_id,
+                    account,
+                    cost,
+                    ending: &parcel.text,
+                    key_id,
+                    tokens,
+                };
+                let outcome = match is_late(parcel.ending.at_ms, clock::now_ms()) {
+                    true => store.settle_late(&end).await,
+                    false => store.settle(&end).await,
+                };
+                failpoint::hit(Point::EndingTold);
+                let outcome = match outcome {
+                    Ok(SettleReply::Unknown) => store
+                        .request_seed(account)
+                        .await
+                        .map(|()| SettleReply::Unknown),
+                    outcome => outcome,
+                };
+                (parcel, outcome)
+            });
+        }
+    }
+
+    fn handle_reply(
+        &mut self,
+        done: Result<(Box<OutboxEntry>, Result<SettleReply, StoreError>), tokio::task::JoinError>,
+    ) {
+        // A task that panicked dropped its entry, which the journal keeps.
+        let Ok((mut parcel, outcome)) = done else {
+            return METRICS.ledger_error("courier_task");
+        };
+        let failing = matches!(outcome, Err(_) | Ok(SettleReply::Unknown));
+        if failing != self.state.failing.swap(failing, Ordering::Relaxed) {
+            match &outcome {
+                Err(error) => log::error!("{error}; trying again"),
+                Ok(SettleReply::Unknown) => {
+                    log::error!("end a request of {}: not seeded yet", parcel.ending.account)
+                }
+                Ok(_) => log::info!("the shared store takes endings again"),
+            }
+        }
+        self.new += usize::from(matches!(outcome, Ok(SettleReply::Done { .. })) && !parcel.told);
+        let again = |wait: Duration, least, most| (wait * 2).clamp(least, most);
+        if !failing && !std::mem::replace(&mut parcel.told, true) {
+            self.state.untold.fetch_sub(1, Ordering::Relaxed);
+            parcel.wait = Duration::ZERO;
+        }
+        match outcome {
+            Ok(SettleReply::Applied) => return self.acknowledge(parcel),
+            Ok(SettleReply::Done { .. } | SettleReply::Known { .. }) => {
+                parcel.wait = again(parcel.wait, MIN_POLL_DELAY, MAX_POLL_DELAY);
+            }
+            Ok(SettleReply::Unknown) | Err(_) => {
+                METRICS.ledger_error("shared_store");
+                parcel.wait = again(parcel.wait, MIN_RETRY_DELAY, MAX_RETRY_DELAY);
+            }
+        }
+        self.waiting.push(ScheduledEntry {
+            at: Instant::now() + parcel.wait,
+            parcel,
+        });
+    }
+
+    fn acknowledge(&mut self, mut parcel: Box<OutboxEntry>) {
+        failpoint::hit(Point::EndingArrived);
+        parcel.arrived = true;
+        if let Some(over) = &parcel.left
+            && over.missing.fetch_sub(1, Ordering::AcqRel) == 1
+        {
+            over.remove();
+        }
+        self.state.pending.fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(mut count) = self.ended_at.entry(parcel.ending.at_ms) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        self.update_oldest();
+    }
+
+    fn housekeep(&mut self) {
+        let Some(here) = &mut self.here else { return };
+        here.journal.remove_covered();
+        here.journal.restore_reserve();
+        here.warn_of_backlog(self.state.pending.load(Ordering::Relaxed));
+        let found = here.claim_orphaned_by_others().unwrap_or_else(|error| {
+            METRICS.ledger_error("dead_journals");
+            log::warn!("{error}");
+            Vec::new()
+        });
+        found.into_iter().for_each(|found| self.adopt(found));
+    }
+}
+
+impl OutboxHousekeeping {
+    /// Logs once that the backlog is close to its limit.
+    fn warn_of_backlog(&mut self, pending: usize) {
+        let is_much = pending.saturating_mul(100)
+            >= self.most_pending.saturating_mul(BACKLOG_WARNING_PERCENT);
+        if is_much && !self.warned {
+            let most = self.most_pending;
+            log::warn!(
+                "{pending} endings wait for the ledger; from {most} on nothing is admitted: does the sidecar run?"
+            );
+        }
+        self.warned = is_much;
+    }
+
+    /// Claims the journals of predecessors that died after they handed over.
+    fn claim_orphaned_by_others(&self) -> Result<Vec<OrphanedEndings>, StoreError> {
+        let is_alone = journal::instance_ids(&self.data_dir)?
+            .iter()
+            .all(|boot| boot == self.journal.instance_id());
+        if is_alone {
+            Ok(Vec::new())
+        } else {
+            claim_orphaned_endings(&self.data_dir)
+        }
+    }
+}
+
+/// Whether the ending is so old that the store may have forgotten the marker of its first arrival.
+fn is_late(at_ms: i64, now_ms: i64) -> bool {
+    u128::from(now_ms.saturating_sub(at_ms).max(0).unsigned_abs()) > MAX_REPORT_AGE.as_millis()
+}
+
+impl OrphanedJournalRef {
+    fn remove(&self) {
+        let left = self
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((left, unreadable)) = left.filter(|_| !self.stays)
+            && let Err(error) = left.remove(unreadable)
+        {
+            log::warn!("{error}");
+        }
+    }
+}
+
+impl PartialEq for ScheduledEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for ScheduledEntry {}
+
+impl PartialOrd for ScheduledEntry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ScheduledEntry {
+    /// Reverses the order, because the heap pops the greatest entry first: the earliest must be the
+    /// greatest.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        other.at.cmp(&self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ending_is_late_once_it_is_older_than_what_the_store_remembers_for_certain() {
+        let most = i64::try_from(MAX_REPORT_AGE.as_millis()).unwrap();
+        let now_ms = 1_800_000_000_000;
+        assert_eq!(
+            [most - 1, most, most + 1].map(|age| is_late(now_ms - age, now_ms)),
+            [false, false, true]
+        );
+        assert!(!is_late(now_ms + 5_000, now_ms), "another clock was ahead");
+        assert!(!is_late(i64::MAX, i64::MIN) && is_late(i64::MIN, i64::MAX));
+    }
+
+    #[test]
+    fn an_operator_is_told_once_when_most_of_what_may_wait_does_and_again_after_it_did_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Arc::new(Journal::create(dir.path(), 65_536, 65_536).unwrap());
+        let mut here = OutboxHousekeeping {
+            journal,
+            data_dir: dir.path().to_owned(),
+            most_pending: 1_000,
+            warned: false,
+        };
+        let warned = [799, 800, 1_000, 799, 800].map(|pending| {
+            let before = here.warned;
+            here.warn_of_backlog(pending);
+            here.warned && !before
+        });
+        assert_eq!(warned, [false, true, false, false, true]);
+    }
+}

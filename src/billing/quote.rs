@@ -1,0 +1,681 @@
+//! The maximum cost of a request: from the content of a body to a quote.
+//!
+//! A vendor reads at most one token per byte of the body itself. Content that makes it read or do
+//! more (an image, a fetched file, a stored conversation, a search) has a bound here, or counts as
+//! the model's whole context. A feature without a price is refused. Must not know accounts.
+
+use super::pricing::{Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
+use crate::catalog::{CatalogModel, TokenPrices};
+use crate::money::Micro;
+use crate::protocol::Protocol;
+use crate::protocol::failure::Failure;
+use crate::protocol::request::{Features, MAX_IMAGE_TOKENS, RequestSummary};
+use crate::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
+
+/// The smallest thinking budget that a messages vendor accepts.
+pub const MIN_THINKING_TOKENS: u64 = 1_024;
+
+/// Maximum uses of a server tool that one request is held and billed for, if it sets no limit
+/// itself: two in each of the ten rounds after which a messages vendor hands the turn back
+/// (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. The operator pays for
+/// uses that a vendor counts beyond them.
+const MAX_TOOL_USES: u64 = 20;
+
+/// Tokens that a vendor can add to a prompt itself: the rules for tools (up to 530 tokens, as the
+/// messages vendor documents), the system prompt of a chat template or of a hosted model. Usage up
+/// to this far above the hold is plausible; more is implausible, and is billed at the amount held.
+const MAX_TEMPLATE_TOKENS: u64 = 8_192;
+
+/// Quotes the maximum cost of a request as a function of its output limit. `outline` and
+/// `text_bytes` (all bytes except the base64 of images) describe the body that the vendor gets;
+/// `surface` is the client's, for the wording of a refusal.
+///
+/// # Errors
+/// Returns an error if the request uses a feature that has no price.
+pub fn quote(
+    model: &CatalogModel,
+    surface: Protocol,
+    outline: &RequestSummary,
+    text_bytes: u64,
+    min_output: u64,
+) -> Result<Quote, Failure> {
+    if let Some(param) = find_unpriced(model, surface, outline) {
+        return Err(Failure::unpriced_feature(surface, param));
+    }
+    let output_limit = outline
+        .output_limit
+        .map_or(model.max_output_tokens, |limit| limit.tokens);
+    let own_least = outline
+        .output_limit
+        .map_or(min_output, |limit| min_output.min(limit.tokens));
+    let output_floor = match outline.thinking_budget {
+        Some(_) => output_limit.min(MIN_THINKING_TOKENS.saturating_add(min_output)),
+        None => own_least,
+    };
+    let service = service_terms(&outline.features);
+    Ok(Quote {
+        reaches: worst_cases(model, outline, text_bytes),
+        choices: outline.choices.max(1),
+        tools: tool_holds(model, &outline.features),
+        service,
+        factor: service.max_factor(&model.price),
+        output_limit,
+        output_floor,
+        own_limit: output_limit,
+        others: Vec::new(),
+        bounds: usage_bounds(model, outline, max_input_tokens(model, outline, text_bytes)),
+    })
+}
+
+/// Finds the first requested feature without a price, by the client's name for it.
+fn find_unpriced(
+    model: &CatalogModel,
+    surface: Protocol,
+    outline: &RequestSummary,
+) -> Option<&'static str> {
+    let (features, priced) = (&outline.features, &model.price.features);
+    let is_counted = |tool| reports_tool_uses(model.protocol(), tool);
+    let uncounted =
+        offered_tools(features).any(|tool| priced.tool_price(tool).is_none() || !is_counted(tool));
+    let words = [
+        features.service_tier,
+        features.inference_geo,
+        features.speed,
+    ];
+    let mut unlisted =
+        priced
+            .factors()
+            .into_iter()
+            .zip(words)
+            .filter_map(|((key, factors), word)| {
+                let is_listed = word.is_none_or(|word| factors.contains_key(&word));
+                (!is_listed).then_some(key)
+            });
+    let word = unlisted.next();
+    let tools = match (surface, model.protocol()) {
+        (Protocol::Chat, Protocol::Chat) => features.server_tool_member.unwrap_or("tools"),
+        // Of this surface's members, only this one becomes a tool.
+        (Protocol::Chat, _) => "web_search_options",
+        _ => features.server_tool_member.unwrap_or("tools"),
+    };
+    let asked = [
+        (features.server_tools || uncounted, tools),
+        (word.is_some(), word.unwrap_or_default()),
+        (features.fallback_models, "fallbacks"),
+        (
+            features.audio_input && priced.audio_input.is_none(),
+            "messages",
+        ),
+        (
+            features.audio_output && priced.audio_output.is_none(),
+            "modalities",
+        ),
+    ];
+    asked
+        .into_iter()
+        .find(|(asked, _)| *asked)
+        .map(|(_, param)| param)
+}
+
+/// The maximum usage that the vendor can count, apart from the output limit. `input` is the input
+/// held for.
+fn usage_bounds(model: &CatalogModel, outline: &RequestSummary, input: u64) -> UsageBounds {
+    let features = &outline.features;
+    let mut tool_uses = PerTool::default();
+    for tool in offered_tools(features) {
+        *tool_uses.get_mut(tool) = max_tool_uses(model, features, tool);
+    }
+    UsageBounds {
+        input,
+        input_believed: input
+            .saturating_add(MAX_TEMPLATE_TOKENS)
+            .min(model.context_tokens.max(input)),
+        context: model.context_tokens,
+        pass_output: model.max_output_tokens,
+        compaction: features.compaction,
+        tool_uses,
+        ..UsageBounds::default()
+    }
+}
+
+/// The service terms that a request allows. Without a requested speed, the standard one applies;
+/// without a tier or region, the vendor chooses.
+fn service_terms(features: &Features) -> ServiceTerms {
+    let named = |word: Option<ServiceTier>, is_usual| match word {
+        Some(word) => TierRequest::Named(word),
+        None if is_usual => TierRequest::Usual,
+        None => TierRequest::Auto,
+    };
+    ServiceTerms {
+        tier: named(features.service_tier, features.usual_tier),
+        geo: named(features.inference_geo, features.usual_geo),
+        speed: named(features.speed, true),
+    }
+}
+
+/// Whether a vendor with this protocol reports how often it used the tool. A chat vendor does not.
+fn reports_tool_uses(vendor: Protocol, tool: ServerTool) -> bool {
+    match vendor {
+        Protocol::Messages => true,
+        Protocol::Chat => false,
+        Protocol::Responses => matches!(
+            tool,
+            ServerTool::WebSearch | ServerTool::CodeExecution | ServerTool::Mcp
+        ),
+    }
+}
+
+fn offered_tools(features: &Features) -> impl Iterator<Item = ServerTool> + '_ {
+    ServerTool::ALL
+        .into_iter()
+        .filter(|tool| features.tool_offers.get(*tool).is_some())
+}
+
+fn tool_holds(model: &CatalogModel, features: &Features) -> Vec<ToolHold> {
+    let hold = |tool| {
+        let uses = max_tool_uses(model, features, tool);
+        ToolHold {
+            tool,
+            uses,
+            price: model.price.features.tool_price(tool).unwrap_or_default(),
+        }
+    };
+    offered_tools(features).map(hold).collect()
+}
+
+/// Maximum uses of a tool for the request. A responses vendor applies one limit to all tools
+/// together.
+fn max_tool_uses(model: &CatalogModel, features: &Features, tool: ServerTool) -> u64 {
+    let own = features
+        .tool_offers
+        .get(tool)
+        .and_then(|offer| offer.max_uses)
+        .unwrap_or(MAX_TOOL_USES);
+    let shared = features
+        .max_tool_calls
+        .filter(|_| model.protocol() == Protocol::Responses);
+    shared.map_or(own, |calls| calls.min(own))
+}
+
+/// For each price tier, the maximum input and the highest price of its tokens.
+fn worst_cases(model: &CatalogModel, outline: &RequestSummary, text_bytes: u64) -> Vec<WorstCase> {
+    let (features, priced) = (&outline.features, &model.price.features);
+    let tokens = max_input_tokens(model, outline, text_bytes);
+    let audio_input = priced.audio_input.filter(|_| features.audio_input);
+    let audio_output = priced.audio_output.filter(|_| features.audio_output);
+    let within = model.price.bands().take_while(|span| span.least <= tokens);
+    within
+        .map(|span| WorstCase {
+            input_tokens: tokens.min(span.most),
+            input_price: max_input_price(model.protocol(), outline, &span.rates)
+                .max(audio_input.unwrap_or_default()),
+            output_price: span.rates.output.max(audio_output.unwrap_or_default()),
+        })
+        .collect()
+}
+
+fn max_input_tokens(model: &CatalogModel, outline: &RequestSummary, text_bytes: u64) -> u64 {
+    let features = &outline.features;
+    // Chat vendors multiply an image's tiles by a factor per model.
+    let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
+    let unbounded = images_unbounded
+        || features.documents_or_files
+        || features.audio_input
+        || offered_tools(features).next().is_some()
+        || features.url_sources && features.images == 0
+        || features.compaction;
+    if unbounded {
+        return model.context_tokens;
+    }
+    let images = u64::from(features.images).saturating_mul(MAX_IMAGE_TOKENS);
+    text_bytes.saturating_add(images).min(model.context_tokens)
+}
+
+/// The highest price class that the input can incur: a chat vendor writes its cache automatically.
+fn max_input_price(vendor: Protocol, outline: &RequestSummary, rates: &TokenPrices) -> Micro {
+    let five_minutes = vendor != Protocol::Messages || outline.features.cache_markers;
+    let mut dearest = rates.input.max(rates.cache_read);
+    if five_minutes {
+        dearest = dearest.max(rates.cache_write_5m);
+    }
+    if outline.features.cache_markers_1h {
+        dearest = dearest.max(rates.cache_write_1h);
+    }
+    dearest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{FeaturePrices, InputTier, PriceList};
+    use crate::money::Factor;
+    use crate::protocol::request;
+    use crate::usage::ServiceTier;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    fn credits(whole: i64) -> Micro {
+        Micro::new(whole * 1_000_000)
+    }
+
+    fn rates(prices: [i64; 5]) -> TokenPrices {
+        let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(credits);
+        TokenPrices {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        }
+    }
+
+    fn model(protocol: Protocol, tiers: Vec<InputTier>, features: FeaturePrices) -> CatalogModel {
+        let price = PriceList::from_tiers(rates([100, 10, 125, 200, 500]), tiers, features);
+        CatalogModel::in_test(protocol, price)
+    }
+
+    fn plain(protocol: Protocol) -> CatalogModel {
+        model(protocol, Vec::new(), FeaturePrices::default())
+    }
+
+    fn priced(protocol: Protocol) -> CatalogModel {
+        let factor = |text: &str| Factor::from_decimal(text.parse().unwrap()).unwrap();
+        let service_tier = [("priority", "1.75"), ("flex", "0.5")]
+            .map(|(tier, times)| (ServiceTier::from_wire(tier), factor(times)));
+        let features = FeaturePrices {
+            audio_input: Some(credits(3_000)),
+            audio_output: Some(credits(6_000)),
+            web_search: Some(credits(1_000)),
+            tool_search: Some(Micro::ZERO),
+            mcp: Some(credits(2_000)),
+            service_tier: BTreeMap::from(service_tier),
+            inference_geo: BTreeMap::from([(ServiceTier::from_wire("us"), factor("1.1"))]),
+            speed: BTreeMap::from([(ServiceTier::from_wire("fast"), factor("6"))]),
+            ..FeaturePrices::default()
+        };
+        model(protocol, Vec::new(), features)
+    }
+
+    fn ask(model: &CatalogModel, members: &str, bytes: u64) -> Result<Quote, Failure> {
+        let protocol = model.protocol();
+        let outline =
+            request::read_summary(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes())
+                .unwrap();
+        quote(model, protocol, &outline, bytes, 256)
+    }
+
+    fn uses(quote: &Quote, tool: ServerTool) -> u64 {
+        quote
+            .tools
+            .iter()
+            .filter(|hold| hold.tool == tool)
+            .map(|hold| hold.uses)
+            .sum()
+    }
+
+    fn only(quote: &Quote) -> WorstCase {
+        assert_eq!(quote.reaches.len(), 1);
+        quote.reaches[0]
+    }
+
+    fn said(content: &str) -> String {
+        format!(r#""messages":[{{"role":"user","content":[{content}]}}]"#)
+    }
+
+    const IMAGE: &str = r#"{"type":"image","source":{"type":"base64","data":"AA"}}"#;
+
+    #[test]
+    fn an_input_is_bounded_by_its_bytes_and_by_the_context() {
+        let (messages, chat) = (plain(Protocol::Messages), plain(Protocol::Chat));
+        let tokens = |model: &CatalogModel, members: &str| {
+            only(&ask(model, members, 700).unwrap()).input_tokens
+        };
+        for model in [&messages, &chat] {
+            assert_eq!(tokens(model, r#""messages":[]"#), 700);
+            assert_eq!(
+                only(&ask(model, r#""messages":[]"#, 100_001).unwrap()).input_tokens,
+                100_000
+            );
+        }
+        assert_eq!(
+            tokens(&messages, &said(&format!("{IMAGE},{IMAGE}"))),
+            10_700
+        );
+        let far_image = r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#;
+        assert_eq!(
+            tokens(&messages, &said(far_image)),
+            5_700,
+            "an image is as large as it may be, wherever it is"
+        );
+        let image_url = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}"#;
+        assert_eq!(tokens(&chat, &said(image_url)), 100_000);
+        for unbounded in [
+            said(r#"{"type":"document","source":{"type":"base64","data":""}}"#),
+            said(r#"{"type":"text","source":{"type":"url","url":"https://x/y"}}"#),
+            r#""context_management":{"edits":[{"type":"compact_20260112"}]}"#.into(),
+        ] {
+            assert_eq!(tokens(&messages, &unbounded), 100_000, "{unbounded}");
+        }
+        let heard = said(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
+        assert_eq!(tokens(&priced(Protocol::Chat), &heard), 100_000);
+    }
+
+    #[test]
+    fn an_input_is_held_at_the_dearest_class_that_it_can_incur() {
+        let (messages, chat) = (plain(Protocol::Messages), plain(Protocol::Chat));
+        let price = |model: &CatalogModel, members: &str| {
+            only(&ask(model, members, 700).unwrap()).input_price
+        };
+        assert_eq!(price(&messages, r#""messages":[]"#), credits(100));
+        assert_eq!(
+            price(&chat, r#""messages":[]"#),
+            credits(125),
+            "a chat vendor writes its cache unasked"
+        );
+        assert_eq!(
+            price(&messages, r#""cache_control":{"type":"ephemeral"}"#),
+            credits(125)
+        );
+        assert_eq!(
+            price(
+                &messages,
+                r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#
+            ),
+            credits(200)
+        );
+        let odd = CatalogModel {
+            price: Arc::new(PriceList::new([1, 7, 2, 3, 4].map(credits))),
+            ..plain(Protocol::Messages)
+        };
+        assert_eq!(price(&odd, r#""messages":[]"#), credits(7));
+    }
+
+    #[test]
+    fn a_responses_vendor_is_held_for_as_a_chat_vendor_but_that_it_counts_its_searches() {
+        let (plain, priced) = (plain(Protocol::Responses), priced(Protocol::Responses));
+        let input = |part: &str| {
+            format!(r#""max_output_tokens":20,"input":[{{"role":"user","content":[{part}]}}]"#)
+        };
+        let text = ask(&plain, &input(r#"{"type":"input_text","text":"hi"}"#), 700).unwrap();
+        assert_eq!(
+            (
+                only(&text).input_tokens,
+                only(&text).input_price,
+                text.output_limit
+            ),
+            (700, credits(125), 20)
+        );
+        for part in [
+            r#"{"type":"input_image","image_url":"data:image/png;base64,AA"}"#,
+            r#"{"type":"input_file","filename":"a.pdf","file_data":"data:application/pdf;base64,AA"}"#,
+        ] {
+            assert_eq!(
+                only(&ask(&plain, &input(part), 700).unwrap()).input_tokens,
+                100_000,
+                "{part}"
+            );
+        }
+        for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
+            let search = format!(r#""tools":[{{"type":"{kind}"}}]"#);
+            assert_eq!(
+                uses(&ask(&priced, &search, 700).unwrap(), ServerTool::WebSearch),
+                20,
+                "{kind}"
+            );
+            assert_eq!(
+                ask(&plain, &search, 700).unwrap_err(),
+                Failure::unpriced_feature(Protocol::Responses, "tools")
+            );
+        }
+        for (calls, held) in [(2, 2), (0, 0), (500, 20)] {
+            let limited = format!(r#""max_tool_calls":{calls},"tools":[{{"type":"web_search"}}]"#);
+            let quote = ask(&priced, &limited, 700).unwrap();
+            assert_eq!(
+                (
+                    uses(&quote, ServerTool::WebSearch),
+                    quote.bounds.tool_uses.web_search
+                ),
+                (held, held),
+                "{calls}"
+            );
+        }
+        let own = r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
+        assert_eq!(ask(&plain, own, 700).unwrap().tools, []);
+    }
+
+    #[test]
+    fn every_tier_that_the_input_can_reach_is_a_case_of_its_own() {
+        let tier = |above_input_tokens, prices| InputTier {
+            above_input_tokens,
+            rates: rates(prices),
+        };
+        let tiers = vec![
+            tier(700, [200, 20, 250, 400, 1_000]),
+            tier(900, [150, 15, 150, 150, 2_000]),
+        ];
+        let model = model(Protocol::Chat, tiers, FeaturePrices::default());
+        let reached = |bytes| {
+            let quote = ask(&model, r#""max_completion_tokens":10"#, bytes).unwrap();
+            let told = |reach: &WorstCase| {
+                (
+                    reach.input_tokens,
+                    reach.input_price.get(),
+                    reach.output_price.get(),
+                )
+            };
+            quote
+                .reaches
+                .iter()
+                .map(told)
+                .map(|(tokens, i, o)| (tokens, i / 1_000_000, o / 1_000_000))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(reached(700), [(700, 125, 500)]);
+        assert_eq!(reached(701), [(700, 125, 500), (701, 250, 1_000)]);
+        assert_eq!(reached(900), [(700, 125, 500), (900, 250, 1_000)]);
+        assert_eq!(
+            reached(901),
+            [(700, 125, 500), (900, 250, 1_000), (901, 150, 2_000)]
+        );
+        assert_eq!(reached(0), [(0, 125, 500)]);
+    }
+
+    #[test]
+    fn limits_choices_and_budgets_make_the_output() {
+        let model = plain(Protocol::Messages);
+        let limits = |members: &str| {
+            let quote = ask(&model, members, 1).unwrap();
+            (quote.output_limit, quote.output_floor, quote.choices)
+        };
+        assert_eq!(limits(r#""messages":[]"#), (8_000, 256, 1));
+        assert_eq!(limits(r#""max_tokens":500"#), (500, 256, 1));
+        assert_eq!(limits(r#""max_tokens":50"#), (50, 50, 1));
+        let thinking = r#""thinking":{"type":"enabled","budget_tokens":4000}"#;
+        assert_eq!(
+            limits(&format!(r#""max_tokens":5000,{thinking}"#)),
+            (5_000, 1_280, 1)
+        );
+        assert_eq!(
+            limits(&format!(r#""max_tokens":1200,{thinking}"#)),
+            (1_200, 1_200, 1)
+        );
+        assert_eq!(
+            ask(&plain(Protocol::Chat), r#""n":3"#, 1).unwrap().choices,
+            3
+        );
+    }
+
+    #[test]
+    fn a_feature_is_admitted_where_its_use_has_a_price_and_is_told() {
+        let search = r#""tools":[{"type":"web_search_20250305","name":"web_search","max_uses":4}]"#;
+        let open_search = r#""tools":[{"type":"web_search_20250305","name":"web_search"}]"#;
+        let heard = said(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
+        let spoken = r#""modalities":["text","audio"]"#;
+        let (messages, chat) = (priced(Protocol::Messages), priced(Protocol::Chat));
+        let quote = ask(&messages, search, 700).unwrap();
+        let hold = |tool, uses, price| ToolHold { tool, uses, price };
+        assert_eq!(
+            quote.tools,
+            [hold(ServerTool::WebSearch, 4, credits(1_000))]
+        );
+        assert_eq!(
+            only(&quote).input_tokens,
+            100_000,
+            "what is found is read too"
+        );
+        assert_eq!(
+            uses(
+                &ask(&messages, open_search, 700).unwrap(),
+                ServerTool::WebSearch
+            ),
+            20
+        );
+        assert_eq!(ask(&messages, r#""messages":[]"#, 700).unwrap().tools, []);
+        // Free of charge, but it has a price.
+        let free = r#""tools":[{"type":"tool_search_tool_bm25_20251119","name":"t"}]"#;
+        assert_eq!(
+            ask(&messages, free, 700).unwrap().tools,
+            [hold(ServerTool::ToolSearch, 20, Micro::ZERO)]
+        );
+        let remote = r#""mcp_servers":[{"type":"url","url":"https://x","name":"x"}]"#;
+        assert_eq!(
+            ask(&messages, remote, 700).unwrap().tools,
+            [hold(ServerTool::Mcp, 20, credits(2_000))]
+        );
+        let responses = priced(Protocol::Responses);
+        let remote = r#""tools":[{"type":"mcp","server_label":"x","server_url":"https://x"}]"#;
+        assert_eq!(
+            ask(&responses, remote, 700).unwrap().tools,
+            [hold(ServerTool::Mcp, 20, credits(2_000))]
+        );
+        assert_eq!(
+            only(&ask(&chat, &heard, 1).unwrap()).input_price,
+            credits(3_000)
+        );
+        assert_eq!(
+            only(&ask(&chat, spoken, 1).unwrap()).output_price,
+            credits(6_000)
+        );
+        assert_eq!(
+            only(&ask(&chat, spoken, 1).unwrap()).input_price,
+            credits(125)
+        );
+        assert_eq!(
+            only(&ask(&chat, &heard, 1).unwrap()).output_price,
+            credits(500)
+        );
+        let flat_messages = plain(Protocol::Messages);
+        let flat_chat = plain(Protocol::Chat);
+        for (model, members, param) in [
+            (&flat_messages, search, "tools"),
+            (&chat, search, "tools"),
+            (&chat, r#""web_search_options":{}"#, "web_search_options"),
+            (
+                &messages,
+                r#""tools":[{"type":"code_execution_20250825"}]"#,
+                "tools",
+            ),
+            (
+                &messages,
+                r#""tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]"#,
+                "tools",
+            ),
+            (
+                &messages,
+                r#""tools":[{"type":"advisor_20260301","name":"advisor"}]"#,
+                "tools",
+            ),
+            (&messages, r#""container":{"skills":[]}"#, "tools"),
+            (
+                &flat_messages,
+                r#""mcp_servers":[{"type":"url","url":"https://x"}]"#,
+                "tools",
+            ),
+            (&flat_messages, free, "tools"),
+            (
+                &chat,
+                r#""tools":[{"type":"mcp","server_url":"https://x"}]"#,
+                "tools",
+            ),
+            (
+                &chat,
+                r#""search_parameters":{"mode":"on"}"#,
+                "search_parameters",
+            ),
+            (
+                &chat,
+                r#""extra_body":{"google":{"tools":[{"google_search":{}}]}}"#,
+                "tools",
+            ),
+            (&flat_messages, r#""inference_geo":"us""#, "inference_geo"),
+            (&messages, r#""inference_geo":"eu""#, "inference_geo"),
+            (&messages, r#""inference_geo":7"#, "inference_geo"),
+            (&messages, r#""speed":"slow""#, "speed"),
+            (&flat_chat, heard.as_str(), "messages"),
+            (&flat_chat, spoken, "modalities"),
+            (&flat_chat, r#""service_tier":"flex""#, "service_tier"),
+            (&chat, r#""service_tier":"scale""#, "service_tier"),
+            (&flat_messages, r#""speed":"fast""#, "speed"),
+            (&messages, r#""fallbacks":[{"model":"x"}]"#, "fallbacks"),
+        ] {
+            let failure = ask(model, members, 1).unwrap_err();
+            assert_eq!(
+                failure,
+                Failure::unpriced_feature(model.protocol(), param),
+                "{members}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_service_tier_is_held_at_what_it_can_come_to() {
+        let (chat, messages) = (priced(Protocol::Chat), priced(Protocol::Messages));
+        let asked = |model: &CatalogModel, members: &str| {
+            let quote = ask(model, members, 1).unwrap();
+            (quote.service.tier, quote.factor.to_string())
+        };
+        let named = |tier| TierRequest::Named(ServiceTier::from_wire(tier));
+        let here = |members: &str| format!(r#"{members},"inference_geo":"global""#);
+        assert_eq!(
+            asked(&chat, &here(r#""n":1"#)),
+            (TierRequest::Auto, "1.75".into())
+        );
+        assert_eq!(
+            asked(&chat, &here(r#""service_tier":"auto""#)),
+            (TierRequest::Auto, "1.75".into())
+        );
+        assert_eq!(
+            asked(&chat, &here(r#""service_tier":"default""#)),
+            (TierRequest::Usual, "1".into())
+        );
+        assert_eq!(
+            asked(&chat, &here(r#""service_tier":"flex""#)),
+            (named("flex"), "0.5".into())
+        );
+        let usual = r#""service_tier":"standard_only""#;
+        assert_eq!(
+            asked(&messages, &here(usual)),
+            (TierRequest::Usual, "1".into())
+        );
+        // If the request names no region, the vendor's own setting decides.
+        assert_eq!(asked(&messages, usual), (TierRequest::Usual, "1.1".into()));
+        let us = format!(r#"{usual},"inference_geo":"us""#);
+        assert_eq!(asked(&messages, &us), (TierRequest::Usual, "1.1".into()));
+        assert_eq!(
+            asked(&messages, &format!(r#"{us},"speed":"fast""#)).1,
+            "6.6"
+        );
+        assert_eq!(
+            asked(&messages, &format!(r#"{us},"speed":"standard""#)).1,
+            "1.1"
+        );
+        assert_eq!(
+            asked(&messages, r#""inference_geo":"us","speed":"fast""#).1,
+            "11.55"
+        );
+        assert_eq!(
+            asked(&plain(Protocol::Chat), r#""n":1"#),
+            (TierRequest::Auto, "1".into())
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! The `store` section: the address of the shared store, given in exactly one of the possible
+//! forms.
+
+use super::{StoreSettings, raw};
+use crate::catalog::Secret;
+use crate::store::redis::SentinelAddress;
+
+/// Maximum number of Sentinels; the gateway queries them concurrently.
+const MAX_SENTINELS: usize = 16;
+
+impl super::ConfigValidator {
+    pub(super) fn store(&mut self, store: raw::Store) -> Option<StoreSettings> {
+        let raw::Store {
+            kind,
+            url,
+            cluster,
+            sentinel,
+            ..
+        } = store;
+        self.check_urls("store.url", url.as_slice());
+        self.check_urls("store.cluster", &cluster);
+        match (kind, url, cluster.is_empty(), sentinel) {
+            (raw::StoreKind::Embedded, None, true, None) => Some(StoreSettings::Embedded),
+            (raw::StoreKind::Embedded, ..) => {
+                let says = "an embedded store has no address: leave `url`, `cluster` and `sentinel` out, or say kind: redis";
+                self.add_fault("store", says);
+                None
+            }
+            (raw::StoreKind::Redis, Some(url), true, None) => {
+                Some(StoreSettings::Redis(Secret::new(url)))
+            }
+            (raw::StoreKind::Redis, None, false, None) => Some(StoreSettings::RedisCluster(
+                cluster.into_iter().map(Secret::new).collect(),
+            )),
+            (raw::StoreKind::Redis, None, true, Some(sentinel)) => self.sentinel(sentinel),
+            (raw::StoreKind::Redis, ..) => {
+                self.add_fault(
+                    "store",
+                    "kind: redis takes one of `url`, `cluster` and `sentinel`",
+                );
+                None
+            }
+        }
+    }
+
+    fn check_urls(&mut self, key: &str, urls: &[String]) {
+        if urls
+            .iter()
+            .any(|url| !url.starts_with("redis://") && !url.starts_with("rediss://"))
+        {
+            self.add_fault(key, "must begin with redis:// or rediss://");
+        }
+    }
+
+    fn sentinel(&mut self, sentinel: raw::Sentinel) -> Option<StoreSettings> {
+        let raw::Sentinel {
+            master,
+            nodes,
+            user,
+            password,
+            database,
+        } = sentinel;
+        self.check_urls("store.sentinel.nodes", &nodes);
+        if !(1..=MAX_SENTINELS).contains(&nodes.len()) {
+            let message = format!("{} nodes are not 1 to {MAX_SENTINELS}", nodes.len());
+            self.add_fault("store.sentinel.nodes", message);
+        }
+        if master.is_empty() {
+            self.add_fault(
+                "store.sentinel.master",
+                "must be the name that the Sentinels know",
+            );
+        }
+        let of_tls = nodes
+            .iter()
+            .filter(|node| node.starts_with("rediss://"))
+            .count();
+        if of_tls != 0 && of_tls != nodes.len() {
+            self.add_fault(
+                "store.sentinel.nodes",
+                "either all or none must begin with rediss://",
+            );
+        }
+        let password = match password {
+            None => None,
+            Some(password) => Some(
+                self.secret("store.sentinel.password", &password)?
+                    .reveal()
+                    .to_owned(),
+            ),
+        };
+        let (tls, database) = (of_tls > 0, i64::from(database));
+        Some(StoreSettings::RedisSentinel(SentinelAddress {
+            master,
+            nodes,
+            user,
+            password,
+            database,
+            tls,
+        }))
+    }
+}

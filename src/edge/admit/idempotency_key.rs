@@ -1,0 +1,110 @@
+//! Requests with an `Idempotency-Key`: whether the gateway answers the request, replays an earlier
+//! response, or refuses it.
+//!
+//! This file must not know how keys are stored: `idempotency.rs` does.
+
+use super::call::ApiOperation;
+use crate::account::Principal;
+use crate::clock;
+use crate::config::Settings;
+use crate::edge::Gateway;
+use crate::idempotency::{self, BodyHash, IdempotencyGuard, ReplayedResponse};
+use crate::protocol::failure::{Failure, Kind};
+use crate::store::StoreError;
+use pingora::proxy::Session;
+
+/// What the gateway does with the request.
+pub enum IdempotencyOutcome {
+    /// Answer the request. Holds the idempotency key, if the request has one.
+    Go(Option<Box<IdempotencyGuard>>),
+    /// Replay the earlier response.
+    Replay(ReplayedResponse),
+}
+
+/// Claims the request's idempotency key, which is valid only for its account and path. Does nothing
+/// if the header is missing.
+///
+/// # Errors
+/// Returns an error if the key is invalid, was used with another body, or is in use, or if its
+/// response was not kept.
+pub async fn claim_key(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &Session,
+    asked: &ApiOperation,
+    principal: &Principal,
+    body_hash: BodyHash,
+    request_id: &str,
+) -> Result<IdempotencyOutcome, Failure> {
+    let Some(key) = read_key(session, asked)? else {
+        return Ok(IdempotencyOutcome::Go(None));
+    };
+    let scope = (&*principal.account_id, asked.path, key);
+    let begun = gateway
+        .idempotency
+        .claim(
+            scope,
+            &body_hash,
+            request_id,
+            &settings.limits,
+            clock::now_ms(),
+        )
+        .await;
+    let found = begun.map_err(store_failure)?;
+    match found {
+        idempotency::KeyLookupOutcome::New(running) => Ok(IdempotencyOutcome::Go(Some(running))),
+        idempotency::KeyLookupOutcome::Done(answer) => Ok(IdempotencyOutcome::Replay(answer)),
+        idempotency::KeyLookupOutcome::Running => Err(Failure::from_kind(Kind::IdempotencyRunning)),
+        idempotency::KeyLookupOutcome::OtherBody => {
+            Err(Failure::from_kind(Kind::IdempotencyConflict))
+        }
+        idempotency::KeyLookupOutcome::Unavailable => {
+            Err(Failure::from_kind(Kind::IdempotencyResultUnavailable))
+        }
+    }
+}
+
+/// Whether the request has a known idempotency key, so that its response may be stored. Does not
+/// look at the body.
+///
+/// # Errors
+/// Returns an error if the key is invalid or the store cannot be reached.
+pub async fn is_known(
+    gateway: &Gateway,
+    session: &Session,
+    asked: &ApiOperation,
+    principal: &Principal,
+) -> Result<bool, Failure> {
+    let Some(key) = read_key(session, asked)? else {
+        return Ok(false);
+    };
+    let scope = (&*principal.account_id, asked.path, key);
+    gateway
+        .idempotency
+        .is_known(scope, clock::now_ms())
+        .await
+        .map_err(store_failure)
+}
+
+/// Returns the key of the header. Free requests have none, so returns `None` for them.
+fn read_key<'s>(session: &'s Session, asked: &ApiOperation) -> Result<Option<&'s str>, Failure> {
+    let mut given = session
+        .req_header()
+        .headers
+        .get_all("idempotency-key")
+        .iter();
+    match (given.next(), given.next()) {
+        _ if asked.free => Ok(None),
+        (None, _) => Ok(None),
+        (Some(key), None) if idempotency::is_valid_key(key.as_bytes()) => Ok(key.to_str().ok()),
+        _ => {
+            let message = "An Idempotency-Key is one header of 1 to 255 visible ASCII characters.";
+            Err(Failure::new(Kind::InvalidRequest, message))
+        }
+    }
+}
+
+fn store_failure(error: StoreError) -> Failure {
+    log::error!("{error}");
+    Failure::from_kind(Kind::LedgerUnavailable)
+}

@@ -1,0 +1,497 @@
+//! A request on its way to one model: encoded in the vendor's protocol, quoted, and lowered to what
+//! the account can pay.
+//!
+//! A request in the vendor's own protocol is passed on with a few edits; any other is translated.
+//! The quote covers what the vendor will read. This file must not know the fields of either
+//! protocol, or who pays. Next: `protocol/request.rs` and `protocol/translate.rs`,
+//! `billing/quote.rs` (the quote).
+
+use crate::billing::pricing::Quote;
+use crate::billing::quote;
+use crate::catalog::CatalogModel;
+use crate::clock;
+use crate::config::Settings;
+use crate::edge::context::RetryWithoutReasoning;
+use crate::edge::turn::MeteredTurn;
+use crate::protocol::Protocol;
+use crate::protocol::capabilities::TranslationTarget;
+use crate::protocol::capabilities::repair_rules::RepairRules;
+use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::ir::event::ResponseContext;
+use crate::protocol::keepalive::KeepAlive;
+use crate::protocol::request::{self, PassthroughContext, RequestEdits, RequestSummary};
+use crate::protocol::responses::EventSequencer;
+use crate::protocol::translate::{self, TranslatedRequest};
+use crate::usage::{PerTool, ServerTool, UsageEstimator};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// What a client requests, and from which model.
+pub(super) struct OutboundRequest<'a> {
+    pub turn: MeteredTurn,
+    pub settings: &'a Settings,
+    pub surface: Protocol,
+    pub model: &'a Arc<CatalogModel>,
+    pub strict: bool,
+    pub body: Bytes,
+    pub outline: &'a RequestSummary,
+    pub request_id: &'a str,
+    pub account_id: Arc<str>,
+    /// Whether a preview flag lets the thinking budget exceed the output limit.
+    pub is_interleaved: bool,
+}
+
+/// The body that the vendor gets.
+pub(super) struct UpstreamRequest {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
+    /// Whether the gateway requests a stream from the vendor.
+    pub streams: bool,
+    carries_thinking: bool,
+    /// Output limit, lowered to what the account can pay.
+    output_limit: Option<u64>,
+    /// Whether the caller set the thinking budget itself.
+    budget_is_given: bool,
+    /// Whether the request is passed on with changes, because the model refuses parts of it.
+    is_repaired: bool,
+    /// Context of the response's translation.
+    pub recall: Option<ResponseContext>,
+}
+
+impl UpstreamRequest {
+    /// Returns the event sequencer for keep-alives. A response that is recorded under an
+    /// idempotency key contains no keep-alive, so there a keep-alive must not carry anything that
+    /// belongs to the response.
+    pub fn sequencer(&self, is_kept: bool) -> Option<EventSequencer> {
+        self.recall
+            .as_ref()
+            .and_then(|recall| recall.voice.clone())
+            .filter(|_| !is_kept)
+    }
+}
+
+/// A body and the largest cost that it can cause.
+pub(super) struct QuotedRequest {
+    pub sent: UpstreamRequest,
+    /// Summary of the body, if the gateway changed it.
+    translated: Option<RequestSummary>,
+    pub quote: Quote,
+}
+
+impl<'a> OutboundRequest<'a> {
+    /// Returns this request for another model.
+    pub fn for_model(&self, model: &'a Arc<CatalogModel>) -> Self {
+        let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
+        let turn = self.turn.with_model(model);
+        Self {
+            model,
+            body,
+            account_id,
+            turn,
+            ..*self
+        }
+    }
+
+    /// Encodes the request in the vendor's protocol, with these limits.
+    pub fn encode(
+        &self,
+        output_limit: Option<u64>,
+        thinking_budget: Option<u64>,
+    ) -> Result<UpstreamRequest, Failure> {
+        if !self.model.passes_through(self.surface) {
+            let asked = translation_request(
+                self.model,
+                self.surface,
+                &self.body,
+                (&self.account_id, self.request_id),
+                output_limit,
+            );
+            let estimator = self.turn.estimator();
+            let asked = translate::TranslationRequest {
+                strict: self.strict,
+                estimator,
+                ..asked
+            };
+            let translated = translate::translate_request(&asked, false)?;
+            let body = match thinking_budget.filter(|_| translated.budget_is_given) {
+                Some(budget) => self.set_thinking_budget(&translated.body, budget)?,
+                None => translated.body,
+            };
+            return Ok(UpstreamRequest {
+                budget_is_given: translated.budget_is_given,
+                body,
+                warnings: translated.warnings,
+                streams: translated.streams,
+                carries_thinking: translated.carries_thinking,
+                output_limit,
+                is_repaired: false,
+                recall: Some(translated.recall),
+            });
+        }
+        let official = self.model.vendor.official;
+        if self.surface == Protocol::Messages && self.outline.is_prewarming() && !official {
+            let message = "0 is only supported for models that offer cache pre-warming.";
+            return Err(Failure::invalid_param(self.surface, "max_tokens", message));
+        }
+        let edits = RequestEdits {
+            model: &self.model.upstream_model,
+            output_limit,
+            output_limit_field: self.model.output_limit_field(),
+            thinking_budget,
+            include_usage: self.surface == Protocol::Chat && self.outline.stream,
+        };
+        let rules = self.repair_rules(output_limit, thinking_budget);
+        let (stripped, carries_thinking) = match self.surface {
+            Protocol::Responses => {
+                let sender = PassthroughContext {
+                    repair: rules,
+                    ..passthrough_sender(self.model, &self.account_id, false)
+                };
+                request::clean_responses_request(&self.body, self.outline, &sender)?
+            }
+            surface => (
+                request::clean_request(surface, official, &self.body, self.outline, Some(&rules)),
+                false,
+            ),
+        };
+        let (warnings, is_repaired) = (stripped.warnings.clone(), stripped.is_repaired);
+        let budget_is_given = !stripped.makes_budget;
+        self.reject_if_strict(&warnings)?;
+        Ok(UpstreamRequest {
+            body: request::rewrite_cleaned(&self.body, self.outline, &edits, stripped),
+            warnings,
+            streams: self.outline.stream,
+            carries_thinking,
+            output_limit,
+            budget_is_given,
+            is_repaired,
+            recall: None,
+        })
+    }
+
+    /// Returns what the model is known to refuse in its own protocol.
+    fn repair_rules(
+        &self,
+        output_limit: Option<u64>,
+        thinking_budget: Option<u64>,
+    ) -> RepairRules<'_> {
+        let is_interleaved = self.is_interleaved;
+        RepairRules {
+            output_limit,
+            thinking_budget,
+            is_interleaved,
+            ..self.model.repair_rules()
+        }
+    }
+
+    /// Whether the request is passed on unchanged, except for the model's name.
+    pub fn is_unmodified_passthrough(&self) -> bool {
+        let passes = self.model.passes_through(self.surface) && self.surface != Protocol::Responses;
+        passes && !self.outline.needs_repair(&self.repair_rules(None, None))
+    }
+
+    /// Lowers the caller's own thinking budget in a translated body.
+    fn set_thinking_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
+        let outline = request::read_summary(self.model.protocol(), body)?;
+        let edits = RequestEdits {
+            model: &outline.model,
+            output_limit: None,
+            output_limit_field: self.model.output_limit_field(),
+            thinking_budget: Some(budget),
+            include_usage: false,
+        };
+        Ok(request::rewrite(body, &outline, &edits))
+    }
+
+    /// Strict mode: reject the request if it produced any warning.
+    pub fn reject_if_strict(&self, warnings: &[String]) -> Result<(), Failure> {
+        match warnings.first().filter(|_| self.strict) {
+            Some(token) => Err(Failure::new(
+                Kind::InvalidRequest,
+                format!("Strict mode: {token}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Encodes the request and quotes the result.
+    pub fn encode_and_quote(&self) -> Result<QuotedRequest, Failure> {
+        let sent = self.encode(None, None)?;
+        let is_changed = sent.recall.is_some() || sent.is_repaired;
+        let mut translated = match is_changed || self.surface == Protocol::Responses {
+            // The gateway wrote or changed this body, so it can be parsed.
+            true => Some(request::read_summary(self.model.protocol(), &sent.body)?),
+            false => None,
+        };
+        let client_bytes = self.outline.features.content.max_text_bytes();
+        let text_bytes = match &translated {
+            Some(outline) => client_bytes.max(outline.features.content.max_text_bytes()),
+            None => client_bytes,
+        };
+        if let Some(outline) = &mut translated {
+            // A budget that the gateway set itself can be made smaller or left out.
+            outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
+        }
+        let quote = self.quote(translated.as_ref().unwrap_or(self.outline), text_bytes)?;
+        Ok(QuotedRequest {
+            sent,
+            translated,
+            quote,
+        })
+    }
+
+    /// Quotes a body with this summary and this number of text bytes.
+    pub fn quote(&self, outline: &RequestSummary, text_bytes: u64) -> Result<Quote, Failure> {
+        let min_output = self.settings.limits.min_output_tokens;
+        quote::quote(self.model, self.surface, outline, text_bytes, min_output)
+    }
+
+    /// Encodes the request again with an output limit of at most `limit`, if the limit is lower.
+    pub fn clamp_output(
+        &self,
+        priced: QuotedRequest,
+        limit: u64,
+    ) -> Result<UpstreamRequest, Failure> {
+        let QuotedRequest {
+            sent,
+            translated,
+            quote,
+        } = priced;
+        if limit >= quote.own_limit {
+            return Ok(sent);
+        }
+        let budget = clamp_thinking_budget(
+            self.settings,
+            translated.as_ref().unwrap_or(self.outline),
+            limit,
+        );
+        let mut sent = self.encode(Some(limit), budget)?;
+        sent.warnings
+            .push(format!("clamped:{}", self.output_limit_field()));
+        let clamped = budget.map(|_| "clamped:thinking.budget_tokens".to_owned());
+        sent.warnings
+            .extend(clamped.filter(|clamped| !sent.warnings.contains(clamped)));
+        Ok(sent)
+    }
+
+    /// Returns the name of the output limit's field in the caller's protocol.
+    fn output_limit_field(&self) -> &'static str {
+        let usual = match self.surface {
+            surface if surface == self.model.protocol() => self.model.output_limit_field(),
+            Protocol::Chat => "max_completion_tokens",
+            Protocol::Responses => "max_output_tokens",
+            Protocol::Messages => "max_tokens",
+        };
+        self.outline.output_limit.map_or(usual, |limit| limit.field)
+    }
+
+    /// Returns what a retry without reasoning needs, if the vendor may refuse the reasoning in the
+    /// request. `instead`: the request goes to a fallback model, with another model's reasoning
+    /// passed on unchanged.
+    pub fn retry_without_reasoning(
+        &self,
+        sent: &UpstreamRequest,
+        instead: bool,
+    ) -> Option<RetryWithoutReasoning> {
+        // Responses bodies show whether they carry reasoning, and the official chat vendor receives
+        // none.
+        let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
+        let is_another_ones = instead
+            && self.model.passes_through(self.surface)
+            && self.surface != Protocol::Responses
+            && !has_none;
+        // Reasoning in the gateway's own reasoning tokens is no loss for the caller. Chat has no
+        // such tokens.
+        let may = !self.strict || sent.recall.is_some() && self.surface != Protocol::Chat;
+        ((sent.carries_thinking || is_another_ones) && may).then(|| RetryWithoutReasoning {
+            surface: self.surface,
+            strict: self.strict,
+            body: self.body.clone(),
+            output_limit: sent.output_limit,
+            account_id: Arc::clone(&self.account_id),
+            request_id: self.request_id.to_owned(),
+            estimator: self.turn.estimator(),
+        })
+    }
+
+    /// Returns what the gateway sends to a stream's client while the vendor is silent. Also for a
+    /// passed-through stream: not every vendor sends keep-alives, and none sends them before its
+    /// first event. The gateway passes a stream on event by event, so a keep-alive never splits an
+    /// event.
+    pub fn keep_alive(&self, voice: Option<EventSequencer>) -> Option<KeepAlive> {
+        self.outline
+            .stream
+            .then(|| KeepAlive::new(self.surface, voice))
+    }
+
+    /// Returns the preview flags for the vendor, joined by commas, and the warning if an unpriced
+    /// flag was dropped.
+    pub fn filter_preview_flags(&self, flags: &[String]) -> (Option<String>, Option<String>) {
+        if self.model.protocol() != self.surface {
+            return (None, None);
+        }
+        let is_priced = |flag: &&str| {
+            let widens = |(start, tokens): &(&str, u64)| {
+                flag.starts_with(start) && self.model.context_tokens < *tokens
+            };
+            !WIDE_CONTEXT_FLAGS.iter().any(widens)
+        };
+        let kept: Vec<_> = flags.iter().map(String::as_str).filter(is_priced).collect();
+        let dropped = (kept.len() < flags.len()).then(|| "dropped:anthropic-beta".to_owned());
+        ((!kept.is_empty()).then(|| kept.join(",")), dropped)
+    }
+}
+
+/// Describes the sender of a request that is passed on in the vendor's own protocol.
+fn passthrough_sender<'a>(
+    model: &'a CatalogModel,
+    account_id: &'a str,
+    without_reasoning: bool,
+) -> PassthroughContext<'a> {
+    let mut sold = PerTool::default();
+    for tool in ServerTool::ALL {
+        *sold.get_mut(tool) = model.price.features.tool_price(tool).is_some();
+    }
+    let (official, repair) = (model.vendor.official, model.repair_rules());
+    PassthroughContext {
+        account_id,
+        official,
+        sold,
+        without_reasoning,
+        model: &model.id,
+        repair,
+    }
+}
+
+/// Returns the input of a translation, as of now.
+fn translation_request<'a>(
+    model: &'a CatalogModel,
+    surface: Protocol,
+    body: &'a [u8],
+    (account_id, request_id): (&'a str, &'a str),
+    output_limit: Option<u64>,
+) -> translate::TranslationRequest<'a> {
+    let target = TranslationTarget {
+        upstream_model: &model.upstream_model,
+        public_model: &model.id,
+        max_output_tokens: model.max_output_tokens,
+        official: model.vendor.official,
+        accepts: &model.accepts,
+    };
+    let clock = clock::now_seconds;
+    let estimator = UsageEstimator::default();
+    translate::TranslationRequest {
+        surface,
+        body,
+        target,
+        account_id,
+        output_limit,
+        strict: false,
+        clock,
+        request_id,
+        estimator,
+    }
+}
+
+/// A request that was encoded again.
+pub struct ReencodedRequest {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
+    /// Context of the response's translation.
+    pub recall: Option<ResponseContext>,
+}
+
+/// Encodes the request without its reasoning, after the vendor refused that.
+///
+/// # Errors
+/// Returns an error if the request cannot be encoded without its reasoning.
+pub fn encode_without_reasoning(
+    again: &RetryWithoutReasoning,
+    model: &CatalogModel,
+) -> Result<ReencodedRequest, Failure> {
+    if model.passes_through(again.surface) {
+        let outline = request::read_summary(again.surface, &again.body)?;
+        let edits = RequestEdits {
+            model: &model.upstream_model,
+            output_limit: again.output_limit,
+            output_limit_field: model.output_limit_field(),
+            thinking_budget: None,
+            include_usage: again.surface == Protocol::Chat && outline.stream,
+        };
+        let rules = RepairRules {
+            output_limit: again.output_limit,
+            ..model.repair_rules()
+        };
+        let stripped = match again.surface {
+            Protocol::Responses => {
+                let sender = PassthroughContext {
+                    repair: rules,
+                    ..passthrough_sender(model, &again.account_id, true)
+                };
+                request::clean_responses_request(&again.body, &outline, &sender)?.0
+            }
+            surface => {
+                request::remove_reasoning(surface, &again.body, &rules).ok_or_else(|| {
+                    Failure::invalid_param(
+                        surface,
+                        "messages",
+                        "have no reasoning that could be left out",
+                    )
+                })?
+            }
+        };
+        let warnings = stripped.warnings.clone();
+        let body = request::rewrite_cleaned(&again.body, &outline, &edits, stripped);
+        return Ok(ReencodedRequest {
+            body,
+            warnings,
+            recall: None,
+        });
+    }
+    let asked = translation_request(
+        model,
+        again.surface,
+        &again.body,
+        (&again.account_id, &again.request_id),
+        again.output_limit,
+    );
+    let asked = translate::TranslationRequest {
+        estimator: again.estimator,
+        ..asked
+    };
+    let TranslatedRequest {
+        body,
+        warnings,
+        recall,
+        ..
+    } = translate::translate_request(&asked, true)?;
+    Ok(ReencodedRequest {
+        body,
+        warnings,
+        recall: Some(recall),
+    })
+}
+
+/// Returns the lowered thinking budget, if it must be lowered: it must stay below the output limit.
+fn clamp_thinking_budget(settings: &Settings, outline: &RequestSummary, limit: u64) -> Option<u64> {
+    let budget = outline.thinking_budget?;
+    let most = limit
+        .saturating_sub(settings.limits.min_output_tokens)
+        .max(quote::MIN_THINKING_TOKENS);
+    (budget > most).then_some(most)
+}
+
+/// Prefix of the preview flag that lets a model think between its tool calls, with a budget larger
+/// than the output limit.
+const INTERLEAVED_FLAG_PREFIX: &str = "interleaved-thinking-";
+
+/// Whether one of these preview flags lets the thinking budget exceed the output limit.
+pub(super) fn is_interleaved(flags: &[String]) -> bool {
+    flags
+        .iter()
+        .any(|flag| flag.starts_with(INTERLEAVED_FLAG_PREFIX))
+}
+
+/// Preview flags that widen the context, and the number of tokens they allow. For a model with a
+/// smaller context, the quote and the hold would not cover that many tokens.
+const WIDE_CONTEXT_FLAGS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];

@@ -1,0 +1,425 @@
+//! A client's connection: it enforces a deadline and a maximum size for a header, and records what
+//! Pingora refuses by itself.
+//!
+//! It forwards everything to the stream inside, with one exception: it replaces the empty response
+//! that Pingora writes to a malformed HTTP/1 request with the gateway's own. It must not withhold
+//! bytes.
+
+use super::ClientConnection;
+use super::http2_frames::{FrameObserver, RefusedFrame};
+use crate::telemetry::refusals::RefusalReason;
+use async_trait::async_trait;
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::tls::SslDigest;
+use pingora::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
+};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::Sleep;
+
+/// Maximum number of bytes that one read may return after the end of a header: the body, and the
+/// next request.
+const MAX_BYTES_AFTER_HEADER: u64 = 65_536;
+
+/// First bytes of an HTTP/2 connection.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Protocol of a connection, as far as it is known.
+enum ConnectionProtocol {
+    Http1,
+    Http2 {
+        /// Number of preface bytes that have arrived.
+        preface: usize,
+        frames: FrameObserver,
+    },
+}
+
+pub struct MonitoredStream {
+    inner: Stream,
+    connection: Arc<ClientConnection>,
+    protocol: ConnectionProtocol,
+    /// Bytes that were read to detect the protocol and that Pingora has not read yet.
+    peeked: Vec<u8>,
+    /// Rest of the response that replaces Pingora's.
+    answer: Vec<u8>,
+    /// Number of bytes read of the current header, and of what arrived with it.
+    header_bytes: u64,
+    /// Timer for the current header. It is created when a header is due, and reset if it fires too
+    /// early.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl MonitoredStream {
+    pub fn new(inner: Stream, connection: Arc<ClientConnection>) -> Self {
+        let protocol = match inner.selected_alpn_proto() {
+            Some(ALPN::H2) => ConnectionProtocol::Http2 {
+                preface: 0,
+                frames: FrameObserver::default(),
+            },
+            _ => ConnectionProtocol::Http1,
+        };
+        let (peeked, answer) = (Vec::new(), Vec::new());
+        Self {
+            inner,
+            connection,
+            protocol,
+            peeked,
+            answer,
+            header_bytes: 0,
+            timer: None,
+        }
+    }
+
+    /// Ready once the current header has taken too long.
+    fn poll_header_timeout(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            let Some(deadline) = self.connection.header_deadline() else {
+                return Poll::Pending;
+            };
+            let deadline = deadline.into();
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
+            }
+            ready!(timer.as_mut().poll(context));
+            if self
+                .connection
+                .header_deadline()
+                .is_some_and(|now| now == deadline.into_std())
+            {
+                return Poll::Ready(self.header_timeout_error());
+            }
+        }
+    }
+
+    fn header_timeout_error(&self) -> io::Error {
+        let (reason, detail) = match self.header_bytes {
+            0 => (RefusalReason::Silent, "nothing came in time"),
+            _ => (
+                RefusalReason::HeaderTimeout,
+                "a request's header took too long",
+            ),
+        };
+        self.connection.record_refusal(reason, &detail);
+        io::Error::new(io::ErrorKind::TimedOut, detail)
+    }
+
+    /// Inspects bytes that were read. An empty slice means the end of the client's data.
+    fn inspect_read(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            let is_http1 = matches!(self.protocol, ConnectionProtocol::Http1);
+            if is_http1 && self.header_bytes > 0 && self.connection.header_deadline().is_some() {
+                self.connection.record_refusal(
+                    RefusalReason::HeaderIncomplete,
+                    &"the client closed its connection within a header",
+                );
+            }
+            return Ok(());
+        }
+        self.count_header_bytes(bytes.len())?;
+        match &mut self.protocol {
+            ConnectionProtocol::Http1 => self
+                .connection
+                .inbound()
+                .read(bytes)
+                .map_err(|flaw| io::Error::new(io::ErrorKind::InvalidData, flaw.message)),
+            ConnectionProtocol::Http2 { preface, .. } if *preface < PREFACE.len() => {
+                let wanted = &PREFACE[*preface..];
+                let come = wanted.len().min(bytes.len());
+                if wanted[..come] == bytes[..come] {
+                    *preface += come;
+                    return Ok(());
+                }
+                let detail = "the connection does not begin with the preface of HTTP/2";
+                self.connection
+                    .record_refusal(RefusalReason::Http2Preface, &detail);
+                Err(io::Error::new(io::ErrorKind::InvalidData, detail))
+            }
+            ConnectionProtocol::Http2 { .. } => Ok(()),
+        }
+    }
+
+    fn count_header_bytes(&mut self, bytes: usize) -> io::Result<()> {
+        if self.connection.begin_header() {
+            self.header_bytes = 0;
+        }
+        if self.connection.header_deadline().is_none() {
+            return Ok(());
+        }
+        self.header_bytes = self.header_bytes.saturating_add(bytes as u64);
+        // A header slightly above the limit gets a response. This one is not read to its end.
+        if self.header_bytes
+            > self
+                .connection
+                .header_bytes
+                .saturating_mul(2)
+                .saturating_add(MAX_BYTES_AFTER_HEADER)
+        {
+            // The library for HTTP/2 bounds headers by itself; what else comes is frames without
+            // end before the first request.
+            let (reason, detail) = match self.protocol {
+                ConnectionProtocol::Http1 => (
+                    RefusalReason::HeaderTooLarge,
+                    "a request's header is too large",
+                ),
+                ConnectionProtocol::Http2 { .. } => (
+                    RefusalReason::Http2Flood,
+                    "too many bytes of HTTP/2 frames before a request",
+                ),
+            };
+            self.connection.record_refusal(reason, &detail);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
+        }
+        Ok(())
+    }
+
+    /// Inspects bytes that Pingora writes. Returns true if they are its response to a malformed
+    /// request, which the gateway replaces.
+    fn inspect_write(&mut self, bytes: &[u8]) -> bool {
+        match &mut self.protocol {
+            ConnectionProtocol::Http1
+                if self.connection.is_serving() || !bytes.starts_with(b"HTTP/1.") =>
+            {
+                false
+            }
+            ConnectionProtocol::Http1 => {
+                self.answer = self.connection.malformed_response(bytes);
+                true
+            }
+            ConnectionProtocol::Http2 { frames, .. } => {
+                let connection = &self.connection;
+                frames.read(bytes, |refused| match refused {
+                    RefusedFrame::Error(reason, code) => {
+                        connection.record_refusal(reason, &format_args!("HTTP/2 error {code}"));
+                    }
+                    RefusedFrame::Answer(reason, status) => {
+                        connection.record_bare_answer(reason, status);
+                    }
+                });
+                false
+            }
+        }
+    }
+
+    /// Writes the gateway's own response instead of Pingora's.
+    fn poll_write_response(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.answer.is_empty() {
+            let written = ready!(Pin::new(&mut self.inner).poll_write(context, &self.answer))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.answer.drain(..written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads from the client until it is clear whether it speaks HTTP/2, and keeps the bytes.
+    /// Returns false at the end of the client's data.
+    async fn detect_preface(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; PREFACE.len()];
+        while self.peeked.len() < PREFACE.len() && PREFACE.starts_with(&self.peeked) {
+            let left = PREFACE.len() - self.peeked.len();
+            let read = self.inner.read(&mut buffer[..left]).await?;
+            if read == 0 {
+                return Ok(!self.peeked.is_empty());
+            }
+            self.peeked.extend_from_slice(&buffer[..read]);
+        }
+        Ok(true)
+    }
+}
+
+impl AsyncRead for MonitoredStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let from_peeked = this.peeked.len().min(buffer.remaining());
+        if from_peeked > 0 {
+            buffer.put_slice(&this.peeked[..from_peeked]);
+            this.peeked.drain(..from_peeked);
+            if this.peeked.is_empty() {
+                this.peeked = Vec::new();
+            }
+        }
+        if buffer.remaining() > 0 {
+            match Pin::new(&mut this.inner).poll_read(context, buffer) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                // Report an end of data, as if the client had closed: Pingora then ends the
+                // connection without an error.
+                Poll::Pending
+                    if from_peeked == 0 && this.connection.poll_closing(context.waker()) =>
+                {
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Pending if from_peeked == 0 => {
+                    return this.poll_header_timeout(context).map(Err);
+                }
+                Poll::Pending => {}
+            }
+        } else if from_peeked == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let bytes = buffer.filled().get(before..).unwrap_or_default();
+        Poll::Ready(this.inspect_read(bytes))
+    }
+}
+
+impl AsyncWrite for MonitoredStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if let ConnectionProtocol::Http1 = this.protocol {
+            return if this.inspect_write(bytes) {
+                Poll::Ready(Ok(bytes.len()))
+            } else {
+                Pin::new(&mut this.inner).poll_write(context, bytes)
+            };
+        }
+        let written = ready!(Pin::new(&mut this.inner).poll_write(context, bytes))?;
+        this.inspect_write(bytes.get(..written).unwrap_or_default());
+        Poll::Ready(Ok(written))
+    }
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_write_response(context))?;
+        Pin::new(&mut this.inner).poll_flush(context)
+    }
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_write_response(context))?;
+        Pin::new(&mut this.inner).poll_shutdown(context)
+    }
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(context, pieces))?;
+        if let ConnectionProtocol::Http2 { .. } = this.protocol {
+            let mut left = written;
+            for piece in pieces {
+                let of_piece = left.min(piece.len());
+                this.inspect_write(&piece[..of_piece]);
+                left -= of_piece;
+            }
+        }
+        Poll::Ready(Ok(written))
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[async_trait]
+impl Peek for MonitoredStream {
+    /// Pingora's check for the HTTP/2 preface. It waits only for as many bytes as it needs to tell
+    /// the protocols apart.
+    async fn try_peek(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
+        let connection = Arc::clone(&self.connection);
+        let peeked = async {
+            tokio::select! {
+                biased;
+                peeked = self.detect_preface() => peeked,
+                // The connection is closed to make room for others, although it has never sent
+                // anything.
+                () = poll_fn(|context| connection.poll_closed(context)) => Ok(false),
+            }
+        };
+        match tokio::time::timeout(connection.header_read, peeked).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                self.header_bytes = self.peeked.len() as u64;
+                return Err(self.header_timeout_error());
+            }
+        }
+        let peeked = self.peeked.len().min(buffer.len());
+        buffer[..peeked].copy_from_slice(&self.peeked[..peeked]);
+        if self.peeked == PREFACE {
+            self.protocol = ConnectionProtocol::Http2 {
+                preface: 0,
+                frames: FrameObserver::default(),
+            };
+        }
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl Shutdown for MonitoredStream {
+    async fn shutdown(&mut self) {
+        if !self.answer.is_empty() {
+            // The client may have closed its connection; then nobody reads the response.
+            let _ = poll_fn(|context| self.poll_write_response(context)).await;
+            let _ = self.inner.flush().await;
+        }
+        Shutdown::shutdown(self.inner.as_mut()).await;
+    }
+}
+
+impl UniqueID for MonitoredStream {
+    fn id(&self) -> UniqueIDType {
+        self.inner.id()
+    }
+}
+
+impl Ssl for MonitoredStream {
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.inner.get_ssl_digest()
+    }
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.inner.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for MonitoredStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.inner.get_timing_digest()
+    }
+    fn get_read_pending_time(&self) -> Duration {
+        self.inner.get_read_pending_time()
+    }
+    fn get_write_pending_time(&self) -> Duration {
+        self.inner.get_write_pending_time()
+    }
+}
+
+impl GetProxyDigest for MonitoredStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.inner.get_proxy_digest()
+    }
+}
+
+impl GetSocketDigest for MonitoredStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.inner.get_socket_digest()
+    }
+}
+
+impl fmt::Debug for MonitoredStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

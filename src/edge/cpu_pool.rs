@@ -1,0 +1,353 @@
+//! The pool for CPU work on large bodies. Decoding, parsing, counting and translating them would
+//! block an async worker, and with it every other request that the worker serves.
+//!
+//! The pool has a fixed number of permits, one less than there are cores. A job with a permit runs
+//! on a thread of its own with a low priority, so that workers come first when cores are short.
+//! Jobs wait in one queue per account, and the accounts take turns. [`CpuWorker`] is the pool for
+//! one account. Jobs on small bodies run on the worker. This file must not know what a job does.
+
+#[cfg(test)]
+mod tests;
+
+use super::panics;
+use crate::config::Limits;
+use crate::failpoint::{self, Point};
+use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::METRICS;
+use pingora::proxy::Session;
+use std::collections::{HashMap, VecDeque};
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+
+/// Maximum size of a body whose jobs run on the async worker, where they take less than a
+/// millisecond: by `benches/instructions.json` a translated request of 64 KB takes 0.9 million
+/// instructions more than one of 1 KB, and one of 1 MB takes 8.2 million more.
+pub const MAX_INLINE_BYTES: usize = 65_536;
+/// Bytes of one long text that take as long to process as one short member of an object or item of
+/// an array: reading such a member takes 1 µs, translating it up to 2 µs more.
+const VALUE_BYTES: usize = 64;
+/// What is added to the priority of a job's thread: a worker that wants its core has nine times its
+/// share.
+const NICENESS: i32 = 10;
+/// Maximum number of jobs of admitted requests that block a runtime thread at a time. The runtime
+/// has 512 such threads. Above this bound a job runs on its worker.
+const MAX_BLOCKED: usize = 64;
+
+/// The work on a JSON body, in bytes of one long text that takes as long. A small body can be made
+/// of thousands of values (members of objects, items of arrays); it has about as many commas.
+pub fn work_of(body: &[u8]) -> usize {
+    if body.len() > MAX_INLINE_BYTES {
+        return body.len();
+    }
+    let values = memchr::memchr_iter(b',', body).count();
+    body.len().max(values.saturating_mul(VALUE_BYTES))
+}
+
+/// The places, and who waits for one.
+pub struct CpuPool {
+    state: Mutex<PoolState>,
+    blocked: AtomicUsize,
+}
+
+struct PoolState {
+    free: usize,
+    /// The waiting jobs of each account. A queue is never empty.
+    queues: HashMap<Arc<str>, VecDeque<oneshot::Sender<CpuPermit>>>,
+    /// Accounts that have a queue, the next one first.
+    turns: VecDeque<Arc<str>>,
+    waiting: usize,
+}
+
+/// A permit of the pool. Dropping it passes it to the next job.
+struct CpuPermit(Option<Arc<CpuPool>>);
+
+enum PermitOutcome {
+    Place(CpuPermit),
+    Queued(QueuedJob),
+}
+
+/// A job in its account's queue. Dropping it removes it from the queue.
+struct QueuedJob {
+    place: oneshot::Receiver<CpuPermit>,
+    pool: Arc<CpuPool>,
+}
+
+impl CpuPool {
+    /// `threads`: maximum number of jobs that run at a time. 0 means one less than there are cores.
+    pub fn new(threads: u64) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let places = if threads == 0 {
+            cores.saturating_sub(1).max(1)
+        } else {
+            to_usize(threads)
+        };
+        let state = PoolState {
+            free: places,
+            queues: HashMap::new(),
+            turns: VecDeque::new(),
+            waiting: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            blocked: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the pool for the requests of one account.
+    pub fn worker(self: &Arc<Self>, account: &Arc<str>, limits: &Limits) -> CpuWorker {
+        CpuWorker {
+            pool: Arc::clone(self),
+            account: Arc::clone(account),
+            queued_max: to_usize(limits.cpu_queue),
+            queued_per_account_max: to_usize(limits.cpu_queue_per_account),
+            wait: Duration::from_secs(limits.cpu_queue_seconds),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes the permit to the first waiting job of the account whose turn it is.
+    fn hand_over_permit(self: &Arc<Self>) {
+        let mut state = self.lock();
+        while let Some(next) = state.next_waiter() {
+            match next.send(CpuPermit(Some(Arc::clone(self)))) {
+                Ok(()) => return,
+                // The job's request has ended. Offer the permit to the next one.
+                Err(mut place) => drop(place.0.take()),
+            }
+        }
+        state.free = state.free.saturating_add(1);
+    }
+}
+
+fn to_usize(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+impl PoolState {
+    fn next_waiter(&mut self) -> Option<oneshot::Sender<CpuPermit>> {
+        let account = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&account)?;
+        let next = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&account);
+        } else {
+            self.turns.push_back(account);
+        }
+        self.set_waiting(self.waiting.saturating_sub(1));
+        next
+    }
+
+    fn enqueue(&mut self, account: &Arc<str>) -> oneshot::Receiver<CpuPermit> {
+        let (sender, receiver) = oneshot::channel();
+        let queue = self.queues.entry(Arc::clone(account)).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(Arc::clone(account));
+        }
+        queue.push_back(sender);
+        self.set_waiting(self.waiting.saturating_add(1));
+        receiver
+    }
+
+    /// Removes the jobs whose requests have ended.
+    fn remove_abandoned(&mut self) {
+        self.queues
+            .values_mut()
+            .for_each(|queue| queue.retain(|waiter| !waiter.is_closed()));
+        self.queues.retain(|_, queue| !queue.is_empty());
+        let Self { queues, turns, .. } = self;
+        turns.retain(|account| queues.contains_key(account));
+        self.set_waiting(self.queues.values().map(VecDeque::len).sum());
+    }
+
+    fn set_waiting(&mut self, waiting: usize) {
+        self.waiting = waiting;
+        METRICS
+            .cpu_jobs_waiting
+            .set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+}
+
+impl QueuedJob {
+    /// Waits for a permit. Returns `None` if none arrived in time.
+    async fn wait(&mut self, most: Duration) -> Option<CpuPermit> {
+        timeout(most, &mut self.place).await.ok()?.ok()
+    }
+}
+
+impl Drop for QueuedJob {
+    fn drop(&mut self) {
+        self.place.close();
+        // A permit that arrived at the last moment is dropped here, and so passed on.
+        drop(self.place.try_recv());
+        self.pool.lock().remove_abandoned();
+    }
+}
+
+impl Drop for CpuPermit {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.take() {
+            pool.hand_over_permit();
+        }
+    }
+}
+
+/// The pool for the requests of one account.
+#[derive(Clone)]
+pub struct CpuWorker {
+    pool: Arc<CpuPool>,
+    account: Arc<str>,
+    queued_max: usize,
+    queued_per_account_max: usize,
+    wait: Duration,
+}
+
+impl CpuWorker {
+    /// Waits for a slot for a job on a body of `bytes`. If the client disconnects meanwhile, the
+    /// job does not start.
+    ///
+    /// # Errors
+    /// Returns 503 if too many jobs wait, or if this one waited for too long.
+    pub async fn slot(&self, work: usize, session: &mut Session) -> Result<CpuSlot, Failure> {
+        if work <= MAX_INLINE_BYTES {
+            return Ok(CpuSlot(None));
+        }
+        let mut queued = match self.request_permit().ok_or_else(queue_full)? {
+            PermitOutcome::Place(place) => return Ok(CpuSlot(Some(place))),
+            PermitOutcome::Queued(queued) => queued,
+        };
+        tokio::select! {
+            biased;
+            place = queued.wait(self.wait) => {
+                place.map(|place| CpuSlot(Some(place))).ok_or_else(queue_full)
+            }
+            () = wait_for_client_close(session) => {
+                let message = "The client closed the connection while its request waited.";
+                Err(Failure::new(Kind::InvalidRequest, message))
+            }
+        }
+    }
+
+    /// Runs a job on a body of `bytes`, for a request that holds credit. Such a request has waited
+    /// its turn at admission and must not be refused any more: the job waits a while for a permit,
+    /// and then runs without one.
+    pub fn run_admitted<T: Send>(&self, work: usize, job: impl FnOnce() -> T + Send) -> T {
+        if work <= MAX_INLINE_BYTES || !may_block() {
+            return job();
+        }
+        let is_bounded = self.pool.blocked.fetch_add(1, Ordering::Relaxed) < MAX_BLOCKED;
+        let _blocked = BlockedGuard(&self.pool);
+        if !is_bounded {
+            return job();
+        }
+        block_in_place(|| {
+            let _place = match self.request_permit() {
+                Some(PermitOutcome::Place(place)) => Some(place),
+                Some(PermitOutcome::Queued(mut queued)) => {
+                    Handle::current().block_on(queued.wait(self.wait))
+                }
+                None => None,
+            };
+            run_in_thread(job)
+        })
+    }
+
+    /// Requests a permit. Returns `None` if too many jobs wait.
+    fn request_permit(&self) -> Option<PermitOutcome> {
+        let mut state = self.pool.lock();
+        if state.free > 0 {
+            state.free = state.free.saturating_sub(1);
+            return Some(PermitOutcome::Place(CpuPermit(Some(Arc::clone(
+                &self.pool,
+            )))));
+        }
+        let queued = state.queues.get(&self.account).map_or(0, VecDeque::len);
+        let has_room = state.waiting < self.queued_max && queued < self.queued_per_account_max;
+        has_room.then(|| {
+            PermitOutcome::Queued(QueuedJob {
+                place: state.enqueue(&self.account),
+                pool: Arc::clone(&self.pool),
+            })
+        })
+    }
+}
+
+fn queue_full() -> Failure {
+    Failure::from_kind(Kind::CpuQueueFull)
+}
+
+/// Returns once the client has closed its connection or its stream.
+async fn wait_for_client_close(session: &mut Session) {
+    if session
+        .downstream_session
+        .read_body_or_idle(true)
+        .await
+        .is_ok()
+    {
+        pending::<()>().await;
+    }
+}
+
+/// The right to run one job.
+pub struct CpuSlot(Option<CpuPermit>);
+
+impl CpuSlot {
+    /// Runs the job, on another thread if the body is large. A panic in the job counts as a panic
+    /// of the request.
+    pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> T {
+        match self.0 {
+            Some(_place) if may_block() => block_in_place(|| run_in_thread(job)),
+            _ => job(),
+        }
+    }
+}
+
+/// Counts a job that blocks a runtime thread.
+struct BlockedGuard<'a>(&'a CpuPool);
+
+impl Drop for BlockedGuard<'_> {
+    fn drop(&mut self) {
+        self.0.blocked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether this thread may block: the other tasks of its worker can then run elsewhere.
+fn may_block() -> bool {
+    Handle::try_current()
+        .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+}
+
+/// Runs the job on a thread with a low priority. The thread keeps it: only the superuser may raise
+/// a thread's priority again.
+fn run_in_thread<T: Send>(job: impl FnOnce() -> T + Send) -> T {
+    let mut job = Some(job);
+    let outcome = std::thread::scope(|scope| {
+        let run = || {
+            // If this fails, the job still runs, but takes more CPU from others.
+            let _ = rustix::process::setpriority_process(None, NICENESS);
+            job.take().map(|job| {
+                panics::catch_job(|| {
+                    failpoint::hit(Point::CpuJob);
+                    job()
+                })
+            })
+        };
+        let thread = std::thread::Builder::new()
+            .name("cpu".into())
+            .spawn_scoped(scope, run);
+        thread.ok().and_then(|thread| thread.join().ok().flatten())
+    });
+    match (outcome, job) {
+        (Some(outcome), _) => outcome.unwrap_or_else(|panic| panic.resume()),
+        (None, Some(job)) => job(),
+        (None, None) => unreachable!("a job that was begun has an outcome"),
+    }
+}

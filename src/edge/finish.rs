@@ -1,0 +1,304 @@
+//! The end of a request: settles or releases what the response did not settle, and writes the
+//! access record.
+//!
+//! This file must not write to the client.
+
+use super::Recorders;
+use super::context::{AdmittedRequest, PhaseTimings, RequestContext, Route, Stage};
+use super::intake::{self, AbortReason};
+use super::reject::MalformedResponse;
+use super::{trace, upstream};
+use crate::clock;
+use crate::money::Micro;
+use crate::protocol::Protocol;
+use crate::protocol::failure::Kind;
+use crate::store::ledger::RequestOutcome;
+use crate::telemetry::METRICS;
+use crate::telemetry::access::{AccessRecord, CallRecord};
+use crate::telemetry::refusals::RefusalReason;
+use crate::usage::UsageVerdict;
+use pingora::proxy::Session;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs once per request, whatever its outcome.
+pub async fn finish_request(
+    recorders: &Recorders,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) {
+    if let Some(call) = ctx.call() {
+        intake::restore_session(session, &call.shared).await;
+        settle_or_release(call);
+        // A draining process waits for this request, and so also for the outcome of its idempotency
+        // key.
+        call.shared.wait_for_decision().await;
+        upstream::finish_attempt(call);
+    }
+    record_request(recorders, ctx);
+}
+
+/// Label of a request that was refused as malformed, also in [`Stage::Answered`].
+pub const MALFORMED: &str = "malformed";
+
+/// Counts a request that Pingora did not accept, and writes it to the access log.
+pub fn record_malformed(
+    recorders: &Recorders,
+    answer: &MalformedResponse,
+    reason: RefusalReason,
+    client: Option<IpAddr>,
+    (method, path): (String, String),
+) {
+    let route = Route::Malformed.as_str();
+    let surface = answer.surface.map_or("", Protocol::as_str);
+    METRICS
+        .requests
+        .with_label_values(&[route, surface, "", &answer.status.to_string()])
+        .inc();
+    if recorders.access.is_on() {
+        recorders.access.write(AccessRecord {
+            at_ms: clock::now_ms(),
+            request_id: answer.request_id.clone(),
+            client,
+            method,
+            path,
+            route,
+            handler: MALFORMED,
+            surface,
+            status: answer.status,
+            reason: Some(reason.as_str()),
+            account: None,
+            key_id: None,
+            call: None,
+            auth_us: None,
+            total_us: 0,
+        });
+    }
+}
+
+/// Counts and logs a request from this peer, of which nothing else is known.
+pub fn record_at(recorders: &Recorders, ctx: &mut RequestContext, address: Option<IpAddr>) {
+    count_request(ctx, ctx.arrived.elapsed());
+    if recorders.access.is_on() {
+        let mut line = access_record(ctx, ctx.arrived.elapsed());
+        line.client = address;
+        recorders.access.write(line);
+    }
+}
+
+/// Counts, traces and logs the request.
+pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
+    let took = ctx.arrived.elapsed();
+    count_request(ctx, took);
+    if ctx.trace.is_some() {
+        let status = status(ctx);
+        recorders
+            .traces
+            .export(trace::build_spans(ctx, status, took));
+    }
+    if recorders.access.is_on() {
+        recorders.access.write(access_record(ctx, took));
+    }
+}
+
+/// Ends a hold that the response did not end: the vendor failed, the client disconnected, or the
+/// time ran out.
+pub fn settle_or_release(call: &mut AdmittedRequest) {
+    // Dropping it frees the idempotency key.
+    let keyed = call.shared.take_idempotency();
+    let Some(mut hold) = call.hold.take() else {
+        return;
+    };
+    let progress = call.shared.progress();
+    let (usage, input, generated) = call.reply.partial_usage();
+    let now_ms = clock::now_ms();
+    let too_large = call
+        .failure
+        .as_ref()
+        .is_some_and(|failure| failure.kind == Kind::UpstreamEventTooLarge);
+    let ended_here = matches!(
+        progress.ended,
+        Some(AbortReason::Total | AbortReason::Drained | AbortReason::Shutdown)
+    ) && call.upstream.sent;
+    // A client that has received nothing will send the request again, and must not pay twice.
+    let is_cut = progress.ended == Some(AbortReason::Shutdown);
+    let is_cut_mid_stream =
+        is_cut && progress.has_begun() && call.reply.is_stream() && generated > 0;
+    let outcome = if progress.is_client_fault() {
+        RequestOutcome::ClientLeft
+    } else if is_cut_mid_stream {
+        RequestOutcome::GatewayEnded
+    } else if is_cut {
+        RequestOutcome::Interrupted
+    } else if generated > 0 && (progress.ended == Some(AbortReason::Total) || too_large) {
+        RequestOutcome::GatewayEnded
+    } else if progress.has_begun() && call.reply.is_stream() {
+        RequestOutcome::VendorCut
+    } else {
+        RequestOutcome::VendorError
+    };
+    // A client that disconnected pays for what was generated, and for what the vendor was still
+    // generating when the gateway stopped reading. If the vendor failed before producing output,
+    // nothing is billed.
+    let billed = match outcome {
+        RequestOutcome::ClientLeft => generated > 0 || ended_here,
+        RequestOutcome::GatewayEnded => true,
+        _ => false,
+    };
+    if !billed {
+        call.billed = Some((outcome, Micro::ZERO));
+        if !matches!(
+            outcome,
+            RequestOutcome::ClientLeft | RequestOutcome::Interrupted
+        ) {
+            count_unbilled_tokens(call);
+        }
+        return hold.release(outcome, now_ms);
+    }
+    let verdict = usage.map_or(UsageVerdict::Estimated, |metered| metered.verdict);
+    if let Some(metered) = usage.filter(|metered| metered.verdict == UsageVerdict::Exact) {
+        call.turn.remember(&metered.usage, generated);
+    }
+    let usage = usage.map(|metered| metered.usage);
+    let usage = usage.unwrap_or_else(|| call.estimate(input, generated));
+    let estimated = hold.record_verdict(verdict);
+    match hold.settle(usage, outcome, estimated, now_ms) {
+        Ok(credits) => {
+            call.billed = Some((outcome, credits));
+            keyed.into_iter().for_each(|keyed| keyed.mark_spent());
+        }
+        Err(error) => log::error!("journal a debit: {error}"),
+    }
+}
+
+/// Counts the tokens that a vendor generated and nobody is billed for: the vendor broke the
+/// response off, so the operator pays.
+pub fn count_unbilled_tokens(call: &mut AdmittedRequest) {
+    let terms = call.metering_terms();
+    let Some(usage) = call.reply.take_unbilled_usage(&terms) else {
+        return;
+    };
+    for (class, tokens) in usage.tokens() {
+        if tokens > 0 {
+            METRICS
+                .vendor_cut_tokens
+                .with_label_values(&[&call.model.vendor.name, class])
+                .inc_by(tokens);
+        }
+    }
+}
+
+/// Status to record if the client got none, because it had disconnected.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+fn status(ctx: &RequestContext) -> u16 {
+    if ctx.status == 0 {
+        CLIENT_CLOSED_REQUEST
+    } else {
+        ctx.status
+    }
+}
+
+fn count_request(ctx: &RequestContext, took: Duration) {
+    let (route, surface) = (ctx.route.as_str(), ctx.route.surface(ctx.surface));
+    let model = match &ctx.stage {
+        Stage::Call(call) => call.model.id.as_str(),
+        _ => "",
+    };
+    METRICS
+        .requests
+        .with_label_values(&[route, surface, model, &status(ctx).to_string()])
+        .inc();
+    let (Stage::Call(call), Some(phases)) = (&ctx.stage, ctx.phases()) else {
+        return;
+    };
+    METRICS
+        .request_seconds
+        .with_label_values(&[surface, model])
+        .observe(took.as_secs_f64());
+    // A token count is not billed and is no such operation.
+    if call.upstream.before + call.upstream.tried.len() > 0 && call.billed.is_some() {
+        let failed = (status(ctx) >= 400).then(|| status(ctx).to_string());
+        let left = call
+            .shared
+            .progress()
+            .has_client_left()
+            .then_some("client_left");
+        METRICS.gen_ai.observe_operation(
+            model,
+            call.admitted.elapsed(),
+            ctx.reason.or(left).or(failed.as_deref()),
+        );
+    }
+    // Excludes the wait for the client's body, which the gateway does not cause.
+    METRICS
+        .overhead_seconds
+        .observe((phases.auth + phases.admit).as_secs_f64());
+    if let Some(first) = call.shared.progress().first_byte {
+        METRICS
+            .time_to_first_byte_seconds
+            .observe(first.duration_since(ctx.arrived).as_secs_f64());
+    }
+}
+
+/// Builds the access log record. Takes the request's id, which nothing needs afterwards.
+fn access_record(ctx: &mut RequestContext, took: Duration) -> AccessRecord {
+    let phases = ctx.phases();
+    let (handler, call) = match &ctx.stage {
+        Stage::Call(call) => (
+            "call",
+            phases.map(|phases| call_record(call, phases, ctx.arrived)),
+        ),
+        Stage::Answered { what } => (*what, None),
+        Stage::Sidecar { .. } => ("sidecar", None),
+        Stage::New => ("new", None),
+    };
+    let principal = ctx.principal.as_ref();
+    let (method, path) = ctx.target.take().map(|target| *target).unwrap_or_default();
+    AccessRecord {
+        at_ms: clock::now_ms().saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
+        client: ctx.caller.map(|caller| caller.address),
+        method,
+        path,
+        route: ctx.route.as_str(),
+        handler,
+        surface: ctx.route.surface(ctx.surface),
+        status: status(ctx),
+        reason: ctx.reason,
+        account: principal.map(|(principal, _)| Arc::clone(&principal.account_id)),
+        key_id: principal.map(|(principal, _)| Arc::clone(&principal.key_id)),
+        auth_us: principal.map(|(_, at)| micros(at.duration_since(ctx.arrived))),
+        call,
+        total_us: micros(took),
+        request_id: std::mem::take(&mut ctx.request_id),
+    }
+}
+
+fn call_record(call: &AdmittedRequest, phases: PhaseTimings, arrived: Instant) -> CallRecord {
+    CallRecord {
+        model: call.model.id.clone(),
+        stream: call.stream,
+        vendor: call.model.vendor.name.clone(),
+        endpoint: call
+            .last_endpoint()
+            .map(|endpoint| endpoint.authority.clone())
+            .unwrap_or_default(),
+        attempts: call.upstream.before + call.upstream.tried.len(),
+        body_bytes: call.body_bytes,
+        outcome: call.billed.map(|(outcome, _)| outcome.as_str()),
+        credits: call.billed.map(|(_, credits)| credits),
+        body_us: micros(phases.body),
+        admit_us: micros(phases.admit),
+        vendor_us: phases.vendor.map(micros),
+        first_byte_us: call
+            .shared
+            .progress()
+            .first_byte
+            .map(|at| micros(at.duration_since(arrived))),
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

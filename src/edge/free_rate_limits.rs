@@ -1,0 +1,115 @@
+//! Rate limits per key and account for free requests: token counts, responses of the gateway
+//! itself, and requests that were refused after their body was read.
+//!
+//! A key or account with a limit on requests per minute has the same limit on token counts and ten
+//! times that limit on the rest. An account without one has `limits.free_requests_per_minute`. Each
+//! process counts for itself. This file must not decide what is billed.
+
+use super::{Gateway, rate_limits};
+use crate::account::Principal;
+use crate::billing::rates::{FreeUse, LimitScope};
+use crate::clock;
+use crate::config::Settings;
+use crate::protocol::failure::{Failure, Kind};
+
+/// Number of free requests allowed per billed one. Also the weight of a token count, which may be
+/// work for a vendor.
+const FREE_REQUESTS_PER_REQUEST: u64 = 10;
+
+/// Counts one free request.
+///
+/// # Errors
+/// Returns 429 if it would exceed the limit of the key or the account. It is not counted then.
+pub fn check_and_add(
+    gateway: &Gateway,
+    settings: &Settings,
+    principal: &Principal,
+    what: FreeUse,
+) -> Result<(), Failure> {
+    check(gateway, settings, principal, what)?;
+    add(gateway, settings, principal, what);
+    Ok(())
+}
+
+/// Checks whether one more free request is allowed. Counts nothing.
+///
+/// # Errors
+/// Returns 429 if it would exceed the limit of the key or the account.
+pub fn check(
+    gateway: &Gateway,
+    settings: &Settings,
+    principal: &Principal,
+    what: FreeUse,
+) -> Result<(), Failure> {
+    let now_ms = clock::now_ms();
+    for (whose, id, limit) in applicable_limits(settings, principal) {
+        let activity = gateway.activity.get(id);
+        let wait_ms = activity
+            .free_usage()
+            .wait_ms(what, weight(what), limit, now_ms);
+        if wait_ms > 0 {
+            return Err(limit_failure(what, whose, limit, wait_ms));
+        }
+    }
+    Ok(())
+}
+
+/// Counts one free request, regardless of the limit.
+pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, what: FreeUse) {
+    let now_ms = clock::now_ms();
+    for (_, id, limit) in applicable_limits(settings, principal) {
+        gateway
+            .activity
+            .get(id)
+            .free_usage()
+            .add(what, weight(what), limit, now_ms);
+    }
+}
+
+/// Returns the limits that apply, per key and account and minute.
+fn applicable_limits<'p>(
+    settings: &Settings,
+    principal: &'p Principal,
+) -> impl Iterator<Item = (LimitScope, &'p std::sync::Arc<str>, u64)> {
+    let default = settings.limits.free_requests_per_minute;
+    let all = &settings.rate_limits;
+    let of_key = rate_limits::merge_rates(all.key, &principal.settings.rates).requests_per_minute;
+    let of_account =
+        rate_limits::merge_rates(all.account, &principal.account_rates).requests_per_minute;
+    let times = |limit: u64| limit.saturating_mul(FREE_REQUESTS_PER_REQUEST);
+    let of_account = if of_account > 0 {
+        times(of_account)
+    } else {
+        default
+    };
+    let both = [
+        (LimitScope::Key, &principal.key_id, times(of_key)),
+        (LimitScope::Account, &principal.account_id, of_account),
+    ];
+    both.into_iter()
+        .filter(move |(_, _, limit)| default > 0 && *limit > 0)
+}
+
+fn weight(what: FreeUse) -> u64 {
+    match what {
+        FreeUse::Count => FREE_REQUESTS_PER_REQUEST,
+        FreeUse::Question | FreeUse::Refused => 1,
+    }
+}
+
+fn limit_failure(what: FreeUse, whose: LimitScope, limit: u64, wait_ms: u64) -> Failure {
+    let whose = match whose {
+        LimitScope::Key => "key",
+        LimitScope::Account => "account",
+    };
+    let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+    let may_have = match what {
+        FreeUse::Count => format!("{} token counts", limit / FREE_REQUESTS_PER_REQUEST),
+        FreeUse::Question => format!("{limit} requests that cost nothing"),
+        FreeUse::Refused => format!("{limit} requests that are refused for what their bodies say"),
+    };
+    let message = format!(
+        "Rate limit reached: this {whose} may have {may_have} per minute. Try again in {seconds} s."
+    );
+    Failure::new(Kind::FreeRequests, message).with_retry_after(seconds)
+}

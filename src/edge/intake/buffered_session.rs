@@ -1,0 +1,663 @@
+//! The session that replaces the client's: it replays the body, withholds the head of the response,
+//! enforces the deadlines, and continues to read from the vendor after the client has disconnected.
+//!
+//! It implements a trait that is internal to Pingora, whose version is pinned for that reason. This
+//! file must not interpret the bytes.
+
+use super::body_share::BodyShare;
+use super::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
+use crate::edge::shutdown::CHECK_INTERVAL;
+use crate::failpoint::{self, Point};
+use crate::protocol::keepalive::KeepAlive;
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::Digest;
+use pingora::protocols::http::custom::CustomMessageWrite;
+use pingora::protocols::http::custom::server::Session as CustomSession;
+use pingora::protocols::http::{HttpTask, ServerSession as HttpSession};
+use pingora::protocols::l4::socket::SocketAddr;
+use pingora::{Error, ErrorType, Result};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::time::Sleep;
+
+type CustomMessageStream =
+    Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+
+/// Code that asks [`BufferedDownstream`] to return the session inside. It is sent through
+/// `shutdown`, the one call that reaches the wrapper.
+pub const RESTORE_SESSION_CODE: u32 = 0x6877_6261;
+/// Time that the vendor has to end its body after the last event of the response.
+const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the gateway waits for the rest of a complete response: for the usage, since the
+/// vendor's last byte; for the last event, since the usage.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the gateway waits for the body of an error response. The status alone carries most of
+/// the information.
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of a withheld stream opening that is sent with a keep-alive, in bytes: both must
+/// fit into the connection's buffer.
+const MAX_OPENING_WITH_KEEP_ALIVE_BYTES: usize = 16_384;
+/// A write that takes longer means that the client does not read.
+const BLOCKED_WRITE_THRESHOLD: Duration = Duration::from_secs(1);
+/// Time after such a write during which a vendor's failure counts as caused by the client.
+const BLOCKED_WRITE_BLAME_INTERVAL: Duration = Duration::from_secs(5);
+/// Size of the pieces in which a body is sent to an HTTP/2 vendor: the initial window of a stream
+/// (RFC 9113, section 6.9.2). Between two pieces Pingora handles the vendor's response, which may
+/// arrive before the vendor has read the whole body, and this session checks the deadlines.
+const H2_PIECE_BYTES: usize = 65_535;
+
+pub struct BufferedDownstream {
+    /// `None` only after the session was handed back. Pingora calls nothing here after that.
+    inner: Option<Box<HttpSession>>,
+    /// Dropped once the response has begun, because no further attempt follows.
+    body: Option<(Bytes, BodyShare)>,
+    /// Rest of a body that is sent to an HTTP/2 vendor in pieces, and the attempt that it belongs
+    /// to.
+    unsent: Option<(u32, Bytes)>,
+    shared: Arc<ExchangeState>,
+    /// Head of the response, withheld until the first bytes arrive. Until then another attempt,
+    /// another status and deferred headers are possible.
+    held_head: Option<Box<ResponseHeader>>,
+    deadlines: Deadlines,
+    last_progress: Instant,
+    /// When the gateway last wrote to the client, or the vendor's head arrived.
+    last_written: Instant,
+    /// Number of the attempt whose vendor's head has arrived. `streams`: whether that head begins a
+    /// stream.
+    head_of: Option<u32>,
+    streams: bool,
+    /// Whether the head has an error status.
+    is_error: bool,
+    /// Fires no later than the next deadline. It is reset only when it fires, not at every event.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl BufferedDownstream {
+    pub fn new(
+        inner: Box<HttpSession>,
+        body: (Bytes, BodyShare),
+        shared: Arc<ExchangeState>,
+        deadlines: Deadlines,
+    ) -> Self {
+        let wake = deadlines.total.min(Instant::now() + CHECK_INTERVAL);
+        let timer = Box::pin(tokio::time::sleep_until(wake.into()));
+        Self {
+            inner: Some(inner),
+            body: Some(body),
+            unsent: None,
+            shared,
+            held_head: None,
+            deadlines,
+            last_progress: Instant::now(),
+            last_written: Instant::now(),
+            head_of: None,
+            streams: false,
+            is_error: false,
+            timer,
+        }
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "handed back only in `logging`, after which Pingora calls nothing here"
+    )]
+    fn inner(&self) -> &HttpSession {
+        self.inner.as_deref().expect("the session inside")
+    }
+
+    #[expect(clippy::expect_used, reason = "as above")]
+    fn inner_mut(&mut self) -> &mut HttpSession {
+        self.inner.as_deref_mut().expect("the session inside")
+    }
+
+    /// Whether the running attempt's vendor has begun to answer.
+    fn has_head(&self, progress: &ResponseProgress) -> bool {
+        self.head_of == Some(progress.attempt)
+    }
+
+    fn deadline(&self) -> (Instant, AbortReason) {
+        let progress = self.shared.lock().progress;
+        let head_seen = self.has_head(&progress);
+        let total = match self.deadlines.shutdown.cutoff() {
+            Some(cutoff) if cutoff < self.deadlines.total => (cutoff, AbortReason::Shutdown),
+            _ => (self.deadlines.total, AbortReason::Total),
+        };
+        if let Some(completed) = progress.completed_at {
+            // Counts from the completed response, not from the vendor's last byte: a vendor that
+            // never ends its body must not withhold the end from the client.
+            let tail = if progress.hung_up {
+                Duration::ZERO
+            } else {
+                TAIL_TIMEOUT
+            };
+            return (completed.max(self.last_written) + tail, AbortReason::Tail);
+        }
+        if let Some(left) = progress.client_left {
+            let drain = if progress.unseen {
+                self.deadlines.drain_hidden
+            } else {
+                self.deadlines.drain
+            };
+            let drained = left + drain;
+            return if self.deadlines.stream && drained < total.0 {
+                (drained, AbortReason::Drained)
+            } else {
+                total
+            };
+        }
+        let silent = match (progress.attempt_began, progress.counted_at) {
+            (_, Some(counted)) => (counted + ENDING_TIMEOUT, AbortReason::Idle),
+            _ if progress.finishing => (self.last_progress + ENDING_TIMEOUT, AbortReason::Idle),
+            _ if head_seen && self.is_error => (
+                self.last_progress + ERROR_BODY_TIMEOUT.min(self.deadlines.idle),
+                AbortReason::ErrorBody,
+            ),
+            _ if head_seen => (self.last_progress + self.deadlines.idle, AbortReason::Idle),
+            (Some(began), None) => (began + self.deadlines.first_byte, AbortReason::FirstByte),
+            (None, None) => return total,
+        };
+        if silent.0 < total.0 { silent } else { total }
+    }
+
+    /// Returns when a client that waits for the next event is due a keep-alive.
+    fn keep_alive_at(&self) -> Option<Instant> {
+        let (progress, has_sign) = {
+            let state = self.shared.lock();
+            (state.progress, state.keep_alive.is_some())
+        };
+        let begun = self.streams && self.has_head(&progress);
+        let waits = has_sign && begun && !progress.completed && !progress.has_client_left();
+        waits.then_some(self.last_written + self.deadlines.keep_alive)
+    }
+
+    /// Returns when the timer must fire: for a deadline or for a keep-alive, whichever comes first.
+    fn next_wake(&self) -> Instant {
+        let deadline = self.deadline().0;
+        self.keep_alive_at().map_or(deadline, |at| at.min(deadline))
+    }
+
+    /// Returns what the gateway writes to a client that waits. From then on the status is fixed, so
+    /// the withheld opening of the stream goes first; unless the opening is too long for one write,
+    /// or is recorded for an idempotency key.
+    fn keep_alive_bytes(&self) -> Option<Bytes> {
+        let mut state = self.shared.lock();
+        if !state.opening.is_empty()
+            && (state.opening.len() > MAX_OPENING_WITH_KEEP_ALIVE_BYTES || state.keyed.is_some())
+        {
+            // A numbered event would precede events with lower numbers.
+            return state.keep_alive.as_ref().map(KeepAlive::unnumbered_bytes);
+        }
+        let sign = state.keep_alive.as_ref().map(KeepAlive::bytes)?;
+        let opening = std::mem::take(&mut state.opening);
+        Some(if opening.is_empty() {
+            sign
+        } else {
+            [opening, sign.to_vec()].concat().into()
+        })
+    }
+
+    /// Sends the client a keep-alive. The write is polled once and never awaited, because Pingora
+    /// drops this future whenever the vendor's next bytes arrive. The few bytes fit into the
+    /// connection's own buffer, which every other write has left empty.
+    async fn send_keep_alive(&mut self) {
+        let Some(sign) = self.keep_alive_bytes() else {
+            return;
+        };
+        let head = self.release_head();
+        let tasks = head
+            .into_iter()
+            .chain([HttpTask::Body(Some(sign), false)])
+            .collect();
+        self.last_written = Instant::now();
+        self.shared.lock().progress.kept_alive = true;
+        self.release_bodies();
+        let polled = {
+            let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
+            std::future::poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await
+        };
+        if let Poll::Ready(Err(_)) = polled {
+            self.handle_client_left();
+        }
+    }
+
+    /// Ends the request if a deadline has passed. Otherwise sends a due keep-alive and resets the
+    /// timer.
+    async fn handle_timer(&mut self) -> Option<Box<Error>> {
+        let (deadline, ended) = self.deadline();
+        let now = Instant::now();
+        if now < deadline {
+            if self.keep_alive_at().is_some_and(|at| at <= now) {
+                self.send_keep_alive().await;
+            }
+            let wake = self.next_wake().min(now + CHECK_INTERVAL);
+            self.timer.as_mut().reset(wake.into());
+            return None;
+        }
+        self.shared.lock().progress.ended = Some(ended);
+        if matches!(
+            ended,
+            AbortReason::FirstByte | AbortReason::Idle | AbortReason::ErrorBody
+        ) {
+            self.shared.mark_vendor_failed();
+        }
+        if ended == AbortReason::Tail {
+            let _ = self.inner_mut().finish_body().await;
+        }
+        Some(Error::explain(
+            ErrorType::ReadTimedout,
+            "a deadline of the request",
+        ))
+    }
+
+    fn handle_client_left(&mut self) {
+        self.shared.mark_client_left();
+        self.inner_mut().set_keepalive(None);
+    }
+
+    /// Moves the timer forward if the next deadline is now earlier. A later deadline is set when
+    /// the timer fires.
+    fn advance_timer(&mut self) {
+        let wake = self.next_wake().into();
+        if self.timer.deadline() > wake {
+            self.timer.as_mut().reset(wake);
+        }
+    }
+
+    /// Records the vendor's head of this attempt.
+    fn begin_response(&mut self, head: &ResponseHeader) {
+        let kind = head.headers.get(header::CONTENT_TYPE);
+        self.streams = head.status == 200
+            && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        self.is_error = !head.status.is_success();
+        self.head_of = Some(self.shared.lock().progress.attempt);
+        self.last_written = Instant::now();
+    }
+
+    /// Returns the body for the next attempts, until the response has begun.
+    fn attempt_body(&self) -> Option<Bytes> {
+        let replaced = self.shared.lock().body.clone();
+        replaced.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
+    }
+
+    /// Returns what the running attempt's HTTP/2 vendor has not received yet.
+    fn unsent_body(&mut self) -> Option<&mut Bytes> {
+        let progress = self.shared.lock().progress;
+        if !progress.is_h2 {
+            return None;
+        }
+        if self
+            .unsent
+            .as_ref()
+            .is_none_or(|(attempt, _)| *attempt != progress.attempt)
+        {
+            self.unsent = Some((progress.attempt, self.attempt_body()?));
+        }
+        self.unsent
+            .as_mut()
+            .map(|(_, rest)| rest)
+            .filter(|rest| !rest.is_empty())
+    }
+
+    fn next_piece(&mut self) -> Option<Bytes> {
+        let rest = self.unsent_body()?;
+        let length = rest.len().min(H2_PIECE_BYTES);
+        Some(rest.split_to(length))
+    }
+
+    /// Drops the bodies, because no further attempt follows.
+    fn release_bodies(&mut self) {
+        self.body = None;
+        self.shared.lock().body = None;
+    }
+
+    /// Returns the tasks that go to the client now, and the error that prevents further ones.
+    /// Withholds the head until the first bytes arrive.
+    fn filter_tasks(&mut self, tasks: Vec<HttpTask>) -> (Vec<HttpTask>, Option<Box<Error>>) {
+        let mut out = Vec::with_capacity(tasks.len() + 1);
+        for task in tasks {
+            match task {
+                HttpTask::Header(head, end) if !head.status.is_informational() => {
+                    if end {
+                        // Pingora does not call the body filters in this case, and no model answers
+                        // with an empty body.
+                        let error = Error::explain(
+                            ErrorType::InvalidHTTPHeader,
+                            "an answer without a body",
+                        );
+                        return (out, Some(error.into_up()));
+                    }
+                    self.begin_response(&head);
+                    self.held_head = Some(head);
+                }
+                HttpTask::Header(..) => {}
+                HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
+                // The body filters saw no end, so the gateway never parsed a complete response.
+                HttpTask::Trailer(_) | HttpTask::Done if !self.is_completed() => {
+                    let error = Error::explain(
+                        ErrorType::ConnectionClosed,
+                        "an end without the end of the answer",
+                    );
+                    match self.end_broken_response(!out.is_empty()) {
+                        Some(last) => out.push(last),
+                        None => return (out, Some(error.into_up())),
+                    }
+                }
+                // A vendor's trailers are not passed on.
+                HttpTask::Trailer(_) => out.push(HttpTask::Done),
+                HttpTask::Failed(error) => match self.end_broken_response(!out.is_empty()) {
+                    Some(last) => out.push(last),
+                    None => return (out, Some(error)),
+                },
+                task => {
+                    out.extend(self.release_head());
+                    out.push(task);
+                }
+            }
+        }
+        (out, None)
+    }
+
+    /// Returns the end of a stream whose vendor has broken off: a clean end if the response was
+    /// complete, otherwise a failure that the client can read, because a body that just ends looks
+    /// like a complete response. Returns `None` if nothing has gone out or is about to, if it was
+    /// no stream, or if the model has finished: then the gateway writes the end that the model's
+    /// protocol requires.
+    fn end_broken_response(&mut self, goes_out: bool) -> Option<HttpTask> {
+        self.shared.mark_vendor_failed();
+        let mut state = self.shared.lock();
+        let progress = state.progress;
+        if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {
+            return None;
+        }
+        let last = match state.progress.completed {
+            true => None,
+            false => {
+                let end = state.epitaph.take()?();
+                Some(Bytes::from(
+                    [std::mem::take(&mut state.opening), end].concat(),
+                ))
+            }
+        };
+        // A client that reads of the vendor's failure must find its idempotency key free.
+        let freed = if state.progress.is_client_fault() {
+            None
+        } else {
+            state.keyed.take()
+        };
+        drop((state, freed));
+        Some(HttpTask::Body(last, true))
+    }
+
+    /// Whether the client has the whole response, or a failure.
+    fn is_completed(&self) -> bool {
+        self.shared.lock().progress.completed
+    }
+
+    fn release_head(&mut self) -> Option<HttpTask> {
+        let mut head = self.held_head.take()?;
+        let late = std::mem::take(&mut self.shared.lock().late);
+        if let Some(status) = late.status {
+            let _ = head.set_status(status);
+        }
+        if let Some(bytes) = late.content_length {
+            head.remove_header(&header::TRANSFER_ENCODING);
+            let _ = head.insert_header(header::CONTENT_LENGTH, bytes);
+        }
+        for (name, value) in late.headers {
+            let _ = head.insert_header(name, value);
+        }
+        Some(HttpTask::Header(head, false))
+    }
+
+    async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        // The last byte leaves only once the response is stored for a client that repeats the
+        // request.
+        self.shared.wait_for_decision().await;
+        let end = tasks.iter().any(HttpTask::is_end);
+        let began = Instant::now();
+        self.release_bodies();
+        self.shared.lock().progress.first_byte.get_or_insert(began);
+        let written = self.write_with_timeout(tasks).await;
+        let now = Instant::now();
+        self.last_progress = now;
+        self.last_written = now;
+        if now.duration_since(began) > BLOCKED_WRITE_THRESHOLD {
+            self.shared.lock().progress.blocked_until = Some(now + BLOCKED_WRITE_BLAME_INTERVAL);
+        }
+        if self.is_completed() {
+            failpoint::hit(Point::LastByteSent);
+        }
+        match written {
+            // A body with a known length ends with its last byte. Pingora then checks no deadline
+            // and would wait for as long as the vendor keeps its own body open. So the gateway
+            // reports the end to Pingora only once the vendor's body has ended.
+            Some(is_over) => Ok(is_over && end),
+            None => {
+                self.handle_client_left();
+                Ok(end)
+            }
+        }
+    }
+
+    /// Writes to the client. Returns `None` if its connection failed, if it did not read for too
+    /// long, or if the process ends.
+    async fn write_with_timeout(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
+        let until = Instant::now() + self.deadlines.client_write;
+        let shutdown = Arc::clone(&self.deadlines.shutdown);
+        let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
+        loop {
+            let now = Instant::now();
+            if now >= until || shutdown.cutoff().is_some_and(|cutoff| cutoff <= now) {
+                return None;
+            }
+            let wait = CHECK_INTERVAL.min(until.duration_since(now));
+            if let Ok(written) = tokio::time::timeout(wait, write.as_mut()).await {
+                return written.ok();
+            }
+        }
+    }
+}
+
+/// A panic ends the request's task. The client's session outlives it, so that the gateway can
+/// answer the client.
+impl Drop for BufferedDownstream {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.lock().handed_back = self.inner.take();
+        }
+    }
+}
+
+#[async_trait]
+impl CustomSession for BufferedDownstream {
+    fn req_header(&self) -> &RequestHeader {
+        self.inner().req_header()
+    }
+    fn req_header_mut(&mut self) -> &mut RequestHeader {
+        self.inner_mut().req_header_mut()
+    }
+    async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+    async fn drain_request_body(&mut self) -> Result<()> {
+        self.inner_mut().drain_request_body().await
+    }
+    async fn write_response_header(&mut self, head: Box<ResponseHeader>, _end: bool) -> Result<()> {
+        self.inner_mut().write_response_header(head).await
+    }
+    async fn write_response_header_ref(&mut self, head: &ResponseHeader, _end: bool) -> Result<()> {
+        self.inner_mut().write_response_header_ref(head).await
+    }
+    async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        self.shared.wait_for_decision().await;
+        if let Some(HttpTask::Header(head, _)) = self.release_head() {
+            self.inner_mut().write_response_header(head).await?;
+        }
+        self.inner_mut().write_response_body(data, end).await
+    }
+    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
+        self.inner_mut().write_response_trailers(trailers).await
+    }
+
+    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        self.last_progress = Instant::now();
+        if self.shared.lock().progress.client_left.is_some() {
+            let end = tasks.iter().any(HttpTask::is_end);
+            for task in tasks {
+                match task {
+                    HttpTask::Failed(error) => return Err(error),
+                    HttpTask::Header(head, _) => self.begin_response(&head),
+                    _ => {}
+                }
+            }
+            return Ok(end);
+        }
+        let (out, error) = self.filter_tasks(tasks);
+        let end = if out.is_empty() {
+            false
+        } else {
+            self.write(out).await?
+        };
+        error.map_or(Ok(end), Err)
+    }
+
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        self.inner_mut().set_read_timeout(timeout);
+    }
+    fn get_read_timeout(&self) -> Option<Duration> {
+        self.inner().get_read_timeout()
+    }
+    fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.inner_mut().set_write_timeout(timeout);
+    }
+    fn get_write_timeout(&self) -> Option<Duration> {
+        self.inner().get_write_timeout()
+    }
+    fn set_total_drain_timeout(&mut self, timeout: Option<Duration>) {
+        self.inner_mut().set_total_drain_timeout(timeout);
+    }
+    fn get_total_drain_timeout(&self) -> Option<Duration> {
+        self.inner().get_total_drain_timeout()
+    }
+    fn request_summary(&self) -> String {
+        self.inner().request_summary()
+    }
+    fn response_written(&self) -> Option<&ResponseHeader> {
+        self.inner().response_written()
+    }
+
+    async fn shutdown(&mut self, code: u32, _context: &str) {
+        if code == RESTORE_SESSION_CODE {
+            self.shared.lock().handed_back = self.inner.take();
+        } else if let Some(inner) = self.inner.as_deref_mut() {
+            inner.shutdown().await;
+        }
+    }
+
+    /// Whether nothing of the body is left to read. The gateway read the client's body whole before
+    /// it installed this session; an HTTP/2 vendor gets it in pieces.
+    fn is_body_done(&mut self) -> bool {
+        self.unsent_body().is_none()
+    }
+    async fn finish(&mut self) -> Result<()> {
+        if self.shared.lock().progress.client_left.is_some() {
+            return Ok(());
+        }
+        self.inner_mut().finish_body().await.map(drop)
+    }
+    fn is_body_empty(&mut self) -> bool {
+        self.body.as_ref().is_none_or(|(body, _)| body.is_empty())
+    }
+
+    /// Watches for the client to disconnect while the vendor answers. A disconnect does not end the
+    /// request: the gateway reads from the vendor until it knows the usage or the time for that is
+    /// over.
+    async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
+        if let Some(piece) = self.next_piece() {
+            return self.handle_timer().await.map_or(Ok(Some(piece)), Err);
+        }
+        // Pingora asks for more of the body only after it has passed on all of it.
+        self.shared.mark_sent();
+        let corked = self.shared.lock().corked.take();
+        if let Some(corked) = corked {
+            corked.release_after_poll().await;
+        }
+        loop {
+            self.advance_timer();
+            let left = self.shared.lock().progress.client_left.is_some();
+            let Self { inner, timer, .. } = self;
+            match inner.as_deref_mut() {
+                Some(inner) if !left => tokio::select! {
+                    biased;
+                    outcome = inner.read_body_or_idle(true) => match outcome {
+                        Ok(data) => return Ok(data),
+                        Err(_) => self.handle_client_left(),
+                    },
+                    () = timer.as_mut() => {}
+                },
+                _ => timer.as_mut().await,
+            }
+            if let Some(error) = self.handle_timer().await {
+                return Err(error);
+            }
+        }
+    }
+
+    fn body_bytes_sent(&self) -> usize {
+        self.inner().body_bytes_sent()
+    }
+    fn body_bytes_read(&self) -> usize {
+        self.inner().body_bytes_read()
+    }
+    fn digest(&self) -> Option<&Digest> {
+        self.inner().digest()
+    }
+    fn digest_mut(&mut self) -> Option<&mut Digest> {
+        self.inner_mut().digest_mut()
+    }
+    fn client_addr(&self) -> Option<&SocketAddr> {
+        self.inner().client_addr()
+    }
+    fn server_addr(&self) -> Option<&SocketAddr> {
+        self.inner().server_addr()
+    }
+    fn pseudo_raw_h1_request_header(&self) -> Bytes {
+        self.inner().to_h1_raw()
+    }
+    fn enable_retry_buffering(&mut self) {}
+    fn retry_buffer_truncated(&self) -> bool {
+        false
+    }
+    /// Returns what Pingora sends before it waits for anything: over HTTP/1.1 the whole body, over
+    /// HTTP/2 nothing. If sending failed over HTTP/2, a response that has arrived meanwhile would
+    /// be lost: a vendor may answer and reset the stream before it reads the body (RFC 9113,
+    /// section 8.1).
+    fn get_retry_buffer(&self) -> Option<Bytes> {
+        let is_h2 = self.shared.lock().progress.is_h2;
+        if is_h2 { None } else { self.attempt_body() }
+    }
+    async fn finish_custom(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn take_custom_message_reader(&mut self) -> Option<CustomMessageStream> {
+        None
+    }
+    fn restore_custom_message_reader(&mut self, _reader: CustomMessageStream) -> Result<()> {
+        Ok(())
+    }
+    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
+        None
+    }
+    fn restore_custom_message_writer(
+        &mut self,
+        _writer: Box<dyn CustomMessageWrite>,
+    ) -> Result<()> {
+        Ok(())
+    }
+}

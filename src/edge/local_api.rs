@@ -1,0 +1,184 @@
+//! Responses that need no vendor: health, the model list, credits, receipts, and replays of earlier
+//! responses.
+//!
+//! This file must not change anything.
+
+mod models;
+
+use super::context::RequestContext;
+use super::{Gateway, reject};
+use crate::account::Principal;
+use crate::billing::json;
+use crate::catalog::CatalogModel;
+use crate::clock;
+use crate::config::Settings;
+use crate::idempotency::ReplayedResponse;
+use crate::protocol::Protocol;
+use crate::protocol::failure::{Failure, Kind};
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use serde_json::json;
+use std::sync::Arc;
+
+/// An API endpoint that the gateway serves itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LocalEndpoint {
+    Models,
+    Model(String),
+    Credits,
+    Receipt(String),
+}
+
+/// Parses a path below `/v1`.
+pub fn parse_endpoint(rest: &str) -> Option<LocalEndpoint> {
+    match rest {
+        "/models" => Some(LocalEndpoint::Models),
+        "/credits" => Some(LocalEndpoint::Credits),
+        _ => {
+            let named = |prefix| {
+                rest.strip_prefix(prefix)
+                    .filter(|name: &&str| !name.is_empty())
+            };
+            let model = named(MODELS_PREFIX).map(|id| LocalEndpoint::Model(decode_model_id(id)));
+            model.or_else(|| named("/receipts/").map(|id| LocalEndpoint::Receipt(id.to_owned())))
+        }
+    }
+}
+
+/// Prefix of a model's path below `/v1`, followed by the model's id.
+pub const MODELS_PREFIX: &str = "/models/";
+
+/// Decodes a model's id from a path, once. Decodes only the characters that clients escape.
+pub fn decode_model_id(escaped: &str) -> String {
+    let mut id = escaped.to_owned();
+    for (escape, plain) in [
+        ("%2F", "/"),
+        ("%2f", "/"),
+        ("%3A", ":"),
+        ("%3a", ":"),
+        ("%40", "@"),
+    ] {
+        if id.contains(escape) {
+            id = id.replace(escape, plain);
+        }
+    }
+    id
+}
+
+/// Label of a health check among the requests that the gateway answers itself.
+pub const HEALTH: &str = "health";
+
+/// Answers 200 without checking anything.
+pub async fn send_health(session: &mut Session, ctx: &mut RequestContext) -> pingora::Result<()> {
+    ctx.status = 200;
+    let mut head = ResponseHeader::build_no_case(200, Some(4))?;
+    head.insert_header("content-type", "text/plain")?;
+    reject::send_short(session, ctx, head, Bytes::from_static(b"ok\n")).await
+}
+
+/// Returns the response body for a token count that the gateway made itself.
+pub fn count_body(surface: Protocol, tokens: u64) -> Bytes {
+    let body = match surface {
+        Protocol::Chat | Protocol::Messages => json!({"input_tokens": tokens}),
+        Protocol::Responses => json!({"object": "response.input_tokens", "input_tokens": tokens}),
+    };
+    body.to_string().into()
+}
+
+/// Header that marks a token count as the gateway's own estimate.
+pub const ESTIMATED_HEADER: &str = "x-gateway-estimated";
+
+/// Answers with a token count that the gateway made itself.
+pub async fn send_count(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    tokens: u64,
+) -> pingora::Result<()> {
+    ctx.status = 200;
+    let mut head = ResponseHeader::build_no_case(200, Some(5))?;
+    head.insert_header("content-type", "application/json")?;
+    head.insert_header(ESTIMATED_HEADER, "true")?;
+    reject::send_response(session, ctx, head, count_body(ctx.surface, tokens)).await
+}
+
+/// Sends the response of an earlier request again, under that request's id.
+pub async fn send_replay(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    answer: ReplayedResponse,
+) -> pingora::Result<()> {
+    ctx.status = 200;
+    ctx.request_id = answer.request_id;
+    let mut head = ResponseHeader::build_no_case(200, Some(10))?;
+    for (name, value) in answer.headers {
+        head.insert_header(name, value.into_bytes())?;
+    }
+    head.insert_header("x-gateway-replayed", "true")?;
+    reject::send_response(session, ctx, head, answer.body.into()).await
+}
+
+/// Answers a request to one of the gateway's own endpoints.
+///
+/// # Errors
+/// Returns an error if the item does not exist or cannot be looked up.
+pub async fn send_answer(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    principal: &Principal,
+    question: LocalEndpoint,
+) -> Result<(), Failure> {
+    let value = match question {
+        LocalEndpoint::Models => {
+            let allowed = |model: &&Arc<CatalogModel>| principal.settings.allows(&model.id);
+            let models: Vec<_> = settings
+                .catalog
+                .models()
+                .iter()
+                .filter(allowed)
+                .cloned()
+                .collect();
+            models::list(
+                &models,
+                ctx.surface,
+                session.req_header().uri.query().unwrap_or_default(),
+            )?
+        }
+        LocalEndpoint::Model(id) => match settings.catalog.find(&id) {
+            Some(model) if principal.settings.allows(&model.id) => {
+                models::describe(model, &model.id, ctx.surface)
+            }
+            Some(_) => return Err(Failure::model_not_allowed(&id)),
+            None => return Err(Failure::model_not_found(&id)),
+        },
+        LocalEndpoint::Credits => json::balance(
+            &gateway
+                .billing
+                .balance(&principal.account_id, clock::now_ms())
+                .await
+                .map_err(store_failure)?,
+        ),
+        LocalEndpoint::Receipt(request_id) => {
+            let look = || gateway.billing.receipt(&principal.account_id, &request_id);
+            let receipt = json::wait_for_receipt(look, &request_id).await;
+            let none = || Failure::new(Kind::UnknownPath, json::NO_RECEIPT).with_retry_after(1);
+            json::receipt(&receipt.map_err(store_failure)?.ok_or_else(none)?)
+        }
+    };
+    ctx.status = 200;
+    let sent = async {
+        let mut head = ResponseHeader::build_no_case(200, Some(5))?;
+        head.insert_header("content-type", "application/json")?;
+        head.insert_header("cache-control", "no-store")?;
+        reject::send_response(session, ctx, head, value.to_string().into()).await
+    };
+    sent.await
+        .map_err(|error: Box<pingora::Error>| Failure::new(Kind::Internal, error.to_string()))
+}
+
+fn store_failure(error: crate::store::StoreError) -> Failure {
+    log::error!("answer about an account: {error}");
+    Failure::from_kind(Kind::LedgerUnavailable)
+}

@@ -1,0 +1,288 @@
+//! What a model accepts, as data: the descriptor behind `capabilities:` in the config. The request
+//! writers use it.
+//!
+//! It must not know a vendor or a model by name: the config says which model accepts what.
+//!
+//! Read next, in this folder: `repair_rules.rs` (the known descriptors), `identifiers.rs` (ids,
+//! names, arguments), `schema.rs`, `pairing.rs`.
+
+use super::ir::Effort;
+
+pub mod arguments;
+pub mod custom_tool;
+pub mod identifiers;
+pub mod pairing;
+pub mod repair_rules;
+pub mod schema;
+
+/// What the translation does with a member of the request. The tables of the two directions
+/// (`chat/read_request/fields.rs`, `messages/read_request/fields.rs`) hold one outcome for every
+/// member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FieldMapping {
+    /// The other protocol can express it.
+    Map,
+    /// Dropped without a warning: the caller cannot notice the difference.
+    Drop,
+    /// Dropped or expressed differently, with a warning.
+    Warn,
+    /// The request is refused.
+    Refuse,
+}
+
+/// The model and vendor that a translated request is sent to.
+#[derive(Clone, Copy, Debug)]
+pub struct TranslationTarget<'a> {
+    /// The vendor's own name for the model.
+    pub upstream_model: &'a str,
+    /// The catalog's name for the model.
+    pub public_model: &'a str,
+    pub max_output_tokens: u64,
+    /// Whether the vendor is the one that defined the protocol, not a compatible server.
+    pub official: bool,
+    pub accepts: &'a ModelCapabilities,
+}
+
+/// What a model accepts, by the vendor's protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ModelCapabilities {
+    Messages(MessagesModel),
+    Chat(ChatModel),
+    Responses(ResponsesModel),
+}
+
+impl ModelCapabilities {
+    /// Returns the form in which a chat vendor requires its reasoning back.
+    pub fn reasoning_replay(&self) -> ReasoningReplay {
+        match self {
+            ModelCapabilities::Messages(_) | ModelCapabilities::Responses(_) => {
+                ReasoningReplay::None
+            }
+            ModelCapabilities::Chat(model) => model.reasoning_replay,
+        }
+    }
+
+    /// Returns whether the model is sold with its vendor's web search, also to callers of other
+    /// protocols.
+    pub fn may_search(&self) -> bool {
+        match self {
+            ModelCapabilities::Messages(model) => model.may_search(),
+            ModelCapabilities::Chat(_) | ModelCapabilities::Responses(_) => false,
+        }
+    }
+}
+
+/// The server tool's name for web search.
+const WEB_SEARCH: &str = "web_search";
+
+/// A model of a messages vendor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MessagesModel {
+    pub sampling: SamplingSupport,
+    /// Values of `thinking.type` that the vendor does not answer with 400.
+    pub thinking_types: Vec<ThinkingType>,
+    /// Whether the model thinks if `thinking` is absent.
+    pub thinks_by_default: bool,
+    /// Sorted. Empty: the model does not accept `effort`.
+    pub effort_levels: Vec<Effort>,
+    /// Whether a final assistant turn is allowed.
+    pub prefill: bool,
+    /// Whether `role: system` is allowed inside `messages`.
+    pub mid_system: bool,
+    /// Whether `output_config.format` and a tool's `strict` are allowed.
+    pub structured: bool,
+    /// Names of allowed server tools, such as `web_search`.
+    pub server_tools: Vec<String>,
+}
+
+/// Which sampling parameters a messages model accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SamplingSupport {
+    /// Temperature 0 to 1, `top_p`, `top_k`.
+    Free,
+    /// Either temperature or `top_p`.
+    OneOf,
+    /// Only the default values.
+    Fixed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ThinkingType {
+    Enabled,
+    Adaptive,
+    BetweenTools,
+    Disabled,
+}
+
+impl ThinkingType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ThinkingType::Enabled => "enabled",
+            ThinkingType::Adaptive => "adaptive",
+            ThinkingType::BetweenTools => "between_tools",
+            ThinkingType::Disabled => "disabled",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        let all = [
+            ThinkingType::Enabled,
+            ThinkingType::Adaptive,
+            ThinkingType::BetweenTools,
+            ThinkingType::Disabled,
+        ];
+        all.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// A model of a chat vendor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChatModel {
+    /// Accepts `reasoning_effort`.
+    pub reasoning: bool,
+    /// Sorted.
+    pub effort_values: Vec<Effort>,
+    pub tools_with_reasoning: ToolsWithReasoning,
+    /// Accepts a `temperature` and `top_p` other than 1.
+    pub sampling: bool,
+    /// Accepts `stop`.
+    pub stop: bool,
+    /// Accepts `prompt_cache_breakpoint`.
+    pub cache_breakpoints: bool,
+    pub verbosity: bool,
+    /// Role of instructions: `developer` or `system`.
+    pub system_role: &'static str,
+    pub reasoning_replay: ReasoningReplay,
+    /// `max_completion_tokens` or `max_tokens`.
+    pub output_limit_field: &'static str,
+    /// Accepts `top_k`. Some compatible servers list it; the vendor that defined the protocol
+    /// refuses it.
+    pub top_k: bool,
+    /// Accepts tools of type `custom`. If false, they are sent as functions.
+    pub custom_tools: bool,
+    pub parallel_tool_calls: ParallelToolCalls,
+    pub tool_call_ids: ToolCallIds,
+}
+
+/// Whether a chat vendor accepts `parallel_tool_calls`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum ParallelToolCalls {
+    #[default]
+    Accepted,
+    /// Accepted only if the model chooses the tool, not with a `tool_choice` that forces one or
+    /// forbids all.
+    WithAutoChoice,
+    Refused,
+}
+
+/// Which ids of tool calls a chat vendor accepts.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum ToolCallIds {
+    #[default]
+    Any,
+    /// Exactly nine letters or digits.
+    Nine,
+}
+
+/// A model of a responses vendor.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ResponsesModel {
+    /// Accepts `reasoning.effort`, and returns its reasoning encrypted.
+    pub reasoning: bool,
+    /// Sorted.
+    pub effort_values: Vec<Effort>,
+    /// Accepts `reasoning.summary`.
+    pub summaries: bool,
+    /// Accepts a `temperature` and `top_p` other than 1.
+    pub sampling: bool,
+    /// Accepts `prompt_cache_breakpoint`.
+    pub cache_breakpoints: bool,
+    pub verbosity: bool,
+    /// Whether the server accepts only tools of type `function`. All other tools are then sent as
+    /// functions, including those of the responses surface.
+    pub functions_only: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ToolsWithReasoning {
+    Any,
+    /// Only with effort `none`.
+    EffortNone,
+    /// Not on this protocol.
+    ResponsesOnly,
+}
+
+/// Whether a chat vendor requires its reasoning back, and in which form.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum ReasoningReplay {
+    #[default]
+    None,
+    ReasoningContent,
+    /// Only the reasoning of the current turn, and only if the turn calls tools. Reasoning of
+    /// earlier turns must not be sent back.
+    ReasoningContentInTurn,
+    ReasoningDetails,
+}
+
+impl MessagesModel {
+    /// Returns whether the vendor's web search is allowed.
+    pub fn may_search(&self) -> bool {
+        self.server_tools.iter().any(|tool| tool == WEB_SEARCH)
+    }
+
+    /// Allows or forbids the vendor's web search.
+    pub fn set_web_search(&mut self, may_search: bool) {
+        self.server_tools.retain(|tool| tool != WEB_SEARCH);
+        if may_search {
+            self.server_tools.push(WEB_SEARCH.to_owned());
+        }
+    }
+
+    pub fn accepts_thinking_type(&self, kind: ThinkingType) -> bool {
+        self.thinking_types.contains(&kind)
+    }
+
+    /// Returns whether the model thinks only with a token budget.
+    pub fn requires_thinking_budget(&self) -> bool {
+        self.accepts_thinking_type(ThinkingType::Enabled)
+            && !self.accepts_thinking_type(ThinkingType::Adaptive)
+    }
+}
+
+impl Default for MessagesModel {
+    /// The minimum that every model of the protocol accepts.
+    fn default() -> Self {
+        MessagesModel {
+            sampling: SamplingSupport::Fixed,
+            thinking_types: Vec::new(),
+            thinks_by_default: false,
+            effort_levels: Vec::new(),
+            prefill: false,
+            mid_system: false,
+            structured: false,
+            server_tools: Vec::new(),
+        }
+    }
+}
+
+impl Default for ChatModel {
+    /// A basic model on a compatible server.
+    fn default() -> Self {
+        ChatModel {
+            reasoning: false,
+            effort_values: Vec::new(),
+            tools_with_reasoning: ToolsWithReasoning::Any,
+            sampling: true,
+            stop: true,
+            cache_breakpoints: false,
+            verbosity: false,
+            system_role: "system",
+            reasoning_replay: ReasoningReplay::None,
+            output_limit_field: "max_completion_tokens",
+            top_k: false,
+            custom_tools: false,
+            parallel_tool_calls: ParallelToolCalls::Accepted,
+            tool_call_ids: ToolCallIds::Any,
+        }
+    }
+}

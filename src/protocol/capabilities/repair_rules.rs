@@ -1,0 +1,103 @@
+//! Which of a model's capabilities are known, not assumed. Repair of a passthrough request uses
+//! only known ones.
+//!
+//! [`ModelCapabilities`] has a value for every key, because translation must decide. If no source
+//! states what the model accepts, that value is a safe guess. A guess must never change a request
+//! that the model could have answered. This file must not hold a capability's value. Read next:
+//! `request/repair.rs`.
+
+use super::ModelCapabilities;
+
+/// Capabilities set in the config, or in the shipped catalog for this model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KnownCapabilities {
+    pub sampling: bool,
+    pub thinking_types: bool,
+    /// `effort_levels` of messages, `effort_values` of chat and responses.
+    pub efforts: bool,
+    pub prefill: bool,
+    pub mid_system: bool,
+    pub output_limit_field: bool,
+    pub reasoning: bool,
+    pub tools_with_reasoning: bool,
+    pub stop: bool,
+    pub verbosity: bool,
+    pub system_role: bool,
+    pub reasoning_replay: bool,
+    pub top_k: bool,
+    pub summaries: bool,
+    pub parallel_tool_calls: bool,
+    pub tool_call_ids: bool,
+}
+
+impl KnownCapabilities {
+    /// Nothing is repaired: `repair: false`, or no source describes the model.
+    pub const NONE: KnownCapabilities = KnownCapabilities {
+        sampling: false,
+        thinking_types: false,
+        efforts: false,
+        prefill: false,
+        mid_system: false,
+        output_limit_field: false,
+        reasoning: false,
+        tools_with_reasoning: false,
+        stop: false,
+        verbosity: false,
+        system_role: false,
+        reasoning_replay: false,
+        top_k: false,
+        summaries: false,
+        parallel_tool_calls: false,
+        tool_call_ids: false,
+    };
+
+    /// The shipped catalog describes the model completely.
+    pub const ALL: KnownCapabilities = KnownCapabilities {
+        sampling: true,
+        thinking_types: true,
+        efforts: true,
+        prefill: true,
+        mid_system: true,
+        output_limit_field: true,
+        reasoning: true,
+        tools_with_reasoning: true,
+        stop: true,
+        verbosity: true,
+        system_role: true,
+        reasoning_replay: true,
+        top_k: true,
+        summaries: true,
+        parallel_tool_calls: true,
+        tool_call_ids: true,
+    };
+}
+
+/// Input of the repair of a passthrough request: capabilities, and the limits that it must respect.
+#[derive(Clone, Copy, Debug)]
+pub struct RepairRules<'a> {
+    pub accepts: &'a ModelCapabilities,
+    pub known: KnownCapabilities,
+    /// Maximum output of the model, in tokens.
+    pub max_output_tokens: u64,
+    /// The output limit that the account can pay, if it is below the caller's own.
+    pub output_limit: Option<u64>,
+    /// The caller's own thinking budget, lowered with the output limit.
+    pub thinking_budget: Option<u64>,
+    /// Whether a preview flag of the request allows a thinking budget above the output limit.
+    pub is_interleaved: bool,
+}
+
+#[cfg(test)]
+impl<'a> RepairRules<'a> {
+    pub(crate) fn in_test(accepts: &'a ModelCapabilities, known: KnownCapabilities) -> Self {
+        let max_output_tokens = 64_000;
+        Self {
+            accepts,
+            known,
+            max_output_tokens,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Bytes that the gateway inserts in a stream beside the stream writer: keep-alives while the
+//! vendor is silent, and the last events of a stream that failed.
+//!
+//! They must not be built in advance: where events are numbered, the number is known only when the
+//! event is written.
+//!
+//! Read next: `responses/event_sequencer.rs`.
+
+use super::failure::Failure;
+use super::responses::EventSequencer;
+use super::{Protocol, chat, messages};
+use bytes::Bytes;
+
+/// Keep-alive of a stream: shows a waiting client that the connection is alive.
+#[derive(Clone, Debug)]
+pub enum KeepAlive {
+    Fixed(&'static [u8]),
+    Numbered(EventSequencer),
+}
+
+impl KeepAlive {
+    /// Returns the keep-alive of `surface`. The second argument is the stream's event sequencer, if
+    /// it has one.
+    pub fn new(surface: Protocol, voice: Option<EventSequencer>) -> KeepAlive {
+        match (surface, voice) {
+            (Protocol::Responses, Some(voice)) => KeepAlive::Numbered(voice),
+            (Protocol::Messages, _) => KeepAlive::Fixed(messages::write_stream::KEEP_ALIVE),
+            // An SSE comment, which no client takes for an event.
+            (Protocol::Chat | Protocol::Responses, _) => {
+                KeepAlive::Fixed(chat::write_stream::KEEP_ALIVE)
+            }
+        }
+    }
+
+    /// Returns a keep-alive that may be written now although earlier events are still unwritten: it
+    /// carries no sequence number.
+    pub fn unnumbered_bytes(&self) -> Bytes {
+        match self {
+            KeepAlive::Fixed(bytes) => Bytes::from_static(bytes),
+            KeepAlive::Numbered(_) => Bytes::from_static(chat::write_stream::KEEP_ALIVE),
+        }
+    }
+
+    /// Returns a keep-alive to write now.
+    pub fn bytes(&self) -> Bytes {
+        match self {
+            KeepAlive::Fixed(bytes) => Bytes::from_static(bytes),
+            KeepAlive::Numbered(voice) => voice.keep_alive().into(),
+        }
+    }
+}
+
+/// Returns the last events of a stream that failed after its 200 was sent. Nothing may follow them.
+pub fn encode_terminal_error(
+    surface: Protocol,
+    voice: Option<&EventSequencer>,
+    failure: &Failure,
+    request_id: &str,
+) -> Vec<u8> {
+    match voice.filter(|_| surface == Protocol::Responses) {
+        Some(voice) => voice.failure_events(failure),
+        None => failure.encode_stream_error(surface, request_id),
+    }
+}

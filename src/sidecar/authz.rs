@@ -1,0 +1,70 @@
+//! Authorization for the operator pages: who may view them and who may make changes. Nobody else
+//! learns that they exist.
+//!
+//! A handler below `/dashboard/operator` takes an [`Operator`] (a viewer or an administrator) or,
+//! if it changes something, an [`OperatorForm`] (an administrator only). All other signed-in users
+//! get a 404.
+
+use super::SidecarState;
+use super::error::PageError;
+use super::session::{ClientIp, CurrentUser, SignedForm};
+use crate::account::{Account, AccountStatus, Actor, Role};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use std::sync::Arc;
+
+/// A signed-in viewer or administrator.
+pub struct Operator(pub CurrentUser);
+
+/// A form that an administrator sent from one of our pages.
+pub struct OperatorForm {
+    pub form: SignedForm,
+    /// Actor for the audit log.
+    pub by: Actor,
+}
+
+/// Whether the account may view the operator pages.
+pub fn may_view(account: &Account) -> bool {
+    account.status == AccountStatus::Active && matches!(account.role, Role::Viewer | Role::Admin)
+}
+
+/// Whether the account may make changes on the operator pages.
+pub fn may_administer(account: &Account) -> bool {
+    account.status == AccountStatus::Active && account.role == Role::Admin
+}
+
+impl FromRequestParts<Arc<SidecarState>> for Operator {
+    type Rejection = PageError;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        app: &Arc<SidecarState>,
+    ) -> Result<Self, PageError> {
+        let visitor = CurrentUser::from_request_parts(parts, app).await?;
+        if may_view(&visitor.account) {
+            Ok(Self(visitor))
+        } else {
+            Err(PageError::NotFound)
+        }
+    }
+}
+
+impl FromRequest<Arc<SidecarState>> for OperatorForm {
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, app: &Arc<SidecarState>) -> Result<Self, PageError> {
+        let (mut parts, body) = request.into_parts();
+        let Operator(visitor) = Operator::from_request_parts(&mut parts, app).await?;
+        if !may_administer(&visitor.account) {
+            return Err(PageError::ViewerOnly);
+        }
+        let Ok(ClientIp(address)) = ClientIp::from_request_parts(&mut parts, app).await;
+        let by = Actor {
+            actor: visitor.account.id.clone(),
+            address: address.to_canonical().to_string(),
+        };
+        let form =
+            SignedForm::from_user_request(visitor, Request::from_parts(parts, body), app).await?;
+        Ok(Self { form, by })
+    }
+}

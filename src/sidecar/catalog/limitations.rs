@@ -1,0 +1,401 @@
+//! Lists the parameters that a model does not support, by surface. For a translated surface the
+//! list comes from the translation tables, so the page cannot promise anything that translation
+//! does not do. For the vendor's own protocol it comes from what the model is known to refuse.
+
+use crate::protocol::Protocol;
+use crate::protocol::capabilities::repair_rules::KnownCapabilities;
+use crate::protocol::capabilities::{
+    ChatModel, FieldMapping, MessagesModel, ModelCapabilities, ResponsesModel, SamplingSupport,
+    ThinkingType, ToolsWithReasoning,
+};
+use crate::protocol::translate;
+use serde::Serialize;
+
+/// Request members with the same limitation.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Limitation {
+    pub members: Vec<&'static str>,
+    pub what: &'static str,
+}
+
+/// Limitations for requests of this surface that are translated for a model with these
+/// capabilities.
+pub fn translation_limitations(surface: Protocol, accepts: &ModelCapabilities) -> Vec<Limitation> {
+    // `taken`: a member that the tables list for every model, but that this model does accept.
+    let (own, taken) = match accepts {
+        ModelCapabilities::Messages(model) => {
+            let may_search = model.server_tools.iter().any(|tool| tool == "web_search");
+            (
+                messages_model_limitations(model, surface),
+                may_search.then_some("web_search_options"),
+            )
+        }
+        ModelCapabilities::Chat(model) => (
+            chat_model_limitations(model, surface),
+            model.top_k.then_some("top_k"),
+        ),
+        ModelCapabilities::Responses(model) => (
+            responses_model_limitations(model, surface),
+            model.verbosity.then_some("verbosity"),
+        ),
+    };
+    let told: Vec<_> = own
+        .iter()
+        .flat_map(|loss| loss.members.clone())
+        .chain(taken)
+        .collect();
+    let of = |outcome: FieldMapping| {
+        let rows = translate::field_mappings(surface).iter();
+        // Only top-level members: nested ones would fill the page.
+        let top = rows.filter(|(path, of)| *of == outcome && !path.contains(['.', '[']));
+        top.map(|(path, _)| *path)
+            .filter(|path| !told.contains(path))
+            .collect::<Vec<_>>()
+    };
+    let general = [
+        Limitation {
+            members: of(FieldMapping::Warn),
+            what: "left out, and named in the warnings",
+        },
+        Limitation {
+            members: of(FieldMapping::Refuse),
+            what: "refused with 400",
+        },
+    ];
+    own.into_iter()
+        .chain(general)
+        .filter(|loss| !loss.members.is_empty())
+        .collect()
+}
+
+/// Limitations for requests of the model's own protocol: members that the model is known to refuse,
+/// and that the gateway removes or rewrites.
+pub fn repair_limitations(
+    accepts: &ModelCapabilities,
+    known: &KnownCapabilities,
+) -> Vec<Limitation> {
+    const SAMPLING: &str =
+        "left out unless they ask for the default: the model samples its own way";
+    let (sampling, stop, thinking) = match accepts {
+        ModelCapabilities::Chat(model) => {
+            let sampling = vec![
+                "temperature",
+                "top_p",
+                "presence_penalty",
+                "frequency_penalty",
+                "logit_bias",
+            ];
+            let is_kept = model.tools_with_reasoning == ToolsWithReasoning::EffortNone
+                && known.tools_with_reasoning;
+            let thinking = match model.reasoning {
+                false if known.reasoning => Some("left out: the model does not reason"),
+                true if is_kept => Some(
+                    "switched off where the request has tools: the vendor refuses both together",
+                ),
+                _ => None,
+            };
+            let thinking = thinking.map(|what| Limitation {
+                members: vec!["reasoning_effort"],
+                what,
+            });
+            (
+                (!model.sampling).then_some(sampling),
+                known.stop && !model.stop,
+                thinking,
+            )
+        }
+        ModelCapabilities::Messages(model) => {
+            let sampling = match model.sampling {
+                SamplingSupport::Fixed => Some(vec!["temperature", "top_p", "top_k"]),
+                SamplingSupport::OneOf | SamplingSupport::Free => None,
+            };
+            let takes_both = model.accepts_thinking_type(ThinkingType::Enabled)
+                && model.accepts_thinking_type(ThinkingType::Adaptive);
+            let what = "said in the way that the model knows, or left out";
+            let thinking = (known.thinking_types && !takes_both).then(|| Limitation {
+                members: vec!["thinking"],
+                what,
+            });
+            (sampling, false, thinking)
+        }
+        ModelCapabilities::Responses(model) => {
+            let what = "left out: the model does not reason";
+            let thinking = (known.reasoning && !model.reasoning).then(|| Limitation {
+                members: vec!["reasoning"],
+                what,
+            });
+            (
+                (!model.sampling).then(|| vec!["temperature", "top_p"]),
+                false,
+                thinking,
+            )
+        }
+    };
+    let sampling = sampling
+        .filter(|_| known.sampling)
+        .map(|members| Limitation {
+            members,
+            what: SAMPLING,
+        });
+    let stop = stop.then(|| Limitation {
+        members: vec!["stop"],
+        what: "left out: the model takes none",
+    });
+    [sampling, stop, thinking].into_iter().flatten().collect()
+}
+
+fn responses_model_limitations(model: &ResponsesModel, surface: Protocol) -> Vec<Limitation> {
+    let what = "left out, and named in the warnings: the model's vendor does not know them";
+    let members = match surface {
+        Protocol::Chat => {
+            vec![
+                "stop",
+                "seed",
+                "logit_bias",
+                "presence_penalty",
+                "frequency_penalty",
+                "logprobs",
+                "prediction",
+            ]
+        }
+        Protocol::Messages => vec!["stop_sequences", "top_k"],
+        // The model's own surface, if its server supports only part of it.
+        Protocol::Responses => Vec::new(),
+    };
+    let mut losses = vec![Limitation { members, what }];
+    if !model.reasoning {
+        let members = vec![if surface == Protocol::Messages {
+            "thinking"
+        } else {
+            "reasoning"
+        }];
+        losses.push(Limitation {
+            members,
+            what: "left out: the model does not reason",
+        });
+    }
+    if !model.sampling {
+        let what = "left out unless they ask for the default: the model samples its own way";
+        losses.push(Limitation {
+            members: vec!["temperature", "top_p"],
+            what,
+        });
+    }
+    losses
+}
+
+fn messages_model_limitations(model: &MessagesModel, surface: Protocol) -> Vec<Limitation> {
+    let sampling = match model.sampling {
+        SamplingSupport::Fixed => Limitation {
+            members: vec!["temperature", "top_p", "top_k"],
+            what: "left out unless they ask for the default: the model samples its own way",
+        },
+        SamplingSupport::OneOf => Limitation {
+            members: vec!["temperature", "top_p"],
+            what: "only one of them, the temperature first, which is lowered to at most 1",
+        },
+        SamplingSupport::Free => Limitation {
+            members: vec!["temperature"],
+            what: "lowered to at most 1",
+        },
+    };
+    let schema = Limitation {
+        members: vec![if surface == Protocol::Responses {
+            "text"
+        } else {
+            "response_format"
+        }],
+        what: "a schema is asked for in words: the vendor does not enforce it",
+    };
+    [Some(sampling), (!model.structured).then_some(schema)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn chat_model_limitations(model: &ChatModel, surface: Protocol) -> Vec<Limitation> {
+    let loss =
+        |lost: bool, members: Vec<&'static str>, what| lost.then_some(Limitation { members, what });
+    // Members that only this surface has.
+    let is_messages = surface == Protocol::Messages;
+    let thinking = || vec![if is_messages { "thinking" } else { "reasoning" }];
+    [
+        loss(
+            !model.sampling,
+            vec!["temperature", "top_p"],
+            "left out unless they are 1: the model samples its own way",
+        ),
+        loss(is_messages && !model.stop, vec!["stop_sequences"], "left out: the model takes none"),
+        loss(is_messages && model.stop, vec!["stop_sequences"], "the first four of them"),
+        loss(!model.reasoning, thinking(), "left out: the model does not reason"),
+        loss(
+            model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
+            thinking(),
+            "switched off where the request has tools: the vendor refuses both together",
+        ),
+        loss(
+            is_messages && !model.cache_breakpoints,
+            vec!["cache_control"],
+            "nothing is marked: the vendor caches what it likes by itself, and bills it by its own count",
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fate<'a>(losses: &'a [Limitation], member: &str) -> Option<&'a str> {
+        let fates: Vec<_> = losses
+            .iter()
+            .filter(|loss| loss.members.contains(&member))
+            .map(|loss| loss.what)
+            .collect();
+        assert!(fates.len() <= 1, "{member}: {fates:?}");
+        fates.first().copied()
+    }
+
+    #[test]
+    fn of_its_own_protocol_a_model_is_said_to_refuse_only_what_is_known() {
+        let model = ModelCapabilities::Messages(MessagesModel::default());
+        assert_eq!(repair_limitations(&model, &KnownCapabilities::NONE), []);
+        let losses = repair_limitations(&model, &KnownCapabilities::ALL);
+        assert!(fate(&losses, "top_k").is_some() && fate(&losses, "thinking").is_some());
+        let chat = ModelCapabilities::Chat(ChatModel {
+            stop: false,
+            ..ChatModel::default()
+        });
+        let losses = repair_limitations(&chat, &KnownCapabilities::ALL);
+        assert!(fate(&losses, "temperature").is_none() && fate(&losses, "stop").is_some());
+        assert_eq!(
+            fate(&losses, "reasoning_effort"),
+            Some("left out: the model does not reason")
+        );
+    }
+
+    #[test]
+    fn what_a_model_refuses_is_told_once_and_what_it_takes_is_not() {
+        let strict = translation_limitations(
+            Protocol::Chat,
+            &ModelCapabilities::Messages(MessagesModel::default()),
+        );
+        assert!(
+            fate(&strict, "temperature")
+                .unwrap()
+                .starts_with("left out")
+        );
+        assert_eq!(
+            fate(&strict, "seed"),
+            Some("left out, and named in the warnings")
+        );
+        assert_eq!(fate(&strict, "n"), Some("refused with 400"));
+        assert_eq!(
+            fate(&strict, "web_search_options"),
+            Some("refused with 400")
+        );
+        assert!(fate(&strict, "response_format").is_some() && fate(&strict, "tools").is_none());
+
+        let able = MessagesModel {
+            sampling: SamplingSupport::Free,
+            structured: true,
+            server_tools: vec!["web_search".into()],
+            ..MessagesModel::default()
+        };
+        let able = translation_limitations(Protocol::Chat, &ModelCapabilities::Messages(able));
+        assert_eq!(fate(&able, "temperature"), Some("lowered to at most 1"));
+        assert!(
+            fate(&able, "web_search_options").is_none() && fate(&able, "response_format").is_none()
+        );
+
+        let plain = translation_limitations(
+            Protocol::Messages,
+            &ModelCapabilities::Chat(ChatModel::default()),
+        );
+        assert!(fate(&plain, "temperature").is_none());
+        assert_eq!(
+            fate(&plain, "stop_sequences"),
+            Some("the first four of them")
+        );
+        assert_eq!(
+            fate(&plain, "top_k"),
+            Some("left out, and named in the warnings")
+        );
+        assert_eq!(fate(&plain, "thread"), Some("refused with 400"));
+        let lists = translation_limitations(
+            Protocol::Messages,
+            &ModelCapabilities::Chat(ChatModel {
+                top_k: true,
+                ..ChatModel::default()
+            }),
+        );
+        assert!(
+            fate(&lists, "top_k").is_none(),
+            "a compatible server that takes it"
+        );
+    }
+
+    #[test]
+    fn each_surface_is_told_of_its_own_members() {
+        let reasons = ChatModel {
+            reasoning: true,
+            tools_with_reasoning: ToolsWithReasoning::EffortNone,
+            ..ChatModel::default()
+        };
+        for accepts in [
+            ModelCapabilities::Messages(MessagesModel::default()),
+            ModelCapabilities::Chat(ChatModel::default()),
+            ModelCapabilities::Chat(reasons),
+            ModelCapabilities::Responses(ResponsesModel::default()),
+        ] {
+            let own = match &accepts {
+                ModelCapabilities::Messages(_) => Some(Protocol::Messages),
+                ModelCapabilities::Chat(_) => Some(Protocol::Chat),
+                // Translated, if its server supports only part of the protocol.
+                ModelCapabilities::Responses(_) => None,
+            };
+            let all = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
+            for surface in all.into_iter().filter(|surface| Some(*surface) != own) {
+                let known: Vec<_> = translate::field_mappings(surface)
+                    .iter()
+                    .map(|(path, _)| *path)
+                    .collect();
+                for member in translation_limitations(surface, &accepts)
+                    .iter()
+                    .flat_map(|loss| &loss.members)
+                {
+                    assert!(known.contains(member), "{surface} {accepts:?}: {member}");
+                }
+            }
+        }
+        let messages = translation_limitations(
+            Protocol::Responses,
+            &ModelCapabilities::Messages(MessagesModel::default()),
+        );
+        assert_eq!(
+            fate(&messages, "previous_response_id"),
+            Some("refused with 400")
+        );
+        assert_eq!(
+            fate(&messages, "truncation"),
+            Some("left out, and named in the warnings")
+        );
+        let plain = ResponsesModel {
+            reasoning: false,
+            verbosity: true,
+            ..ResponsesModel::default()
+        };
+        let plain = [Protocol::Chat, Protocol::Messages].map(|surface| {
+            translation_limitations(surface, &ModelCapabilities::Responses(plain.clone()))
+        });
+        assert!(fate(&plain[0], "verbosity").is_none() && fate(&plain[0], "reasoning").is_some());
+        assert!(fate(&plain[1], "thinking").is_some());
+        let chat = translation_limitations(
+            Protocol::Responses,
+            &ModelCapabilities::Chat(ChatModel::default()),
+        );
+        assert!(fate(&chat, "temperature").is_none() && fate(&chat, "reasoning").is_some());
+    }
+}

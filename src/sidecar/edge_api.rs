@@ -1,0 +1,86 @@
+//! The API that edges call for account holders' requests: credits and receipts, which only this
+//! process's ledger knows.
+//!
+//! The edge has authenticated the key, and names the account in a header. It removes such a header
+//! from clients' requests, and only edges can reach this address. Must not be served if edge and
+//! ledger are one process.
+
+use super::Sidecar;
+use crate::billing::json;
+use crate::clock;
+use crate::store::StoreError;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+/// Header with the account that an edge asks about.
+pub const ACCOUNT_HEADER: &str = "x-gateway-account";
+
+pub fn router(state: Sidecar) -> Router {
+    Router::new()
+        .route("/v1/credits", get(credits))
+        .route("/v1/receipts/{request_id}", get(receipt))
+        .with_state(state)
+}
+
+async fn credits(State(state): State<Sidecar>, headers: HeaderMap) -> Response {
+    let Some(account) = account(&headers) else {
+        return missing_account();
+    };
+    match state.billing.balance(account, clock::now_ms()) {
+        Ok(balance) => ok_response(&json::balance(&balance)),
+        Err(error) => ledger_unavailable(&error),
+    }
+}
+
+async fn receipt(
+    State(state): State<Sidecar>,
+    Path(request_id): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(account) = account(&headers) else {
+        return missing_account();
+    };
+    match json::wait_for_receipt(|| state.billing.receipt(account, &request_id), &request_id).await
+    {
+        Ok(Some(receipt)) => ok_response(&json::receipt(&receipt)),
+        Ok(None) => {
+            let message = Json(json!({"error": {"message": json::NO_RECEIPT}}));
+            (StatusCode::NOT_FOUND, [(header::RETRY_AFTER, "1")], message).into_response()
+        }
+        Err(error) => ledger_unavailable(&error),
+    }
+}
+
+fn account(headers: &HeaderMap) -> Option<&str> {
+    headers
+        .get(ACCOUNT_HEADER)
+        .and_then(|account| account.to_str().ok())
+}
+
+fn ok_response(value: &Value) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], Json(value)).into_response()
+}
+
+fn missing_account() -> Response {
+    let message = format!("{ACCOUNT_HEADER} must say whose account this is about");
+    (
+        StatusCode::BAD_REQUEST,
+        Json(json!({"error": {"message": message}})),
+    )
+        .into_response()
+}
+
+fn ledger_unavailable(error: &StoreError) -> Response {
+    log::error!("answer an edge about an account: {error}");
+    let message = "The ledger cannot be read.";
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        [(header::RETRY_AFTER, "2")],
+        Json(json!({"error": {"message": message}})),
+    )
+        .into_response()
+}

@@ -1,0 +1,66 @@
+//! Keys in the order of their last changes, for the publisher of these changes.
+//!
+//! Must not see a key in plain text.
+
+use super::AppDb;
+use crate::store::StoreError;
+use rusqlite::params;
+
+/// A change of a key or of its account.
+#[derive(Debug, Clone)]
+pub struct KeyChange {
+    /// Position among all changes.
+    pub at: ChangeCursor,
+    pub hash: [u8; 32],
+    pub account: String,
+    pub shown: String,
+    pub status: String,
+    pub account_is_active: bool,
+    /// JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
+}
+
+/// A position among the changes: revision and key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangeCursor {
+    pub rev: i64,
+    pub key: String,
+}
+
+impl AppDb {
+    /// Returns the latest change of every key that changed after `after`, in order. Keys that were
+    /// revoked long ago are included: an edge that received them as valid must receive the
+    /// revocation once.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub fn key_changes(
+        &self,
+        after: &ChangeCursor,
+        most: usize,
+    ) -> Result<Vec<KeyChange>, StoreError> {
+        self.read("look for changed keys", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
+                     FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
+                     WHERE (c.rev, c.key) > (?1, ?2)
+                     ORDER BY c.rev, c.key LIMIT ?3",
+                )?
+                .query_map(params![after.rev, after.key, i64::try_from(most).unwrap_or(i64::MAX)], |row| {
+                    Ok(KeyChange {
+                        at: ChangeCursor { rev: row.get(0)?, key: row.get(1)? },
+                        hash: row.get(2)?,
+                        account: row.get(3)?,
+                        shown: row.get(4)?,
+                        status: row.get(5)?,
+                        account_is_active: row.get(6)?,
+                        settings: row.get(7)?,
+                        account_rates: row.get(8)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Classifies errors of the shared store: the metric label, and whether the connection is still
+//! usable.
+//!
+//! Must not decide how to react.
+
+use ::redis::{ErrorKind, RedisError};
+
+/// Label value for metrics, one of a fixed set.
+pub fn reason(error: &RedisError) -> &'static str {
+    match error.code() {
+        Some("OOM") => return "store_out_of_memory",
+        Some("READONLY") => return "store_read_only",
+        Some("LOADING") => return "store_loading",
+        Some("BUSY") => return "store_busy",
+        Some("MISCONF") => return "store_misconf",
+        Some("NOREPLICAS") => return "store_no_replicas",
+        Some("CLUSTERDOWN") => return "store_cluster_down",
+        Some("MOVED" | "ASK" | "TRYAGAIN") => return "store_moving",
+        Some("MASTERDOWN") => return "store_no_primary",
+        Some("NOAUTH" | "WRONGPASS") => return "store_auth",
+        Some("NOPERM") => return "store_forbidden",
+        _ => {}
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => "store_auth",
+        ErrorKind::MasterNameNotFoundBySentinel => "store_no_primary",
+        ErrorKind::ClusterConnectionNotFound => "store_unreachable",
+        ErrorKind::Io if error.is_timeout() => "store_timeout",
+        ErrorKind::Io => "store_unreachable",
+        _ => "store_error",
+    }
+}
+
+/// Returns true if the connection is not worth another command: it is lost, or its server is no
+/// longer the primary, or its server no longer accepts the password.
+pub fn ends_connection(error: &RedisError) -> bool {
+    let is_elsewhere = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"));
+    is_elsewhere || error.is_io_error() || error.is_unrecoverable_error()
+}
+
+/// Returns true if a retry is safe and can succeed at once: no server has run the command, or it
+/// does no harm to run it again.
+pub fn is_retryable(error: &RedisError) -> bool {
+    ends_connection(error) && !error.is_timeout() && !error.is_connection_refusal()
+}
+
+/// Returns the first error of a pipeline, which has one for each command.
+pub fn first_error(error: RedisError) -> RedisError {
+    let first = error.clone().into_server_errors();
+    first
+        .and_then(|errors| errors.first().map(|(_, first)| first.clone().into()))
+        .unwrap_or(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::redis::{ErrorKind, make_extension_error};
+    use std::io;
+
+    fn io(kind: io::ErrorKind) -> RedisError {
+        RedisError::from(io::Error::from(kind))
+    }
+
+    #[test]
+    fn each_failure_has_a_word_of_its_own_and_says_whether_its_connection_is_of_use() {
+        let told = |code: &str| make_extension_error(code.into(), None);
+        let none_found =
+            RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no such primary"));
+        for (error, word, ends, another) in [
+            (told("OOM"), "store_out_of_memory", false, false),
+            (told("BUSY"), "store_busy", false, false),
+            (told("MISCONF"), "store_misconf", false, false),
+            (told("NOREPLICAS"), "store_no_replicas", false, false),
+            (told("WRONGPASS"), "store_auth", false, false),
+            (told("NOAUTH"), "store_auth", true, true),
+            (told("SOMETHING"), "store_error", false, false),
+            (none_found, "store_no_primary", false, false),
+            (io(io::ErrorKind::TimedOut), "store_timeout", true, false),
+            (
+                io(io::ErrorKind::ConnectionRefused),
+                "store_unreachable",
+                true,
+                false,
+            ),
+            (
+                io(io::ErrorKind::BrokenPipe),
+                "store_unreachable",
+                true,
+                true,
+            ),
+        ] {
+            let seen = (
+                reason(&error),
+                ends_connection(&error),
+                is_retryable(&error),
+            );
+            assert_eq!(seen, (word, ends, another), "{error}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Checks that a server can keep balances: it does not lose data, and it runs the scripts.
+//!
+//! Must not change anything except a key that expires by itself.
+
+use super::{SharedStore, key};
+use crate::store::StoreError;
+use ::redis::Cmd;
+
+/// Lifetime of the probe's key.
+const PROBE_TTL_MS: u64 = 1_000;
+
+impl SharedStore {
+    /// Runs a script that writes, like an admission. `partition` can be any number.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called, or if it would not admit requests.
+    pub async fn probe(&self, partition: u32) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.probe.prepare_invoke();
+        call.key(key(partition % super::PARTITIONS, "up", ""))
+            .arg(PROBE_TTL_MS);
+        self.call("probe the shared store", &call).await.map(drop)
+    }
+
+    /// Checks a server before it admits any request. With `may_forget`, a risk of data loss is only
+    /// logged.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Refused`] with each fault and the setting that fixes it. Any other
+    /// error means that the store cannot be called.
+    pub async fn check_fitness(&self, may_forget: bool) -> Result<(), StoreError> {
+        if let Err(error) = self.probe(0).await {
+            return Err(permanent_fault(&error).map_or(error, |why| refused_error(&why)));
+        }
+        let faults = self.find_durability_faults().await?;
+        if faults.is_empty() {
+            return Ok(());
+        }
+        let message = faults.join("; ");
+        if may_forget {
+            log::warn!("the shared store's settings: {message}; store.allow_volatile says so");
+            return Ok(());
+        }
+        Err(refused_error(&format!(
+            "{message} (or say store.allow_volatile: true)"
+        )))
+    }
+
+    /// Returns the settings that would lose data. Balances must not be in a store that evicts them
+    /// under memory pressure, or that loses all of them when its process ends.
+    async fn find_durability_faults(&self) -> Result<Vec<String>, StoreError> {
+        let mut settings = Vec::new();
+        for name in ["maxmemory", "maxmemory-policy", "appendonly"] {
+            match self.server_setting(name).await {
+                Ok(value) => settings.push(value.unwrap_or_default()),
+                Err(error) if error.is_reply() => {
+                    log::warn!(
+                        "{error}: see to it that maxmemory-policy is noeviction and appendonly is yes"
+                    );
+                    return Ok(Vec::new());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut faults = Vec::new();
+        if let [limit, policy, appends] = &settings[..] {
+            if limit != "0" && policy != "noeviction" {
+                faults
+                    .push(format!("maxmemory-policy is {policy}: it must be noeviction, or balances are thrown away"));
+            }
+            if appends != "yes" {
+                faults.push(format!(
+                    "appendonly is {appends}: it must be yes, or a restart loses all holds"
+                ));
+            }
+        }
+        Ok(faults)
+    }
+
+    /// Returns one of the server's settings; `None` if the server does not have it.
+    async fn server_setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("CONFIG").arg("GET").arg(name);
+        let answer: Vec<String> = self.query("read the server's settings", &get).await?;
+        Ok(answer.into_iter().nth(1))
+    }
+}
+
+fn refused_error(why: &str) -> StoreError {
+    StoreError::Refused(format!("the shared store's settings: {why}"))
+}
+
+/// Returns the reason if the error does not go away with time: the server answers every admission
+/// with it.
+fn permanent_fault(error: &StoreError) -> Option<String> {
+    let StoreError::Redis { source, .. } = error else {
+        return None;
+    };
+    match source.code()? {
+        "READONLY" => Some(
+            "the server is a read-only replica (replicaof is set): it must be the primary; give its address in store.url, \
+             or say replicaof no one there"
+                .into(),
+        ),
+        "NOPERM" => Some(format!(
+            "the user's rights are too few ({}): its ACL must be at least ~gw:* &gw:* +@read +@write +@scripting +@pubsub \
+             +@connection +@transaction +info +time, and +config|get to have the settings judged",
+            source.detail().unwrap_or("NOPERM")
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,226 @@
+//! Requests under idempotency keys, and their responses, shared by all edges. An entry is in the
+//! account's hash slot.
+//!
+//! An entry is either running, with the time until which callers believe that, or done, with or
+//! without a stored response. It expires by itself. The entries of a process that died are found by
+//! its instance id. Must not validate keys, nor know a request's cost.
+
+use super::{PARTITIONS, ScriptReply, SharedStore, key, partition};
+use crate::store::StoreError;
+use crate::store::idempotency::{IdempotencyLookup, StoredResponse};
+use ::redis::{Cmd, Script, ScriptInvocation};
+use std::time::Duration;
+
+/// Maximum number of expired responses and keys that one script removes from the totals.
+const MAX_REMOVAL_BATCH: usize = 100;
+
+/// A request under an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyEntry {
+    pub account: String,
+    /// Hash of account, path and key: one word without a colon.
+    pub name: String,
+    /// Hash of the body, in hex; empty if only the store knows it.
+    pub hash: String,
+    pub request_id: String,
+    /// Instance id of the process that serves the request.
+    pub boot: String,
+}
+
+/// Limits on the total size of stored responses.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedRetentionLimits {
+    pub of_account: u64,
+    /// Limit for all accounts; each partition has a sixteenth.
+    pub of_all: u64,
+}
+
+impl IdempotencyEntry {
+    fn redis_key(&self) -> String {
+        format!("{}:{}", self.account, self.name)
+    }
+
+    fn invocation<'s>(&self, script: &'s Script, before: &[String]) -> ScriptInvocation<'s> {
+        let partition = partition(&self.account);
+        let mut call = script.prepare_invoke();
+        for name in before {
+            call.key(name.as_str());
+        }
+        call.key(key(partition, "i:", &self.redis_key()))
+            .key(key(partition, "ib:", &self.boot));
+        call
+    }
+}
+
+/// The Redis keys that `answers.lua` expects.
+fn answer_keys(partition: u32) -> [String; 3] {
+    ["il", "ik", "iu"].map(|kind| key(partition, kind, ""))
+}
+
+impl SharedStore {
+    /// Looks a key up, and enters the request as running if the key is unknown. This is one atomic
+    /// step, even if several edges call at the same time. After `runs`, the request no longer
+    /// counts as running.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. The request can be entered all the same.
+    pub async fn claim_idempotency_key(
+        &self,
+        entry: &IdempotencyEntry,
+        runs: Duration,
+        known_for: Duration,
+    ) -> Result<IdempotencyLookup, StoreError> {
+        let mut call = entry.invocation(&self.0.scripts.ask, &[]);
+        call.arg(&entry.hash)
+            .arg(&entry.request_id)
+            .arg(entry.redis_key())
+            .arg(millis(runs))
+            .arg(millis(known_for));
+        let answer: Vec<Vec<u8>> = self
+            .call_bytes("begin a request under an idempotency key", &call)
+            .await?;
+        let text = |index: usize| {
+            answer
+                .get(index)
+                .map(|text| String::from_utf8_lossy(text).into_owned())
+        };
+        Ok(match text(0).as_deref() {
+            Some("new") => IdempotencyLookup::Nothing,
+            Some("running") => IdempotencyLookup::Running,
+            Some("other_body") => IdempotencyLookup::OtherBody,
+            Some("done") => {
+                let headers = text(2).and_then(|headers| serde_json::from_str(&headers).ok());
+                let kept = headers
+                    .zip(answer.get(3).cloned())
+                    .map(|(headers, body)| StoredResponse { headers, body });
+                IdempotencyLookup::Done {
+                    request_id: text(1).unwrap_or_default(),
+                    kept,
+                }
+            }
+            other => {
+                return Err(StoreError::Unusable(format!(
+                    "look an idempotency key up: answered {other:?}"
+                )));
+            }
+        })
+    }
+
+    /// Marks the request as done and stores its response; `None` stores no response. The response
+    /// is also not stored if there is no room for it after the oldest ones are removed.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. Try again, since it counts once.
+    pub async fn complete_idempotency_key(
+        &self,
+        entry: &IdempotencyEntry,
+        kept: Option<&StoredResponse>,
+        known_for: Duration,
+        room: SharedRetentionLimits,
+    ) -> Result<(), StoreError> {
+        let at = partition(&entry.account);
+        let mut call = entry.invocation(&self.0.scripts.keep, &answer_keys(at));
+        call.key(key(at, "ia:", &entry.account));
+        call.arg(&entry.hash)
+            .arg(&entry.request_id)
+            .arg(entry.redis_key())
+            .arg(&entry.account)
+            .arg(millis(known_for));
+        call.arg(room.of_account)
+            .arg(room.of_all / u64::from(PARTITIONS));
+        if let Some(kept) = kept {
+            let headers = serde_json::to_string(&kept.headers).map_err(|error| {
+                StoreError::Unusable(format!("keep an answer for its idempotency key: {error}"))
+            })?;
+            call.arg(headers).arg(&kept.body[..]);
+        }
+        self.call("keep an answer for its idempotency key", &call)
+            .await
+            .map(drop)
+    }
+
+    /// Releases the key of a request that had no result.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. Try again.
+    pub async fn release_idempotency_key(
+        &self,
+        entry: &IdempotencyEntry,
+    ) -> Result<(), StoreError> {
+        let mut call = entry.invocation(&self.0.scripts.free, &[]);
+        call.arg(&entry.request_id);
+        self.call("free an idempotency key", &call).await.map(drop)
+    }
+
+    /// Returns the entries that a process left as running. Their body hash is not known.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn orphaned_requests(&self, boot: &str) -> Result<Vec<IdempotencyEntry>, StoreError> {
+        let mut left = Vec::new();
+        for partition in 0..PARTITIONS {
+            let mut get = Cmd::new();
+            get.arg("HGETALL").arg(key(partition, "ib:", boot));
+            let found: Vec<(String, String)> = self
+                .query("look for requests of ended processes", &get)
+                .await?;
+            left.extend(found.into_iter().filter_map(|(request_id, named)| {
+                let (account, name) = named.split_once(':')?;
+                let (account, name, boot) = (account.to_owned(), name.to_owned(), boot.to_owned());
+                Some(IdempotencyEntry {
+                    account,
+                    name,
+                    hash: String::new(),
+                    request_id,
+                    boot,
+                })
+            }));
+        }
+        Ok(left)
+    }
+
+    /// Returns true if the store knows that the request has ended.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn has_ended(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists
+            .arg("EXISTS")
+            .arg(key(partition(account), "r:", request_id));
+        self.query("look for a request's end", &exists).await
+    }
+
+    /// Returns true if the store has an entry for the idempotency key.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn has_idempotency_key(&self, entry: &IdempotencyEntry) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists
+            .arg("EXISTS")
+            .arg(key(partition(&entry.account), "i:", &entry.redis_key()));
+        self.query("look an idempotency key up", &exists).await
+    }
+
+    /// Removes expired entries from the totals of stored responses. Returns their number.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn remove_expired_answers(&self, partition: u32) -> Result<usize, StoreError> {
+        let mut call = self.0.scripts.tidy.prepare_invoke();
+        for name in answer_keys(partition) {
+            call.key(name);
+        }
+        call.arg(MAX_REMOVAL_BATCH);
+        let answer: ScriptReply = self.call("count the kept answers", &call).await?;
+        answer
+            .text(1)?
+            .parse()
+            .map_err(|_| answer.unexpected_reply())
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,329 @@
+//! The operations that only the sidecar runs on the shared store: it consumes events, restores the
+//! data that a server has lost, and seeds accounts and keys.
+//!
+//! Every operation here can be repeated safely. Must not decide when to run: that is
+//! `billing/ledger_ingest.rs`.
+
+use super::{APPLIED, KEYS_KNOWN, MARKER_MS, SharedStore, key, parse_amount, partition};
+use crate::money::{CreditSplit, Micro};
+use crate::store::StoreError;
+use ::redis::{Cmd, Pipeline};
+
+/// Maximum number of requests per call of [`SharedStore::restore`]: a script blocks its server
+/// while it runs.
+pub const MAX_RESTORED: usize = 100;
+
+/// Time for which the store remembers a revoked key as revoked.
+const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
+
+/// Maximum number of holds of a partition that one call reads.
+const MAX_HOLDS_SCANNED: isize = 20_000;
+
+/// Redis key of the set of accounts that edges have requested and the store does not know.
+const WANTED_KEY: &str = "gw:wanted";
+
+/// The server of a partition, and the epoch of its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionServer {
+    /// Id that changes with every restart and every failover.
+    pub server: String,
+    /// Epoch of the data; empty after the server lost everything.
+    pub epoch: String,
+    /// The server's time.
+    pub now_ms: i64,
+}
+
+/// A request as the ledger has it.
+#[derive(Debug, Clone)]
+pub struct RestoreEntry {
+    pub request_id: String,
+    pub account: String,
+    pub taken: CreditSplit,
+    pub seq: i64,
+    pub key_id: String,
+    pub at_ms: i64,
+}
+
+/// Spending of an API key as the ledger has it, by day, week, month and in total, at a moment of
+/// the store's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySeed<'a> {
+    pub account: &'a str,
+    pub key_id: &'a str,
+    pub at_ms: i64,
+    pub spent: [Micro; 4],
+    /// Position of the last ledger entry that this spending includes.
+    pub seq: i64,
+    /// Epoch in which the caller found the partition.
+    pub epoch: &'a str,
+}
+
+/// An API key as edges read it.
+#[derive(Debug, Clone)]
+pub struct SharedKey {
+    /// SHA-256 of the key, in hex.
+    pub hash: String,
+    pub account: String,
+    pub key_id: String,
+    pub shown: String,
+    pub status: String,
+    pub account_is_active: bool,
+    /// Settings of the key and rates of its account: JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
+}
+
+impl SharedStore {
+    /// Returns the server and the epoch of a partition.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn partition_server(&self, partition: u32) -> Result<PartitionServer, StoreError> {
+        let mut call = self.0.scripts.lineage.prepare_invoke();
+        call.key(key(partition, "epoch", ""));
+        let answer = self.call("ask which server answers", &call).await?;
+        let now_ms = answer
+            .text(2)?
+            .parse()
+            .map_err(|_| answer.unexpected_reply())?;
+        Ok(PartitionServer {
+            server: answer.text(0)?.into(),
+            epoch: answer.text(1)?.into(),
+            now_ms,
+        })
+    }
+
+    /// Begins a new epoch that follows `before`. Returns false if the partition is not in the epoch
+    /// `before`.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn begin_epoch(
+        &self,
+        partition: u32,
+        before: &str,
+        epoch: &str,
+    ) -> Result<bool, StoreError> {
+        let mut call = self.0.scripts.epoch.prepare_invoke();
+        call.key(key(partition, "epoch", "")).arg(before).arg(epoch);
+        Ok(self.call("begin an epoch", &call).await?.word() == "done")
+    }
+
+    /// Settles requests of one partition that the ledger has as ended and the store does not: at
+    /// most [`MAX_RESTORED`]. Returns how many the store had lost.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn restore(
+        &self,
+        partition: u32,
+        ended: &[RestoreEntry],
+    ) -> Result<usize, StoreError> {
+        let mut call = self.0.scripts.restore.prepare_invoke();
+        call.key(key(partition, "l", "")).arg(MARKER_MS);
+        for RestoreEntry {
+            request_id,
+            account,
+            taken,
+            seq,
+            key_id,
+            at_ms,
+        } in ended
+        {
+            call.key(key(partition, "a:", account))
+                .key(key(partition, "h:", account));
+            call.key(key(partition, "r:", request_id))
+                .key(key(partition, "k:", key_id));
+            call.arg(request_id)
+                .arg(account)
+                .arg(taken.paid.get())
+                .arg(taken.trial.get())
+                .arg(seq)
+                .arg(at_ms);
+        }
+        let answer = self.call("restore ended requests", &call).await?;
+        answer
+            .text(1)?
+            .parse()
+            .map_err(|_| answer.unexpected_reply())
+    }
+
+    /// Marks requests as entered in the ledger, then removes their events (and the events that
+    /// belong to no request).
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. Try again.
+    pub async fn clear_events(
+        &self,
+        partition: u32,
+        events: &[String],
+        requests: &[String],
+    ) -> Result<(), StoreError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::new();
+        // Both or neither: a server that is out of memory refuses to mark requests, but would still
+        // remove the events.
+        pipeline.atomic();
+        for request in requests {
+            let marker = key(partition, "r:", request);
+            pipeline
+                .cmd("SET")
+                .arg(marker)
+                .arg(APPLIED)
+                .arg("XX")
+                .arg("KEEPTTL")
+                .ignore();
+        }
+        pipeline
+            .cmd("XDEL")
+            .arg(key(partition, "ev", ""))
+            .arg(events)
+            .ignore();
+        let mut link = self.0.link.clone();
+        self.guard("clear events", pipeline.query_async::<()>(&mut link))
+            .await
+    }
+
+    /// Begins to count the spending of an API key if the store does not count it yet. Returns false
+    /// if it already does, if the account is not known, or if the ledger still lacks too many
+    /// events; then try again.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
+        let partition = partition(seed.account);
+        let mut call = self.0.scripts.spend.prepare_invoke();
+        call.key(key(partition, "k:", seed.key_id))
+            .key(key(partition, "a:", seed.account));
+        call.key(key(partition, "ev", ""))
+            .key(key(partition, "epoch", ""))
+            .arg(seed.key_id)
+            .arg(seed.at_ms);
+        for spent in seed.spent {
+            call.arg(spent.get());
+        }
+        call.arg(seed.seq).arg(seed.epoch);
+        Ok(self
+            .call("begin to count what a key spends", &call)
+            .await?
+            .word()
+            == "done")
+    }
+
+    /// Requests that the sidecar seeds an account.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn request_seed(&self, account: &str) -> Result<(), StoreError> {
+        let mut add = Cmd::new();
+        add.arg("SADD").arg(WANTED_KEY).arg(account);
+        self.query("ask for an account", &add).await
+    }
+
+    /// Removes and returns accounts that edges have requested.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn take_seed_requests(&self, most: usize) -> Result<Vec<String>, StoreError> {
+        let mut pop = Cmd::new();
+        pop.arg("SPOP").arg(WANTED_KEY).arg(most);
+        self.query("look for accounts to seed", &pop).await
+    }
+
+    /// Sets whether an account can spend. Does nothing if the store does not know the account.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn set_status(&self, account: &str, is_active: bool) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.status.prepare_invoke();
+        call.key(key(partition(account), "a:", account))
+            .arg(status_name(is_active));
+        self.call("set an account's status", &call).await.map(drop)
+    }
+
+    /// Stores an API key.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn put_key(&self, shared: &SharedKey) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.key.prepare_invoke();
+        call.key(format!("gw:k:{}", shared.hash))
+            .arg(&shared.hash)
+            .arg(&shared.account)
+            .arg(&shared.key_id);
+        call.arg(&shared.shown)
+            .arg(&shared.status)
+            .arg(status_name(shared.account_is_active))
+            .arg(REVOKED_TTL_MS);
+        call.arg(&shared.settings).arg(&shared.account_rates);
+        self.call("make a key known", &call).await.map(drop)
+    }
+
+    /// Records that the store has every API key again since it lost them.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn mark_keys_complete(&self) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET").arg(KEYS_KNOWN).arg(1);
+        self.query("say that the keys are known", &set).await
+    }
+
+    /// Returns the credits that requests hold, for each account of a partition.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn held_by_account(
+        &self,
+        partition: u32,
+    ) -> Result<Vec<(String, CreditSplit)>, StoreError> {
+        let mut range = Cmd::new();
+        range
+            .arg("ZRANGE")
+            .arg(key(partition, "l", ""))
+            .arg(0)
+            .arg(MAX_HOLDS_SCANNED);
+        let leases: Vec<String> = self.query("look at the holds", &range).await?;
+        let mut accounts: Vec<_> = leases
+            .iter()
+            .filter_map(|lease| lease.split_once(' '))
+            .map(|(id, _)| id)
+            .collect();
+        accounts.sort_unstable();
+        accounts.dedup();
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipeline = Pipeline::new();
+        for account in &accounts {
+            pipeline
+                .cmd("HMGET")
+                .arg(key(partition, "a:", account))
+                .arg("held_paid")
+                .arg("held_trial");
+        }
+        let mut link = self.0.link.clone();
+        let held: Vec<(Option<String>, Option<String>)> = self
+            .guard("look at the holds", pipeline.query_async(&mut link))
+            .await?;
+        let mut told = Vec::new();
+        for (account, held) in accounts.into_iter().zip(held) {
+            if let (Some(paid), Some(trial)) = held {
+                told.push((
+                    account.to_owned(),
+                    CreditSplit {
+                        paid: parse_amount(&paid)?,
+                        trial: parse_amount(&trial)?,
+                    },
+                ));
+            }
+        }
+        Ok(told)
+    }
+}
+
+fn status_name(is_active: bool) -> &'static str {
+    if is_active { "active" } else { "suspended" }
+}

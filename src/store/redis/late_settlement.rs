@@ -1,0 +1,43 @@
+//! Ends that are reported so late that the store cannot know whether it has had them already. The
+//! ledger decides.
+//!
+//! Must not debit anything: the ledger's entry is posted to the store like any other.
+
+use super::{APPLIED, MARKER_MS, SettleCommand, SettleReply, SharedStore, key, partition};
+use crate::money::{CreditSplit, Micro};
+use crate::store::StoreError;
+use std::time::Duration;
+
+/// Maximum age of an end that the store itself can settle. An older one may have been reported
+/// before, under a marker that has expired since. Half of a marker's lifetime, so that a marker set
+/// by then lasts as long again.
+pub const MAX_REPORT_AGE: Duration = Duration::from_millis(MARKER_MS / 2);
+
+impl SharedStore {
+    /// Reports a request that ended longer than [`MAX_REPORT_AGE`] ago. See
+    /// [`SharedStore::settle`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. Try again until it answers.
+    pub async fn settle_late(&self, asked: &SettleCommand<'_>) -> Result<SettleReply, StoreError> {
+        let mut call =
+            self.request_invocation(&self.0.scripts.late, asked.account, asked.request_id);
+        let partition = partition(asked.account);
+        call.key(key(partition, "ev", ""))
+            .key(key(partition, "k:", asked.key_id));
+        call.arg(MARKER_MS).arg(asked.ending).arg(asked.tokens);
+        let answer = self.call("tell the ledger of a late end", &call).await?;
+        Ok(match answer.word() {
+            "done" => SettleReply::Done {
+                event: answer.text(1)?.into(),
+                taken: CreditSplit::ZERO,
+                writeoff: Micro::ZERO,
+            },
+            "known" if answer.text(1)? == APPLIED => SettleReply::Applied,
+            "known" => SettleReply::Known {
+                event: answer.text(1)?.into(),
+            },
+            _ => return Err(answer.unexpected_reply()),
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! Notifies an edge of API keys that are no longer valid.
+//!
+//! A lost connection reports no error. So the edge publishes a heartbeat every half second, and
+//! must receive it over the same connection. Must not know how keys are cached.
+
+use super::SharedStore;
+use super::link::CONNECT_TIMEOUT;
+use crate::store::StoreError;
+use ::redis::Cmd;
+use futures_core::Stream;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::{Instant, interval, timeout};
+
+/// Interval at which the edge publishes a heartbeat.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest time without any message before the connection counts as lost.
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+impl SharedStore {
+    /// Calls `changed` with the hash of each API key that was revoked or restricted, and with the
+    /// server's time of the change, until the connection is lost.
+    ///
+    /// # Errors
+    /// Returns an error if the connection cannot be made, or if no message arrives over it.
+    pub async fn watch_keys(
+        &self,
+        ready: impl FnOnce(),
+        mut changed: impl FnMut(&str, Option<i64>),
+    ) -> Result<(), StoreError> {
+        let failed = |source| StoreError::redis("watch for revoked keys", source);
+        let late = || {
+            StoreError::io(
+                "watch for revoked keys",
+                io::Error::from(io::ErrorKind::TimedOut),
+            )
+        };
+        let beat = format!("gw:heard:{}", uuid::Uuid::now_v7().simple());
+        let listen = async {
+            let mut channel = self
+                .0
+                .link
+                .primary_client()
+                .await?
+                .get_async_pubsub()
+                .await?;
+            channel.subscribe(&["gw:revoked", beat.as_str()]).await?;
+            Ok(channel)
+        };
+        let mut channel = timeout(CONNECT_TIMEOUT, listen)
+            .await
+            .map_err(|_| late())?
+            .map_err(failed)?;
+        let mut messages = channel.on_message();
+        let (mut beats, mut heard, mut ready) =
+            (interval(HEARTBEAT_INTERVAL), Instant::now(), Some(ready));
+        loop {
+            tokio::select! {
+                message = next(&mut messages) => {
+                    let Some(message) = message else { return Ok(()) };
+                    heard = Instant::now();
+                    if message.get_channel_name() == beat {
+                        if let Some(ready) = ready.take() {
+                            ready();
+                        }
+                    } else if let Ok(told) = message.get_payload::<String>() {
+                        let (hash, at_ms) = told.split_once(' ').unwrap_or((&told, ""));
+                        changed(hash, at_ms.parse().ok());
+                    }
+                }
+                _ = beats.tick() => {
+                    let mut publish = Cmd::new();
+                    publish.arg("PUBLISH").arg(&beat).arg(1);
+                    // The result does not matter: if the heartbeat was published, it arrives.
+                    let _: Result<i64, _> = self.query("say that revocations are heard", &publish).await;
+                    if heard.elapsed() > SILENCE_TIMEOUT {
+                        return Err(late());
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    std::future::poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
+}
