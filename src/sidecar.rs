@@ -251,8 +251,8 @@ pub async fn serve_edges(
     serve_with(PageListener::new(listener, None), state, more, shutdown).await
 }
 
-/// Records what is refused to whoever comes past the edge of this process.
-async fn observe_strangers(request: Request, next: Next) -> Response {
+/// Records the refusals of peers other than the edge of this process.
+async fn observe_other_peers(request: Request, next: Next) -> Response {
     match request.extensions().get::<ConnectInfo<PeerAddress>>() {
         Some(peer) if !peer.0.is_own_edge() => {
             let client = Some(peer.0.0.ip());
@@ -271,7 +271,7 @@ async fn serve_with(
     let (close, closing) = watch::channel(false);
     let mut router = more.merge(routes(state, closing));
     if listener.has_own_edge() {
-        router = router.layer(from_fn(observe_strangers));
+        router = router.layer(from_fn(observe_other_peers));
     }
     let service = router.into_make_service_with_connect_info::<PeerAddress>();
     axum::serve(listener, service)

@@ -18,7 +18,7 @@ pub use outbound::encode_without_reasoning;
 
 use super::activity::ReceiptLookup;
 use super::context::{
-    AdmittedRequest, InFlightGuard, RequestContext, Route as Label, SidecarPermit, Stage,
+    AdmittedRequest, InFlightGuard, RequestContext, RouteLabel, SidecarPermit, Stage,
 };
 use super::cors::{self, CorsHeaders};
 use super::finish::MALFORMED;
@@ -131,9 +131,9 @@ pub async fn admit(
     let settings = gateway.settings.load_full();
     let route = route(session.req_header().uri.path());
     ctx.route = match &route {
-        Route::Health => Label::Health,
-        Route::Sidecar => Label::Page,
-        Route::Vendor { .. } | Route::Own(_) | Route::Unknown => Label::Api,
+        Route::Health => RouteLabel::Health,
+        Route::Sidecar => RouteLabel::Page,
+        Route::Vendor { .. } | Route::Own(_) | Route::Unknown => RouteLabel::Api,
     };
     ctx.surface = match &route {
         Route::Vendor { surface, .. } => *surface,

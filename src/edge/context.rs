@@ -49,7 +49,7 @@ pub struct RequestContext {
     /// Protocol that determines the shape of a failure.
     pub surface: Protocol,
     /// What the request is counted and logged as.
-    pub route: Route,
+    pub route: RouteLabel,
     pub stage: Stage,
     /// Status of the response, 0 while there is none.
     pub status: u16,
@@ -60,7 +60,7 @@ pub struct RequestContext {
 /// The label that keeps pages and health checks apart from the API: they outnumber it, and would
 /// dilute a ratio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Route {
+pub enum RouteLabel {
     Api,
     Page,
     Health,
@@ -68,22 +68,22 @@ pub enum Route {
     Malformed,
 }
 
-impl Route {
+impl RouteLabel {
     /// The label of `gateway_requests_total`, and the member of the access log.
     pub fn as_str(self) -> &'static str {
         match self {
-            Route::Api => "api",
-            Route::Page => "page",
-            Route::Health => "health",
-            Route::Malformed => "malformed",
+            RouteLabel::Api => "api",
+            RouteLabel::Page => "page",
+            RouteLabel::Health => "health",
+            RouteLabel::Malformed => "malformed",
         }
     }
 
     /// The surface's label; pages and health checks have none.
     pub fn surface(self, surface: Protocol) -> &'static str {
         match self {
-            Route::Page | Route::Health => "",
-            Route::Api | Route::Malformed => surface.as_str(),
+            RouteLabel::Page | RouteLabel::Health => "",
+            RouteLabel::Api | RouteLabel::Malformed => surface.as_str(),
         }
     }
 }
@@ -314,7 +314,7 @@ impl RequestContext {
             principal: None,
             cors: None,
             surface: Protocol::Chat,
-            route: Route::Api,
+            route: RouteLabel::Api,
             stage: Stage::New,
             status: 0,
             reason: None,

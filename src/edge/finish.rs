@@ -4,7 +4,7 @@
 //! This file must not write to the client.
 
 use super::Recorders;
-use super::context::{AdmittedRequest, PhaseTimings, RequestContext, Route, Stage};
+use super::context::{AdmittedRequest, PhaseTimings, RequestContext, RouteLabel, Stage};
 use super::intake::{self, AbortReason};
 use super::reject::MalformedResponse;
 use super::{trace, upstream};
@@ -50,7 +50,7 @@ pub fn record_malformed(
     client: Option<IpAddr>,
     (method, path): (String, String),
 ) {
-    let route = Route::Malformed.as_str();
+    let route = RouteLabel::Malformed.as_str();
     let surface = answer.surface.map_or("", Protocol::as_str);
     METRICS
         .requests

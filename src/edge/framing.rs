@@ -265,8 +265,8 @@ fn check_target(head: &RequestHeader) -> Result<(), RequestDefect> {
         ));
     }
     let path = head.uri.path();
-    // A model's id may contain a slash, which clients escape in the path. Check the path in the
-    // form in which the model is looked up.
+    // A model's id may contain a slash, which clients escape in the path. Check the path
+    // in the form that the lookup of the model uses.
     let below = ["/v1/v1", "/v1", ""].into_iter().find_map(|before| {
         path.strip_prefix(before)?
             .strip_prefix(local_api::MODELS_PREFIX)

@@ -3,7 +3,7 @@
 //!
 //! This file must not decide that something failed, or whether the gateway tries again.
 
-use super::context::{AdmittedRequest, RequestContext, Route, Stage};
+use super::context::{AdmittedRequest, RequestContext, RouteLabel, Stage};
 use super::{Recorders, admit, connections, finish, intake, response};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
@@ -57,7 +57,7 @@ pub async fn answer_malformed(
     reason: RefusalReason,
     failure: &Failure,
 ) -> Result<()> {
-    ctx.route = Route::Malformed;
+    ctx.route = RouteLabel::Malformed;
     ctx.reason = Some(reason.as_str());
     let (head, body) = build(ctx, failure)?;
     let sent = send_short_rendered(session, head, body).await;
@@ -86,7 +86,7 @@ fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
         reset,
         h2::Reason::PROTOCOL_ERROR | h2::Reason::STREAM_CLOSED
     ) {
-        ctx.route = Route::Malformed;
+        ctx.route = RouteLabel::Malformed;
         ctx.status = 400;
         ctx.reason = Some(RefusalReason::Http2Stream.as_str());
     } else {
@@ -281,7 +281,7 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
             failure.message, ctx.request_id
         ),
     );
-    ctx.route = Route::Malformed;
+    ctx.route = RouteLabel::Malformed;
     ctx.stage = Stage::Answered {
         what: finish::MALFORMED,
     };

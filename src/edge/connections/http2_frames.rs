@@ -69,7 +69,7 @@ impl FrameObserver {
                 bytes = after;
             }
             if self.left == 0 {
-                if let Some(frame) = self.judge() {
+                if let Some(frame) = self.classify_refusal() {
                     if let RefusedFrame::Answer(..) = frame {
                         self.answered = self.stream();
                     }
@@ -93,7 +93,7 @@ impl FrameObserver {
         [self.seen[5], self.seen[6], self.seen[7], self.seen[8]]
     }
 
-    fn judge(&self) -> Option<RefusedFrame> {
+    fn classify_refusal(&self) -> Option<RefusedFrame> {
         let payload = &self.seen[HEAD_BYTES..self.filled];
         let code = |at: usize| {
             payload

@@ -503,7 +503,7 @@ mod tests {
         fn event(&mut self, _event: Event<'_>) {}
     }
 
-    fn tell(reader: &mut ChatStreamReader, chunk: &str) -> Result<(), UpstreamError> {
+    fn read_chunk(reader: &mut ChatStreamReader, chunk: &str) -> Result<(), UpstreamError> {
         reader
             .event(b"", chunk.as_bytes(), NodeBuffer::new(), &mut Nobody)
             .1
@@ -515,7 +515,7 @@ mod tests {
         let call = |id: usize| {
             format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"id":"call_{id}"}}]}}}}]}}"#)
         };
-        let outcome = (0..10_000).try_for_each(|id| tell(&mut reader, &call(id)));
+        let outcome = (0..10_000).try_for_each(|id| read_chunk(&mut reader, &call(id)));
         assert_eq!(outcome, Err(UpstreamError::TooLarge));
 
         let mut reader = ChatStreamReader::default();
@@ -523,7 +523,7 @@ mod tests {
         let nameless = format!(
             r#"{{"choices":[{{"delta":{{"tool_calls":[{{"function":{{"arguments":"{arguments}"}}}}]}}}}]}}"#
         );
-        let outcome = (0..1_000).try_for_each(|_| tell(&mut reader, &nameless));
+        let outcome = (0..1_000).try_for_each(|_| read_chunk(&mut reader, &nameless));
         assert_eq!(outcome, Err(UpstreamError::TooLarge));
     }
 }

@@ -195,7 +195,7 @@ mod tests {
     use crate::protocol::translate::{self, TranslationRequest};
     use serde_json::{Value, json};
 
-    fn told(input: &[Value], tools: &[Value]) -> Result<(String, Vec<String>), String> {
+    fn translate_request(input: &[Value], tools: &[Value]) -> Result<(String, Vec<String>), String> {
         let accepts = ModelCapabilities::Messages(MessagesModel {
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
             effort_levels: crate::protocol::ir::Effort::ALL.to_vec(),
@@ -223,8 +223,8 @@ mod tests {
         (input, tools): (&[Value], &[Value]),
         bare: (&[Value], &[Value]),
     ) {
-        let without = told(bare.0, bare.1).unwrap();
-        match (outcome, told(input, tools)) {
+        let without = translate_request(bare.0, bare.1).unwrap();
+        match (outcome, translate_request(input, tools)) {
             (Refuse, told) => assert!(told.is_err(), "{kind}: {told:?}"),
             (Warn, told) => assert!(!told.unwrap().1.is_empty(), "{kind}"),
             (Drop, told) => assert_eq!(told.unwrap(), without, "{kind}"),

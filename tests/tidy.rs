@@ -1,0 +1,300 @@
+//! House rules that a program can check: words, names, widths, paths and commit subjects.
+//!
+//! It reads the sources as text and must not use the library. Each rule is a function on text, with
+//! a test of its own that feeds it a violation.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Maximum width of a comment, in characters. rustfmt keeps the width of code.
+const MAX_COMMENT_WIDTH: usize = 100;
+/// Maximum length of a commit subject, in characters.
+const MAX_SUBJECT: usize = 72;
+/// The commit after which subjects are checked.
+const SUBJECTS_SINCE: &str = "c583b75";
+
+/// Words and phrases that do not stand in comments: metaphors, passive voice without an actor, and
+/// words with a plainer one.
+const BANNED_IN_COMMENTS: &[(&str, &str)] = &[
+    ("told", "reported, returned, logged"),
+    ("tells", "reports, returns, logs"),
+    ("whoever", "name the actor"),
+    ("so many", "give the number, or \"a number of\""),
+    ("bears", "pays, keeps"),
+    ("borne", "paid, kept"),
+    ("is asked", "name the actor: the client asks"),
+    ("are asked", "name the actor: the client asks"),
+    ("in the words of", "in the format of"),
+    ("is looked", "name the actor"),
+    ("is waited", "name the actor"),
+];
+
+/// Names that functions do not have: constructors are `new`, `from_…`, `parse` or `with_…`; checks
+/// are `validate`, `check` or `authorize`.
+const BANNED_FUNCTIONS: &[&str] = &[
+    "judge", "told", "tell", "said", "heard", "bear", "of", "named",
+];
+
+/// Words that names of constants do not have: `MAX_…`, `MIN_…`, `…_TIMEOUT` and `…_INTERVAL` say it.
+const BANNED_IN_CONSTANTS: &[&str] = &["MOST", "LEAST", "PATIENCE", "LOOK"];
+
+/// Type names that may be defined more than once, with the reason.
+const TYPES_DEFINED_TWICE: &[(&str, &str)] =
+    &[("Kind", "one definition stands in a macro that makes the other")];
+
+struct File {
+    path: PathBuf,
+    text: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The files below `folder` whose names end with `extension`, with paths relative to the root.
+fn files(folder: &str, extension: &str) -> Vec<File> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() && name != "node_modules" {
+                folders.push(path);
+            } else if name.ends_with(extension) {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let path = path.strip_prefix(root()).unwrap().to_owned();
+                files.push(File { path, text });
+            }
+        }
+    }
+    assert!(!files.is_empty(), "no files in {folder}");
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    files
+}
+
+fn is_test(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str() == "tests")
+        || path.file_name().is_some_and(|name| name == "tests.rs")
+}
+
+/// The part of a file before its test module.
+fn product_code(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap()
+}
+
+/// The text of a line that is a comment, without its slashes.
+fn comment(line: &str) -> Option<&str> {
+    let comment = line.trim_start().strip_prefix("//")?;
+    Some(comment.trim_start_matches(['/', '!']).trim())
+}
+
+/// The text outside backticks: what stands inside them is code.
+fn prose(comment: &str) -> String {
+    comment.split('`').step_by(2).collect::<Vec<_>>().join("`")
+}
+
+fn has_phrase(text: &str, phrase: &str) -> bool {
+    let is_letter = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+    text.match_indices(phrase).any(|(at, _)| {
+        !text[..at].chars().next_back().is_some_and(is_letter)
+            && !text[at + phrase.len()..].chars().next().is_some_and(is_letter)
+    })
+}
+
+fn identifiers(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .filter(|word| !word.is_empty())
+}
+
+/// The names that follow one of these keywords in code lines, with their line numbers.
+fn definitions<'t>(text: &'t str, keywords: &[&str]) -> Vec<(usize, &'t str)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if comment(line).is_some() {
+            continue;
+        }
+        let words: Vec<_> = identifiers(line).collect();
+        let start = words.iter().position(|word| {
+            !matches!(*word, "pub" | "crate" | "super" | "in" | "async" | "unsafe")
+        });
+        if let Some(start) = start
+            && keywords.contains(&words[start])
+            && let Some(name) = words[start + 1..].iter().find(|word| **word != "mut")
+        {
+            found.push((number + 1, *name));
+        }
+    }
+    found
+}
+
+fn banned_phrases(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let Some(comment) = comment(line) else {
+            continue;
+        };
+        let prose = prose(comment);
+        for (phrase, instead) in BANNED_IN_COMMENTS {
+            if has_phrase(&prose, phrase) {
+                found.push(format!("{}: \"{phrase}\" (write: {instead})", number + 1));
+            }
+        }
+    }
+    found
+}
+
+/// Comments that are too wide, but for tables and addresses.
+fn wide_comments(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if let Some(comment) = comment(line)
+            && line.chars().count() > MAX_COMMENT_WIDTH
+            && !comment.starts_with('|')
+            && !comment.contains("://")
+        {
+            found.push(format!("{}: {} columns", number + 1, line.chars().count()));
+        }
+    }
+    found
+}
+
+fn banned_functions(text: &str) -> Vec<String> {
+    definitions(product_code(text), &["fn"])
+        .into_iter()
+        .filter(|(_, name)| BANNED_FUNCTIONS.contains(name))
+        .map(|(line, name)| format!("{line}: fn {name}"))
+        .collect()
+}
+
+fn banned_constants(text: &str) -> Vec<String> {
+    definitions(product_code(text), &["const", "static"])
+        .into_iter()
+        .filter(|(_, name)| name.split('_').any(|word| BANNED_IN_CONSTANTS.contains(&word)))
+        .map(|(line, name)| format!("{line}: {name}"))
+        .collect()
+}
+
+/// Type names with more than one definition among these files.
+fn types_defined_twice(files: &[File]) -> Vec<String> {
+    let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in files {
+        let keywords = ["struct", "enum", "trait", "union"];
+        for (line, name) in definitions(product_code(&file.text), &keywords) {
+            let place = format!("{}:{line}", file.path.display());
+            places.entry(name).or_default().push(place);
+        }
+    }
+    let is_excused = |name: &str| TYPES_DEFINED_TWICE.iter().any(|(known, _)| *known == name);
+    places
+        .into_iter()
+        .filter(|(name, places)| places.len() > 1 && !is_excused(name))
+        .map(|(name, places)| format!("{name}: {}", places.join(", ")))
+        .collect()
+}
+
+/// Paths of this repository that a document names and that do not exist.
+fn missing_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let folders = ["src/", "docs/", "scripts/", "tests/", "deploy/", "conf/", "benches/"];
+    let mut missing = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for code in line.split('`').skip(1).step_by(2) {
+            let path = code.split_whitespace().next().unwrap_or_default();
+            let is_plain = path
+                .chars()
+                .all(|letter| letter.is_alphanumeric() || "/._-".contains(letter));
+            if is_plain
+                && folders.iter().any(|folder| path.starts_with(folder))
+                && !exists(path.trim_end_matches('/'))
+            {
+                missing.push(format!("{}: {path}", number + 1));
+            }
+        }
+    }
+    missing
+}
+
+/// Fails with all findings, each behind its file.
+#[track_caller]
+fn none(rule: &str, files: &[File], check: impl Fn(&str) -> Vec<String>) {
+    let findings: Vec<_> = files
+        .iter()
+        .flat_map(|file| {
+            let path = file.path.display().to_string();
+            check(&file.text)
+                .into_iter()
+                .map(move |finding| format!("{path}:{finding}"))
+        })
+        .collect();
+    assert!(findings.is_empty(), "{rule}:\n{}", findings.join("\n"));
+}
+
+fn product_files() -> Vec<File> {
+    let mut files = files("src", ".rs");
+    files.retain(|file| !is_test(&file.path));
+    files
+}
+
+#[test]
+fn comments_use_plain_words_and_fit_the_width() {
+    let sources = files("src", ".rs");
+    none("words to replace", &sources, banned_phrases);
+    none("comments over 100 columns", &sources, wide_comments);
+}
+
+#[test]
+fn functions_and_constants_have_names_of_the_field() {
+    let sources = product_files();
+    none("functions to rename", &sources, banned_functions);
+    none("constants to rename", &sources, banned_constants);
+}
+
+#[test]
+fn a_type_name_has_one_definition() {
+    let twice = types_defined_twice(&product_files());
+    assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+#[test]
+fn documents_name_paths_that_exist() {
+    let mut documents = files("docs", ".md");
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(root().join(name)).unwrap();
+        documents.push(File { path: name.into(), text });
+    }
+    let exists = |path: &str| root().join(path).exists();
+    none("paths that do not exist", &documents, |text| missing_paths(text, exists));
+}
+
+#[test]
+fn commit_subjects_are_short() {
+    let range = format!("{SUBJECTS_SINCE}..HEAD");
+    let log = Command::new("git").args(["log", "--format=%s", &range]).current_dir(root()).output();
+    let log = log.unwrap();
+    if !log.status.success() {
+        // An archive of the sources, or a shallow clone, has no history to check.
+        return;
+    }
+    for subject in String::from_utf8(log.stdout).unwrap().lines() {
+        assert!(subject.chars().count() <= MAX_SUBJECT, "{subject}");
+    }
+}
+
+#[test]
+fn each_rule_finds_a_violation() {
+    assert_eq!(banned_phrases("    /// The client is told.\n").len(), 1);
+    assert_eq!(banned_phrases("/// The `told` argument; retold.\nlet told = 1;\n").len(), 0);
+    assert_eq!(wide_comments(&format!("// {}\n", "word ".repeat(20))).len(), 1);
+    assert_eq!(wide_comments(&format!("// | {} |\n", "word ".repeat(20))).len(), 0);
+    assert_eq!(banned_functions("pub(crate) fn judge(x: u8) {}\nfn judgement() {}\n").len(), 1);
+    assert_eq!(banned_functions("#[cfg(test)]\nmod tests {\n    fn told() {}\n}\n").len(), 0);
+    assert_eq!(banned_constants("const RETRIES_MOST: u8 = 1;\nconst ALMOST: u8 = 1;\n").len(), 1);
+    let file = |path: &str| File { path: path.into(), text: "pub struct Turn;\n".into() };
+    assert_eq!(types_defined_twice(&[file("a.rs"), file("b.rs")]).len(), 1);
+    assert_eq!(types_defined_twice(&[file("a.rs")]).len(), 0);
+    assert_eq!(missing_paths("See `src/lost.rs` and `scripts/run --check`.", |_| false).len(), 2);
+    assert_eq!(missing_paths("See `src/main.rs`.", |_| true).len(), 0);
+}
