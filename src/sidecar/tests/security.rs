@@ -138,13 +138,14 @@ const MATRIX: &[(&str, &str, [u16; 5])] = &[
 /// The routes as written in the router's source: (method, path).
 fn routes() -> Vec<(&'static str, String)> {
     let source = include_str!("../../sidecar.rs")
-        .split("fn routes(")
+        .split("fn operator_routes(")
         .nth(1)
         .unwrap();
     let mut found = Vec::new();
     for call in source.split(".route(").skip(1) {
         let path = call.split('"').nth(1).unwrap();
         let handlers = call.split(".fallback(").next().unwrap();
+        let handlers = handlers.split("\n}").next().unwrap();
         for (mark, method) in [("get(", "GET"), ("post(", "POST")] {
             if handlers.contains(mark) {
                 found.push((method, path.to_owned()));
