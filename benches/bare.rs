@@ -1,5 +1,5 @@
-//! A pass-through of the same build with nothing on: what Pingora itself costs. `scripts/bench`
-//! measures the gateway beside it. Must not do anything that a proxy need not.
+//! A minimal Pingora pass-through proxy, built like the gateway: it shows what Pingora itself
+//! costs. `scripts/bench` compares the gateway with it. It must do only what a proxy has to do.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use async_trait::async_trait;

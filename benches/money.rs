@@ -1,12 +1,12 @@
-//! What the money path costs: CPU time per request of a gateway that bills against one that does
+//! Measures the cost of billing: CPU time per request of a gateway that bills and of one that does
 //! not, in one run. `scripts/bench-money` builds the two programs and runs this.
 //!
 //! `money BILLED UNBILLED [SECONDS [ROUNDS]]`: both gateways stand in front of one simulated
-//! vendor; whole answers and streams, by 16 connections, are driven through the one and the other
-//! in turns. What counts is the CPU time of the gateway's process, the settler's thread among it,
-//! until all that was settled is in the ledger. At the end the books are asked: as many debits as
-//! answers on the one side, none on the other. Must not time anything by the clock on the wall: the
-//! machine may be busy.
+//! vendor. 16 connections send requests for whole answers and for streams to the two gateways in
+//! turns. The result is the CPU time of the gateway's process, including the ledger writer's
+//! thread, until the ledger has all entries. At the end the ledger must have as many debits as
+//! answers for the first gateway, and none for the second. Must not measure wall-clock time,
+//! because the machine may be busy.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -75,12 +75,12 @@ fn main() {
     for stream in [false, true] {
         let what = if stream { "streamed" } else { "whole" };
         for gateway in &mut gateways {
-            // Connections, caches and pages that a first request needs.
+            // Warm up: connections, caches and pages that the first requests need.
             gateway.drive(stream, Duration::from_secs(1));
         }
         let mut costs = Vec::new();
         for round in 1..=rounds {
-            // Whoever comes first comes second in the next round.
+            // The order alternates with each round.
             let order = if round % 2 == 0 { [1, 0] } else { [0, 1] };
             let (mut cost, mut requests) = ([0; 2], 0);
             for index in order {
@@ -193,8 +193,8 @@ impl Gateway {
             .bytes()
     }
 
-    /// Drives the gateway with all connections for `time`: answers, and the CPU time in ns that
-    /// they took.
+    /// Sends requests on all connections for `time`. Returns the number of answers and their CPU
+    /// time in ns.
     fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
         let (request, answers) = (self.request(stream), AtomicU64::new(0));
         let before = self.process.cpu_ns();
@@ -225,7 +225,7 @@ impl Gateway {
                 });
             }
         });
-        // What the settler still has to do is part of the cost.
+        // The cost includes the work that the ledger writer still has to do.
         wait_for("to settle", || {
             let metrics = client::ask(self.admin, &Request::get("/metrics")).text();
             metrics
@@ -242,7 +242,7 @@ impl Gateway {
         (count, cpu_ns)
     }
 
-    /// The debits in the books, which must be right.
+    /// Number of debits in the ledger, which must pass `verify`.
     fn finish(&self) -> u64 {
         let verdict = self.command(&["ledger", "verify"]);
         assert_eq!(verdict["findings"], json!([]), "{verdict}");

@@ -1,5 +1,5 @@
-//! Processes that are measured: started in front of a simulated vendor, looked at from outside,
-//! ended with their owner. Must not load them, nor say what their figures mean.
+//! Starts the processes to measure in front of a simulated vendor, reads their CPU time and memory,
+//! and ends them with their owner. Must not send load to them or interpret the figures.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -9,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SHIPPED: &str = include_str!("../conf/local.yaml");
-/// How long a process may take to do what takes an instant.
+/// Timeout for everything that takes an instant on an idle machine.
 const SOON: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(1);
-/// One tick of `/proc/PID/stat`: USER_HZ is 100 wherever Linux shows it to a program.
+/// Length of a tick in `/proc/PID/stat`: Linux always reports USER_HZ as 100.
 const TICK_NS: u64 = 10_000_000;
 
 /// A process that ends with its owner.
@@ -26,11 +26,11 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// CPU time so far, all threads.
+    /// CPU time of all threads so far.
     pub fn cpu_ns(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        // After the name, which ends with the last bracket: state, ten more, then user and system
-        // time.
+        // The fields after the name, which ends with the last bracket, are the state, ten others,
+        // then user and system time.
         let fields: Vec<_> = stat
             .rsplit_once(')')
             .unwrap()
@@ -58,7 +58,7 @@ pub fn free_port() -> u16 {
         .port()
 }
 
-/// Waits, and says for how long.
+/// Waits until `is_so` holds. Returns how long this took.
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !is_so() {
@@ -68,8 +68,8 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     began.elapsed()
 }
 
-/// A simulated vendor of both protocols; `program`, with what is to stand before its arguments, and
-/// further ones.
+/// Starts a simulated vendor of all protocols. `program` may already have arguments, and `options`
+/// are added at the end.
 pub fn simulator(mut program: Command, options: &[&str]) -> (u16, Process) {
     let port = free_port();
     let listen = format!("127.0.0.1:{port}");
@@ -89,8 +89,8 @@ pub fn simulator(mut program: Command, options: &[&str]) -> (u16, Process) {
     (port, process)
 }
 
-/// `conf/local.yaml` with data and ports of its own: for the edge, the sidecar, the private
-/// listener and the vendor. One model has a vendor that speaks responses.
+/// `conf/local.yaml` with its own data folder and ports for the edge, the sidecar, the admin
+/// listener and the vendor. One model uses the vendor's responses protocol.
 pub fn config(data_dir: &Path, [edge, sidecar, admin, vendor]: [u16; 4]) -> String {
     let mut text = SHIPPED.replace(
         "data_dir: \"data\"",
@@ -115,7 +115,7 @@ pub fn config(data_dir: &Path, [edge, sidecar, admin, vendor]: [u16; 4]) -> Stri
     text.replace(NAME, &format!("{NAME}    upstream_protocol: responses\n"))
 }
 
-/// What a command of the program says.
+/// The JSON output of a command of the program.
 pub fn command(program: &Path, config: &Path, args: &[&str]) -> Value {
     let output = Command::new(program)
         .args(args)
@@ -132,7 +132,7 @@ pub fn command(program: &Path, config: &Path, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The key of a new account that has so much credit.
+/// The key of a new account with this credit.
 pub fn funded_key(program: &Path, config: &Path, email: &str, credits: &str) -> String {
     let run = |args: &[&str]| command(program, config, args);
     run(&["account", "create", "--email", email, "--no-trial"]);

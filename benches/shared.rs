@@ -1,13 +1,14 @@
-//! What a request costs where many edges share a store: commands, bytes, memory and CPU time of
-//! Redis, CPU time of the edge and of the sidecar, measured on this machine. `scripts/bench-redis`
+//! Measures the cost of a request when edges share a store: commands, bytes, memory and CPU time of
+//! Redis, and CPU time of the edge and of the sidecar, on this machine. `scripts/bench-redis`
 //! builds the program and runs this.
 //!
 //! `shared PROGRAM [SECONDS [ROUNDS]]`: one edge, one sidecar and one Redis in front of a simulated
-//! vendor, and in turns with them one process with its own embedded store; whole answers and
-//! streams, by 16 connections. Redis is asked before and after what it has done, an idle time of
-//! the same length taken away, for edges and the sidecar also ask on their own. Turns end when the
-//! ledger has everything. At the end the books are asked: as many debits as answers. Must not time
-//! anything by the clock on the wall: the machine may be busy.
+//! vendor take turns with a single process that has an embedded store. 16 connections send requests
+//! for whole answers and for streams. The figures of Redis are read before and after each turn, and
+//! those of an idle time of the same length are subtracted, because edges and the sidecar also send
+//! commands on their own. A turn ends when the ledger has all entries. At the end the ledger must
+//! have as many debits as answers. Must not measure wall-clock time, because the machine may be
+//! busy.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -34,13 +35,13 @@ use tempfile::TempDir;
 const CONNECTIONS: usize = 16;
 const BODY_BYTES: usize = 1_024;
 const MODEL: &str = "alpha-haiku-4-5-20251001";
-/// Accounts, so that all partitions have something to do.
+/// Number of accounts, so that all partitions are used.
 const ACCOUNTS: usize = 32;
 
-/// Whom requests are sent to, and by whom.
+/// A gateway that gets requests, and the keys to send.
 struct Door {
     port: u16,
-    /// Where it tells what the ledger does not have yet.
+    /// Port of the metrics, which show the entries that the ledger does not have yet.
     admin: u16,
     keys: Vec<String>,
     answered: u64,
@@ -56,7 +57,7 @@ struct Fleet {
     door: Door,
 }
 
-/// All in one process.
+/// The whole service in one process.
 struct Embedded {
     process: Process,
     program: PathBuf,
@@ -74,7 +75,7 @@ struct Ports {
     vendor: u16,
 }
 
-/// What everything has done so far.
+/// Counters of all processes so far.
 #[derive(Clone, Default)]
 struct Done {
     commands: BTreeMap<String, u64>,
@@ -110,7 +111,7 @@ fn main() {
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     for stream in [false, true] {
         let what = if stream { "streamed" } else { "whole" };
-        // Connections, caches and pages that a first request needs.
+        // Warm up: connections, caches and pages that the first requests need.
         fleet.door.drive(stream, Duration::from_secs(1));
         embedded.door.drive(stream, Duration::from_secs(1));
         let mut commands = BTreeMap::new();
@@ -119,7 +120,7 @@ fn main() {
             let before = fleet.done();
             let (requests, refused) = fleet.door.drive(stream, Duration::from_secs(seconds));
             let after = fleet.done();
-            // Of all scripts one alone asks for this: the one that a request waits for.
+            // Only one script calls HLEN: the one that each request waits for.
             let waited =
                 [&before, &after].map(|done| done.commands.get("hlen").copied().unwrap_or(0));
             let waited = waited[1] - waited[0];
@@ -127,7 +128,8 @@ fn main() {
                 (requests..=requests + refused).contains(&waited),
                 "{waited} round trips of {requests} requests"
             );
-            // What is done of its own accord in as long a time is not the requests'.
+            // Work that also happens in an idle time of the same length does not belong to the
+            // requests.
             std::thread::sleep(began.elapsed());
             let idle = fleet.done();
             let alone = embedded.cpu_of_a_request(stream, Duration::from_secs(seconds));
@@ -153,12 +155,12 @@ fn main() {
     }
 }
 
-/// Hundredths as a decimal.
+/// Formats hundredths as a decimal.
 fn hundredths(value: u64) -> String {
     format!("{}.{:02}", value / 100, value % 100)
 }
 
-/// What a request has of a count, without what an idle time has.
+/// A counter's increase per request, in hundredths, minus the increase in an idle time.
 fn each(requests: u64, of: impl Fn(&Done) -> u64, [before, after, idle]: [&Done; 3]) -> u64 {
     let busy = of(after).saturating_sub(of(before));
     busy.saturating_sub(of(idle).saturating_sub(of(after))) * 100 / requests
@@ -172,7 +174,7 @@ fn row(requests: u64, before: &Done, after: &Done, idle: &Done) -> String {
     };
     let scripts = of(&|done| done.commands.get("evalsha").copied().unwrap_or(0));
     let all = of(&|done| done.commands.values().sum());
-    // It is not given back when a request is over, so an idle time has nothing of it.
+    // This memory is not freed when a request ends, so no idle time is subtracted.
     let kept = hundredths(after.redis_memory.saturating_sub(before.redis_memory) * 100 / requests);
     [
         scripts,
@@ -233,7 +235,7 @@ impl Ports {
 }
 
 impl Door {
-    /// With accounts that can pay, whose keys are known there.
+    /// Creates accounts that can pay, and waits until the gateway knows their keys.
     fn open(port: u16, admin: u16, program: &Path, config: &Path) -> Self {
         let account = |number| {
             let key = rig::funded_key(
@@ -272,8 +274,8 @@ impl Door {
         Request::post("/v1/messages", body).bearer(key).bytes()
     }
 
-    /// Drives it with all connections for `time`, and waits until the ledger has everything; how
-    /// many answers, and how many were refused.
+    /// Sends requests on all connections for `time`, and waits until the ledger has all entries.
+    /// Returns the number of answers and of refusals.
     fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
         let requests: Vec<_> = self
             .keys
@@ -295,7 +297,7 @@ impl Door {
                         assert!(connection.send(request), "a connection was closed");
                         let answer = connection.answer();
                         if answer.status == 529 {
-                            // The machine is so busy that the shared store's answer came too late.
+                            // On a busy machine the shared store may answer too late.
                             refused.fetch_add(1, Ordering::Relaxed);
                             continue;
                         }
@@ -329,7 +331,7 @@ impl Door {
     }
 }
 
-/// The debits in the books, which must be right.
+/// Number of debits in the ledger, which must pass `verify`.
 fn debits(program: &Path, config: &Path) -> u64 {
     let verdict = rig::command(program, config, &["ledger", "verify"]);
     assert_eq!(verdict["findings"], json!([]), "{verdict}");
@@ -362,7 +364,7 @@ impl Embedded {
         }
     }
 
-    /// CPU µs of a request, without what an idle time of the same length has.
+    /// CPU time per request in µs, minus that of an idle time of the same length.
     fn cpu_of_a_request(&mut self, stream: bool, time: Duration) -> String {
         let (began, before) = (Instant::now(), self.process.cpu_ns());
         let (requests, _) = self.door.drive(stream, time);
@@ -438,7 +440,7 @@ impl Fleet {
         }
     }
 
-    /// The sidecar's, which has the ledger.
+    /// The config of the sidecar, which has the ledger.
     fn config(&self) -> PathBuf {
         self.dir.path().join("sidecar.yaml")
     }

@@ -1,16 +1,16 @@
-//! What the gateway adds: measured beside nothing, nginx and a bare Pingora pass-through, in turns,
-//! in one run. `scripts/bench` builds what is needed and runs this.
+//! Measures what the gateway adds: it takes turns with a direct connection, nginx and a bare
+//! Pingora proxy, in one run. `scripts/bench` builds what is needed and runs this.
 //!
-//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: whoever is measured has a core of its
+//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: the measured system has a core of its
 //! own; the simulated vendor and the load share another. CPU is the process's own, from `/proc`;
-//! ratios are of medians of the same rounds. Must not judge: the table says what was seen,
-//! `scripts/bench` what is asked for.
+//! ratios compare medians of the same rounds. Must not judge the results: the table shows what was
+//! measured, and `scripts/bench` has the limits.
 //!
 //! `speed vendors GATEWAY SECONDS ROUNDS`: the gateway in front of vendors that speak HTTP/1.1 and
 //! HTTP/2.
 //!
-//! `speed instructions GATEWAY RECORD keep|write [PATTERN]`: how many instructions a request takes,
-//! beside what is recorded (`speed/instructions.rs`).
+//! `speed instructions GATEWAY RECORD keep|write [PATTERN]`: instructions per request, compared
+//! with the recorded ones (`speed/instructions.rs`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,13 +38,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 use system::System;
 
-/// What is asked for through which surface, and where it goes.
+/// A surface and a model, which decides the vendor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Way {
     name: &'static str,
     path: &'static str,
     model: &'static str,
-    /// Only a gateway can do it.
+    /// Only a gateway can translate.
     translated: bool,
 }
 
@@ -97,7 +97,6 @@ const MESSAGES_RESPONSES: Way = Way {
     translated: true,
 };
 
-/// One row of the table.
 struct Case {
     way: Way,
     bytes: usize,
@@ -133,7 +132,7 @@ const CASES: [Case; 18] = [
     case(CROSSED, 1_048_576, 1),
 ];
 
-/// Streams at one time, of so many events 20 ms apart.
+/// Events of each stream, 20 ms apart.
 const EVENTS: usize = 100;
 const STREAMS: [(Way, usize); 6] = [
     (PASSED, 50),
@@ -144,11 +143,11 @@ const STREAMS: [(Way, usize); 6] = [
     (PASSED, 500),
 ];
 
-/// How many streams at one time are tried, until they are too many.
+/// Numbers of concurrent streams to try, until one is too many.
 const HELD: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
 const LATE_US: f64 = 20_000.0;
 
-/// Names of measures, and all that was measured of each by system.
+/// All values of each case and measure, by system.
 #[derive(Default)]
 struct Book(BTreeMap<(String, &'static str), BTreeMap<&'static str, Vec<f64>>>);
 
@@ -235,8 +234,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The gateway in front of vendors that speak HTTP/1.1 without TLS, HTTP/1.1 over TLS, and HTTP/2
-/// over TLS.
+/// Compares the gateway in front of vendors that speak HTTP/1.1 without TLS, HTTP/1.1 over TLS, and
+/// HTTP/2 over TLS.
 fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let (plain, _plain) = system::simulator(gateway);
@@ -297,7 +296,7 @@ fn compare(arguments: Vec<String>) {
     let mut book = Book::default();
     memory_and_start(&mut book, &systems);
     for system in &systems {
-        // Connections, caches and pages that a first request needs.
+        // Warm up: connections, caches and pages that the first requests need.
         Load::of(system, PASSED, 1_024).drive(16, Duration::from_secs(1));
     }
     for round in 0..rounds {
@@ -314,7 +313,7 @@ fn compare(arguments: Vec<String>) {
             }
         }
         for system in &systems {
-            // Of each round: what grows is seen.
+            // Noted in each round, to show growth.
             book.note("after a round", "RSS MB", system.name, system.rss_mb());
         }
         println!("round {} of {rounds} done", round + 1);
@@ -334,7 +333,7 @@ fn compare(arguments: Vec<String>) {
     std::fs::write(out, format!("{:#}\n", book.json())).expect("write the JSON");
 }
 
-/// Whoever comes first comes last in the next round.
+/// The order reverses with each round.
 fn in_turn(systems: &[System], round: usize) -> Box<dyn Iterator<Item = &System> + '_> {
     if round.is_multiple_of(2) {
         Box::new(systems.iter())
@@ -393,7 +392,7 @@ fn measure_streams(book: &mut Book, system: &System, way: Way, count: usize) {
     }
 }
 
-/// How many streams one core holds with 99 of 100 events less than [`LATE_US`] late.
+/// Number of concurrent streams at which 99 of 100 events are less than [`LATE_US`] late.
 fn streams_held(system: &System) -> usize {
     let holds = |count: &&usize| {
         Streams::of(system, PASSED, **count, EVENTS)

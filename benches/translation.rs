@@ -1,8 +1,8 @@
-//! The work of passing on and of translating, without a network, to be counted from outside:
+//! Measures the work of passing through and of translating, without a network.
 //! `scripts/bench-translation` runs each case under an instruction counter and prints the table.
 //!
-//! `translation CASE REPETITIONS` does just that work, that many times. `translation list` names
-//! the cases, one a line: name, the case that it is compared with, unit, units in one repetition.
+//! `translation CASE REPETITIONS` does that work the given number of times. `translation list`
+//! prints the cases, one a line: name, the case to compare with, unit, units per repetition.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
 
-// The gateway's own.
+// As in the gateway.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -40,7 +40,7 @@ const ANSWER_SIZES: [(&str, usize); 2] = [("1K", 1 << 10), ("64K", 64 << 10)];
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
 
-/// What is worked on. `from` and `to` are the same where it is passed on.
+/// The kind of work. `from` and `to` of a case are the same if the work is passed through.
 #[derive(Clone, Copy)]
 enum Work {
     /// From client to vendor.
@@ -65,9 +65,9 @@ enum Delta {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Feed {
-    /// One event a push.
+    /// Each push has one event.
     Events,
-    /// Pieces as a busy connection gives them.
+    /// Each push has a piece of the size that a busy connection delivers.
     Pieces,
 }
 
@@ -99,7 +99,7 @@ fn cases() -> Vec<Case> {
     for (name, work) in works {
         for from in PROTOCOLS {
             let baseline = format!("{name}-{from}-passed");
-            // Passed on first.
+            // The pass-through case comes first, as the baseline.
             for to in std::iter::once(from).chain(PROTOCOLS.into_iter().filter(|to| *to != from)) {
                 let name = if from == to {
                     baseline.clone()
@@ -120,7 +120,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn main() {
-    // `cargo bench` adds a flag of its own.
+    // `cargo bench` adds flags of its own.
     let arguments: Vec<_> = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with("--"))
@@ -197,8 +197,8 @@ impl Case {
         }
     }
 
-    /// As admission does it: the outline, the body in the vendor's words, and of a translated body
-    /// its outline too.
+    /// Does the same as admission: reads the summary, writes the body for the vendor, and reads the
+    /// summary of a translated body.
     fn request(&self, models: &Models, body: &Bytes) -> Bytes {
         let outline = request::read_summary(self.from, body).unwrap();
         if self.from != self.to {
@@ -246,8 +246,8 @@ impl Case {
         request::rewrite_cleaned(body, &outline, &edits, stripped)
     }
 
-    /// A stream and an answer come from the vendor, so that the client speaks what they are said
-    /// in.
+    /// The context of a response. A stream and an answer go from the vendor (`from`) to the client
+    /// (`to`), so the request was translated the other way.
     fn recall(&self, models: &Models) -> Option<ResponseContext> {
         (self.from != self.to).then(|| {
             let body = agent_request(self.to, 1 << 10);
@@ -272,7 +272,7 @@ impl Case {
             }
         };
         for piece in pieces {
-            // Each piece that leaves is handed over as bytes of its own.
+            // Each piece is sent on as a buffer of its own.
             let mut out = Vec::with_capacity(piece.len() + 64);
             stream.push(black_box(piece), &mut out).unwrap();
             black_box(Bytes::from(out));
@@ -351,10 +351,10 @@ impl Models {
     }
 }
 
-/// An agent's conversation about code, at most `bytes` long: system, tools, turns of a call and its
-/// result each.
+/// An agent's conversation about code, at most `bytes` long: system prompt, tools, and turns of a
+/// tool call and its result.
 fn agent_request(surface: Protocol, bytes: usize) -> Bytes {
-    // A small one is a first question, a large one has an agent's usual outfit.
+    // A small body is a first question; a large one has an agent's usual prompt and tools.
     let (prose_bytes, tools) = if bytes < 4 << 10 {
         (60, 1)
     } else {
@@ -363,7 +363,7 @@ fn agent_request(surface: Protocol, bytes: usize) -> Bytes {
     let mut conversation = Conversation::new(surface, prose_bytes, tools);
     let mut left = bytes.saturating_sub(conversation.bytes());
     for turn in 0.. {
-        // An edit now and then, else reading; a few large files among many small ones.
+        // Mostly reads, sometimes an edit; a few large files among many small ones.
         let code_bytes = [600, 2_400, 5_000, 900][turn % 4].min(left / 4);
         let mut messages = Vec::new();
         conversation.turn(turn, code_bytes, &mut messages);
@@ -452,7 +452,7 @@ impl Conversation {
                     "system": [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
                     "tools": tools, "messages": messages})
             }
-            // As agents of this protocol send it.
+            // In the form in which agents of this protocol send it.
             Protocol::Responses => {
                 json!({"model": "public-model", "max_output_tokens": 8000, "stream": true, "store": false,
                     "temperature": 0.2, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "thread-1",
@@ -499,7 +499,7 @@ fn tool(surface: Protocol, index: usize, prose_bytes: usize) -> Value {
     }
 }
 
-/// Sentences with a line end every few of them.
+/// Sentences with a line break every few of them.
 fn prose(bytes: usize, seed: usize) -> String {
     const SENTENCES: [&str; 6] = [
         "Read a file before you edit it, and keep the style that stands there.",
@@ -512,7 +512,6 @@ fn prose(bytes: usize, seed: usize) -> String {
     fill(bytes, seed, &SENTENCES)
 }
 
-/// Lines of code.
 fn code(bytes: usize, seed: usize) -> String {
     const LINES: [&str; 9] = [
         "fn parse_header(line: &str) -> Result<Header, Error> {\n",
@@ -528,7 +527,7 @@ fn code(bytes: usize, seed: usize) -> String {
     fill(bytes, seed, &LINES)
 }
 
-/// At most `bytes` of the pieces, in turn.
+/// The pieces in turn, cut off at `bytes`.
 fn fill(bytes: usize, seed: usize, pieces: &[&str]) -> String {
     let mut text = String::new();
     for piece in pieces.iter().cycle().skip(seed % pieces.len()) {
@@ -545,7 +544,7 @@ fn fill(bytes: usize, seed: usize, pieces: &[&str]) -> String {
     text
 }
 
-/// A whole answer of about `bytes`: a text and a call.
+/// A whole answer of about `bytes`, with a text and a tool call.
 fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
     let said = bytes.saturating_sub(500) * 9 / 10;
     let text = code(said * 2 / 3, 0) + &prose(said / 4, 1);
@@ -580,8 +579,8 @@ fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
     body.to_string().into()
 }
 
-/// The events of a stream, [`EVENTS`] of them deltas of about 20 bytes. Written by hand as the
-/// vendors order members.
+/// The events of a stream, [`EVENTS`] of them deltas of about 20 bytes. Written by hand, with the
+/// members in the vendors' order.
 fn stream(vendor: Protocol, delta: Delta) -> Vec<String> {
     match vendor {
         Protocol::Chat => chat_stream(delta),
@@ -590,7 +589,8 @@ fn stream(vendor: Protocol, delta: Delta) -> Vec<String> {
     }
 }
 
-/// About 20 bytes each; one in eight holds an escape. As arguments: the inside of one JSON string.
+/// A delta of about 20 bytes; one in eight has an escape. The argument deltas together form an
+/// object with one JSON string.
 fn delta_text(delta: Delta, index: usize) -> String {
     if delta == Delta::Arguments && index == 0 {
         return "{\"path\":\"".to_owned();
@@ -751,7 +751,7 @@ fn responses_stream(delta: Delta) -> Vec<String> {
     }
     for index in 0..EVENTS {
         let text = Value::String(delta_text(delta, index));
-        // Its own vendor pads.
+        // The real vendor sends padding.
         event(
             &format!("{kind}.delta"),
             &format!("{at},\"delta\":{text},\"logprobs\":[],\"obfuscation\":\"aK3xQ9mZ7t\""),

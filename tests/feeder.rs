@@ -1,5 +1,5 @@
-//! The sidecar's half of the shared store on real Redis: what happened there reaches the ledger
-//! once, whatever is lost, and what the ledger says reaches the store once.
+//! Tests the sidecar's side of the shared store on real Redis: each event in the store reaches the
+//! ledger once, whatever is lost, and each ledger post reaches the store once.
 
 #![allow(
     clippy::too_many_lines,
@@ -72,7 +72,7 @@ async fn wait_for(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// A ledger with one account of a hundred credits, and a store.
+/// A store, and a ledger with one account that has a hundred credits.
 struct World {
     dir: TempDir,
     store: SharedStore,
@@ -217,7 +217,7 @@ impl World {
         assert!(matches!(self.end(request).await, SettleReply::Done { .. }));
     }
 
-    /// What the account lacks in the store of what the ledger says it has, in µc.
+    /// The ledger's balance of the account minus the store's, in µc.
     async fn drift(&self, store: &SharedStore) -> i64 {
         let row = self.ledger().account(ACCOUNT, "").unwrap().unwrap();
         let shared = store.account(ACCOUNT).await.unwrap().unwrap();
@@ -250,7 +250,8 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     let events = world.store.events(partition, "0", 10).await.unwrap();
     assert_eq!(events.len(), 3);
     drop(feed);
-    // Died after the commit of the first two, before they were cleared.
+    // As after a crash: the ledger has the first two events, but they were not cleared in the
+    // store.
     let entered: Vec<_> = events[..2]
         .iter()
         .map(|(_, event)| {
@@ -283,7 +284,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
         2
     );
     assert_eq!(world.debits(), 2);
-    // Died between the marks and the removal.
+    // As after a crash: the requests are marked as applied, but not all their events are removed.
     world
         .store
         .clear_events(
@@ -390,7 +391,8 @@ async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() 
     world.make_known(&mut feed).await;
     world.run("req_1").await;
     feed.run_all().await.unwrap();
-    // Ended again on a server that had lost the first time, and could take 5 less there.
+    // The request ends a second time, on a server that lost the first end and where the account had
+    // 5 µc less to take.
     let (place, less) = (partition(ACCOUNT), world.cost.get() - 5);
     server.cli(&[
         "hincrby",
@@ -422,7 +424,7 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
     feed.run_all().await.unwrap();
     drop(feed);
     server.cli(&["flushall"]);
-    // Died in the middle: some epochs are being made, no marker is back.
+    // As after a crash in the middle: some epochs were begun, and no marker is restored.
     for number in 0..PARTITIONS {
         assert!(
             world
@@ -446,7 +448,7 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
     assert_eq!(world.drift(&world.store).await, 0);
 }
 
-/// As an edge tells of it that was away for longer than the store remembers.
+/// Sends the end of a request as an edge does that was away for longer than the store remembers.
 async fn end_late(world: &World, request: &str) -> SettleReply {
     let (paid, none) = (world.cost, Micro::ZERO);
     let (request_id, account, detail) =
@@ -488,7 +490,7 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
             "1"
         )
     };
-    // One that was debited there, and one that is held there still.
+    // One request was debited in the store, the other still has its hold there.
     world.run("req_known").await;
     feed.run_all().await.unwrap();
     forget("req_known");
@@ -511,7 +513,7 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
         CreditSplit::ZERO
     );
     drop(feed);
-    // Died when the ledger had them, before it posted anything there.
+    // As after a crash: the ledger has the entries, but nothing was posted to the store yet.
     let events = world.store.events(place, "0", 10).await.unwrap();
     let entered: Vec<_> = events
         .iter()
@@ -541,7 +543,8 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
         SettleReply::Applied,
         "its edge may forget it"
     );
-    // Ended there all the same, by an edge that thinks it is new: what was taken is given back.
+    // An edge that takes the request for a new one ends it in the store as well. The sidecar gives
+    // the charged amount back.
     forget("req_open");
     assert!(matches!(
         world.end("req_open").await,
@@ -549,7 +552,7 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
     ));
     feed.run_all().await.unwrap();
     assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
-    // And after a total loss.
+    // The result is the same after a total loss.
     assert_eq!(server.cli(&["flushall"]), "OK");
     world.make_known(&mut feed).await;
     end_late(&world, "req_open").await;
@@ -557,7 +560,7 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
     assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
 }
 
-/// Everything is lost once five requests are in the ledger; their edges report them again.
+/// The store loses everything when the ledger has five requests. The edges send their ends again.
 async fn total_loss(is_noticed: bool) -> (i64, u64) {
     let server = Server::start();
     let world = World::on(&server).await;
@@ -568,7 +571,7 @@ async fn total_loss(is_noticed: bool) -> (i64, u64) {
         world.run(request).await;
     }
     feed.run_all().await.unwrap();
-    // One whose end only its edge knows.
+    // Only the edge knows the end of this request.
     world.run("req_late").await;
     assert_eq!(server.cli(&["flushall"]), "OK");
     if !is_noticed {
@@ -602,7 +605,7 @@ async fn control_without_the_markers_a_total_loss_debits_twice() {
     assert_ne!(drift, 0, "the store has taken them again");
 }
 
-/// A replica that has lost the last moments takes over.
+/// A replica without the last writes takes over.
 async fn failover(is_noticed: bool) -> (i64, u64) {
     let primary = Server::start();
     let world = World::on(&primary).await;
@@ -620,7 +623,7 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
     primary.cli(&["set", "in:step", "yes"]);
     wait_for("the replica to follow", async || in_step()).await;
     replica.cli(&["replicaof", "no", "one"]);
-    // Entered, and lost by the store.
+    // These two are in the ledger, and the promoted replica does not have them.
     assert!(matches!(
         world.end("req_lost").await,
         SettleReply::Done { .. }
@@ -633,7 +636,7 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
     );
     feed.run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0);
-    // Lost before it was entered: only its edge knows.
+    // The store loses this end before the sidecar reads it. Only the edge has it.
     world.run("req_unread").await;
     drop(feed);
     drop(primary);
@@ -731,12 +734,12 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
         credits(107)
     );
     drop(feed);
-    // Died before it could remember how far it was: told again, the one it was seeded with and the
-    // one that was posted.
+    // As after a crash before the published position was saved: the sidecar publishes again the
+    // credit that the account was seeded with, and the posted credit.
     world.ledger().set_published_seq(0).unwrap();
     world.feed().run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "once");
-    // Without what tells that, it would count again.
+    // Without the `seeded` position in the store, the seeded credit would count again.
     let partition = partition(ACCOUNT);
     server.cli(&[
         "hset",
@@ -839,7 +842,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         .unwrap();
     let start = || LedgerIngest::start(world.dir.path(), &server.address(), false).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    // Revoked while no sidecar ran, long ago: an edge may have been told that it is good.
+    // Revoked long ago, while no sidecar ran. An edge may still have the key in its cache as valid.
     let gone = world
         .accounts
         .create_key(ACCOUNT, "gone", now_ms())
@@ -974,7 +977,8 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
         "what was refused took nothing"
     );
     world.end("req_1").await;
-    // Died between the store and the ledger: taken there, to be entered by the same command.
+    // As after a crash between the store and the ledger: the store has charged the amount, and
+    // running the command again enters it in the ledger.
     let rest = PostCommand {
         operation: &adjustment_operation(ACCOUNT, "c"),
         account: ACCOUNT,
@@ -1034,7 +1038,8 @@ async fn a_cluster_is_followed_like_one_server() {
         credits(10)
     );
     drop(feed);
-    // Found by another name, as after a restart: all is told again, and changes nothing.
+    // As after a restart, the server has a new name. The sidecar publishes everything again, which
+    // changes nothing.
     for number in 0..PARTITIONS {
         let found = world.ledger().partition_location(number).unwrap().unwrap();
         world
@@ -1071,7 +1076,7 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
             ended += 1;
         }
         server.kill_and_restart();
-        // The edge did not get the answer to the last one, and asks again.
+        // The edge got no answer for the last request, and sends its end again.
         let request = format!("req_{round}_4");
         let ending = world.told();
         let end = SettleCommand {
@@ -1099,14 +1104,13 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     drop(IngestWorker::open(path, world.store.clone()).unwrap());
 }
 
-/// A sidecar as a process.
 struct Sidecar {
     process: Child,
     ports: [u16; 2],
 }
 
 impl Sidecar {
-    /// The config file of a sidecar in `dir`.
+    /// Writes the config file of a sidecar in `dir`. Returns its path and the ports.
     fn config(dir: &Path, store: &str) -> (PathBuf, [u16; 2]) {
         let ports = [(); 3]
             .map(|()| TcpListener::bind("127.0.0.1:0").unwrap())
@@ -1139,7 +1143,7 @@ impl Sidecar {
         Self { process, ports }
     }
 
-    /// Status line and body.
+    /// Returns the status line and the body.
     fn ask(port: u16, path: &str, header: &str) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         let request =
@@ -1191,7 +1195,7 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
     })
     .await;
     let path = format!("/v1/receipts/{request}");
-    // Asked for before the request has ended: waits.
+    // The receipt is requested before the request has ended, so the sidecar waits.
     let asking = std::thread::spawn({
         let (path, whose) = (path.clone(), whose.clone());
         move || Sidecar::ask(pages, &path, &whose).unwrap()

@@ -1,9 +1,9 @@
-//! The whole program from outside: the built binary, simulated vendors, raw sockets, the command
-//! line.
+//! Tests of the whole program from outside: the built binary, simulated vendors, raw sockets, the
+//! command line.
 //!
-//! Every test owns its world (data, ports, processes) and leaves through `World::close`, which asks
-//! the ledger whether the money is right whatever the test was about. It must not reach into the
-//! library: what a client, an operator or a vendor cannot see is not tested here.
+//! Every test owns its world (data, ports, processes) and ends with `World::close`. That checks the
+//! money in the ledger, whatever the test was about. A test must not reach into the library: it
+//! checks only things that a client, an operator or a vendor can see.
 //!
 //! Read next: `gateway/world.rs`, then `gateway/client.rs`. `GATEWAY_LONG=1` runs the long
 //! variants.
@@ -226,7 +226,7 @@ mod waiting;
 #[path = "gateway/world.rs"]
 mod world;
 
-/// The long variants were asked for.
+/// Whether `GATEWAY_LONG=1` asks for the long variants.
 fn is_long() -> bool {
     std::env::var("GATEWAY_LONG").is_ok_and(|value| value == "1")
 }

@@ -1,16 +1,17 @@
-//! The billing core under a simulator: random operations, crashes at any step, and an independent
-//! model of the books.
+//! Simulates the billing core with random operations and crashes at any step, and compares it with
+//! an independent model of the ledger.
 //!
-//! One thread, one seed, a virtual clock: an episode is the same every time. `LEDGER_SEED=n`
-//! replays one, `GATEWAY_LONG=1` takes ten million steps. The model keeps its amounts in `i128` and
-//! shares no arithmetic with the program; after every step the program must agree with it to the
-//! µc. A crash drops the core without closing it: what is in memory is gone, and what the journal
-//! says comes back, perhaps torn at its end, doubled, or in another order.
+//! One thread, one seed and a virtual clock make each episode reproducible. `LEDGER_SEED=n` replays
+//! one, `GATEWAY_LONG=1` runs ten million steps. The model keeps its amounts in `i128` and shares
+//! no arithmetic with the program. After every step the program must agree with it to the µc. A
+//! crash drops the core without closing it: its memory is lost, and its journal is replayed,
+//! perhaps torn at the end, duplicated or reordered.
 //!
-//! It must not sync: the files lie in memory (`/dev/shm`), for the power is not cut here.
+//! It must not sync: the files are in memory (`/dev/shm`), because this test does not cut the
+//! power.
 //!
-//! Read next: `ledger_simulation/model.rs`, what ought to be; `ledger_simulation/episode.rs`, what
-//! is done.
+//! Read next: `ledger_simulation/model.rs`, the expected results; `ledger_simulation/episode.rs`,
+//! the operations.
 
 #![allow(
     clippy::too_many_lines,
@@ -27,7 +28,7 @@ mod model;
 
 use episode::Episode;
 
-/// An episode's length: short enough to be read, long enough for files to fill and trials to end.
+/// Steps of an episode: few enough to read a log, many enough for files to fill and trials to end.
 const STEPS: u64 = 2_000;
 
 #[test]

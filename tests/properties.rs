@@ -1,11 +1,11 @@
-//! Properties of the pure protocol core, its tables, and price arithmetic, through their public
+//! Properties of the pure protocol core, its tables, and price arithmetic, tested through public
 //! functions only.
 //!
-//! It must not need a server, a clock or a file. Streams: any cut of the bytes gives the same
-//! output. Requests: a rewrite changes what it was asked to and no other byte. Failures: every
-//! kind, on both surfaces.
+//! The tests must not need a server or a clock. Streams: the output is the same wherever the bytes
+//! are cut. Requests: a rewrite makes the requested changes and changes no other byte. Failures:
+//! every kind, on both surfaces.
 //!
-//! Read next: `properties/payloads.rs`, the real payloads they all start from.
+//! Read next: `properties/payloads.rs`, the real payloads from which the tests start.
 
 #![allow(
     clippy::too_many_lines,
@@ -47,8 +47,8 @@ mod translation;
 #[path = "properties/usage.rs"]
 mod usage;
 
-/// Failing seeds are printed, not kept: a failure becomes a test of its own. `PROPTEST_CASES` asks
-/// for more.
+/// Prints failing seeds and does not store them: a failure becomes a test of its own.
+/// `PROPTEST_CASES` raises the number of cases.
 fn cases(cases: u32) -> proptest::prelude::ProptestConfig {
     let usual = proptest::prelude::ProptestConfig::default();
     proptest::prelude::ProptestConfig {

@@ -1,5 +1,5 @@
-//! The shared store's scripts on real Redis: one server alone, and a cluster. The same suite runs
-//! on both. Read next: `stores/edge.rs`.
+//! Tests the shared store's scripts on real Redis: the same tests run on a single server and on a
+//! cluster. Read next: `stores/edge.rs`.
 
 #![allow(
     clippy::too_many_lines,
@@ -49,7 +49,7 @@ fn parts(paid: i64, trial: i64) -> CreditSplit {
     }
 }
 
-/// A store, and an account in it that no other test has.
+/// A store, and an account in it that no other test uses.
 struct World {
     store: SharedStore,
     account: String,
@@ -511,7 +511,7 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
     assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
 }
 
-/// Two edges' connections, one account, credit for exactly ten.
+/// The connections of two edges race for one account with credit for exactly ten requests.
 async fn credit_for_ten_admits_exactly_ten_through_two_connections(
     store: &SharedStore,
     other: &SharedStore,

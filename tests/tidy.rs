@@ -38,12 +38,15 @@ const BANNED_FUNCTIONS: &[&str] = &[
     "judge", "told", "tell", "said", "heard", "bear", "of", "named",
 ];
 
-/// Words that names of constants do not have: `MAX_…`, `MIN_…`, `…_TIMEOUT` and `…_INTERVAL` say it.
+/// Words that names of constants do not have: `MAX_…`, `MIN_…`, `…_TIMEOUT` and `…_INTERVAL` say
+/// it.
 const BANNED_IN_CONSTANTS: &[&str] = &["MOST", "LEAST", "PATIENCE", "LOOK"];
 
 /// Type names that may be defined more than once, with the reason.
-const TYPES_DEFINED_TWICE: &[(&str, &str)] =
-    &[("Kind", "one definition stands in a macro that makes the other")];
+const TYPES_DEFINED_TWICE: &[(&str, &str)] = &[(
+    "Kind",
+    "one definition stands in a macro that makes the other",
+)];
 
 struct File {
     path: PathBuf,
@@ -101,7 +104,10 @@ fn has_phrase(text: &str, phrase: &str) -> bool {
     let is_letter = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
     text.match_indices(phrase).any(|(at, _)| {
         !text[..at].chars().next_back().is_some_and(is_letter)
-            && !text[at + phrase.len()..].chars().next().is_some_and(is_letter)
+            && !text[at + phrase.len()..]
+                .chars()
+                .next()
+                .is_some_and(is_letter)
     })
 }
 
@@ -173,7 +179,10 @@ fn banned_functions(text: &str) -> Vec<String> {
 fn banned_constants(text: &str) -> Vec<String> {
     definitions(product_code(text), &["const", "static"])
         .into_iter()
-        .filter(|(_, name)| name.split('_').any(|word| BANNED_IN_CONSTANTS.contains(&word)))
+        .filter(|(_, name)| {
+            name.split('_')
+                .any(|word| BANNED_IN_CONSTANTS.contains(&word))
+        })
         .map(|(line, name)| format!("{line}: {name}"))
         .collect()
 }
@@ -198,7 +207,9 @@ fn types_defined_twice(files: &[File]) -> Vec<String> {
 
 /// Paths of this repository that a document names and that do not exist.
 fn missing_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let folders = ["src/", "docs/", "scripts/", "tests/", "deploy/", "conf/", "benches/"];
+    let folders = [
+        "src/", "docs/", "scripts/", "tests/", "deploy/", "conf/", "benches/",
+    ];
     let mut missing = Vec::new();
     for (number, line) in text.lines().enumerate() {
         for code in line.split('`').skip(1).step_by(2) {
@@ -240,7 +251,10 @@ fn product_files() -> Vec<File> {
 
 #[test]
 fn comments_use_plain_words_and_fit_the_width() {
-    let sources = files("src", ".rs");
+    let mut sources = files("src", ".rs");
+    sources.extend(files("tests", ".rs"));
+    sources.extend(files("benches", ".rs"));
+    sources.retain(|file| !file.path.ends_with("tidy.rs"));
     none("words to replace", &sources, banned_phrases);
     none("comments over 100 columns", &sources, wide_comments);
 }
@@ -263,16 +277,24 @@ fn documents_name_paths_that_exist() {
     let mut documents = files("docs", ".md");
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         let text = std::fs::read_to_string(root().join(name)).unwrap();
-        documents.push(File { path: name.into(), text });
+        documents.push(File {
+            path: name.into(),
+            text,
+        });
     }
     let exists = |path: &str| root().join(path).exists();
-    none("paths that do not exist", &documents, |text| missing_paths(text, exists));
+    none("paths that do not exist", &documents, |text| {
+        missing_paths(text, exists)
+    });
 }
 
 #[test]
 fn commit_subjects_are_short() {
     let range = format!("{SUBJECTS_SINCE}..HEAD");
-    let log = Command::new("git").args(["log", "--format=%s", &range]).current_dir(root()).output();
+    let log = Command::new("git")
+        .args(["log", "--format=%s", &range])
+        .current_dir(root())
+        .output();
     let log = log.unwrap();
     if !log.status.success() {
         // An archive of the sources, or a shallow clone, has no history to check.
@@ -286,15 +308,39 @@ fn commit_subjects_are_short() {
 #[test]
 fn each_rule_finds_a_violation() {
     assert_eq!(banned_phrases("    /// The client is told.\n").len(), 1);
-    assert_eq!(banned_phrases("/// The `told` argument; retold.\nlet told = 1;\n").len(), 0);
-    assert_eq!(wide_comments(&format!("// {}\n", "word ".repeat(20))).len(), 1);
-    assert_eq!(wide_comments(&format!("// | {} |\n", "word ".repeat(20))).len(), 0);
-    assert_eq!(banned_functions("pub(crate) fn judge(x: u8) {}\nfn judgement() {}\n").len(), 1);
-    assert_eq!(banned_functions("#[cfg(test)]\nmod tests {\n    fn told() {}\n}\n").len(), 0);
-    assert_eq!(banned_constants("const RETRIES_MOST: u8 = 1;\nconst ALMOST: u8 = 1;\n").len(), 1);
-    let file = |path: &str| File { path: path.into(), text: "pub struct Turn;\n".into() };
+    assert_eq!(
+        banned_phrases("/// The `told` argument; retold.\nlet told = 1;\n").len(),
+        0
+    );
+    assert_eq!(
+        wide_comments(&format!("// {}\n", "word ".repeat(20))).len(),
+        1
+    );
+    assert_eq!(
+        wide_comments(&format!("// | {} |\n", "word ".repeat(20))).len(),
+        0
+    );
+    assert_eq!(
+        banned_functions("pub(crate) fn judge(x: u8) {}\nfn judgement() {}\n").len(),
+        1
+    );
+    assert_eq!(
+        banned_functions("#[cfg(test)]\nmod tests {\n    fn told() {}\n}\n").len(),
+        0
+    );
+    assert_eq!(
+        banned_constants("const RETRIES_MOST: u8 = 1;\nconst ALMOST: u8 = 1;\n").len(),
+        1
+    );
+    let file = |path: &str| File {
+        path: path.into(),
+        text: "pub struct Turn;\n".into(),
+    };
     assert_eq!(types_defined_twice(&[file("a.rs"), file("b.rs")]).len(), 1);
     assert_eq!(types_defined_twice(&[file("a.rs")]).len(), 0);
-    assert_eq!(missing_paths("See `src/lost.rs` and `scripts/run --check`.", |_| false).len(), 2);
+    assert_eq!(
+        missing_paths("See `src/lost.rs` and `scripts/run --check`.", |_| false).len(),
+        2
+    );
     assert_eq!(missing_paths("See `src/main.rs`.", |_| true).len(), 0);
 }

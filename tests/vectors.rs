@@ -1,9 +1,10 @@
-//! Real payloads, in folders: what a client sends, what its vendor must get, what the vendor
-//! answers, what the client must get. One runner for all of them: `tests/vectors/<pair>/<case>/`.
+//! Real payloads, in folders: the client's request, the request that the vendor must get, the
+//! vendor's response, and the response that the client must get. One runner runs them all:
+//! `tests/vectors/<pair>/<case>/`.
 //!
-//! The expected side is written from what the two protocols say, never from what the translator
-//! gave; the SDK suite reads the same files with the official clients. A folder that nobody runs, a
-//! file that nobody reads, a case of the covered lists without a vector: each fails.
+//! The expected side is written from the two protocols, never from the translator's output. The SDK
+//! suite reads the same files with the official clients. A folder that nothing runs, a file that
+//! nothing reads, and a listed case without a vector each fail the tests.
 
 #![allow(
     clippy::too_many_lines,
@@ -45,7 +46,8 @@ struct Case {
     output_limit: Option<u64>,
     #[serde(default = "yes")]
     official: bool,
-    /// All capabilities of the model are known: what it refuses of its own protocol is repaired.
+    /// All capabilities of the model are known: the gateway repairs what the model refuses of its
+    /// own protocol.
     #[serde(default)]
     repair: bool,
 }
@@ -54,7 +56,8 @@ fn yes() -> bool {
     true
 }
 
-/// The class of models whose requests are translated though they keep their protocol.
+/// The class of models whose requests the gateway translates although client and vendor speak the
+/// same protocol.
 const FUNCTIONS_ONLY: &str = "B-R-functions";
 
 struct Vector {
@@ -258,7 +261,7 @@ fn accepts(class: &str) -> ModelCapabilities {
     }
 }
 
-/// Models of vendors with peculiarities of their own.
+/// Models of vendors with their own restrictions.
 fn peculiar(class: &str) -> ModelCapabilities {
     match class {
         "B-in-turn" => ModelCapabilities::Chat(ChatModel {
@@ -274,7 +277,7 @@ fn peculiar(class: &str) -> ModelCapabilities {
     }
 }
 
-/// The request that an answer belongs to where the case has none of its own.
+/// The request for a vendor response whose case has no request of its own.
 fn usual_request(surface: Protocol, streams: bool) -> Value {
     let mut request = match surface {
         Protocol::Responses => json!({"model": "public-model", "input": "Hi"}),
@@ -321,7 +324,7 @@ fn ask(vector: &Vector, body: &[u8]) -> Result<translate::TranslatedRequest, Fai
     translate::translate_request(&asked, false)
 }
 
-/// Equal as JSON values; `"*"` on the expected side fits anything.
+/// Returns the first difference of two JSON values; `"*"` on the expected side equals anything.
 fn differs(expected: &Value, found: &Value, path: &str) -> Option<String> {
     match (expected, found) {
         (Value::String(star), _) if star == "*" => None,
@@ -352,7 +355,7 @@ fn differs(expected: &Value, found: &Value, path: &str) -> Option<String> {
     }
 }
 
-/// The events of a stream: name, and data as JSON where it is.
+/// The events of a stream: the name, and the data as JSON if it is JSON.
 fn events(stream: &str) -> Vec<(String, Value)> {
     let mut events = Vec::new();
     for event in stream.replace("\r\n", "\n").split("\n\n") {
@@ -405,14 +408,14 @@ fn compare_streams(expected: &str, found: &str) -> Option<String> {
     }
 }
 
-/// What came of an answer.
+/// The result of a vendor's response.
 struct Told {
     body: String,
     failure: Option<Failure>,
     usage: Option<Usage>,
 }
 
-/// A stream, fed in pieces of `piece` bytes.
+/// Passes a stream on, in pieces of `piece` bytes.
 fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> Told {
     let mut out = Vec::new();
     let mut failure = None;
@@ -471,7 +474,7 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
     }
 }
 
-/// What the vendor counted; `None` where it is estimated.
+/// The usage that the vendor counted; `None` if it is an estimate.
 fn counted(metered: MeteredUsage) -> Option<Usage> {
     (metered.verdict != UsageVerdict::Estimated).then_some(metered.usage)
 }
@@ -579,7 +582,8 @@ fn check_request(vector: &Vector) -> Result<(), String> {
     Ok(())
 }
 
-/// A request that keeps its protocol.
+/// Cleans and rewrites a request whose vendor speaks the client's protocol. Returns the body and
+/// the warnings.
 fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
     let body = bytes::Bytes::from(text.to_owned());
     let outline = request::read_summary(vector.surface, &body).unwrap();
@@ -661,7 +665,8 @@ fn check_answer(vector: &Vector) -> Result<(), String> {
 }
 
 fn compare_answer(vector: &Vector, told: &Told) -> Result<(), String> {
-    // What is passed on may be more than an official client bears: the SDK suite does not read it.
+    // The gateway may pass on more than an official client accepts: the SDK suite does not read
+    // `passed_on.sse`.
     if let Some(expected) = vector
         .text("client_response.sse")
         .or_else(|| vector.text("passed_on.sse"))
@@ -745,8 +750,9 @@ fn every_vector_holds() {
     );
 }
 
-/// A member is decided by its own row, or by the row above it that speaks for all below: one of a
-/// thing that is left out or refused, or one that has no rows below it.
+/// Whether a row decides about a member: its own row, or a row above it that covers everything
+/// below. A row covers everything below if its member is dropped or refused, or if there are no
+/// rows below it.
 fn decided(fields: &BTreeMap<&str, FieldMapping>, path: &str) -> bool {
     let has_rows_below = |row: &str| {
         fields
@@ -801,8 +807,8 @@ fn every_member_of_the_official_request_types_has_one_outcome() {
     }
 }
 
-/// What the responses protocol tells apart by its type: each kind that the official types name has
-/// one row, and no row is about what they do not know.
+/// The responses protocol distinguishes items, tools and events by their type. Each type that the
+/// official types name has one row, and no row is about an unknown type.
 #[test]
 fn every_kind_of_item_tool_and_event_has_one_outcome() {
     let list =
@@ -823,7 +829,7 @@ fn every_kind_of_item_tool_and_event_has_one_outcome() {
     assert_eq!(listed.len(), KINDS.len());
 }
 
-/// What the protocols' page says is held by a test names one that there is.
+/// Each test that the page on protocols names exists.
 #[test]
 fn every_decision_that_is_told_names_its_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -835,7 +841,7 @@ fn every_decision_that_is_told_names_its_test() {
     }) {
         let source = std::fs::read_to_string(root.join(file))
             .unwrap_or_else(|error| panic!("{file}: {error}"));
-        // Of a vector, what it is or what it covers: all of the text.
+        // In a vector, the text must be the whole of a string: its title, or a case that it covers.
         let wanted = if file.ends_with(".json") {
             format!("\"{what}\"")
         } else {
@@ -847,7 +853,7 @@ fn every_decision_that_is_told_names_its_test() {
     assert!(held > 25, "{held}");
 }
 
-/// The list of what must be shown, each with the vectors that show it, or where else it is.
+/// Each case of the list has a vector that shows it, or names a test elsewhere.
 #[test]
 fn every_case_of_the_list_has_a_vector_or_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,10 +1,10 @@
-//! How many instructions the gateway's own program spends on a request: counted by callgrind, so
-//! that the figure is the same on a busy machine. Must not look at a clock to judge.
+//! Counts the instructions that the gateway's program uses for a request. Callgrind counts them, so
+//! the figure is the same on a busy machine. Must not judge by a clock.
 //!
-//! The gateway runs whole, its threads too: what the settler, the journal and the access log do for
-//! a request is in the figure; what the kernel does is not. What a process spends on nothing is
-//! counted first and taken off. A turn is repeated until what comes once (connections, caches,
-//! prepared statements) is in the turns before.
+//! The gateway runs with all its threads: the figure includes the work of the ledger writer, the
+//! journal and the access log, but not the kernel's. The instructions of an idle process are
+//! measured first and subtracted. Each measurement is repeated, so that one-time work (connections,
+//! caches, prepared statements) falls into the first runs.
 
 use super::load::{Load, Streams};
 use super::system::{self, System};
@@ -15,12 +15,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// So much more than was recorded is told as a change for the worse, in percent. How many requests
-/// share one commit is chance.
+/// An increase over the record by more than this, in percent, is reported as a regression. The
+/// number of requests that share a commit varies.
 const TOLERANCE_PERCENT: f64 = 5.0;
 
 const CONNECTIONS: usize = 8;
-/// How long nothing is asked, to learn what nothing costs.
+/// Length of the idle time that is measured first.
 const IDLE: Duration = Duration::from_secs(4);
 /// Events of the shorter stream; the longer one has twice as many.
 const EVENTS: usize = 60;
@@ -69,7 +69,7 @@ const STREAMS: [Way; 6] = [
 struct Counted {
     system: System,
     dir: TempDir,
-    /// Instructions per second of a process that does nothing.
+    /// Instructions per second of an idle process.
     idle: f64,
     dumps: usize,
 }
@@ -112,7 +112,7 @@ impl Counted {
         );
     }
 
-    /// Instructions since the last look.
+    /// Instructions since the last call.
     fn take(&mut self) -> f64 {
         self.tell("dump");
         self.dumps += 1;
@@ -125,7 +125,7 @@ impl Counted {
         total.trim().parse().expect("a number")
     }
 
-    /// Instructions of `work`, without what the time it took costs by itself.
+    /// Instructions of `work`, minus those of an idle process in the same time.
     fn of(&mut self, work: impl FnOnce(&System)) -> f64 {
         self.take();
         let began = Instant::now();
@@ -136,7 +136,7 @@ impl Counted {
 
     fn request(&mut self, case: &Case) -> f64 {
         let load = |system: &System| Load::of(system, case.way, case.bytes);
-        // Connections, buffers and prepared statements of a first request.
+        // Warm up: connections, buffers and prepared statements that the first requests need.
         self.of(|system| drop(load(system).ask(CONNECTIONS, case.requests.min(10))));
         let mut counts: Vec<_> = (0..3)
             .map(|_| self.of(|system| drop(load(system).ask(CONNECTIONS, case.requests))))
@@ -146,7 +146,7 @@ impl Counted {
         counts[1]
     }
 
-    /// Of one event more.
+    /// Instructions per additional event.
     fn event(&mut self, way: Way) -> f64 {
         let mut of = |events| {
             let mut seen = 0;
@@ -171,8 +171,8 @@ fn size(bytes: usize) -> String {
     }
 }
 
-/// Counts every case whose name has `pattern` in it, beside what `recorded` says. False where one
-/// is beyond tolerance.
+/// Counts every case whose name contains `pattern`, and compares it with `recorded`. Returns false
+/// if one exceeds the tolerance.
 pub fn run(gateway: &Path, recorded: &Path, record: bool, pattern: &str) -> bool {
     let before: Value = std::fs::read(recorded)
         .ok()

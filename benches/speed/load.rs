@@ -1,5 +1,5 @@
-//! The load: raw sockets that do as little as can be, so that the vendor's core carries much. Must
-//! not start anybody.
+//! The load: raw sockets that do as little as possible, so that the load leaves the vendor's core
+//! free for many requests. Must not start processes.
 
 use super::Way;
 use super::system::System;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const GAP: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Streams begin one after the other, so that their events do not come at one time.
+/// Streams start one after the other, so that their events do not arrive at the same time.
 const STAGGER: Duration = Duration::from_micros(400);
 
 fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) -> Vec<u8> {
@@ -19,7 +19,7 @@ fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) 
         "/v1/responses" => ("max_output_tokens", "input"),
         _ => ("max_completion_tokens", "messages"),
     };
-    // Straight to the vendor, nobody changes the model's name.
+    // In the direct case nothing replaces the model's name, so the vendor gets it as it is.
     let body = |filler: usize| {
         let text = format!(
             "[[sim {marker}]] {}",
@@ -58,8 +58,8 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     memchr::memmem::find(text, what)
 }
 
-/// Reads one whole answer, which must be a 200, and says whether the connection takes another
-/// request.
+/// Reads one whole answer, which must be a 200. Returns whether the connection stays open for
+/// another request.
 fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     let mut piece = [0; 16_384];
@@ -100,7 +100,7 @@ fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
     stays
 }
 
-/// Whole answers to one request.
+/// A load of identical requests for whole answers.
 pub struct Load {
     port: u16,
     request: Vec<u8>,
@@ -119,7 +119,7 @@ impl Done {
     }
 }
 
-/// Of sorted values.
+/// The percentile of sorted values.
 fn at(sorted: &[f64], percent: usize) -> f64 {
     sorted
         .get(sorted.len() * percent / 100)
@@ -141,7 +141,7 @@ impl Load {
         }
     }
 
-    /// As many as `connections` can ask for in `time`, one after the other on each.
+    /// Sends as many requests as possible in `time`, one after the other on each connection.
     pub fn drive(&self, connections: usize, time: Duration) -> Done {
         let until = Instant::now() + time;
         let done = self.run(connections, |_| Instant::now() < until);
@@ -149,12 +149,13 @@ impl Load {
         done
     }
 
-    /// `count` on each of `connections`.
+    /// Sends `count` requests on each of `connections`.
     pub fn ask(&self, connections: usize, count: usize) -> Done {
         self.run(connections, |done| done < count)
     }
 
-    /// On each connection for as long as it `goes_on` after so many.
+    /// Sends requests on each connection while `goes_on` returns true for the number already
+    /// answered.
     fn run(&self, connections: usize, goes_on: impl Fn(usize) -> bool + Sync) -> Done {
         let began = Instant::now();
         let times = std::thread::scope(|scope| {
@@ -166,8 +167,8 @@ impl Load {
                     stream.write_all(&self.request).expect("send a request");
                     let stays = answer(&mut stream, &mut buffer);
                     times.push(began.elapsed().as_secs_f64() * 1e6);
-                    // A server may bound the requests of a connection; a client connects anew, and
-                    // that counts.
+                    // A server may limit the requests of a connection. The time to connect again
+                    // counts.
                     if !stays {
                         stream = connect(self.port);
                     }
@@ -189,7 +190,7 @@ impl Load {
     }
 }
 
-/// Streams at one time.
+/// A load of concurrent streams.
 pub struct Streams {
     port: u16,
     request: Vec<u8>,
@@ -206,12 +207,13 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// From the request to the first event, µs.
+    /// Percentile of the time from the request to the first event, in µs.
     pub fn first(&self, percent: usize) -> f64 {
         at(&self.first, percent)
     }
 
-    /// How much later an event came than the stream's earliest one in its rhythm, µs.
+    /// Percentile of the events' delay in µs, relative to a steady rhythm from the stream's
+    /// earliest event.
     pub fn late(&self, percent: usize) -> f64 {
         at(&self.late, percent)
     }
@@ -275,7 +277,7 @@ impl Streams {
             let now = began.elapsed().as_secs_f64() * 1e6;
             let before = text.len().saturating_sub(32);
             text.extend_from_slice(&piece[..count]);
-            // A delta with text, in each protocol's words.
+            // A text delta, in the form of each protocol.
             let deltas = memchr::memmem::find_iter(&piece[..count], br#""delta":{"content":""#)
                 .count()
                 + memchr::memmem::find_iter(&piece[..count], br#""text_delta""#).count()
@@ -283,7 +285,7 @@ impl Streams {
                     .count();
             arrivals.extend(std::iter::repeat_n(now, deltas));
             let tail = &text[before..];
-            // The last event of responses is long: its end is the body's.
+            // The last event of the responses protocol is long, so the end of the body counts.
             let is_over = text.ends_with(b"\r\n0\r\n\r\n");
             if is_over
                 || find(tail, b"data: [DONE]").is_some()

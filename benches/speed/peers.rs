@@ -1,12 +1,12 @@
-//! Other proxies and gateways, where they are installed: each on one core, in front of the same
-//! vendor, with as little switched on as it takes. Must not load them.
+//! Starts other proxies and gateways that are installed: each on one core, in front of the same
+//! vendor, with as few features enabled as possible. Must not send load to them.
 
 use super::system::{CORE, System, pinned};
 use crate::rig::free_port;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// All that are found on the PATH.
+/// All peers that are found on the PATH.
 pub fn installed(vendor: u16) -> Vec<System> {
     let known: [(&str, Start); 3] = [("haproxy", haproxy), ("envoy", envoy), ("litellm", litellm)];
     known
@@ -109,7 +109,7 @@ fn envoy(program: &Path, vendor: u16) -> System {
     )
 }
 
-/// Its key is the one that the load sends.
+/// Its master key is the key that the load sends.
 fn litellm(program: &Path, vendor: u16) -> System {
     let port = free_port();
     let conf = format!(

@@ -1,5 +1,5 @@
-//! Who is measured: started, pinned to the second core, and looked at from outside. Must not load
-//! anybody.
+//! The systems to measure: starts them, pins them to the second core, and reads their figures from
+//! outside. Must not send load to them.
 
 use crate::rig::{self, Process, free_port, wait_for};
 use crate::{PASSED, Way};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The core of whoever is measured; the vendor and the load have the first.
+/// The core of the measured system. The vendor and the load use the other core.
 pub const CORE: &str = "1";
 const LOAD_CORE: &str = "0";
 pub const STARTS: usize = 3;
@@ -20,13 +20,13 @@ pub struct System {
     pub port: u16,
     pub key: String,
     pub process: Option<Process>,
-    /// From its start to its first answer: the median of [`STARTS`], of which a first one finds
-    /// nothing.
+    /// Time from the start to the first answer: the median of [`STARTS`]. The first start finds
+    /// empty caches.
     pub started_in: Duration,
-    /// Where it tells what it has not settled.
+    /// Port of the metrics, which show the entries that the ledger does not have yet.
     admin: Option<u16>,
     is_gateway: bool,
-    /// Too slow for more than small requests in the time there is.
+    /// Too slow for anything but small requests in the given time.
     is_slow: bool,
     _dir: Option<TempDir>,
 }
@@ -37,13 +37,13 @@ pub fn pinned(core: &str, program: &Path) -> Command {
     command
 }
 
-/// A simulated vendor of both protocols on the load's core, and this process beside it.
+/// A simulated vendor of all protocols on the load's core. Pins this process to that core as well.
 pub fn simulator(program: &Path) -> (u16, Process) {
     pin_load();
     rig::simulator(pinned(LOAD_CORE, program), &[])
 }
 
-/// The same behind TLS; its authority is in the folder.
+/// Like [`simulator`], behind TLS. Its CA certificate is in `dir`.
 pub fn tls_simulator(program: &Path, dir: &Path) -> (u16, Process) {
     pin_load();
     let dir = dir.display().to_string();
@@ -65,7 +65,7 @@ fn pin_load() {
     );
 }
 
-/// A GET's status and body, where somebody answers.
+/// Status and body of a GET request, or `None` if there is no answer.
 fn get(port: u16, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(
@@ -79,7 +79,8 @@ fn get(port: u16, path: &str) -> Option<(u16, String)> {
     Some((status, text.split_once("\r\n\r\n")?.1.to_owned()))
 }
 
-/// Starts it so many times, each time until it `is_up`, and leaves the last one running.
+/// Starts the program `starts` times, each time until it `is_up`, and leaves the last process
+/// running. Returns it and the median start time.
 fn started(
     what: &str,
     mut command: Command,
@@ -88,7 +89,7 @@ fn started(
 ) -> (Option<Process>, Duration) {
     let (mut process, mut took) = (None, Vec::new());
     for _ in 0..starts {
-        // The one before ends first, for they share a port.
+        // The earlier process must end first, because both use the same port.
         drop(process.take());
         process = Some(Process(
             command
@@ -102,7 +103,7 @@ fn started(
 }
 
 impl System {
-    /// What the load shows to whoever wants a key and is not the gateway.
+    /// The key that the load sends to systems other than the gateway.
     pub const KEY: &str = "sk-sim";
 
     pub fn plain(
@@ -130,7 +131,7 @@ impl System {
         }
     }
 
-    /// Nobody between the load and the vendor.
+    /// No proxy between the load and the vendor.
     pub fn direct(vendor: u16) -> Self {
         Self::plain("direct", vendor, None, None)
     }
@@ -173,13 +174,12 @@ impl System {
         Self::plain("bare", port, Some(command), None)
     }
 
-    /// With everything on, the access log among it, and an account that can pay.
+    /// A gateway with all features enabled, including the access log, and an account that can pay.
     pub fn gateway(program: &Path, vendor: u16) -> Self {
         Self::gateway_by(pinned(CORE, program), STARTS, program, vendor)
     }
 
-    /// As [`System::gateway`], in front of a vendor behind TLS that is spoken to in this version of
-    /// HTTP.
+    /// Like [`System::gateway`], in front of a vendor behind TLS, with this HTTP version.
     pub fn gateway_over(
         name: &'static str,
         version: u8,
@@ -201,7 +201,8 @@ impl System {
         Self::gateway_with(command, 1, program, vendor, edit).named(name)
     }
 
-    /// As [`System::gateway`], where `command` runs the program, so many times.
+    /// Like [`System::gateway`], but `command` runs the program, and the program is started
+    /// `starts` times.
     pub fn gateway_by(command: Command, starts: usize, program: &Path, vendor: u16) -> Self {
         Self::gateway_with(command, starts, program, vendor, |config| config)
     }
@@ -259,7 +260,7 @@ impl System {
         }
     }
 
-    /// Whether it can do it at all, and in the time there is.
+    /// Whether the system supports this load and can handle it in the given time.
     pub fn takes(&self, way: Way, bytes: usize, streams: usize) -> bool {
         match self.is_gateway {
             true => true,
@@ -268,7 +269,7 @@ impl System {
         }
     }
 
-    /// CPU time of the process so far, all threads; 0 where there is none.
+    /// CPU time of all threads so far, in µs; 0 if there is no process.
     pub fn cpu_us(&self) -> f64 {
         self.process
             .as_ref()
@@ -281,7 +282,7 @@ impl System {
             .map_or(0.0, |process| process.resident_kib() as f64 / 1_024.0)
     }
 
-    /// The size of the program's file.
+    /// Size of the program's file.
     pub fn program_mb(&self) -> f64 {
         let size = |process: &Process| {
             std::fs::metadata(format!("/proc/{}/exe", process.0.id()))
@@ -293,7 +294,7 @@ impl System {
             .map_or(0.0, |process| size(process) as f64 / 1_048_576.0)
     }
 
-    /// Waits until what was answered is in the books: that is part of its cost.
+    /// Waits until the ledger has all entries, because this work is part of the cost.
     pub fn settle(&self) {
         let Some(admin) = self.admin else { return };
         wait_for("the gateway to settle", || {

@@ -1,8 +1,9 @@
-//! Failovers to replicas that lag behind, with trial and paid credit side by side: episodes of
-//! random requests, posts, sidecar passes and promotions on real Redis servers.
+//! Tests failovers to replicas that lag behind, with trial and paid credit side by side: episodes
+//! of random requests, posts, sidecar passes and promotions on real Redis servers.
 //!
-//! Every request that an edge ended has one debit of its full cost, nothing is written off while
-//! the account has credit, and the store ends with each bucket as the ledger has it.
+//! Each request that an edge ended must have one debit of its full cost, nothing may be written off
+//! while the account has credit, and the store must end with the same amount in each bucket as the
+//! ledger.
 
 use super::server::Server;
 use super::{KEY, LEASE, PATIENCE, World, credits, now_ms, wait_for};
@@ -16,10 +17,10 @@ use model_gateway::store::redis::{
 
 const MIXED: &str = "acct_mixed";
 const TRIAL_DAYS_MS: i64 = 7 * 86_400_000;
-/// What the trial pays for, in requests.
+/// Number of requests that the trial pays for.
 const TRIAL_REQUESTS: i64 = 8;
 
-/// SplitMix64: the same episode for the same seed.
+/// SplitMix64: the same seed gives the same episode.
 struct Chance(u64);
 
 impl Chance {
@@ -35,7 +36,7 @@ impl Chance {
     }
 }
 
-/// A request as its edge has it in the journal: until the store says that the ledger has it.
+/// A request in its edge's journal. It stays there until the store reports that the ledger has it.
 #[derive(Clone)]
 struct Journalled {
     request: String,
@@ -47,7 +48,7 @@ struct Episode {
     primary: Server,
     store: SharedStore,
     feed: Option<IngestWorker>,
-    /// Held and not ended, with what was set aside.
+    /// Requests with an open hold, and the amount held.
     open: Vec<(String, CreditSplit)>,
     journal: Vec<Journalled>,
     ended: Vec<String>,
@@ -110,7 +111,7 @@ impl Episode {
         }
     }
 
-    /// The edge journals the end, then says it.
+    /// The edge writes the end to its journal, then sends it to the store.
     async fn end(&mut self, index: usize) {
         let (request, held) = self.open.swap_remove(index);
         let taken = held.draw(self.world.cost);
@@ -149,7 +150,7 @@ impl Episode {
             .unwrap()
     }
 
-    /// The edge says again what the store has not yet called applied, in any order.
+    /// The edge sends again, in any order, what the store has not yet reported as applied.
     async fn say_again(&mut self, chance: &mut Chance) {
         for _ in 0..self.journal.len() {
             let index = chance.index(self.journal.len());
@@ -160,9 +161,9 @@ impl Episode {
         }
     }
 
-    /// A replica that has all so far, and hears nothing from here on.
+    /// A replica that has everything up to now and receives nothing from here on.
     async fn freeze(&self) -> Server {
-        // A primary waits five seconds for other replicas to copy to, otherwise.
+        // Otherwise a primary waits five seconds for further replicas before it starts the copy.
         assert_eq!(
             self.primary
                 .cli(&["config", "set", "repl-diskless-sync-delay", "0"]),
@@ -180,8 +181,7 @@ impl Episode {
         replica
     }
 
-    /// The primary dies, and `replica` takes its place; so does the sidecar, with what it
-    /// remembered.
+    /// The primary dies and `replica` takes its place. The sidecar restarts without its memory.
     async fn promote(&mut self, replica: Server) {
         self.feed = None;
         self.primary = replica;
@@ -227,7 +227,7 @@ impl Episode {
         );
     }
 
-    /// What the ledger has more than the store, by bucket.
+    /// The ledger's balance minus the store's, by bucket.
     async fn drift(&self) -> CreditSplit {
         let row = self.world.ledger().account(MIXED, "").unwrap().unwrap();
         let shared = self.store.account(MIXED).await.unwrap().unwrap();
@@ -239,7 +239,7 @@ impl Episode {
         .minus(shared.has)
     }
 
-    /// Checks the books; returns what was written off.
+    /// Checks the ledger. Returns the amount that was written off.
     fn checked(&self, seed: u64) -> Micro {
         let verdict = self.world.billing.verify(now_ms()).unwrap();
         assert!(
@@ -262,7 +262,7 @@ impl Episode {
     }
 }
 
-/// What a request costs.
+/// Cost of a request.
 async fn cost() -> Micro {
     let server = Server::start();
     World::on(&server).await.cost
@@ -274,7 +274,7 @@ async fn a_spent_trial_that_a_stale_replica_promises_again_is_borne_by_paid_cred
     let trial = Micro::new(cost.get() * TRIAL_REQUESTS);
     let mut episode = Episode::start(trial, credits(1_000_000)).await;
     let replica = episode.freeze().await;
-    // The trial is spent and entered; the replica has all of it still.
+    // The trial is spent, and the ledger has the debits. The replica still has the whole trial.
     for _ in 0..TRIAL_REQUESTS {
         episode.begin().await;
         episode.end(0).await;
@@ -291,7 +291,7 @@ async fn a_spent_trial_that_a_stale_replica_promises_again_is_borne_by_paid_cred
         Micro::ZERO
     );
     episode.promote(replica).await;
-    // Admitted, and ended, before the sidecar looks who answers.
+    // The requests are admitted and end before the sidecar notices the new server.
     for _ in 0..TRIAL_REQUESTS / 2 {
         episode.begin().await;
         let (_, held) = episode.open[0].clone();
@@ -347,7 +347,8 @@ async fn a_trial_whose_lapse_a_stale_replica_has_lost_is_the_same_in_both() {
     let mut episode = Episode::start_until(trial, now_ms() + 2_000, credits(10)).await;
     episode.begin().await;
     let replica = episode.freeze().await;
-    // Ended, and so is the trial; the replica has the hold still, and what the request took.
+    // The request has ended, and so has the trial. The replica still has the hold and the credit
+    // that the request used.
     episode.end(0).await;
     episode.pass().await;
     let has_lapsed =
@@ -380,8 +381,8 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
             .unwrap()
     );
     episode.promote(replica).await;
-    // More than the paid credit that the replica knows: the rest of it is taken of a trial that is
-    // spent.
+    // The amount exceeds the paid credit that the replica knows, so the replica takes the rest from
+    // the trial, which is already spent.
     let (amount, kind) = (
         Micro::new(-2 * cost.get()),
         BalanceChangeKind::Adjust { reason: "test" },
@@ -404,7 +405,7 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
     assert_eq!(episode.drift().await, CreditSplit::ZERO);
 }
 
-/// Episodes by default, and when long.
+/// Number of episodes, by default and in long runs.
 const EPISODES: (u64, u64) = (4, 200);
 
 #[tokio::test]
@@ -429,7 +430,7 @@ async fn random_failovers_to_stale_replicas_lose_double_and_write_off_nothing() 
                 episode.step(&mut chance).await;
             }
             episode.promote(replica).await;
-            // Before the sidecar looks who answers.
+            // These requests run before the sidecar notices the new server.
             for _ in 0..chance.below(8) {
                 episode.begin().await;
                 if !episode.open.is_empty() {

@@ -1,5 +1,4 @@
-//! What is told of each request: its line in the access log, and the `server-timing` header of its
-//! answer.
+//! The access log line and the `server-timing` response header of each request.
 
 use crate::account::micro;
 use crate::client::Request;
@@ -10,7 +9,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// A world whose gateway keeps an access log, and where that is, in a directory of its own.
+/// A world whose gateway writes an access log, the path of that log, and the directory that holds
+/// only the log.
 pub fn logging() -> (World, PathBuf, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.log");
@@ -31,7 +31,7 @@ fn lines(path: &PathBuf) -> Vec<Value> {
         .collect()
 }
 
-/// The lines by request, of which there are so many.
+/// The log lines by request id. Waits for `count` lines and fails if there are more.
 fn by_request(path: &PathBuf, count: usize) -> HashMap<String, Value> {
     let lines = wait_for("every request to be told", SOON, || {
         Some(lines(path)).filter(|lines| lines.len() >= count)
@@ -153,7 +153,7 @@ fn a_line_has_the_method_and_the_path_and_nothing_in_it_that_is_secret() {
         .iter()
         .map(|(request, ..)| world.ask(request).request_id())
         .collect();
-    // One that Pingora does not accept.
+    // A request that Pingora rejects.
     let mut connection = world.connect();
     connection.send(b"GET /v1/\x1b[0m HTTP/1.1\r\nbad field: 1\r\n\r\n");
     let malformed = connection.answer().request_id();

@@ -1,11 +1,11 @@
-//! Accounts, keys, and the books: what an account has, and what the ledger says of it.
+//! Accounts, keys and the ledger: an account's credit, and its entries in the ledger.
 
 use crate::client::{self, Answer, Connection, Request};
 use crate::surface::Surface;
 use crate::world::{SOON, World, wait_for};
 use serde_json::Value;
 
-/// Micro-credits of a decimal.
+/// Parses a decimal number of credits into µc.
 #[track_caller]
 pub fn micro(value: &Value) -> i64 {
     let text = value
@@ -21,12 +21,12 @@ pub fn micro(value: &Value) -> i64 {
     if negative { -amount } else { amount }
 }
 
-/// A decimal of micro-credits.
+/// Formats µc as a decimal number of credits.
 pub fn credits(micro: i64) -> String {
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
 }
 
-/// What an account has, in µc.
+/// The balance, held and available credit of an account, in µc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     pub balance: i64,
@@ -52,7 +52,7 @@ impl Standing {
     }
 }
 
-/// An account with a key.
+/// An account and one of its API keys.
 pub struct Account {
     pub id: String,
     pub email: String,
@@ -61,12 +61,12 @@ pub struct Account {
 }
 
 impl World {
-    /// A new account with its sign-up grant.
+    /// Creates an account with its sign-up grant.
     pub fn account(&self) -> Account {
         self.account_with("trial@example.test", &[])
     }
 
-    /// One without a trial that was granted so many µc.
+    /// Creates an account without a trial and grants it this amount, in µc.
     pub fn funded(&self, micro: i64) -> Account {
         let account = self.account_with("paid@example.test", &["--no-trial"]);
         if micro > 0 {
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// A new key's id and text.
+    /// Creates a key; returns its id and the key itself.
     pub fn key(&self, account: &str, name: &str) -> (String, String) {
         let made = self.json(&["key", "create", "--account", account, "--name", name]);
         let key = made["key"].as_str().unwrap().to_owned();
@@ -107,12 +107,12 @@ impl World {
         (made["key_id"].as_str().unwrap().to_owned(), key)
     }
 
-    /// What `account show` says.
+    /// The credit of the account as `account show` prints it.
     pub fn shown(&self, account: &Account) -> Standing {
         Standing::of(&self.json(&["account", "show", &account.id]))
     }
 
-    /// What `GET /v1/credits` says.
+    /// The credit of the account as `GET /v1/credits` returns it.
     #[track_caller]
     pub fn standing(&self, account: &Account) -> Standing {
         let answer = self.ask(&Request::get("/v1/credits").bearer(&account.key));
@@ -120,7 +120,7 @@ impl World {
         Standing::of(&answer.json())
     }
 
-    /// The receipt, which can be read as soon as the client has the last byte.
+    /// The receipt of a request. It is available as soon as the client has the last byte.
     #[track_caller]
     pub fn receipt(&self, account: &Account, request_id: &str) -> Value {
         let path = format!("/v1/receipts/{request_id}");
@@ -129,7 +129,7 @@ impl World {
         answer.json()
     }
 
-    /// The account's endings in the ledger, newest first.
+    /// The account's debits and voids in the ledger, newest first.
     pub fn endings(&self, account: &Account) -> Vec<Value> {
         let rows = self.json(&["ledger", "show", &account.id, "--last", "1000000"]);
         let is_ending = |row: &&Value| row["kind"] == "debit" || row["kind"] == "void";
@@ -141,7 +141,8 @@ impl World {
             .collect()
     }
 
-    /// Waits until so many requests have ended and nothing is held; the newest of them.
+    /// Waits until exactly `count` requests have ended and no credit is held; returns the newest
+    /// ending.
     #[track_caller]
     pub fn ended(&self, account: &Account, count: usize) -> Value {
         let rows = wait_for("a request to end", SOON, || {
@@ -152,7 +153,7 @@ impl World {
         rows[0].clone()
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on its own connection.
     #[track_caller]
     pub fn ask(&self, request: &Request) -> Answer {
         client::ask(self.edge, request)
@@ -162,7 +163,7 @@ impl World {
         Connection::open(self.edge)
     }
 
-    /// A request that must be answered well.
+    /// Sends a request that must succeed.
     #[track_caller]
     pub fn works(&self, surface: Surface, key: &str) -> Answer {
         let answer = self.ask(&surface.whole(key, "input=10 output=10"));
@@ -171,8 +172,8 @@ impl World {
     }
 }
 
-/// Asks the ledger of a gateway that has ended: no finding, nothing held, and what was taken was
-/// granted.
+/// Audits the ledger of a gateway that has ended: there are no findings, no credit is held, and no
+/// account has spent more than it was granted.
 pub fn audit(world: &World) {
     let verdict = world.json(&["ledger", "verify"]);
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
@@ -185,7 +186,7 @@ pub fn audit(world: &World) {
     }
 }
 
-/// What the endings took, in µc.
+/// The sum that the endings charged, in µc.
 pub fn taken(endings: &[Value]) -> i64 {
     endings.iter().map(|ending| micro(&ending["credits"])).sum()
 }

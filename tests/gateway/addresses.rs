@@ -1,5 +1,5 @@
-//! Where vendors are: what the config says of an address, against what a vendor really gets; and
-//! paths of clients that have another base address than ours.
+//! Vendor addresses: the address in the config against the request that the vendor receives. Also
+//! requests from clients whose base address has a different path than the gateway's.
 
 use crate::client::Request;
 use crate::surface::{Chat, Messages, Surface};
@@ -9,8 +9,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// A vendor that answers whatever it is asked, and keeps each request's line and header, in lower
-/// case but for the line.
+/// A vendor that answers every request and records its request line and its header. It stores the
+/// header in lower case.
 struct Recorder {
     port: u16,
     heads: Arc<Mutex<Vec<String>>>,
@@ -22,7 +22,7 @@ impl Recorder {
         let port = listener.local_addr().unwrap().port();
         let heads = Arc::<Mutex<Vec<String>>>::default();
         let kept = Arc::clone(&heads);
-        // It ends with the test's process; nothing it does is waited for.
+        // The thread ends with the test's process; no test waits for it.
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let kept = Arc::clone(&kept);
@@ -32,7 +32,7 @@ impl Recorder {
         Self { port, heads }
     }
 
-    /// The requests since the last time.
+    /// The requests since the last call.
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.heads.lock().unwrap())
     }
@@ -74,7 +74,7 @@ fn serve(mut client: TcpStream, heads: &Mutex<Vec<String>>) {
     }
 }
 
-/// A world with these vendors more, each with a model of its name.
+/// A world with these additional vendors, each with a model of the same name.
 fn world_with(vendors: &[(&str, String)], more: &str) -> World {
     let (mut entries, mut models) = ("vendors:\n".to_owned(), "models:\n".to_owned());
     for (name, entry) in vendors {

@@ -1,5 +1,5 @@
-//! An administrator's HTTP interface beside a gateway at work: postings count once, nothing that is
-//! held is taken, and nobody reaches it who should not.
+//! The administrators' HTTP API of a running gateway: each posting counts once, no posting takes
+//! held credit, and only administrators have access.
 
 use crate::account::{Account, Standing, credits, micro};
 use crate::client::{self, Answer, Request};
@@ -53,7 +53,7 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
                 .bytes(),
         );
         let mut answer = connection.begin();
-        // At once: this process sees its own holds, and waits for no mirror.
+        // No wait is needed: the API sees the holds of its own process without the mirror.
         let adjust = |amount: i64, reference: &str| {
             let body = json!({"credits": format!("-{}", credits(amount)), "ref": reference, "reason": "a test"});
             world.post(&root, &path, &body)
@@ -98,7 +98,7 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
                 available: balance
             }
         );
-        // And back again what the response cost.
+        // Refund the cost of the response.
         let ending = world.ended(&account, 1);
         assert_eq!(micro(&ending["writeoff"]), 0);
         let path = format!("/requests/{}/refunds", answer.request_id());
@@ -187,7 +187,7 @@ fn of_sixteen_equal_postings_at_once_exactly_one_counts() {
         refused(&world.post(&root, &path, &other), 409, "reference_used");
         assert_eq!(world.standing(&account).balance, balance, "{path}");
     }
-    // Different references at once all count.
+    // Concurrent postings with different references all count.
     let next = std::sync::atomic::AtomicUsize::new(0);
     let grants = together(16, || {
         let turn = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -201,7 +201,7 @@ fn of_sixteen_equal_postings_at_once_exactly_one_counts() {
     });
     assert_eq!(grants, [201; 16]);
     assert_eq!(world.standing(&account).balance, balance + 16_000_000);
-    // The books name the administrator, on the command line too; the log names what was posted, and
+    // The ledger names the administrator, also on the command line. The log names the postings, but
     // no key.
     let shown = world.json(&["ledger", "show", &account.id, "--last", "20"]);
     let posted: Vec<_> = shown
@@ -259,7 +259,7 @@ fn the_interface_is_for_administrators_on_the_private_listener_alone() {
     ] {
         for port in [world.edge, world.sidecar] {
             let answer = client::ask(port, &Request::get(path).bearer(&root.key));
-            // 400: a path that two servers might read differently.
+            // 400: two servers might read the path differently.
             assert!(
                 matches!(answer.status, 400 | 404),
                 "{path} on {port}: {}",
@@ -413,7 +413,7 @@ fn credit_that_was_bought_counts_as_such_and_is_in_the_books() {
         .unwrap()
         .iter()
         .map(|row| row["kind"].as_str().unwrap());
-    // The trial lapses in its own time.
+    // Ignore the lapse of the trial: the gateway posts it at its own time.
     let kinds: Vec<_> = kinds.filter(|kind| *kind != "lapse").collect();
     assert_eq!(kinds, ["debit", "topup", "topup", "trial"]);
     world.close();

@@ -1,5 +1,5 @@
-//! Who gets in: the order of judgement, and each refusal in the shape of the surface that was
-//! called.
+//! Admission: the order of the checks, and each refusal in the error format of the surface that the
+//! client called.
 
 use crate::account::Account;
 use crate::client::{Answer, Connection, Request};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 const INVALID: &str = "invalid_request_error";
 
-/// A request that carries no valid anything but its path.
+/// A request in which only the path is valid.
 fn bare(surface: Surface) -> Request {
     Request::post(surface.path(), "{")
 }
 
-/// No vendor was called and nothing is held or was debited.
+/// Asserts that no vendor was called, and that no credit is held or was debited.
 #[track_caller]
 fn nothing_happened(world: &World, account: &Account) {
     assert_eq!(world.vendor.calls(), 0, "{}", world.vendor.stats());
@@ -88,7 +88,7 @@ fn a_key_that_is_not_good_is_401_before_the_body() {
     let (_, other) = world.key(&account.id, "other");
     let last = if key.ends_with('a') { "b" } else { "a" };
     let wrong_checksum = format!("{}{last}", &key[..key.len() - 1]);
-    // Well-formed, and of nobody: 43 zeros and their CRC-32 in base 62.
+    // A well-formed key that no account has: 43 zeros and their CRC-32 in base 62.
     let unknown = unknown_key();
     for surface in BOTH {
         let with = |name: &str, value: &str| bare(surface).header(name, value);
@@ -122,7 +122,7 @@ fn a_key_that_is_not_good_is_401_before_the_body() {
             );
             assert!(!error.to_string().contains("gw-sk-"), "{what}: {error}");
         }
-        // The value that is a gateway key counts, whichever header it stands in.
+        // The value that is a gateway key counts, in whichever header it is.
         let body = surface.body("input=1 output=1", false, 100).to_string();
         let open = || Request::post(surface.path(), body.clone());
         for request in [
@@ -204,7 +204,7 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
             );
         };
         let request = Request::post(surface.path(), vec![b' '; 100_001]).bearer(&account.key);
-        // Announced: refused on the header alone.
+        // With a content length, the gateway refuses the request on the header alone.
         let mut connection = world.connect();
         connection.send(&request.head());
         too_large(&connection.answer());
@@ -216,14 +216,15 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
             "a body that is refused was asked for"
         );
         too_large(&answer);
-        // Chunked: refused at the byte, whatever would have come.
+        // Chunked, the gateway refuses the request at the first byte above the limit, and does not
+        // wait for the rest.
         let request = request.chunked(10_000);
         let mut connection = world.connect();
         connection.send(&request.head());
         let framed = request.framed_body();
         connection.send(&framed[..framed.len() - 5]);
         too_large(&connection.answer());
-        // At the limit it is read.
+        // The gateway reads a body of exactly the limit.
         let body = surface.body("input=1 output=1", false, 100).to_string();
         let padded = format!("{body}{}", " ".repeat(100_000 - body.len()));
         for chunk in [0, 7_000] {
@@ -232,7 +233,7 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
                 .chunked(chunk);
             assert_eq!(world.ask(&request).status, 200);
         }
-        // Without a good key not even the size is judged.
+        // Without a valid key, the gateway does not even check the size.
         assert_eq!(
             world
                 .ask(&Request::post(surface.path(), vec![b' '; 100_001]))
@@ -372,7 +373,7 @@ fn a_body_that_breaks_off_is_400_and_one_that_stalls_is_408() {
                 "the rest of the body would be taken for a request"
             );
         }
-        // One byte now and then is no progress.
+        // Single bytes at intervals do not count as progress.
         let request = surface.whole(&account.key, "input=1 output=1");
         let mut connection = world.connect();
         connection.send(&request.head());
@@ -397,7 +398,7 @@ fn an_earlier_judgement_stands_above_a_later_one() {
     let world = Plan::default().limit("body_bytes", 1_024).start();
     let account = world.account();
     let poor = world.account_with("poor@example.test", &["--no-trial"]);
-    // Too little for any request but enough for its header.
+    // Enough credit for the header of a request, too little for any request.
     let scant = world.funded(10_000);
     let large = vec![b'{'; 2_000];
     let unknown = json!({"model": "unknown", "messages": [], "max_tokens": 1}).to_string();

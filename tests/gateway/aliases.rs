@@ -1,12 +1,12 @@
-//! What models are called: names of clients' own making lead to a model, and all that is kept has
-//! the model's id.
+//! Model aliases: clients may use their own names for a model. Everything that the gateway stores
+//! has the model's id.
 
 use crate::client::{Answer, Request};
 use crate::surface::{Chat, Messages};
 use crate::world::{Plan, World};
 use serde_json::json;
 
-/// Aliases of the shipped models.
+/// A world whose shipped models have aliases.
 fn world() -> World {
     let plan = Plan::default()
         .edit(

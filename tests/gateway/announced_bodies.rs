@@ -1,5 +1,5 @@
-//! Clients that announce large bodies and send little of them: they take no room from others, and
-//! whoever cannot pay is refused on the header alone.
+//! Clients that announce large bodies and send little of them. They must not take room from other
+//! accounts. The gateway refuses an account that cannot pay on the header alone.
 
 use crate::account::Account;
 use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The largest body that the shipped limits allow, in bytes.
 const LARGEST: usize = 33_554_432;
-/// As many of them as the shipped `limits.bodies_in_flight_bytes` has room for.
+/// The number of such bodies for which the shipped `limits.bodies_in_flight_bytes` has room.
 const STREAMS: usize = 32;
 const PIECE: &[u8] = &[b' '; 1_250];
 /// Each stream sends [`PIECE`] in this interval: 10 KB in 8 s.
@@ -22,8 +22,8 @@ fn stream_id(index: usize) -> u32 {
     u32::try_from(2 * index + 1).unwrap()
 }
 
-/// Announces the largest body on every stream of one connection and goes on sending a little of
-/// each until `stop`.
+/// Announces the largest body on every stream of one connection, then keeps sending a little of
+/// each body until `stop`.
 fn announce_and_trickle(port: u16, key: &str, stop: &AtomicBool) {
     let mut h2 = H2::open(port);
     for index in 0..STREAMS {
@@ -39,10 +39,11 @@ fn announce_and_trickle(port: u16, key: &str, stop: &AtomicBool) {
         .unwrap();
     let mut sent_at = std::time::Instant::now();
     let mut frames = [0; 16_384];
-    // Bounded, so that a test that fails ends too.
+    // Bounded, so that a failing test also ends.
     let until = std::time::Instant::now() + 3 * SOON;
     while !stop.load(Ordering::Relaxed) && std::time::Instant::now() < until {
-        // Answers and windows are of no interest, and must not fill the connection.
+        // The content of answers and window updates does not matter, but unread they would fill the
+        // connection.
         let _ = std::io::Read::read(&mut h2.0, &mut frames);
         if sent_at.elapsed() >= INTERVAL {
             sent_at = std::time::Instant::now();
@@ -57,8 +58,8 @@ fn bytes_in_flight(world: &World) -> f64 {
     world.metric("gateway_bodies_in_flight_bytes", &[])
 }
 
-/// Runs the attack with this key while another account sends 200 requests, none of which may be
-/// refused; `is_on` says when the attack is as strong as it gets.
+/// Runs the attack with this key while another account sends 200 requests, none of which the
+/// gateway may refuse. `is_on` returns true once the attack has reached its full strength.
 fn others_are_served_while(world: &World, key: &str, is_on: impl Fn() -> bool) {
     let bystander = Bystander::new(world);
     let files_before = world.open_files();
@@ -90,7 +91,7 @@ fn an_account_without_credit_that_announces_large_bodies_is_refused_on_the_heade
     others_are_served_while(&world, &poor.key, || {
         world.metric("gateway_rejected_total", &["insufficient_credits"]) >= STREAMS as f64
     });
-    // Only what the other account asked for before the attack and during it.
+    // The vendor received only the other account's requests, from before and during the attack.
     assert_eq!(world.vendor.calls(), 3 * REQUESTS as u64);
     world.close();
 }
@@ -110,7 +111,7 @@ fn an_account_with_credit_that_announces_large_bodies_holds_what_it_sends() {
     world.close();
 }
 
-/// A gateway whose room for bodies is 1 MiB: 262 000 bytes for an account, 62 910 for a connection.
+/// A gateway with room for 1 MiB of bodies: 262 000 bytes per account, 62 910 per connection.
 fn small_room() -> Plan {
     Plan::default()
         .limit("bodies_in_flight_bytes", 1_048_576)
@@ -125,7 +126,7 @@ fn large_request(surface: Surface, key: &str) -> Request {
     Request::post(surface.path(), body).bearer(key)
 }
 
-/// Connections that have each sent all of a body but its last byte.
+/// Opens connections; each sends a body without its last byte.
 fn unfinished(world: &World, account: &Account, count: usize) -> Vec<(Connection, Surface)> {
     let open = |index: usize| {
         let surface = BOTH[index % BOTH.len()];
@@ -148,7 +149,8 @@ fn an_account_holds_a_quarter_of_the_room_for_bodies() {
     let (greedy, other) = (world.account(), world.funded(100_000_000));
     let held = unfinished(&world, &greedy, 262_000 / BODY);
     for surface in BOTH {
-        // Announced: refused on the header. Not announced: refused when it has come.
+        // With a content length, the gateway refuses the request on the header. Chunked, it refuses
+        // the request once the body has arrived.
         let request = large_request(surface, &greedy.key);
         for (bytes, chunk) in [
             (request.head(), 0),
@@ -244,7 +246,7 @@ fn a_connection_holds_a_sixteenth_of_the_room_for_bodies() {
         world.metric("gateway_rejected_total", &["\"connection_bodies\""]),
         1.0
     );
-    // The account may have as much over another connection.
+    // The account may send the same number of bytes over another connection.
     assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
     assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);
     drop(h2);

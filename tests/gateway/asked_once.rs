@@ -1,5 +1,6 @@
-//! A vendor that takes its time is waited for and asked once: a request that it has had for a while
-//! is never sent again, unless it refuses it in words; else both answers would be paid for.
+//! The gateway waits for a slow vendor and asks it once. After a vendor has had a request for a
+//! while, the gateway never repeats it, unless the vendor refused it with a status or an error:
+//! both answers would be paid for.
 
 use crate::account::micro;
 use crate::client::Request;
@@ -14,18 +15,18 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longer than `repeat_within_seconds` where that is 1.
+/// Longer than `repeat_within_seconds` in the tests that set it to 1.
 const LATE: Step = Step::Wait(Duration::from_millis(2_200));
 
-/// Another endpoint, and another model, would answer.
+/// Plans in which another endpoint, or another model, would answer.
 fn with_others(bad: u16, good: u16) -> [Plan; 2] {
     let fallback = mutual(Plan::default().endpoints_of(&[good], &[bad]));
     [Plan::default().turns().endpoints(&[bad, good]), fallback]
         .map(|plan| plan.limit("first_byte_seconds", 3))
 }
 
-/// The request fails with `status` after the vendor has had it for a while, and nobody else is
-/// asked.
+/// Asserts that the request fails with `status` after the vendor has had it for a while, and that
+/// the gateway asks no other vendor.
 fn is_asked_once(steps: &[Step], status: u16, code: &str) {
     for stream in [false, true] {
         let (bad, good) = (Scripted::start(steps.to_vec()), Simulator::start(None));
@@ -62,7 +63,7 @@ fn an_answer_that_breaks_off_after_a_while_is_asked_for_once() {
     );
 }
 
-/// Nothing of an answer has come, and the client still has nothing.
+/// The vendor has sent no part of an answer, and the client has received nothing.
 #[test]
 fn a_vendor_that_refuses_in_words_is_followed_by_another_however_late() {
     let error =
@@ -116,7 +117,8 @@ fn a_connection_that_dies_soon_is_asked_over_again() {
     world.close();
 }
 
-/// The system asks the vendor's whether it is there, so that a silent vendor need not be given up.
+/// The operating system probes the vendor's system with TCP keep-alive, so the gateway need not
+/// give up a silent vendor.
 #[test]
 fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
     let world = Plan::default()
@@ -128,7 +130,7 @@ fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
     assert!(connection.send(&Chat.stream(&account.key, "hang=headers").bytes()));
     world.vendor.wait_busy(1);
     let port = format!(":{:04X}", world.vendor.port);
-    // Columns 2 and 5 of the table: the other side's address, and which timer runs (2: keep-alive).
+    // Columns 2 and 5 of the table: the remote address, and the active timer (2: keep-alive).
     wait_for("the keep-alive timer", SOON, || {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let mut rows = table
@@ -141,7 +143,7 @@ fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
     world.close();
 }
 
-/// Sends a request and reads all that comes, however long it takes.
+/// Sends a request and reads the response to its end. One read may take 700 s.
 fn patiently(port: u16, request: &Request) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream
@@ -155,7 +157,7 @@ fn patiently(port: u16, request: &Request) -> String {
     got
 }
 
-/// How many seconds of the gateway's clock a real one has.
+/// The number of seconds that pass on the gateway's clock in one real second.
 const SCALE: u64 = 40;
 
 fn with_fast_clock(plan: Plan, library: &Path) -> Plan {
@@ -184,8 +186,8 @@ fn control_with_a_limit_of_two_minutes_an_answer_of_ten_is_lost() {
     world.close();
 }
 
-/// The limits are those that are shipped. The long run is in real time: ten minutes. In the short
-/// one the gateway's clock runs faster than its vendor's.
+/// Uses the shipped limits. The long run takes ten minutes in real time. In the short run, the
+/// gateway's clock runs faster than its vendor's.
 #[test]
 fn whole_answers_of_ten_minutes_and_streams_silent_for_nine_arrive_and_are_asked_for_once() {
     let (scale, plan) = if is_long() {
@@ -240,7 +242,7 @@ fn whole_answers_of_ten_minutes_and_streams_silent_for_nine_arrive_and_are_asked
                     !stream || text.contains(surface.terminal().trim_end()),
                     "{surface:?}: {text}"
                 );
-                // Nine minutes have 36 quarters of a minute.
+                // Nine minutes contain 36 intervals of 15 s.
                 let pings =
                     text.matches(": ping\n\n").count() + text.matches("event: ping\n").count();
                 assert!(!is_silent || pings > 20, "{surface:?}: {pings} in {text}");

@@ -1,5 +1,5 @@
-//! A client that is set up wrongly is told what to change, in words that its program can read: a
-//! wrong base address, a wrong method, two keys.
+//! Misconfigured clients: a wrong base address, a wrong method, two keys. The error says what to
+//! change, in a format that the client's program can read.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
@@ -51,7 +51,7 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
         );
         assert!(!message.contains("Drop"), "{path}: {message}");
     }
-    // What is served with a base address of either kind stays served.
+    // The gateway still serves these paths, which it accepts with either kind of base address.
     for path in [
         "/chat/completions",
         "/v1/v1/chat/completions",

@@ -1,5 +1,6 @@
-//! Bodies and headers on their way: what the vendor gets is what the client sent, and nothing that
-//! is between the client and us, or between us and the vendor, crosses.
+//! Bodies and headers in transit. The vendor receives exactly the body that the client sent.
+//! Headers that belong to one connection, either between the client and the gateway or between the
+//! gateway and the vendor, do not cross to the other.
 
 use crate::client::{Answer, End, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
@@ -10,13 +11,13 @@ use std::process::Command;
 
 const KB: usize = 1_000;
 const SIZES: [usize; 4] = [KB, 60 * KB, 5_000 * KB, 30_000 * KB];
-/// The vendor takes what it does not know: this is about what arrives, not about what it thinks of
-/// it.
+/// The simulated vendor accepts unknown members: these tests check which bytes arrive, not whether
+/// the vendor likes them.
 const MARKER: &str = "[[sim lenient=1 input=1000 output=10]]";
 
-/// A body with everything in it that a careless proxy would change: spaces, escapes, number forms,
-/// unknown members, cache marks, and the model's name where it is not the model. `{MODEL}` stands
-/// for the name.
+/// A body with everything that a careless proxy would change: spaces, escapes, number formats,
+/// unknown members, cache marks, and the model's name in places where it is not the model.
+/// `{MODEL}` stands for the name.
 fn body(surface: Surface, bytes: usize, stream: bool) -> String {
     let rest = match surface {
         Messages => {
@@ -52,7 +53,8 @@ fn sent(surface: Surface, template: &str) -> String {
     template.replace("{MODEL}", surface.model())
 }
 
-/// The vendor's last call had exactly this template's body, with its own model name.
+/// Asserts that the vendor's last call had exactly this template's body, with the vendor's own
+/// model name; returns the call.
 #[track_caller]
 fn arrived(vendor: &Simulator, surface: Surface, template: &str) -> Value {
     let expected = template.replace("{MODEL}", surface.upstream_model());
@@ -179,7 +181,7 @@ fn a_client_that_expects_100_continue_gets_it_and_keeps_its_connection() {
         let request = Request::post(surface.path(), sent(surface, &template)).bearer(&account.key);
         let request = request.header("expect", "100-continue");
         assert!(connection.send(&request.head()));
-        // A client that keeps its body back until it is asked for it.
+        // This client does not send its body until the gateway asks for it.
         assert!(
             connection
                 .head()
@@ -214,7 +216,7 @@ fn five_requests_on_one_connection_are_answered_in_turn() {
         );
         arrived(&world.vendor, surface, &template);
     }
-    // A refusal whose body was read does not cost the connection either.
+    // The gateway also keeps the connection open after a refusal if it has read the body.
     let refused = connection.ask(&Chat.request(
         &account.key,
         &serde_json::json!({"model": "none", "messages": []}),
@@ -322,7 +324,8 @@ fn a_stream_is_passed_on_as_it_comes_however_it_is_cut() {
                 "{marker}: comments are passed on"
             );
         }
-        // As it comes: the first events are there although the last never are.
+        // The gateway passes events on as they come: the client gets the first ones although the
+        // last ones never come.
         let mut connection = world.connect();
         connection.send(
             &surface
@@ -339,7 +342,7 @@ fn a_stream_is_passed_on_as_it_comes_however_it_is_cut() {
     world.close();
 }
 
-/// Names of what a vendor may see of a request.
+/// Names of the headers that a vendor may see.
 const TO_VENDOR: [&str; 13] = [
     "host",
     "content-type",
@@ -353,7 +356,7 @@ const TO_VENDOR: [&str; 13] = [
     "anthropic-beta",
     "x-client-request-id",
     "connection",
-    // What HTTP/2 has in the place of `host`.
+    // HTTP/2 has this instead of `host`.
     ":authority",
 ];
 

@@ -1,5 +1,5 @@
-//! The books in an operator's hands: export, refunds, adjustments, backup and restore, all beside a
-//! running gateway.
+//! The ledger in an operator's hands: export, refunds, adjustments, backup and restore, all next to
+//! a running gateway.
 
 use crate::account::{Account, audit, micro};
 use crate::client::Request;
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 impl World {
-    /// What a command that must be refused says.
+    /// Runs a command that must be refused; returns the error text.
     #[track_caller]
     fn refused(&self, args: &[&str]) -> String {
         let output = self.command(args);
@@ -37,7 +37,7 @@ impl World {
     }
 }
 
-/// The chain of an export, from what the export says alone.
+/// Checks the hash chain of an export, using only the export.
 #[track_caller]
 fn follow(lines: &[Value]) {
     let mut prev = "0".repeat(64);
@@ -205,7 +205,7 @@ fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
         cost - 1
     );
     assert_eq!(world.standing(&account).balance, 300_000_000);
-    // A running stream's hold cannot be taken.
+    // An adjustment cannot take the credit that a running stream holds.
     let mut connection = world.connect();
     let body = Chat.body("events=8 gap_ms=150 input=10 output=10", true, 1_000);
     connection.send(&Chat.request(&account.key, &body).bytes());
@@ -318,7 +318,7 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
             .refused(&["ledger", "backup", copy.to_str().unwrap()])
             .contains("is there already")
     );
-    // Into an empty folder, and a gateway on it.
+    // Restore into an empty directory and run a gateway on it.
     let restored = world.dir.path().join("restored");
     assert!(
         std::process::Command::new("cp")
@@ -373,7 +373,7 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     world.close();
 }
 
-/// Files that a process has open though they are gone.
+/// Files that a process has open although they are deleted.
 fn deleted_files(pid: u32) -> Vec<String> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let names = open.filter_map(|entry| {
@@ -392,8 +392,7 @@ fn whoever_reads_the_files_beside_the_gateway_takes_nothing_away() {
     let mut world = World::new();
     let account = world.account();
     world.works(Chat, &account.key);
-    // A program of somebody else, which on closing is the last one to have the file, as far as it
-    // can see.
+    // Another program. When it closes the file, it believes that nobody else has the file open.
     let read = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM sqlite_master').fetchall(); c.close()";
     for file in ["ledger.db", "app.db", "holds.db", "idempotency.db"] {
         let read = Command::new("python3")

@@ -1,5 +1,5 @@
-//! An account that has nothing to do with an attack: how long its requests take before and during
-//! it, and how many the gateway refuses.
+//! An account that has nothing to do with an attack: the latency of its requests before and during
+//! the attack, and the number that the gateway refuses.
 
 use crate::account::Account;
 use crate::client;
@@ -9,11 +9,12 @@ use crate::world::World;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Requests that the account sends before an attack, and again during it, one after the other.
+/// The number of requests that the account sends before an attack, and again during it, one after
+/// the other.
 pub const REQUESTS: usize = 200;
 const MAX_RESIDENT_MIB: u64 = 300;
 /// A debug build and its attacker share two cores with everything else: a slow day must not fail
-/// the test. What the release build reaches on a quiet machine stands in docs/speed.md.
+/// the test. docs/speed.md has the figures of the release build on a quiet machine.
 const MAX_MEDIAN_PERCENT: u128 = 800;
 
 pub struct Bystander {
@@ -21,7 +22,8 @@ pub struct Bystander {
     quiet: Requests,
 }
 
-/// How long each request took, sorted; and how many were not answered with 200.
+/// The latencies of the requests, sorted, and the number of requests that were not answered with
+/// 200.
 struct Requests {
     latencies: Vec<Duration>,
     refused: usize,
@@ -47,7 +49,7 @@ impl Requests {
     }
 }
 
-/// Ends the threads that watch a flag, also where the test panics.
+/// Sets the flag when dropped, also in a panic. The threads that watch the flag then end.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -57,11 +59,11 @@ impl Drop for StopOnDrop<'_> {
 }
 
 impl Bystander {
-    /// Measures the quiet gateway.
+    /// Measures the gateway without an attack.
     pub fn new(world: &World) -> Self {
         let account = world.account_with("bystander@example.test", &["--no-trial"]);
         world.json(&["account", "grant", &account.id, "1000000", "--ref", "funds"]);
-        // The first requests open what later ones reuse.
+        // The first requests open connections that later ones reuse.
         Requests::send(world, &account, &|_| ());
         let quiet = Requests::send(world, &account, &|_| ());
         assert_eq!(quiet.refused, 0, "refused by a quiet gateway");
@@ -72,8 +74,9 @@ impl Bystander {
     /// request.
     ///
     /// # Panics
-    /// Where a request was refused, the median request took more than [`MAX_MEDIAN_RATIO`] times
-    /// the quiet one, or the gateway took more than [`MAX_RESIDENT_MIB`].
+    /// Panics if the gateway refused a request, if the median request took more than
+    /// [`MAX_MEDIAN_PERCENT`] of the quiet one, or if the gateway used more than
+    /// [`MAX_RESIDENT_MIB`].
     pub fn endures(&self, world: &World, attack: &str, after_each: impl Fn(usize)) {
         let (is_over, largest) = (AtomicBool::new(false), AtomicU64::new(0));
         let attacked = std::thread::scope(|scope| {

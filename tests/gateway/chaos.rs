@@ -1,9 +1,11 @@
-//! Two edges, a sidecar and Redis under load, while now one and now two of them are killed and come
-//! back: whoever has a whole answer was debited for it once, and nobody was for anything else.
+//! Two edges, a sidecar and Redis under load. The test kills one or two of them at a time and
+//! restarts them. A client that received a whole answer was debited for it once; nobody was debited
+//! for anything else.
 //!
-//! The clients and their log are those of `crash.rs`. The controls take the edges' journals away,
-//! which is all that knows what the store had forgotten: then answers must be missing. Fifteen
-//! seconds by default, two minutes when long, or as many as `GATEWAY_KILL_SECONDS` says.
+//! The clients and their log are those of `crash.rs`. The controls delete the edges' journals, the
+//! only copy of the data that the store lost; then answers must be missing from the ledger. The
+//! kills go on for 15 s by default, for two minutes in the long variant, or for
+//! `GATEWAY_KILL_SECONDS`.
 
 use crate::account::{Account, Standing, micro, taken};
 use crate::crash::{self, FUNDS, Log};
@@ -15,14 +17,14 @@ use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_secs(15);
 const LONG: Duration = Duration::from_secs(120);
-/// At one edge, that do not leave by themselves.
+/// Clients per edge. They do not leave by themselves.
 const CLIENTS: usize = 8;
-/// How long a killed process stays away, at most.
+/// The maximum time until a killed process is restarted.
 const AWAY_MOST_MS: u64 = 250;
-/// How long after the last kill everything may take to be in the ledger.
+/// The maximum time from the last kill until everything is in the ledger.
 const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
-/// Repeatable from one run to the next.
+/// A pseudo-random generator with the same sequence in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -35,7 +37,7 @@ impl Dice {
     }
 }
 
-/// Who dies.
+/// A process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Victim {
     Redis,
@@ -50,7 +52,7 @@ const VICTIMS: [Victim; 4] = [
     Victim::Edge(1),
 ];
 
-/// What the kills came to.
+/// The kills of each process, and the durations of the edges' restarts.
 #[derive(Default)]
 struct Kills {
     of: HashMap<Victim, u64>,
@@ -69,15 +71,16 @@ impl Fleet {
     fn comes_back(&mut self, victim: Victim, kills: &mut Kills) {
         match victim {
             Victim::Redis => self.redis.start_again(),
-            // It is ready once it has given back what the store may have lost, and may die on the
-            // way there.
+            // The sidecar is ready once it has restored the data that the store may have lost. The
+            // test may kill it before that.
             Victim::Sidecar => self.sidecar.begin_gateway(None),
             Victim::Edge(index) => kills.restarts.push(self.edges[index].start_gateway()),
         }
         *kills.of.entry(victim).or_default() += 1;
     }
 
-    /// Kills one, and every third time two at once, until the time is over and nobody was left out.
+    /// Kills one process, or on average every third time two at once, until the time is over and
+    /// each process was killed.
     fn kills_at_random(&mut self, time: Duration) -> Kills {
         let (mut dice, mut kills) = (Dice(20_261_121), Kills::default());
         let began = Instant::now();
@@ -88,7 +91,7 @@ impl Fleet {
                 kills.of
             );
             std::thread::sleep(Duration::from_millis(150 + dice.below(450)));
-            // Where the store died while it began.
+            // The sidecar ends if the store dies during its start.
             if self.sidecar.has_ended() {
                 self.sidecar.begin_gateway(None);
             }
@@ -97,13 +100,14 @@ impl Fleet {
             if dice.below(3) == 0 {
                 victims.push(VICTIMS[((first + 1 + dice.below(3)) % 4) as usize]);
             }
-            // One that is killed again and again before it is ready would never be.
+            // A sidecar that is killed again and again before it is ready would never become ready.
             if !self.sidecar.is_ready() {
                 victims.retain(|victim| *victim != Victim::Sidecar);
             }
             victims.iter().for_each(|victim| self.dies(*victim));
             std::thread::sleep(Duration::from_millis(dice.below(AWAY_MOST_MS)));
-            // The sidecar begins with the store, and an edge is ready with it.
+            // Restart Redis first: the sidecar needs it to start, and an edge needs it to become
+            // ready.
             victims.sort();
             victims
                 .iter()
@@ -118,7 +122,7 @@ impl Fleet {
         kills
     }
 
-    /// Nothing runs, nothing is held, nothing waits for the ledger.
+    /// Waits until no request runs, no credit is held, and no entry waits for the ledger.
     fn wait_quiet(&self, account: &Account) {
         for world in self.edges.iter().chain([&self.sidecar]) {
             world.vendor.wait_idle();
@@ -140,19 +144,20 @@ impl Fleet {
     }
 }
 
-/// The clients' log beside the ledger and the store.
+/// The clients' log compared with the ledger and the store.
 #[derive(Debug)]
 struct Books {
     whole: usize,
     lost: usize,
     doubled: usize,
-    /// What was granted, less what is left and what the endings took, in µc.
+    /// The granted credit, minus the remaining balance, minus the sum that the endings charged, in
+    /// µc.
     drift: i64,
-    /// What the edges say that the ledger does not.
+    /// The account's credit as an edge reports it, where that differs from the ledger.
     apart: Vec<Standing>,
     completed: usize,
     interrupted: usize,
-    /// Debited as completed, and no client saw the end of it.
+    /// Requests debited as completed whose end no client saw.
     unseen: usize,
 }
 
@@ -222,8 +227,8 @@ fn audited(fleet: &Fleet) {
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
 }
 
-/// Whoever is refused is told to come again: a store that is away or that has just lost the ends of
-/// what it holds.
+/// Asserts that each of these answers asks the client to retry. The store is down, or it has just
+/// lost the ends of requests whose credit it still holds.
 #[track_caller]
 fn are_refusals(odd: &[String]) {
     let is_refusal = |odd: &&String| {
@@ -278,7 +283,7 @@ fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
         books.interrupted > 0 && !log.cut.is_empty(),
         "no kill met a running request"
     );
-    // At a kill each of an edge's clients has one request under way at most.
+    // At a kill, each client of an edge has at most one request in flight.
     let most = kills.of.values().sum::<u64>() as usize * 2 * CLIENTS;
     assert!(
         books.unseen <= most,
@@ -286,14 +291,14 @@ fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
         books.unseen,
         books.completed
     );
-    // The slowest tells of the machine's other load; the usual one would grow with what is to be
-    // told again.
+    // Checks the median: the slowest restart depends on the machine's other load. The median would
+    // grow with the number of entries to replay.
     assert!(usual < Duration::from_secs(5), "a restart takes {usual:?}");
     fleet.close();
 }
 
-/// The store forgets all it had while the sidecar is away, and both edges die: what happened
-/// meanwhile is in their journals alone.
+/// The store loses all its data while the sidecar is down, and both edges die: only their journals
+/// have the requests of that time.
 fn after_a_total_loss(journals_are_kept: bool) -> Books {
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
@@ -332,7 +337,7 @@ fn a_store_that_forgets_everything_is_told_again_what_the_ledger_lacks() {
     assert!(books.whole > 20, "{books:?}");
 }
 
-/// The control: what the store had forgotten, and no journal knows, is lost.
+/// Control: requests that the store lost, and that no journal has, are lost.
 #[test]
 fn without_the_journals_a_store_that_forgets_everything_loses_debits() {
     let books = after_a_total_loss(false);
@@ -342,7 +347,8 @@ fn without_the_journals_a_store_that_forgets_everything_loses_debits() {
     assert!(books.apart.is_empty(), "{books:?}");
 }
 
-/// The control of the kills: what a store that is away was never told dies with the journal.
+/// Control of the kills: entries that an edge could not send, because the store was down, are lost
+/// with its journal.
 #[test]
 fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told() {
     let mut fleet = Fleet::new();
@@ -356,7 +362,7 @@ fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told(
     std::fs::remove_dir_all(fleet.edges[0].data_dir().join("journal")).unwrap();
     fleet.redis.start_again();
     fleet.edges[0].start_gateway();
-    // What it held there is nobody's any more, until its lease ends.
+    // No process owns the credit that the edge held in the store, until its lease ends.
     fleet
         .edges
         .iter()

@@ -1,13 +1,14 @@
-//! A client of bare sockets: HTTP/1.1 with every byte in the test's hand.
+//! An HTTP/1.1 client on raw sockets: the test controls every byte.
 //!
-//! It must not be clever: no retry, no redirect, no pool. What ended badly is told, not hidden.
+//! It must not retry, follow redirects or pool connections. It reports bad ends and never hides
+//! them.
 
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// A silence longer than this is a hang.
+/// If no byte arrives for this long, the gateway hangs and the test fails.
 const SILENCE: Duration = Duration::from_secs(40);
 
 #[derive(Clone, Debug)]
@@ -16,7 +17,7 @@ pub struct Request {
     path: String,
     headers: Vec<(String, String)>,
     body: Option<Vec<u8>>,
-    /// Size of the body's chunks; 0: a content-length.
+    /// The size of the body's chunks; 0 sends a content length instead.
     chunk: usize,
 }
 
@@ -43,7 +44,7 @@ impl Request {
         .header("content-type", "application/json")
     }
 
-    /// A form as a browser sends it.
+    /// A form in the encoding of a browser.
     pub fn form(path: &str, fields: &str) -> Self {
         let form = Self {
             body: Some(fields.into()),
@@ -83,7 +84,7 @@ impl Request {
         head.into_bytes()
     }
 
-    /// The body as framed.
+    /// The body with its framing.
     pub fn framed_body(&self) -> Vec<u8> {
         let body = self.body.as_deref().unwrap_or_default();
         if self.chunk == 0 {
@@ -104,12 +105,12 @@ impl Request {
     }
 }
 
-/// How an answer's body ended.
+/// How the body of an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// As its framing said.
+    /// The body ended as its framing said.
     Whole,
-    /// The connection ended before.
+    /// The connection ended before the body did.
     Cut,
 }
 
@@ -121,14 +122,14 @@ enum Framing {
     Over(End),
 }
 
-/// An answer, perhaps still on its way.
+/// An answer. Its body may be incomplete.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     framing: Framing,
-    /// Statuses of the interim answers before it.
+    /// The statuses of the interim (1xx) answers before it.
     pub interim: Vec<u16>,
 }
 
@@ -150,7 +151,7 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{error} in {}: {}", self.status, self.text()))
     }
 
-    /// The gateway's id of the request, the same in both headers and of the promised form.
+    /// The gateway's request id. Asserts that both headers have it, in the documented format.
     #[track_caller]
     pub fn request_id(&self) -> String {
         let id = self
@@ -230,17 +231,17 @@ impl Connection {
         })
     }
 
-    /// False where the other side has closed.
+    /// Returns false if the gateway has closed the connection.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Ends this side's sending; reading goes on.
+    /// Closes the sending side; the client can still read.
     pub fn half_close(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Reads more; false at the connection's end.
+    /// Reads more bytes; returns false at the end of the connection.
     fn fill(&mut self) -> bool {
         let mut buffer = [0_u8; 65_536];
         loop {
@@ -264,7 +265,7 @@ impl Connection {
         }
     }
 
-    /// The next head as it came; `None` where the connection ended instead.
+    /// Reads the next head, unparsed; returns `None` if the connection ended first.
     pub fn head(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.raw.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -278,7 +279,7 @@ impl Connection {
         }
     }
 
-    /// Reads the next answer's head; `None` where the connection ended instead.
+    /// Reads the head of the next answer; returns `None` if the connection ended first.
     pub fn try_begin(&mut self) -> Option<Answer> {
         let mut interim = Vec::new();
         loop {
@@ -296,7 +297,7 @@ impl Connection {
         self.try_begin().expect("an answer")
     }
 
-    /// Reads one piece more of the body; false once it is over.
+    /// Reads one more piece of the body; returns false once the body has ended.
     pub fn more(&mut self, answer: &mut Answer) -> bool {
         if matches!(answer.framing, Framing::Over(_)) {
             return false;
@@ -377,13 +378,13 @@ impl Connection {
         self.answer()
     }
 
-    /// Drops what came, and waits for more; false at the connection's end.
+    /// Drops the received bytes and waits for more; returns false at the end of the connection.
     pub fn hears_more(&mut self) -> bool {
         self.raw.clear();
         self.fill()
     }
 
-    /// Waits until something came that is not read.
+    /// Waits until there are bytes that the client has not read.
     pub fn wait_unread(&self) {
         assert!(
             self.stream.peek(&mut [0]).unwrap() > 0,
@@ -391,18 +392,18 @@ impl Connection {
         );
     }
 
-    /// Drops what came and was not read.
+    /// Drops the bytes that were received and not parsed.
     pub fn forget(&mut self) {
         self.raw.clear();
     }
 
-    /// The other side closes without another byte.
+    /// Waits until the gateway closes the connection; returns false if it sends another byte.
     pub fn is_closed(&mut self) -> bool {
         self.raw.is_empty() && !self.fill()
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on its own connection.
 #[track_caller]
 pub fn ask(port: u16, request: &Request) -> Answer {
     Connection::open(port).ask(request)

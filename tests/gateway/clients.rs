@@ -1,9 +1,9 @@
-//! What real clients send, recorded (`tests/clients/`, long texts replaced by filler of the same
-//! length): every request of every one of them goes to every model of either vendor, which refuses
-//! whatever the real one refuses, is answered, told of its losses, and billed.
+//! Recorded requests of real clients (`tests/clients/`; filler of the same length replaces long
+//! texts). Each request goes to each model of both vendors. The simulated vendors refuse everything
+//! that the real ones refuse. The gateway must answer and bill each request, and warn about each
+//! loss.
 //!
-//! What is warned about stands in `tests/clients/warnings.json`: a change there is a change that
-//! users see.
+//! `tests/clients/warnings.json` lists the expected warnings. Users see every change of that file.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -57,7 +57,7 @@ fn recorded() -> Vec<(String, Recorded)> {
     all
 }
 
-/// Of the client's own headers those that are about it and not about the connection.
+/// Copies those of the client's own headers that describe the client, not the connection.
 fn request(recorded: &Recorded, model: &str, key: &str) -> Request {
     let mut body = recorded.body.clone();
     body["model"] = model.into();
@@ -80,7 +80,7 @@ fn request(recorded: &Recorded, model: &str, key: &str) -> Request {
     request
 }
 
-/// `None`: the responses surface.
+/// A surface of `None` is the responses surface.
 fn is_complete(surface: Option<Surface>, answer: &Answer) -> bool {
     let ends = || answer.has("\nevent: response.completed\n");
     surface.map_or_else(ends, |surface| surface.is_complete(answer))
@@ -154,7 +154,7 @@ fn every_request_of_real_clients_goes_to_every_model() {
     world.close();
 }
 
-/// The table is about what is recorded, and about models that there are.
+/// The table names only recorded requests and existing models.
 #[test]
 fn the_table_of_warnings_names_no_stranger() {
     let expected: BTreeMap<String, BTreeMap<String, String>> =

@@ -1,5 +1,5 @@
-//! Request bodies that come coded: the vendor gets them plain, and few bytes that stand for many
-//! cost no more than the limit.
+//! Request bodies with a content coding: the vendor receives them decoded. A few bytes that decode
+//! to many cost no more than the limit.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Surface};
@@ -39,7 +39,7 @@ fn request(surface: Surface, key: &str, coding: &str, body: Vec<u8>) -> Request 
         .header("content-encoding", coding)
 }
 
-/// A chat body of so many bytes, most of them spaces.
+/// A chat body of this size, most of it spaces.
 fn spaced(bytes: usize) -> Vec<u8> {
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     [body.as_bytes(), &b" ".repeat(bytes - body.len())].concat()
@@ -72,7 +72,7 @@ fn a_coded_body_reaches_the_vendor_plain_and_costs_what_it_costs_plain() {
                 );
             }
         }
-        // And `identity` is no coding.
+        // `identity` is no coding.
         assert_eq!(
             world
                 .ask(&request(surface, &account.key, "identity", plain.into()))

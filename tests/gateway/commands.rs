@@ -1,5 +1,5 @@
-//! Commands of operators in the shells that they have: without the vendors' keys; and what they
-//! leave in the audit log.
+//! Operators' commands in the shells that operators have, which lack the vendors' keys. Also the
+//! audit log lines that the commands write.
 
 use crate::client::Request;
 use crate::world::{World, binary};
@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 const ONE_MACHINE: &str = include_str!("../../deploy/one-machine.yaml");
 
-/// Runs a command in an empty environment, as in the shell of another user than the service's.
+/// Runs a command in an empty environment, like the shell of a user who is not the service's.
 fn run_bare(config: &Path, args: &[&str], stdin: &str) -> Output {
     let mut command = Command::new(binary());
     command.env_clear().args(args).arg("-c").arg(config);
@@ -19,7 +19,7 @@ fn run_bare(config: &Path, args: &[&str], stdin: &str) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A command that does not read stdin may have ended.
+    // The command may have ended without reading stdin.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -42,14 +42,14 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
     let place = "${GATEWAY_DATA:-/var/lib/model-gateway}";
     assert!(ONE_MACHINE.contains(place) && ONE_MACHINE.contains("${ALPHA_API_KEY:-}"));
     let data = dir.path().join("data").display().to_string();
-    // As shipped, and as some write it: a variable without a default, and a file that only the
-    // service may read.
+    // The config as shipped, and as some operators write it: with a variable without a default, and
+    // with a file that only the service may read.
     let as_shipped = ONE_MACHINE.replace(place, &data);
     let strict = as_shipped.replace("${ALPHA_API_KEY:-}", "${ALPHA_API_KEY}");
     let strict = strict.replace("${BETA_API_KEY:-}", "file:/nowhere/key");
     for (round, text) in [as_shipped, strict].iter().enumerate() {
         std::fs::write(&config, text).unwrap();
-        // The control: whoever serves, or checks, learns of every key that is missing.
+        // Control: `run` and `check` report every missing key.
         for service in ["check", "run"] {
             assert_eq!(
                 run_bare(&config, &[service], "").status.code(),
@@ -124,7 +124,7 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
             dir.path().join(format!("copy{round}")).to_str().unwrap(),
         ]);
     }
-    // What a command does need is named.
+    // The error names a variable that the command does need.
     std::fs::write(&config, ONE_MACHINE.replace(place, "${GATEWAY_DATA}")).unwrap();
     let refused = run_bare(&config, &["account", "list"], "");
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -191,7 +191,7 @@ fn a_new_password_ends_the_sessions_of_the_one_before_and_is_audited() {
     );
     assert_eq!(page(&cookie), 303, "the session has ended");
     assert_eq!((sign_in(old).0, sign_in(new).0), (401, 303));
-    // Without one the command makes one, and prints it this once.
+    // Without a password on stdin, the command generates one and prints it this once.
     let made = json(&set(&["--json"], ""))["password"]
         .as_str()
         .unwrap()

@@ -1,11 +1,11 @@
-//! The config file as an operator meets it: every fault at once, each with its place, and the
-//! shipped files good.
+//! The config file as an operator sees it: `check` reports every fault at once, each with its
+//! place, and accepts the shipped files.
 
 use crate::world::{SOON, World, binary, command_on, wait_for};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `check` says of a text: its exit code, and what it printed.
+/// Runs `check` on a text; returns its exit code and its output.
 fn check(text: &str) -> (i32, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.yaml");
@@ -434,7 +434,7 @@ fn a_fault_stops_whoever_needs_its_section_with_64_and_never_prints_a_key() {
         );
     }
     assert!(!dir.path().join("data").exists());
-    // The books need the place of the data and the store.
+    // Commands that read the ledger need the data directory and the store.
     let text = shipped().replace("store: {kind: embedded}", "store: {kind: paper}");
     std::fs::write(&file, text).unwrap();
     for command in [["account", "list"], ["ledger", "verify"], ["audit", "show"]] {
@@ -471,7 +471,7 @@ fn every_fault_of_a_price_list_is_named_at_its_place() {
     };
     let (code, said) = check(&in_block(list));
     assert_eq!(code, 64, "{said}");
-    // What is no key at all is told first.
+    // `check` reports unknown keys first.
     let line = line_of(&in_block(list), "above_input_tokens: 8000");
     assert!(
         said.contains(&format!("FILE:{line}: models[2].price.tiers[3].outputs: ")),

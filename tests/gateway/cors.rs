@@ -1,5 +1,5 @@
-//! Pages of other origins that call the API from a browser: which may, what they may send and read,
-//! and that nobody else gains.
+//! API calls from web pages of other origins: which origins may call, what they may send and read,
+//! and that no other origin gains access.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat};
@@ -27,7 +27,7 @@ fn preflight(path: &str, origin: &str) -> Request {
         )
 }
 
-/// `access-control-allow-origin`, and that nothing allows credentials.
+/// Returns `access-control-allow-origin`. Asserts that the answer does not allow credentials.
 fn allowed(answer: &Answer) -> Option<&str> {
     assert_eq!(answer.header("access-control-allow-credentials"), None);
     answer.header("access-control-allow-origin")
@@ -115,7 +115,7 @@ fn a_listed_page_may_call_and_reads_every_answer() {
             }
         }
     }
-    // An answer that is given again is for the page that asks now.
+    // A replayed answer allows the origin of the page that asks now.
     let keyed = Chat
         .whole(&account.key, "input=1 output=1")
         .header("idempotency-key", "a-key");

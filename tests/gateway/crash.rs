@@ -1,10 +1,10 @@
-//! `kill -9` under load: whoever has a whole answer was debited for it, once, and nobody was for
-//! anything else.
+//! `kill -9` under load: a client that received a whole answer was debited for it once, and nobody
+//! was debited for anything else.
 //!
-//! The clients keep a log of what they have seen the end of; after the last restart it is laid
-//! beside the ledger. The control takes the journal away between kill and restart: then answers
-//! must be missing, or this proves nothing. Twenty kills by default, ten minutes of them when long,
-//! or as many seconds as `GATEWAY_KILL_SECONDS` says.
+//! The clients log the requests whose end they saw. After the last restart, the test compares that
+//! log with the ledger. The control deletes the journal between kill and restart: then debits must
+//! be missing, or the test proves nothing. The test kills twenty times by default, for ten minutes
+//! in the long variant, or for `GATEWAY_KILL_SECONDS`.
 
 use crate::account::{Account, micro, taken};
 use crate::client::Connection;
@@ -18,30 +18,30 @@ use std::time::{Duration, Instant};
 pub const FUNDS: i64 = 1_000_000_000_000;
 const CLIENTS_OF_A_KIND: usize = 2;
 const KILLS_LEAST: u64 = 20;
-/// How long the kills go on at least, in seconds, when long.
+/// The minimum duration of the kills in the long variant, in seconds.
 const LONG: u64 = 600;
 
-/// What a client does again and again.
+/// The request that a client repeats.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Habit {
     Whole,
     Stream,
-    /// Leaves in the middle of a stream.
+    /// The client leaves in the middle of a stream.
     Abort,
 }
 
-/// What the clients saw, by request id.
+/// Request ids, by what the clients saw.
 #[derive(Default)]
 pub struct Log {
-    /// The terminal event, or a complete JSON answer.
+    /// The client saw the terminal event, or a complete JSON answer.
     pub whole: HashSet<String>,
-    /// When the end of each of them was seen.
+    /// The time at which a client saw the end of each of them.
     pub finished: Vec<(Instant, String)>,
-    /// The head, and then the client left of its own will.
+    /// The client saw the head and then left of its own will.
     pub aborted: HashSet<String>,
-    /// The head, and no end: the gateway died.
+    /// The client saw the head and no end: the gateway died.
     pub cut: HashSet<String>,
-    /// Answers that were neither; there should be none.
+    /// All other answers; there should be none.
     pub odd: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Log {
     }
 }
 
-/// One client: asks until it is told to stop, whatever becomes of the gateway meanwhile.
+/// One client: repeats its request until `stop`, also while the gateway is down.
 fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBool) -> Log {
     let mut log = Log::default();
     let mut kept: Option<Connection> = None;
@@ -98,7 +98,7 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
             (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
             (false, _) => {
                 log.odd.push(format!("{} {}", answer.status, answer.text()));
-                // Whoever is refused does not ask again at once.
+                // A client that was refused waits before it asks again.
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
@@ -106,7 +106,7 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
     log
 }
 
-/// Runs all kinds of clients beside `chaos`.
+/// Runs clients of each habit while `chaos` runs.
 pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) -> Log {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) 
                 }
             }
         }
-        // Also where the chaos fails: else its clients would run for ever.
+        // Stop the clients also if the chaos panics: else they would run forever.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(chaos));
         stop.store(true, Ordering::Relaxed);
         let mut log = Log::default();
@@ -131,7 +131,7 @@ pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) 
     })
 }
 
-/// The account's endings by request id, and how many of them are there twice.
+/// The account's endings by request id, and the number of duplicates.
 fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
     let endings = world.endings(account);
     let count = endings.len();
@@ -144,7 +144,7 @@ fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
     (by_id, doubled)
 }
 
-/// How long the kills go on, where somebody asked for a time.
+/// The duration of the kills, if `GATEWAY_KILL_SECONDS` sets it.
 pub fn asked_seconds() -> Option<Duration> {
     let asked = std::env::var("GATEWAY_KILL_SECONDS").ok();
     asked.map(|seconds| Duration::from_secs(seconds.parse().expect("a number of seconds")))
@@ -176,7 +176,8 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
         },
     );
     world.vendor.wait_idle();
-    // What the last moment began may end yet; what is held after that, or missing, is told below.
+    // The last requests may still be ending. The checks below report credit that is held or missing
+    // after that.
     let settled = |world: &World| {
         let standing = world.standing(&account);
         let endings = world.endings(&account);
@@ -240,7 +241,7 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
         !interrupted.is_empty() && !log.cut.is_empty(),
         "no kill met a running request"
     );
-    // At a kill each client has one request under way at most.
+    // At a kill, each client has at most one request in flight.
     let most = kills as usize * 2 * 3 * CLIENTS_OF_A_KIND / 2;
     assert!(
         unseen.len() <= most,
@@ -255,8 +256,8 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
             _ => assert_eq!(credits, 0, "{ending}"),
         }
     }
-    // The slowest tells of the machine's other load; the usual one would grow with what is to be
-    // replayed.
+    // Checks the median: the slowest restart depends on the machine's other load. The median would
+    // grow with the number of entries to replay.
     assert!(usual < Duration::from_secs(1), "a restart takes {usual:?}");
     world.close();
 }

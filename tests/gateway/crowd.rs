@@ -1,6 +1,6 @@
-//! Many clients at one time that leave, read slowly, or never end their header: memory and files
-//! are bounded, nothing is left behind, and the others are served. The default run is small;
-//! `GATEWAY_LONG=1` is as many as two cores carry.
+//! Many concurrent clients that leave, read slowly, or never end their header. Memory and open
+//! files stay bounded, nothing is left behind, and the gateway serves the other clients. The
+//! default run is small; `GATEWAY_LONG=1` uses as many clients as two cores can carry.
 
 use crate::account::Account;
 use crate::h2::resident_kib;
@@ -19,7 +19,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// As many clients as one address may be.
+/// Limits that allow any number of clients from one address.
 fn plan() -> Plan {
     let plan = Plan::default()
         .limit("connections_per_address", 0)
@@ -28,8 +28,8 @@ fn plan() -> Plan {
         .limit("drain_hidden_seconds", 1)
 }
 
-/// Nothing is held, nothing runs, and the gateway has no more files open than before, but for
-/// connections to the vendor that it keeps.
+/// Waits until no credit is held and no client is connected. The gateway may then have at most
+/// `kept` more open files than before: the connections to the vendor that it keeps.
 fn wait_quiet(world: &World, files_before: usize, kept: usize) {
     let limit = Duration::from_secs(60);
     wait_for("all holds to be gone", limit, || {
@@ -43,7 +43,7 @@ fn wait_quiet(world: &World, files_before: usize, kept: usize) {
     });
 }
 
-/// One client that leaves at some point of its request, or does not.
+/// One client. Its number decides at which point of its request it leaves, if at all.
 fn leaves(world: &World, account: &Account, number: u64) {
     let surface = BOTH[(number % 2) as usize];
     let request = surface
@@ -51,9 +51,9 @@ fn leaves(world: &World, account: &Account, number: u64) {
         .bytes();
     let mut connection = world.connect();
     match number % 5 {
-        // In the middle of its own words.
+        // In the middle of its own request.
         0 => drop(connection.send(&request[..request.len() / 2])),
-        // Before anything was answered.
+        // Before the gateway answered anything.
         1 => drop(connection.send(&request)),
         // In the middle of the answer.
         2 | 3 => {
@@ -104,7 +104,8 @@ fn clients_that_come_and_leave_by_the_thousand_leave_nothing_behind() {
         "what is watched does not move"
     );
     wait_quiet(&world, files, threads + 2);
-    // Every fifth left before its request was whole; the others are in the books once each.
+    // Every fifth client left before its request was complete. The ledger has each of the others at
+    // most once.
     let endings = world.endings(&account);
     let asked = cycles - cycles.div_ceil(5) + 1;
     assert!(
@@ -123,7 +124,7 @@ fn clients_that_come_and_leave_by_the_thousand_leave_nothing_behind() {
     world.close();
 }
 
-/// The first byte of an answer, and then nothing is read.
+/// Reads the first byte of an answer and nothing more.
 async fn begin(port: u16, request: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(request).await.unwrap();
@@ -132,7 +133,7 @@ async fn begin(port: u16, request: &[u8]) -> TcpStream {
     stream
 }
 
-/// How much its vendor has written to a stream that nobody reads.
+/// The number of bytes that the vendor has written to a stream that nobody reads.
 fn written(world: &World) -> u64 {
     let requests = world.vendor.requests();
     requests
@@ -152,7 +153,7 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     world.works(Messages, &account.key);
     let (before, files) = (resident_kib(world.pid()), world.open_files());
     let runtime = runtime();
-    // More than all buffers on the way together take.
+    // More than all buffers on the path can hold.
     let bytes = 60 * 1_048_576;
     let marker = format!("lenient=1 overrun=1 bytes={bytes} events=1000 input=10 output=100");
     let request = Chat
@@ -165,7 +166,7 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
         }
         held
     });
-    // The vendor is held up: what it has written no longer grows.
+    // The vendor is blocked: the number of bytes that it has written stops growing.
     let mut last = (0, Instant::now());
     wait_for("the vendor to be held up", Duration::from_secs(90), || {
         let now = written(&world);
@@ -185,19 +186,19 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
         "everything was read, for a client that reads nothing: {}",
         last.0
     );
-    // In kernel buffers lies what they take; in the gateway a write, and what came in meanwhile.
-    // Some more is the allocator's. Over HTTP/2 there is a stream's window of each, and the
-    // connection's TLS.
+    // Kernel buffers hold the data that fits there. The gateway holds one write, and the data that
+    // arrived meanwhile. The allocator adds some. Over HTTP/2, each stream adds its window, and
+    // each connection its TLS state.
     let each = if has_h2_vendors() { 512 } else { 256 };
     assert!(
         grown < 4_096 + each * readers as u64,
         "{grown} KiB for {readers} clients that do not read"
     );
     world.works(Messages, &account.key);
-    // They are given up after a while, whether or not they leave.
+    // The gateway gives these clients up after a while, whether or not they leave.
     wait_quiet(&world, files, readers + 2);
     drop(held);
-    // The ledger has them a few milliseconds later.
+    // The ledger has their entries a few milliseconds later.
     world.ended(&account, readers + 2);
     let endings = world.endings(&account);
     let given_up = endings
@@ -211,7 +212,7 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     world.close();
 }
 
-/// The times that whole requests took, sorted.
+/// The latencies of whole requests, sorted.
 fn served(world: &World, account: &Account, requests: usize) -> Vec<Duration> {
     let mut connection = world.connect();
     let request = |surface: Surface| surface.whole(&account.key, "input=1 output=1");
@@ -227,7 +228,8 @@ fn served(world: &World, account: &Account, requests: usize) -> Vec<Duration> {
     times
 }
 
-/// Sends a header byte by byte until the gateway has closed; how long that took.
+/// Sends a header byte by byte until the gateway closes the connection; returns the time until
+/// then.
 async fn trickle(port: u16) -> Duration {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let _ = stream

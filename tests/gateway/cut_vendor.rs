@@ -1,7 +1,7 @@
-//! A vendor of all protocols that plays recorded answers and breaks them off as the request's text
-//! says: `[[answer PROTOCOL KIND FRAMES]]`.
+//! A simulated vendor of all protocols. It plays recorded answers and breaks them off as the
+//! request's text says: `[[answer PROTOCOL KIND FRAMES]]`.
 //!
-//! It must not know what a gateway makes of it.
+//! It must not know what the gateway does with a broken answer.
 
 #[path = "cut_vendor/made.rs"]
 pub mod made;
@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// What the text begins with by which a request says how its answer breaks off.
+/// The start of the text by which a request says how its answer breaks off.
 pub const GATEWAY_MARK: &str = "[[answer ";
 
 /// How an answer breaks off, and after how many of its frames.
@@ -27,38 +27,38 @@ pub struct Cut {
 pub enum Kind {
     /// The whole answer, in order.
     None,
-    /// The body ends as its framing says.
+    /// The answer stops early, but its body ends in order, as its framing says.
     End,
     /// The connection ends before the body does.
     Fin,
     Rst,
     Silence,
-    /// An event that is no JSON, and then silence.
+    /// An event that is not JSON, then silence.
     Garbage,
-    /// No chunk, where one must be.
+    /// Other bytes at a place where a chunk must be.
     BrokenFraming,
     ErrorEvent,
     /// RST_STREAM.
     Reset,
-    /// GOAWAY with an error, and the connection's end.
+    /// GOAWAY with an error, then the end of the connection.
     GoAway,
-    /// No cut: a letter's bytes stand in different segments.
+    /// Not a cut: the bytes of one character arrive in different segments.
     Segments,
-    /// No cut: a letter's escapes stand in different events.
+    /// Not a cut: the escapes of one character are in different events.
     Escapes,
-    /// A call whose arguments the output limit cut off.
+    /// A call that the output limit cut off within its arguments.
     Call,
-    /// The same before the first of them.
+    /// A call that the output limit cut off before the first byte of its arguments.
     BareCall,
-    /// A 200 that is no answer; the number says which.
+    /// A 200 whose body is not an answer; the number of frames selects the body.
     NoAnswer,
-    /// A stream of events, whatever was asked for.
+    /// A stream of events, even if the request did not ask for one.
     Events,
-    /// A last event that names the end and holds nothing of the answer.
+    /// A last event that names the end and contains nothing of the answer.
     BareEnd,
 }
 
-/// Kinds that are no cuts of the usual recording.
+/// Kinds that do not cut the usual recording.
 const OTHERS: [Kind; 8] = [
     Kind::None,
     Kind::Segments,
@@ -87,12 +87,13 @@ impl Kind {
         format!("{self:?}")
     }
 
-    /// It plays the usual recording.
+    /// Whether the vendor plays the usual recording, whole or cut.
     pub fn is_cut(self) -> bool {
         !OTHERS.contains(&self) || self == Self::None
     }
 
-    /// Events are of streams. A whole body that ends in order is no cut where it is all there.
+    /// Whether the kind is possible for this recording: only streams have events. A whole body that
+    /// ends in order is not cut if all of it was sent.
     pub fn fits(self, recording: &Recording) -> bool {
         recording.is_stream || !matches!(self, Kind::Garbage | Kind::ErrorEvent | Kind::Silence)
     }
@@ -102,14 +103,14 @@ impl Kind {
 pub struct Recording {
     pub is_stream: bool,
     pub frames: Vec<String>,
-    /// How many frames it takes until the stop reason has come.
+    /// The number of frames up to and including the stop reason.
     pub stop: usize,
-    /// The same of the usage.
+    /// The number of frames up to and including the usage.
     usage: usize,
 }
 
 impl Recording {
-    /// Whether the stop reason and the usage are among the first frames.
+    /// Whether the stop reason and the usage are among the first `frames` frames.
     pub fn seen(&self, frames: usize) -> (bool, bool) {
         (frames >= self.stop, frames >= self.usage)
     }
@@ -122,7 +123,7 @@ impl Recording {
                 .expect("the recording's end")
                 + 1
         };
-        // A whole body says nothing until it is there.
+        // A body that is not streamed is readable only once all of it has arrived.
         let all = frames.len();
         let (stop, usage) = if is_stream {
             (until(stop), until(usage))
@@ -138,7 +139,7 @@ impl Recording {
     }
 }
 
-/// What a vendor plays for a kind of cut, all of it.
+/// The complete answer that a vendor plays for a kind.
 fn recording_of(protocol: &str, is_stream: bool, kind: Kind) -> Recording {
     let frames = match kind {
         Kind::Escapes => vec![made::escapes(protocol, is_stream)],
@@ -156,7 +157,7 @@ fn recording_of(protocol: &str, is_stream: bool, kind: Kind) -> Recording {
     }
 }
 
-/// A responses stream whose last event says no more than that the answer is complete.
+/// A responses stream whose last event says only that the answer is complete.
 fn bare_end() -> Recording {
     let mut recording = recording("responses", true);
     let last = recording.frames.len() - 1;
@@ -165,7 +166,7 @@ fn bare_end() -> Recording {
     recording
 }
 
-/// The recorded answer of a vendor.
+/// The recorded answer of a vendor that speaks this protocol.
 pub fn recording(protocol: &str, is_stream: bool) -> Recording {
     let (text, stop, usage) = match (protocol, is_stream) {
         ("chat", true) => (
@@ -195,7 +196,7 @@ pub fn recording(protocol: &str, is_stream: bool) -> Recording {
             .map(str::to_owned)
             .collect()
     } else {
-        // In four parts; the last is the brace that closes it.
+        // In four parts; the last one is the closing brace.
         let parts = [
             0,
             text.len() / 3,
@@ -234,7 +235,7 @@ fn error_event(protocol: &str) -> String {
     }
 }
 
-/// What a request asks for: its vendor's protocol, the frames before the cut, and the cut.
+/// Reads the request's mark: the vendor's protocol, its recording, and the cut.
 fn asked(body: &str) -> (String, Recording, Cut) {
     let (_, mark) = body
         .split_once(GATEWAY_MARK)
@@ -262,7 +263,7 @@ fn asked(body: &str) -> (String, Recording, Cut) {
     (protocol.to_owned(), recording, Cut { kind, frames })
 }
 
-/// A vendor over HTTP/1.1 in the clear. Each connection serves one request.
+/// A vendor that speaks HTTP/1.1 without TLS. Each connection serves one request.
 pub struct CutVendor {
     pub port: u16,
 }
@@ -271,7 +272,7 @@ impl CutVendor {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 std::thread::spawn(move || serve(client));
@@ -286,7 +287,7 @@ fn serve(mut client: TcpStream) {
     let Some(body) = request(&mut client) else {
         return;
     };
-    // A gateway that has gone is nothing that a vendor can help.
+    // Ignore the error: the gateway may have closed the connection.
     let _ = answer(client, &body);
 }
 
@@ -325,7 +326,7 @@ fn answer(mut client: TcpStream, body: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A frame in the pieces in which it is sent.
+/// Splits a frame into the pieces in which the vendor sends it.
 fn pieces(frame: &str, kind: Kind) -> impl Iterator<Item = &[u8]> {
     let size = if kind == Kind::Segments {
         1
@@ -335,7 +336,7 @@ fn pieces(frame: &str, kind: Kind) -> impl Iterator<Item = &[u8]> {
     frame.as_bytes().chunks(size)
 }
 
-/// The body of the next request.
+/// Reads the body of the next request.
 fn request(client: &mut TcpStream) -> Option<String> {
     let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
     loop {
@@ -356,7 +357,7 @@ fn request(client: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// The same over HTTP/2.
+/// The steps that play the request's answer over HTTP/2.
 pub fn h2_steps(body: &[u8]) -> Vec<Step> {
     let (protocol, recording, cut) = asked(&String::from_utf8_lossy(body));
     let data = |bytes: &[u8], flags| Step::Frame {

@@ -1,5 +1,5 @@
-//! Files that were damaged, lost or exchanged while the gateway was stopped, and clocks that were
-//! set: what the operator sees, and that no answer becomes free unseen.
+//! Files that were damaged, lost or swapped while the gateway was stopped, and clocks that were
+//! changed: what the operator sees, and that no answer becomes free unnoticed.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -14,15 +14,15 @@ impl World {
         assert_eq!(self.wait_end(SOON), 0);
     }
 
-    /// A start that is refused; what it said.
+    /// Runs the gateway, which must refuse to start; returns its error text.
     fn start_refused(&self) -> String {
         let output = self.command(&["run"]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// The rules and messages of what the audit finds; its exit code is 1 exactly where there are
-    /// any.
+    /// The rules and messages of the audit's findings. Asserts that the exit code is 1 exactly if
+    /// there are findings.
     fn findings(&self) -> Vec<String> {
         let output = self.command(&["--json", "ledger", "verify"]);
         let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -59,7 +59,7 @@ fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
         world.stop();
         for name in ["holds.db", "idempotency.db"] {
             let path = world.data_dir().join(name);
-            // Carried back whole: what a log still had would stand in for a damaged page.
+            // Empty the write-ahead log first: its pages would replace the damaged ones.
             let connection = rusqlite::Connection::open(&path).unwrap();
             connection
                 .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
@@ -166,7 +166,7 @@ fn missing_accounts_are_named_and_nobody_signs_up_twice() {
             "none was made"
         );
     }
-    // One that was made anew, by whatever did.
+    // A database that was created anew: it has no account.
     remove();
     std::fs::write(&app, &kept).unwrap();
     let connection = rusqlite::Connection::open(&app).unwrap();
@@ -221,7 +221,8 @@ fn a_lost_or_empty_anchor_hides_no_older_ledger() {
             "{findings:?}"
         );
     }
-    // The newest one is found sound once its anchor is back; without, the operator has to say so.
+    // The newest ledger is sound once its anchor is back. Without the anchor, the operator has to
+    // accept the ledger.
     std::fs::write(&ledger, newest.0).unwrap();
     std::fs::write(&anchor, newest.1).unwrap();
     assert_eq!(world.findings(), Vec::<String>::new());
@@ -289,7 +290,7 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     let newest = std::fs::read(&ledger).unwrap();
     std::fs::write(&ledger, older).unwrap();
     let refused = world.start_refused();
-    // A grant and a debit are in the one, another debit in the other.
+    // The older ledger has a grant and a debit, the newest has another debit.
     for part in [
         "ledger.db is older",
         "entry 2 (#",
@@ -303,7 +304,7 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
         findings.len() == 1 && findings[0].starts_with("anchor: ledger.db is older"),
         "{findings:?}"
     );
-    // Nothing is posted to it either, which would hide what it lacks.
+    // Commands refuse to post to it, too: a new entry would hide the missing ones.
     let posted = world.command(&["account", "grant", &account.id, "1", "--ref", "late"]);
     assert!(!posted.status.success());
     assert!(
@@ -332,7 +333,7 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     world.start_gateway();
     world.spend(&account);
     world.stop();
-    // Restored on purpose.
+    // The operator restores a backup on purpose.
     std::fs::copy(backup.join("ledger.db"), &ledger).unwrap();
     assert!(world.start_refused().contains("ledger.db is older"));
     world.start_accepting();
@@ -345,7 +346,7 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     world.close();
 }
 
-/// The file of the only journal that is left.
+/// The log file of the only journal that is left.
 fn left_log(data_dir: &Path) -> PathBuf {
     let mut boots = std::fs::read_dir(data_dir.join("journal"))
         .unwrap()
@@ -356,7 +357,7 @@ fn left_log(data_dir: &Path) -> PathBuf {
         .join("000001.log")
 }
 
-/// As an operator does once he has looked at them.
+/// Removes the damaged journals, as an operator does after a look at them.
 fn remove_damaged(data_dir: &Path) {
     for folder in std::fs::read_dir(data_dir.join("journal")).unwrap() {
         let path = folder.unwrap().path();
@@ -369,7 +370,7 @@ fn remove_damaged(data_dir: &Path) {
     }
 }
 
-/// Flips bits of the end of the last answer in the only journal that is left.
+/// Flips bits of the last end record in the only journal that is left.
 fn damage_end(data_dir: &Path, bytes_hit: usize) {
     let log = left_log(data_dir);
     let mut bytes = std::fs::read(&log).unwrap();
@@ -524,7 +525,7 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
         if restart {
             world.stop();
         }
-        // A request that runs while the clock is set: it lasted no week.
+        // The clock is set past the end of the trial.
         set("+8d");
         if restart {
             world.start_gateway();
@@ -536,7 +537,7 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
                 .json();
             (credits["trial"]["active"] == false).then_some(())
         });
-        // Several looks of the settler, once a second.
+        // Time for several checks by the ledger writer, which checks once a second.
         wait_for("three seconds", SOON, || {
             (ahead.elapsed() > Duration::from_secs(3)).then_some(())
         });
@@ -552,7 +553,7 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
         .map(|row| row["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds, ["debit", "debit", "debit", "trial"], "no lapse");
-    // What lasted while the clock was set is told by the other one.
+    // The monotonic clock measures a request that runs while the clock is set.
     let mut running = world.connect();
     running.send(
         &Chat

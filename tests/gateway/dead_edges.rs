@@ -1,5 +1,5 @@
-//! Edges that are gone or are to go: what their journals hold reaches the ledger and the shared
-//! store, once, from whatever machine and however late.
+//! Edges that are gone or will be removed: the contents of their journals reach the ledger and the
+//! shared store once, from any machine and however late.
 
 use crate::account::{Account, Standing, taken};
 use crate::client::{Answer, Connection};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 const FUNDS: i64 = 100_000_000;
-/// Later than the store's markers are for certain.
+/// Certainly longer than the store keeps its markers.
 const LATE_MS: i64 = 7 * 3_600_000;
 
-/// A stream that has begun at its client.
+/// Starts a stream; the client has received its first bytes.
 fn begun(edge: &World, surface: Surface, key: &str, marker: &str) -> (Connection, Answer) {
     let mut connection = edge.connect();
     connection.send(&surface.stream(key, marker).bytes());
@@ -27,7 +27,7 @@ fn begun(edge: &World, surface: Surface, key: &str, marker: &str) -> (Connection
     (connection, answer)
 }
 
-/// Copies the one journal of an edge to another folder.
+/// Copies the only journal of an edge to another folder.
 fn journal_of(edge: &World, to: &Path) -> PathBuf {
     let mut folders = std::fs::read_dir(edge.data_dir().join("journal")).unwrap();
     let folder = folders.next().unwrap().unwrap().path();
@@ -43,7 +43,7 @@ fn journal_of(edge: &World, to: &Path) -> PathBuf {
     to.join(folder.file_name().unwrap())
 }
 
-/// Has a journal's requests have ended so much earlier.
+/// Changes a journal so that its requests ended this much earlier.
 fn age(journal: &Path, by_ms: i64) {
     for file in std::fs::read_dir(journal)
         .unwrap()
@@ -57,7 +57,7 @@ fn age(journal: &Path, by_ms: i64) {
             .lines()
             .filter_map(|line| line.split_once(' '))
             .map(|(_, rest)| {
-                // A file's first line may say how many lines the one before had.
+                // The first line of a file may state the number of lines in the file before.
                 let rest = match rest.split_once("\"at_ms\":") {
                     Some((before, behind)) => {
                         let (at_ms, after) = behind.split_once(',').unwrap();
@@ -74,7 +74,7 @@ fn age(journal: &Path, by_ms: i64) {
     }
 }
 
-/// Markers of requests go by themselves in time.
+/// Deletes the markers of requests. In production, they expire in time.
 fn forget_markers(fleet: &Fleet) {
     let markers = fleet.redis.cli(&["--scan", "--pattern", "gw:{p*}:r:*"]);
     assert!(!markers.is_empty());
@@ -102,8 +102,8 @@ fn is_right(fleet: &Fleet, account: &Account, balance: i64) {
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
 }
 
-/// A machine dies with one request that the ledger has, two that only its journal knows, and one
-/// that runs.
+/// A machine that died with one request that the ledger has, two that only its journal has, and one
+/// that was still running.
 struct DeadMachine {
     fleet: Fleet,
     account: Account,
@@ -158,7 +158,7 @@ impl DeadMachine {
         self.fleet.edges[1].json(&["ledger", "replay", self.journal.to_str().unwrap()])
     }
 
-    /// Another machine takes the dead one's place.
+    /// Starts another machine in the dead one's place.
     fn close(mut self) {
         self.fleet.edges[0].start_gateway();
         self.fleet.close();
@@ -173,7 +173,8 @@ fn a_dead_edges_journal_is_replayed_into_the_ledger_and_the_store_from_another_m
     wait_for("the other edge to admit again", SOON, || {
         edge.is_ready().then_some(())
     });
-    // The control: without it the ledger knows of the first alone, and the others' credit is held.
+    // Control: without the replay, the ledger has only the first request, and the credit of the
+    // others is still held.
     let standing = wait_for("the store", SOON, || {
         let answer = edge.ask(&crate::client::Request::get("/v1/credits").bearer(&account.key));
         (answer.status == 200).then(|| edge.standing(account))
@@ -202,7 +203,8 @@ fn a_dead_edges_journal_is_replayed_into_the_ledger_and_the_store_from_another_m
     dead.close();
 }
 
-/// Replays it once no marker is left; what the account has in the store beside what it should have.
+/// Replays the journal when no marker is left. Returns the account's balance in the store minus the
+/// balance that it should have.
 fn replayed_late(by_ms: i64) -> i64 {
     let mut dead = DeadMachine::new();
     dead.fleet.edges[0].start_gateway();
@@ -229,7 +231,7 @@ fn replayed_late(by_ms: i64) -> i64 {
         is_right(&dead.fleet, &dead.account, FUNDS - COSTS());
     }
     let apart = edge.standing(&dead.account).balance - (FUNDS - COSTS());
-    // For the audit of the control at its end.
+    // Reset the store, so that the control passes its final audit.
     if apart != 0 {
         assert_eq!(dead.fleet.redis.cli(&["flushall"]), "OK");
         dead.fleet.wait_known(edge, &dead.account.key);

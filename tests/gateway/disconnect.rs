@@ -1,9 +1,9 @@
-//! Clients that leave at every moment of an answer: the bill is what the vendor itself counted,
-//! under the rule.
+//! Clients that leave at every moment of an answer: the gateway bills the vendor's own count, or
+//! the estimate that the billing rule prescribes.
 //!
-//! What is expected is computed from the simulated vendor's own books (what it used, what it showed
-//! before it was cut off), never from the gateway's receipt. What a client that leaves finds in
-//! single cases is `leaving.rs`.
+//! The tests compute the expected bill from the simulated vendor's own records (the usage, and the
+//! bytes sent before the cut), never from the gateway's receipt. `leaving.rs` tests single cases of
+//! a client that leaves.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, Request};
@@ -13,32 +13,35 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Seconds that a stream is read on, of a model that shows its reasoning and of one that hides it.
+/// The seconds for which the gateway reads on a stream: of a model that shows its reasoning, and of
+/// one that hides it.
 const DRAIN: u64 = 2;
 const DRAIN_HIDDEN: u64 = 7;
-/// A client that takes nothing for so long has left.
+/// The gateway treats a client that accepts no bytes for this many seconds as gone.
 const WRITE: u64 = 3;
-/// Under it a translated answer that is not streamed is not streamed by the vendor either.
+/// With this output limit, the gateway does not ask the vendor to stream a translated answer that
+/// the client does not want streamed.
 const LIMIT: u64 = 8_000;
 
-/// Every kind of frame: role or start, thinking, text in letters of several bytes, a call, usage,
+/// Every kind of frame: role or start, thinking, text with multi-byte characters, a call, usage,
 /// the end.
 const FRAMES: &str = r#"blocks=[{"thinking":"let me think about it"},{"text":"Grüße, 世界: naïve façade"},{"tool":"look","args":{"at":"Zürich"}}] events=3 gap_ms=25 input=311 output=97"#;
-/// Shows few bytes and has used far more; it goes on for longer than a usual drain.
+/// Shows few bytes and has used far more tokens. It goes on for longer than a usual drain.
 const HIDES_CHAT: &str = "text=\"short words after long thoughts\" events=6 gap_ms=500 input=311 output=5097 reasoning=5000";
 const HIDES_MESSAGES: &str = r#"blocks=[{"thinking":"many words that nobody sees","omitted":true},{"text":"short words after long thoughts"}] events=8 gap_ms=400 input=311 output=5097 reasoning=5000"#;
-/// Goes on for far longer than it is read on, and hides nothing.
+/// Goes on for far longer than the gateway reads on, and hides nothing.
 const GOES_ON: &str = "text=\"äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß\" events=90 gap_ms=100 input=311 output=40";
 
-/// Breaks off a second after the client left, or before.
+/// Breaks off about one second after the client left, or before the client leaves.
 const BREAKS_OFF: &str =
     "text=\"äöüß äöüß äöüß äöüß\" events=19 gap_ms=100 input=311 output=40 cut=17";
-/// Comes whole, later than any drain.
+/// Arrives in one piece, later than any drain.
 const LATE: &str = "delay_ms=3000 text=late input=301 output=21";
-/// Is streamed for longer than any drain, also where the client wants the whole of it.
+/// Streams for longer than any drain, also if the client asked for a whole answer.
 const SLOW: &str = "events=20 gap_ms=150 input=302 output=22";
 
-/// A model by what the tests need of it: its id, whose it is, and its prices of a token in µc.
+/// The facts of a model that the tests need: its id, its vendor's protocol, and its prices per
+/// token in µc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Model {
     id: &'static str,
@@ -80,29 +83,31 @@ impl Model {
 /// When the client leaves, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
-    /// With the head, before it has looked at a frame.
+    /// At the head, before the client has read a frame.
     AtHead,
     After(usize),
-    /// With the next frame on its way or unread: the connection is reset.
+    /// With the next frame in transit or unread: the client's close resets the connection.
     Within(usize),
-    /// It ends its side, and goes on reading.
+    /// The client closes its sending side and reads on.
     Half(usize),
-    /// As soon as it was told that the vendor broke off.
+    /// As soon as the gateway has reported that the vendor broke off.
     Told,
-    /// It asked for the whole, and leaves while the vendor is at it.
+    /// The client asked for a whole answer, and leaves while the vendor is generating it.
     Waiting,
 }
 
-/// What the vendor's answer comes to.
+/// The end of the vendor's answer, which determines the bill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// It is read to its end: the vendor's own count is billed.
+    /// The gateway reads it to its end, and bills the vendor's own count.
     Told,
-    /// It is cut off: what it showed is billed, three tokens for ten bytes.
+    /// The gateway cuts it off, and bills the bytes that the vendor sent, at three tokens for ten
+    /// bytes.
     Cut,
-    /// The vendor breaks off after the client left: the same.
+    /// The vendor breaks off after the client left: the gateway bills the bytes that the vendor
+    /// sent.
     BrokeOff,
-    /// The vendor broke off, and then the client left: nothing.
+    /// The vendor broke off before the client left: the gateway bills nothing.
     Nothing,
 }
 
@@ -114,17 +119,17 @@ struct Case {
     limit: u64,
     leaves: Leaves,
     due: Due,
-    /// So near to the end that the answer may be whole before the leaving is seen, at the same
-    /// price.
+    /// The client leaves so close to the end that the answer may complete before the gateway
+    /// notices. The price is the same.
     may_complete: bool,
 }
 
-/// What is known of a case that was played.
+/// The facts known after a case was played.
 struct Played {
     case: Case,
     tag: String,
     id: Option<String>,
-    /// What is billed for the input where nobody counted it.
+    /// The billed input tokens if the vendor did not report its count.
     estimate: i64,
     body_bytes: i64,
 }
@@ -190,12 +195,12 @@ fn text_tokens(bytes: i64) -> i64 {
     (bytes * 3 + 9) / 10
 }
 
-/// Of a body without media; each escape in it stands for one byte.
+/// The estimated input tokens of a body without media. Each escape in the body counts as one byte.
 fn input_estimate(body: &str) -> i64 {
     text_tokens((body.len() - body.matches('\\').count()) as i64)
 }
 
-/// Reads so many frames of a stream.
+/// Reads this many frames of a stream.
 fn read(connection: &mut Connection, frames: usize) -> Answer {
     let mut answer = connection.begin();
     while answer.text().matches("\n\n").count() < frames {
@@ -204,7 +209,7 @@ fn read(connection: &mut Connection, frames: usize) -> Answer {
     answer
 }
 
-/// What the vendor has of a request.
+/// The vendor's record of a request.
 fn recorded(world: &World, tag: &str) -> Option<Value> {
     let sought = format!("{tag};");
     let calls = world.vendor.requests();
@@ -216,7 +221,7 @@ fn recorded(world: &World, tag: &str) -> Option<Value> {
     found.cloned()
 }
 
-/// What is to be billed, from the vendor's own books: the least and the most, in µc.
+/// The least and the most that the gateway may bill, in µc, computed from the vendor's own records.
 fn due(played: &Played, answer: &Value) -> (i64, i64) {
     let Played {
         case,
@@ -242,19 +247,20 @@ fn due(played: &Played, answer: &Value) -> (i64, i64) {
     }
     let end = if case.due == Due::Cut { "gone" } else { "sent" };
     assert_eq!(answer["end"], end, "{case:?}");
-    // A messages vendor tells the input when it begins, a chat vendor when it ends.
+    // A messages vendor reports the input at the start, a chat vendor at the end.
     let input = if case.model.vendor == Messages {
         input
     } else {
         *unreported
     };
     let shown = count(&answer["shown_bytes"]);
-    // The last frames, of two bytes, may have been on their way, on a busy machine some more.
+    // The last frames, of two bytes each, may have been in transit; on a busy machine, several of
+    // them.
     let estimate = |bytes: i64| case.model.cost(input, text_tokens(bytes));
     (estimate((shown - 16).max(0)), estimate(shown))
 }
 
-/// Plays all cases at once, and holds each one's bill against the vendor's books.
+/// Plays all cases at once and compares each bill with the vendor's records.
 fn play_all(world: &World, cases: &[Case]) {
     let account = world.funded(1_000_000_000_000);
     let played: Vec<Played> = std::thread::scope(|scope| {
@@ -308,7 +314,8 @@ fn play_all(world: &World, cases: &[Case]) {
         assert_eq!(receipt["estimated"], is_estimate, "{case:?}: {receipt}");
         assert_eq!(micro(&ending["writeoff"]), 0, "{ending}");
     }
-    // The ids of those that left before a head came are not known: their bills are, taken together.
+    // The ids of clients that left before a head came are unknown. Compare all their bills
+    // together.
     assert!(
         by_id
             .values()
@@ -362,7 +369,7 @@ fn case(
     }
 }
 
-/// How many frames a client sees of an answer.
+/// The number of frames of an answer that a client sees.
 fn frames(
     world: &World,
     account: &Account,
@@ -427,7 +434,8 @@ fn what_is_not_learned_in_time_is_estimated_and_what_was_hidden_is_waited_for() 
         cases.push(case(way, BREAKS_OFF, Leaves::Told, Due::Nothing));
         cases.push(case(way, LATE, Leaves::Waiting, Due::Told));
         if way == (Chat, SHOWS[1]) {
-            // So long an answer is streamed by its vendor though the client wants the whole.
+            // With a higher output limit, the gateway asks the vendor to stream, although the
+            // client wants a whole answer.
             cases.push(Case {
                 limit: 9_000,
                 ..case(way, SLOW, Leaves::Waiting, Due::Told)
@@ -435,7 +443,7 @@ fn what_is_not_learned_in_time_is_estimated_and_what_was_hidden_is_waited_for() 
         }
     }
     for (surface, model) in ways(HIDES) {
-        // The first words of text.
+        // The frame with the first text.
         let frame = match (surface, model.vendor) {
             (Chat, _) => 2,
             (Messages, Chat) => 4,
@@ -463,14 +471,14 @@ fn what_is_not_learned_in_time_is_estimated_and_what_was_hidden_is_waited_for() 
     world.close();
 }
 
-/// So much that no connection's buffers hold it.
+/// More than the buffers of any connection hold.
 const LARGE_BYTES: i64 = 6_000_000;
 const LARGE_EVENTS: usize = 600;
 
-/// `end` says what happens once all of the text is sent.
+/// `end` says what the vendor does once it has sent all of the text.
 fn large((surface, model): (Surface, Model), account: &Account, end: &str) -> (Request, i64) {
-    // Before the text stand a chat vendor's role, and a messages vendor's start, ping and begin of
-    // the block.
+    // The vendor sends other events before the text: a chat vendor the role; a messages vendor the
+    // start, a ping and the start of the block.
     let events = LARGE_EVENTS + if model.vendor == Chat { 1 } else { 3 };
     let end = if end.is_empty() {
         String::new()
@@ -488,8 +496,8 @@ fn large((surface, model): (Surface, Model), account: &Account, end: &str) -> (R
     )
 }
 
-/// Outcome and bill of a large answer of which the client reads as `how` says, and the estimate of
-/// its input.
+/// The outcome and the bill of a large answer that the client reads as `how` does, and the estimate
+/// of its input.
 fn bill(
     world: &World,
     account: &Account,
@@ -517,8 +525,8 @@ fn bill(
 
 fn stops(_: &mut Connection, _: &mut Answer) {}
 
-/// Longer than a write may take without being held against the client, shorter than it may take at
-/// all.
+/// Reads the answer after a pause: long enough that the gateway blames the client for the delay,
+/// shorter than the timeout of a write.
 fn pauses(connection: &mut Connection, answer: &mut Answer) {
     std::thread::sleep(Duration::from_secs(4));
     connection.finish(answer);
@@ -559,8 +567,8 @@ fn a_client_that_holds_the_stream_up_is_the_cause_of_what_its_vendor_does_then()
                         "{way:?} holds it up"
                     );
                 } else {
-                    // The limit is the model's own there, and so is the hold that the estimate
-                    // keeps to.
+                    // The output limit is the model's own here. So is the hold, which limits the
+                    // estimate.
                     assert!(
                         billed > model.cost(0, 60_000) && billed < model.cost(1_000, 128_000),
                         "{way:?}: {billed}"
@@ -598,7 +606,7 @@ fn a_key_is_free_exactly_where_nothing_was_billed_whoever_went_first() {
                     let mut connection = world.connect();
                     assert!(connection.send(&request(number).bytes()));
                     let id = connection.begin().request_id();
-                    // The vendor breaks off some 100 ms from here.
+                    // The vendor breaks off about 100 ms from here.
                     std::thread::sleep(Duration::from_millis(60 + number * 80 / count));
                     id
                 })

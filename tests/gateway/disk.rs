@@ -1,8 +1,8 @@
-//! A disk that fills up under running requests, and gets room again: nothing completed is lost,
-//! nothing new begins, and no restart is needed.
+//! A disk that fills up while requests run, and then has room again: no completed answer is lost,
+//! no new request begins, and no restart is needed.
 //!
-//! The data lies on a small tmpfs, which refuses as any full disk does. Where none may be mounted,
-//! the kernel's limit on the size of a file stands in (`prlimit`), and the test says so.
+//! The data is on a small tmpfs, which refuses writes like any full disk. If the test cannot mount
+//! one, it sets the kernel's limit on the size of a file instead (`prlimit`) and prints that.
 
 use crate::account::{Account, micro, taken};
 use crate::client::{self, Answer, Connection, Request};
@@ -15,11 +15,11 @@ use std::process::Command;
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// In bytes; the ledger's log alone may take 4 MiB before it is carried back.
+/// In bytes. The ledger's write-ahead log alone may grow to 4 MiB before its checkpoint.
 const DISK: usize = 24 << 20;
 const OF_A_KIND: usize = 4;
 
-/// A small disk of its own.
+/// A small disk of its own for one test.
 struct Disk {
     dir: TempDir,
     is_mounted: bool,
@@ -50,7 +50,7 @@ impl Disk {
         self.dir.path().join("ballast")
     }
 
-    /// Nothing more can be written, not even a page.
+    /// Fills the disk until not even a page can be written.
     fn fill(&self, world: &World) {
         if !self.is_mounted {
             let active = boot_dir(&self.data()).join("000001.log");
@@ -86,7 +86,7 @@ impl Drop for Disk {
     }
 }
 
-/// The folder of the one journal.
+/// The folder of the only journal.
 fn boot_dir(data: &Path) -> PathBuf {
     let mut folders = std::fs::read_dir(data.join("journal")).unwrap();
     folders
@@ -96,7 +96,7 @@ fn boot_dir(data: &Path) -> PathBuf {
         .path()
 }
 
-/// A request on its way when the disk fills up.
+/// A request in flight while the disk fills up.
 struct InFlight {
     surface: Surface,
     stream: bool,
@@ -104,13 +104,13 @@ struct InFlight {
     connection: Connection,
 }
 
-/// What its client got.
+/// The answer that the client of such a request got.
 struct Ended {
     surface: Surface,
-    /// Whole answers are asked for under an idempotency key each.
+    /// The request, if it was not streamed. Each of those has an idempotency key.
     keyed: Option<Request>,
     id: String,
-    /// Else it was a failure in the surface's own words.
+    /// Otherwise the answer was an error in the surface's format.
     is_whole: bool,
 }
 
@@ -164,7 +164,7 @@ impl InFlight {
     }
 }
 
-/// A failure that says that there is no room, and to come back.
+/// Asserts an error that says that there is no room, and asks the client to retry.
 #[track_caller]
 fn refused(surface: Surface, answer: &Answer) {
     surface.fails(
@@ -180,10 +180,11 @@ fn refused(surface: Surface, answer: &Answer) {
     );
 }
 
-/// Fills the disk under running requests, ends them, refuses new ones, gives the room back. Returns
-/// what became of the running ones.
+/// Fills the disk while requests run, waits for their ends, checks that the gateway refuses new
+/// ones, and frees the disk. Returns the outcomes of the running requests.
 fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
-    // The file that will take nothing more is longer than what the reserve is to take.
+    // Without a tmpfs, the limit on the size of a file is the length of the journal file. Make that
+    // file longer than the data that the reserve has to hold, because the limit applies to both.
     BOTH.into_iter()
         .cycle()
         .take(30)
@@ -207,7 +208,7 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
     disk.fill(world);
     let ends: Vec<_> = running.into_iter().map(InFlight::end).collect();
     for surface in BOTH {
-        // The last page may yet have taken a record or two.
+        // The last page may still have room for a record or two.
         let answer = wait_for("new work to be refused", SOON, || {
             let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
             (answer.status != 200).then_some(answer)
@@ -238,7 +239,8 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
     ends
 }
 
-/// Every request ended as its client saw it, once, and the money is right.
+/// Asserts that the ledger has every request once, with the outcome that its client saw, and that
+/// the money is right.
 #[track_caller]
 fn settled_as_seen(world: &World, account: &Account, seen: &[Ended]) {
     wait_for("all to be in the ledger", SOON, || {
@@ -281,8 +283,8 @@ fn on(disk: &Disk) -> World {
         .start()
 }
 
-/// After the room is back: both surfaces work, every key is what its request made it, and a death
-/// leaves nothing that cannot be read.
+/// The disk has room again: both surfaces work, each idempotency key has the state that its request
+/// left, and a kill leaves no unreadable record.
 fn works_again(mut world: World, account: &Account, seen: &[Ended]) {
     for surface in BOTH {
         world.works(surface, &account.key);
@@ -341,8 +343,8 @@ fn what_runs_while_the_disk_fills_up_still_ends_whole_and_debited() {
     works_again(world, &account, &seen);
 }
 
-/// The control: the same without the reserve. What cannot be journalled is withheld, told, and
-/// void.
+/// Control: the same full disk without the reserve. If the gateway cannot journal an answer, it
+/// withholds it, sends an error, and posts a void.
 #[test]
 fn without_the_reserve_answers_are_withheld_and_void() {
     let disk = Disk::new();
@@ -388,7 +390,7 @@ fn a_gateway_that_starts_without_room_for_its_reserve_waits_for_it_and_then_serv
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
     disk.fill(&world);
-    // Room for the databases to be opened, and not for the reserve.
+    // Leaves room to open the databases, but not for the reserve.
     let ballast = std::fs::File::options()
         .write(true)
         .open(disk.ballast())

@@ -1,9 +1,9 @@
-//! Every way in which a vendor's answer can break off, after every frame of a recorded stream of
-//! each protocol, on each surface: the answer is complete once its stop reason has come, and the
-//! same cut has the same verdict on all surfaces.
+//! Every way in which a vendor's answer can break off: after each frame of a recorded stream of
+//! each protocol, on each surface. An answer is complete once its stop reason has arrived, and the
+//! same cut gets the same verdict on all surfaces.
 //!
-//! The rule stands in `src/protocol/vendor_response/completion.rs`. The vendor reads from the
-//! request's text what it has to do.
+//! `src/protocol/vendor_response/completion.rs` states the rule. The request's text asks the
+//! simulated vendor for a cut.
 
 use crate::account::{Account, micro};
 use crate::cut_vendor::made::{LETTERS, NO_ANSWERS};
@@ -24,14 +24,14 @@ mod read;
 
 use read::{Read, post};
 
-/// The protocols, as vendors and as surfaces.
+/// The protocols, which are also the names of the surfaces.
 pub const PROTOCOLS: [&str; 3] = ["chat", "messages", "responses"];
 const MODELS: [&str; 3] = ["beta-5.2", "alpha-haiku-4-5-20251001", "gamma-1"];
 const CREDIT: i64 = 1_000_000_000_000;
-/// Requests at one time.
+/// Concurrent requests.
 const MANY: usize = 48;
 
-/// A vendor of the responses protocol beside the two shipped ones.
+/// A vendor of the responses protocol, besides the two shipped ones.
 const GAMMA: &str = r#"  gamma:
     protocol: responses
     official: true
@@ -47,7 +47,7 @@ models:
     price: {input: "175", cache_read: "17.5", output: "1400"}
 "#;
 
-/// A world whose vendors of all protocols are at these addresses.
+/// A world whose vendors of all three protocols use these URLs.
 fn plan(urls: &[&str]) -> Plan {
     let endpoints: Vec<_> = urls
         .iter()
@@ -70,7 +70,7 @@ fn plan(urls: &[&str]) -> Plan {
         .fold(plan, |plan, (key, value)| plan.limit(key, value))
 }
 
-/// One request: which vendor answers on which surface, and how the answer breaks off.
+/// One request: its vendor, its surface, and how the answer breaks off.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     vendor: &'static str,
@@ -79,19 +79,19 @@ struct Cell {
     cut: Cut,
 }
 
-/// What becomes of an answer.
+/// What the gateway must make of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Billed as the uncut answer.
+    /// Billed like the uncut answer.
     Complete,
-    /// Billed by an estimate.
+    /// Billed from an estimate.
     Estimated,
-    /// Not billed. `begun`: the client has a part of it.
+    /// Not billed.
     CutOff,
 }
 
 impl Cell {
-    /// By the table in `completion.rs`.
+    /// The verdict according to the table in `completion.rs`.
     fn verdict(&self) -> Verdict {
         let recording = recording(self.vendor, self.vendor_streams());
         let (has_stop, has_usage) = recording.seen(self.cut.frames);
@@ -104,8 +104,8 @@ impl Cell {
         }
     }
 
-    /// The gateway has a messages vendor stream what becomes a long whole answer of another
-    /// protocol.
+    /// The gateway streams from a messages vendor when the client of another protocol wants a long
+    /// answer whole.
     fn vendor_streams(&self) -> bool {
         self.streams || self.vendor == "messages" && self.surface != "messages"
     }
@@ -117,7 +117,7 @@ impl Cell {
             .unwrap()];
         let Cut { kind, frames } = self.cut;
         let text = format!("{GATEWAY_MARK}{} {} {frames}]]", self.vendor, kind.name());
-        // Above 8 192 tokens an answer is long.
+        // Above 8 192 tokens the gateway treats an answer as long.
         let limit = if self.cut.kind.is_cut() { 9_000 } else { 1_000 };
         let mut body = json!({"model": model, "stream": self.streams});
         match self.surface {
@@ -138,14 +138,13 @@ impl Cell {
     }
 }
 
-/// What came of a request.
 struct Outcome {
     cell: Cell,
     read: Read,
     request_id: String,
 }
 
-/// Asks for all of them, as many at one time as there are workers.
+/// Sends the requests of all cells, with as many concurrent requests as there are workers.
 fn ask_all(world: &World, account: &Account, cells: &[Cell], workers: usize) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -178,8 +177,8 @@ fn pairs() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     })
 }
 
-/// After which frames an answer is cut: each, or in a short run those around its beginning and its
-/// end.
+/// The frame counts after which an answer is cut. A long run cuts after each frame, a short run
+/// only around the beginning and the end.
 fn places(frames: usize, stop: usize) -> Vec<usize> {
     let is_chosen = |at: &usize| is_long() || *at < 2 || *at == stop / 2 || *at + 1 >= stop;
     (0..=frames).filter(is_chosen).collect()
@@ -206,7 +205,7 @@ fn cells(kinds: &[Kind]) -> Vec<Cell> {
     cells
 }
 
-/// The uncut answers.
+/// One uncut answer for each pair of vendor and surface, streamed and whole.
 fn uncut() -> Vec<Cell> {
     let whole = |(vendor, surface, streams)| {
         let cell = Cell {
@@ -230,7 +229,8 @@ fn uncut() -> Vec<Cell> {
     pairs().map(whole).collect()
 }
 
-/// Asks, and holds what the client got, what was billed and what was counted against the table.
+/// Sends all requests and checks the table's verdict against the client's answer, the bill and the
+/// metric.
 fn check(world: &World, kinds: &[Kind], workers: usize) {
     let account = world.funded(CREDIT);
     let baseline = ask_all(world, &account, &uncut(), workers);
@@ -282,7 +282,7 @@ fn check(world: &World, kinds: &[Kind], workers: usize) {
             }
         }
     }
-    // Each vendor began some of its answers for nothing.
+    // For each vendor the metric counts tokens of cut answers that nobody paid for.
     for vendor in ["alpha", "beta", "gamma"] {
         for class in ["input", "output"] {
             let labels = [format!("vendor=\"{vendor}\""), format!("class=\"{class}\"")];
@@ -307,8 +307,8 @@ fn an_answer_is_complete_once_its_stop_reason_has_come_whatever_its_connection_d
     world.close();
 }
 
-/// One request of a kind that is no cut of the usual recording, for each vendor on each surface,
-/// streamed and whole.
+/// One request of this kind for each vendor on each surface, streamed and whole. The kind is not a
+/// cut of the usual recording.
 fn each(kind: Kind, frames: usize) -> Vec<Cell> {
     let cell = |(vendor, surface, streams)| Cell {
         vendor,
@@ -342,7 +342,7 @@ fn a_200_without_an_answer_is_a_failed_answer_and_another_vendor_is_asked() {
             "{cell:?}: {receipt}"
         );
     }
-    // Usage that came with what is no answer is paid for by the operator.
+    // The operator pays for usage that a vendor reports with a response that is no answer.
     assert!(world.metric("gateway_vendor_cut_tokens_total", &["class=\"output\""]) >= 9.0);
     world.close();
 
@@ -374,7 +374,7 @@ fn a_stream_of_events_in_the_place_of_a_whole_answer_is_a_failed_answer() {
         let ending = (micro(&receipt["credits"]), &receipt["outcome"]);
         assert_eq!(ending, (0, &json!("vendor_error")), "{cell:?}: {receipt}");
     }
-    // Where a stream was asked for, the same events are the answer.
+    // If the client asked for a stream, the same events are a valid answer.
     for outcome in ask_all(&world, &account, &streams, MANY) {
         assert!(
             !outcome.read.has_failed(),
@@ -438,7 +438,7 @@ fn a_letter_that_is_split_over_segments_or_events_arrives_whole() {
                 == (cell.vendor, cell.surface, cell.streams)
         };
         let whole = uncut.iter().find(same).unwrap();
-        // Only the streams of the messages vendor have such a letter.
+        // Only the messages vendor's streams contain this character.
         assert!(
             cell.vendor != "messages" || !cell.streams || outcome.read.text.contains('🌦'),
             "{cell:?}"
@@ -474,7 +474,7 @@ fn a_call_that_was_cut_off_is_neither_finished_nor_repaired() {
         if cell.vendor == cell.surface {
             continue;
         }
-        // What the client's tool would run with.
+        // The input that the client's tool would get.
         let input = serde_json::from_str::<Value>(&read.arguments)
             .ok()
             .filter(Value::is_object);
@@ -485,7 +485,7 @@ fn a_call_that_was_cut_off_is_neither_finished_nor_repaired() {
     world.close();
 }
 
-/// A world whose vendors speak HTTP/2, with one request at a time on each connection.
+/// Runs [`check`] in a world whose vendors use HTTP/2 with one concurrent stream per connection.
 fn with_h2(kinds: &[Kind], workers: usize) {
     let authority = Authority::new();
     let flow = Flow {
@@ -509,7 +509,7 @@ fn over_http2_an_answer_is_complete_once_its_stop_reason_has_come_whatever_its_s
     with_h2(&H2_STREAM_CUTS, MANY);
 }
 
-/// One request after the other: the end of a connection is no other request's.
+/// Over HTTP/2, one request at a time, so that a connection's end affects no other request.
 #[test]
 fn over_http2_an_answer_is_complete_once_its_stop_reason_has_come_whatever_its_connection_does() {
     with_h2(&H2_CONNECTION_CUTS, 1);

@@ -1,8 +1,8 @@
-//! Answers whose usage no vendor reported: what they cost beside the same answer with its usage
-//! reported.
+//! Answers whose usage no vendor reported: their cost, compared with the cost of the same answer
+//! with reported usage.
 //!
-//! What is true is computed from the simulated vendor's own books. Who leaves at which moment is
-//! `disconnect.rs`.
+//! The tests compute the true cost from the usage that the simulated vendor sets. `disconnect.rs`
+//! tests at which moments clients disconnect.
 
 use crate::account::{Account, micro};
 use crate::client::Request;
@@ -11,24 +11,26 @@ use crate::world::{Plan, World};
 use base64::Engine;
 use serde_json::{Value, json};
 
-/// Seconds that a stream is read on, of a model that shows its reasoning and of one that hides it.
+/// Seconds for which the gateway reads a stream on after the client disconnected: for a model that
+/// shows its reasoning, and for one that hides it.
 const DRAIN: u64 = 1;
 const DRAIN_HIDDEN: u64 = 6;
 
-/// Text of a long conversation, in bytes.
+/// Size of a long conversation's text, in bytes.
 const LONG_BYTES: usize = 198_000;
-/// What the vendor counts of it: nearly all of it was cached.
+/// The usage that the vendor counts for this text: nearly all of it is cached.
 const CACHED: &str = "input=1500 cache_read=48000 output=300";
-/// Streamed for longer than any drain.
+/// A stream that lasts longer than any drain.
 const LASTS: &str = "events=120 bytes=1200 gap_ms=100";
-/// Streamed for longer than a usual drain, and not for longer than one of a model that hides its
-/// reasoning.
+/// A stream that lasts longer than the usual drain, but not longer than the drain of a model that
+/// hides its reasoning.
 const SLOW: &str = "events=30 bytes=1200 gap_ms=100";
 
 const CHAT_MODEL: &str = "beta-5.2";
 const MESSAGES_MODEL: &str = "alpha-opus-4-7";
 
-/// A chat model that shows its reasoning, so that nothing but the bill asks for a longer drain.
+/// A chat model that shows its reasoning, so that only an uncertain estimate can cause the longer
+/// drain.
 fn plan() -> Plan {
     Plan::default()
         .limit("drain_after_client_seconds", DRAIN)
@@ -39,7 +41,7 @@ fn plan() -> Plan {
         )
 }
 
-/// A turn of a conversation of `bytes`, whose vendor behaves as `marker` says.
+/// One turn of a conversation of `bytes` bytes. `marker` sets the vendor's behaviour.
 fn turn(surface: Surface, model: &str, bytes: usize, marker: &str, stream: bool) -> Value {
     let mut body = surface.body(marker, stream, 2_000);
     body["model"] = model.into();
@@ -65,7 +67,7 @@ fn whole(world: &World, account: &Account, request: &Request) -> Value {
     world.receipt(account, &answer.request_id())
 }
 
-/// The receipt of a stream whose client leaves after a few events.
+/// The receipt of a stream whose client disconnects after a few events.
 fn left_early(world: &World, account: &Account, request: &Request) -> Value {
     let before = world.endings(account).len();
     let mut connection = world.connect();
@@ -90,7 +92,7 @@ fn assert_at_most_a_tenth_more(left: &Value, whole: &Value) {
     );
 }
 
-/// `CACHED` at the prices of each model, in µc.
+/// The cost of `CACHED` at the model's prices, in µc.
 fn cost_of_cached(model: &str) -> i64 {
     match model {
         CHAT_MODEL => 1_500 * 175 + 48_000 * 175 / 10 + 300 * 1_400,
@@ -98,7 +100,7 @@ fn cost_of_cached(model: &str) -> i64 {
     }
 }
 
-/// A whole turn, and then one that is left early, of each surface and vendor of a world.
+/// For each surface and model: one complete turn, then one whose client disconnects early.
 fn leaves_cached_conversations(world: &World, models: &[&str]) {
     let account = world.funded(1_000_000_000);
     for surface in [Chat, Messages] {
@@ -148,8 +150,8 @@ fn leaving_a_cached_conversation_of_a_responses_vendor_costs_no_more_either() {
     world.close();
 }
 
-/// A vendor that caches on its own reports 0 cached tokens of the first turn, for nothing was
-/// cached yet.
+/// A vendor that caches automatically reports 0 cached tokens for the first turn, because nothing
+/// is cached yet.
 #[test]
 fn leaving_the_second_turn_costs_no_more_than_its_whole_answer() {
     let world = plan().start();
@@ -177,8 +179,8 @@ fn leaving_the_second_turn_costs_no_more_than_its_whole_answer() {
         "{second}"
     );
     assert_at_most_a_tenth_more(&left, &second);
-    // A vendor that does not cache: once it has reported so of a turn that repeated the first,
-    // nothing is assumed.
+    // A vendor that does not cache. Once it has reported no cached tokens for a turn that repeated
+    // the first, the gateway assumes no caching.
     let ask = |marker: &str, stream| {
         request(
             Chat,
@@ -227,7 +229,8 @@ fn what_was_cached_is_learned_where_the_conversation_is_new() {
             "{left}"
         );
     }
-    // Too small for any vendor's cache: nothing is to be learned that would be worth the output.
+    // The text is too small for any vendor's cache. The gateway does not drain for longer, because
+    // what it could learn is worth less than the output.
     let body = turn(
         Chat,
         CHAT_MODEL,
@@ -275,7 +278,7 @@ fn one_accounts_conversation_says_nothing_of_anothers() {
     world.close();
 }
 
-/// A PNG's first chunk, and as much more as makes it so large.
+/// A PNG's first chunk, padded to `bytes` bytes.
 fn png(width: u32, height: u32, bytes: usize) -> String {
     let mut image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     image.extend(width.to_be_bytes());
@@ -333,7 +336,8 @@ fn an_image_whose_usage_is_not_reported_is_no_text() {
 #[test]
 fn an_image_is_set_aside_for_as_an_image() {
     let world = plan().start();
-    // 5 000 tokens of image, some text, and 1 000 of output: 5 credits and a little.
+    // 5 000 tokens for the image, some for text, and 1 000 of output cost slightly more than 5
+    // credits.
     let account = world.funded(6_000_000);
     let image = png(1_200, 1_000, 750_000);
     for surface in [Chat, Messages] {
@@ -366,7 +370,7 @@ fn an_image_is_set_aside_for_as_an_image() {
             &format!("{surface:?}"),
         ]);
     }
-    // What is no image is set aside for by its bytes, and is too much.
+    // The gateway reserves credits for text by its bytes, and this text exceeds the balance.
     let mut body = with_image(Messages, MESSAGES_MODEL, &image, "text=seen");
     body["messages"][0]["content"][0] = json!({"type": "text", "text": image});
     let refused = world.ask(&Messages.request(&account.key, &body));

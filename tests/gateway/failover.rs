@@ -1,5 +1,5 @@
-//! Two endpoints: what one cannot do the other does, with the same bytes and one debit; where
-//! neither can, it is told in the surface's words and costs nothing.
+//! Two endpoints of a vendor. If one fails, the gateway sends the same bytes to the other and
+//! debits once. If both fail, the client gets an error in its surface's format and pays nothing.
 
 use crate::account::micro;
 use crate::client::{End, Request};
@@ -9,9 +9,9 @@ use serde_json::Value;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-/// An endpoint that is no good, in one of the usual ways.
+/// An endpoint that fails in one of the usual ways.
 enum Bad {
-    /// Nobody listens.
+    /// A port on which nobody listens.
     Refused(u16),
     Broken(Simulator),
 }
@@ -50,8 +50,8 @@ fn large(surface: Surface, stream: bool) -> String {
     body.to_string()
 }
 
-/// A world whose vendors have `first` and then a good endpoint; that one weighs little, so that the
-/// bad one is tried first whenever it is its turn.
+/// A world whose vendors have `first` and then a good endpoint. The good endpoint has a low weight,
+/// so that the gateway tries the bad one first whenever it is its turn.
 fn behind(first: &Bad) -> (World, Simulator) {
     let good = Simulator::start(None);
     (
@@ -69,7 +69,7 @@ fn the_second_endpoint_gets_the_same_bytes_and_the_client_pays_once() {
         let (world, good) = behind(&bad);
         let account = world.account();
         let mut expected = 300_000_000;
-        // The turn alternates, so that of a surface's two requests one begins at the bad endpoint.
+        // The endpoints alternate, so one of a surface's two requests begins at the bad endpoint.
         for (index, surface) in BOTH.into_iter().chain(BOTH).enumerate() {
             let stream = index >= 2;
             let failed_before = bad.calls().map_or(0, |(calls, _)| calls);
@@ -131,7 +131,8 @@ fn a_body_that_failed_at_one_endpoint_has_the_same_sha_at_the_next() {
 
 #[test]
 fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
-    // The system accepts for a listener that never does, and takes some of the body for it.
+    // The kernel accepts connections for this listener and buffers some of the body, although
+    // nobody calls `accept`.
     let silent = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let good = Simulator::start(None);
     let ports = [silent.local_addr().unwrap().port(), good.port];
@@ -147,7 +148,7 @@ fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
                 .to_string(),
             large(surface, true),
         ] {
-            // One of the two begins at the silent endpoint.
+            // One of the two requests begins at the silent endpoint.
             for _ in 0..2 {
                 let began = Instant::now();
                 let answer =

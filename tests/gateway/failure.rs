@@ -1,5 +1,5 @@
-//! Vendors that fail: the client is told in its surface's words, pays nothing, and is never left
-//! with half an answer that looks whole.
+//! Vendors that fail: the client gets an error in its surface's format, pays nothing, and never
+//! gets a partial answer that looks complete.
 
 use crate::account::{Account, micro};
 use crate::client::{self, Answer, End, Request};
@@ -10,7 +10,7 @@ use serde_json::Value;
 const GRANT: i64 = 300_000_000;
 const INVALID: &str = "invalid_request_error";
 
-/// The request was ended without a debit, and its receipt says why.
+/// Asserts that the request ended without a debit. Returns its receipt, which states the reason.
 #[track_caller]
 pub fn is_free(world: &World, account: &Account, answer: &Answer) -> Value {
     let receipt = world.receipt(account, &answer.request_id());
@@ -20,8 +20,8 @@ pub fn is_free(world: &World, account: &Account, answer: &Answer) -> Value {
     receipt
 }
 
-/// A stream that failed on its way: the frame of its surface, and no end that a client would take
-/// for a whole answer.
+/// Asserts that a stream failed midway: it has its surface's error frame, and no ending that a
+/// client would take for a complete answer.
 #[track_caller]
 pub fn broke_off(surface: Surface, answer: &Answer, chat_code: &str, messages_type: &str) {
     let text = answer.text();
@@ -69,7 +69,7 @@ pub fn broke_off(surface: Surface, answer: &Answer, chat_code: &str, messages_ty
 
 pub type Words = (u16, &'static str);
 
-/// What a vendor's status becomes: on chat, on messages, and the code of both.
+/// The vendor's status, the client's error on chat and on messages, and the error code of both.
 pub const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
     ("400", (400, INVALID), (400, INVALID), None),
     (
@@ -162,7 +162,8 @@ pub const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
 
 #[test]
 fn each_status_of_a_vendor_is_told_by_the_table() {
-    // Each is asked for after the other, whatever the one before asked for.
+    // Without a cool-down the gateway calls the vendor for each request, even if the previous
+    // answer asked it to wait.
     let world = Plan::default().limit("cool_down_max_seconds", 0).start();
     let account = world.account();
     for surface in BOTH {
@@ -199,7 +200,7 @@ fn each_status_of_a_vendor_is_told_by_the_table() {
                 is_free(&world, &account, &answer);
             }
         }
-        // One connection for all: a vendor's error does not cost the client its connection.
+        // All requests use one connection: a vendor's error must not close the client's connection.
         assert_eq!(
             connection
                 .ask(&surface.whole(&account.key, "status=400"))
@@ -275,7 +276,8 @@ fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
     for surface in BOTH {
         let mut connection = world.connect();
         for end in ["end=cut", "end=clean", "reset=1"] {
-            // Messages' fourth event is the first with text; the last event is the terminal one.
+            // On messages the fourth event is the first with text. The last event is the terminal
+            // one.
             for cut in [4, 5, 6] {
                 let answer = connection
                     .ask(&surface.stream(&account.key, &format!("events=8 cut={cut} {end}")));
@@ -400,7 +402,7 @@ fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() 
             assert_eq!(receipt["outcome"], "completed");
         }
     }
-    // The last event may be missing too, and of a whole answer the end of its framing.
+    // A stream may also lack its last event, and a whole answer may lack the end of its framing.
     for surface in BOTH {
         let answers = [
             (
@@ -443,8 +445,8 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
     let world = World::new();
     let account = world.account();
     let mut expected = GRANT;
-    // Head, events and the connection's end lie ready together: the gateway sleeps while the vendor
-    // answers.
+    // Head, events and the connection's end are all readable at once, because the test stops the
+    // gateway's process while the vendor answers.
     let at_once = |request: &Request| {
         let calls = world.vendor.calls();
         let mut connection = world.connect();
@@ -521,7 +523,8 @@ fn an_error_event_is_an_error_answer_when_it_comes_first_and_a_frame_later() {
     );
     for surface in BOTH {
         let mut connection = world.connect();
-        // A chat vendor's error object has no word for an overload that a gateway could go by.
+        // A chat vendor's error object has no type or code that lets the gateway recognize an
+        // overload.
         let of_529 = if surface == Chat { failed } else { overloaded };
         for (status, words) in [(529, of_529), (429, limited)] {
             let answer = connection

@@ -1,9 +1,9 @@
-//! Another model answers in the place of one that does not: when, at whose price, and how the
-//! client is told.
+//! Another model answers if the requested one fails: when it does, at which model's price, and how
+//! the client learns of it.
 //!
-//! `beta-5.2` and `alpha-haiku-4-5-20251001` have each other as fallback, so that each surface
-//! meets both its own protocol failing and a translation answering. A third vendor speaks the
-//! messages protocol, for fallbacks that are passed on.
+//! `beta-5.2` and `alpha-haiku-4-5-20251001` are each other's fallback, so on each surface a model
+//! of its own protocol fails and a translated one answers. A third vendor uses the messages
+//! protocol, for fallbacks without translation.
 
 use crate::account::{Account, micro};
 use crate::client::Answer;
@@ -20,7 +20,8 @@ pub fn other(surface: Surface) -> Surface {
     if surface == Chat { Messages } else { Chat }
 }
 
-/// The vendor of this surface's own model is `of_it`, the other one's `of_other`.
+/// The vendor of this surface's own model listens on `of_it`, the other model's vendor on
+/// `of_other`.
 fn between(surface: Surface, of_it: u16, of_other: u16) -> Plan {
     let (alpha, beta) = if surface == Messages {
         (of_it, of_other)
@@ -30,7 +31,7 @@ fn between(surface: Surface, of_it: u16, of_other: u16) -> Plan {
     Plan::default().endpoints_of(&[alpha], &[beta])
 }
 
-/// Each of the two models in the place of the other.
+/// Makes the two models each other's fallback.
 pub fn mutual(plan: Plan) -> Plan {
     let plan = plan.edit(HAIKU, &format!("{HAIKU}    fallback: [{}]\n", Chat.model()));
     plan.edit(
@@ -39,7 +40,7 @@ pub fn mutual(plan: Plan) -> Plan {
     )
 }
 
-/// A messages model at a vendor of its own answers in the place of the messages model.
+/// Adds a messages model at a third vendor as the fallback of the messages model.
 pub fn passed_on(plan: Plan, third: u16) -> Plan {
     let endpoints = format!("endpoints: [{{url: \"{}\"}}]", vendor_url(third));
     let version = "version_header: {name: anthropic-version, value: \"2023-06-01\"}";
@@ -57,7 +58,7 @@ pub fn passed_on(plan: Plan, third: u16) -> Plan {
     plan.edit(HAIKU, &format!("{HAIKU}    fallback: [alpha-sonnet-4-6]\n"))
 }
 
-/// Checks that `model` has answered, and that the client is told so.
+/// Asserts that `model` answered, and that a warning names it to the client.
 #[track_caller]
 pub fn is_from(answer: &Answer, model: &str) {
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -107,7 +108,7 @@ fn a_model_that_cannot_be_had_is_answered_for_by_its_fallback_at_that_one_s_pric
                     .unwrap()
                     .contains(instead.upstream_model())
             );
-            // The books know only the model that answered.
+            // The receipts name only the model that answered.
             for answer in [&whole, &stream] {
                 let receipt = world.receipt(&account, &answer.request_id());
                 assert_eq!(receipt["model"], instead.model(), "{receipt}");
@@ -167,7 +168,7 @@ fn without_a_fallback_the_same_failures_are_told() {
 fn a_vendor_that_is_not_there_or_says_nothing_is_answered_for_too() {
     for surface in BOTH {
         let good = Simulator::start(None);
-        // The kernel takes its connections, and nobody reads them.
+        // The kernel accepts connections to this listener, but nobody reads from them.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         for port in [free_port(), silent.local_addr().unwrap().port()] {
             let world = mutual(between(surface, port, good.port))
@@ -293,7 +294,7 @@ fn a_fallback_that_lets_its_client_wait_numbers_all_that_the_client_hears() {
                 .bearer(&account.key);
             let answer = world.ask(&request);
             is_from(&answer, other(surface).model());
-            // Numbered without a gap: it looks.
+            // `crate::responses::events` asserts that the sequence numbers have no gap.
             let events = crate::responses::events(&answer);
             let kinds = crate::responses::kinds(&events);
             assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
@@ -319,7 +320,7 @@ fn a_fallback_that_lets_its_client_wait_numbers_all_that_the_client_hears() {
     }
 }
 
-/// The balance of an account whose request hangs at its vendor.
+/// The credits held for a request that hangs at its vendor.
 fn held(world: &World, account: &Account, surface: Surface) -> i64 {
     let mut connection = world.connect();
     assert!(connection.send(&surface.stream(&account.key, "hang=headers").bytes()));
@@ -346,10 +347,10 @@ fn the_hold_is_for_the_dearest_of_the_models() {
         held
     };
     let plan = || Plan::default().endpoints(&[vendor.port]);
-    // Haiku's own worst case, and that of the dearer model in its place.
+    // The hold covers haiku's own worst case, or with a fallback that of the dearer model.
     assert!(hold(plan(), Messages) < 1_000 * limit);
     assert!(hold(mutual(plan()), Messages) >= 1_400 * limit);
-    // The dearer one is held for as ever.
+    // A fallback to a cheaper model does not change the hold for the dearer one.
     assert_eq!(hold(mutual(plan()), Chat), hold(plan(), Chat));
 }
 
@@ -359,7 +360,7 @@ fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
         let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
         let plan = mutual(between(Messages, bad.port, good.port));
         let world = if shared { plan.shared() } else { plan }.start();
-        // Enough for haiku's least, not for the other's.
+        // Enough credits for haiku's smallest hold, but not for the other model's.
         let account = world.funded(300_000);
         wait_for("the funds", SOON, || {
             (world.standing(&account).available == 300_000).then_some(())
@@ -507,7 +508,8 @@ fn where_edges_share_a_store_the_model_that_answered_is_billed_as_well() {
 fn bodies_that_wait_for_their_model_s_turn_count_among_those_in_flight() {
     let vendor = Simulator::start(None);
     let filler = serde_json::json!({"role": "user", "content": "x".repeat(300_000)});
-    // The client's body, the vendor's, and one in the words of each model that may answer instead.
+    // Three or more bodies count as in flight: the client's, the vendor's, and one encoded for each
+    // fallback model.
     for (fallback, status) in [
         ("alpha-haiku-4-5-20251001", 200),
         ("alpha-haiku-4-5-20251001, alpha-sonnet-4-6", 503),
@@ -526,7 +528,7 @@ fn bodies_that_wait_for_their_model_s_turn_count_among_those_in_flight() {
             .as_array_mut()
             .unwrap()
             .insert(0, filler.clone());
-        // What was refused keeps no room from the next.
+        // A refused request releases its bytes before the next one.
         for (body, status) in [
             (&short, 200),
             (&long, status),

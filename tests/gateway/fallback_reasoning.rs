@@ -1,8 +1,8 @@
-//! Reasoning that only the vendor before can read, in a request that another one answers: it is
-//! left out, and that is told.
+//! Requests with reasoning that only the first vendor can read, answered by a fallback vendor: the
+//! gateway drops the reasoning and reports that in a warning.
 //!
-//! The vendors of these tests refuse it in words that nobody knows, as one that speaks a protocol
-//! after its fashion does.
+//! The fallback vendors of these tests refuse such reasoning with an error message that the gateway
+//! does not know, as a vendor with its own variant of a protocol does.
 
 use crate::account::micro;
 use crate::client::Request;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 const FOREIGN: &str = "EpwBCkYIBxgCKkCforeign+signature==";
 
-/// A vendor that answers everything but what has `refused` in it.
+/// A vendor that answers every request whose body does not contain `refused`.
 struct Choosy {
     port: u16,
     bodies: Arc<Mutex<Vec<String>>>,
@@ -47,7 +47,7 @@ impl Choosy {
         let port = listener.local_addr().unwrap().port();
         let bodies = Arc::<Mutex<Vec<String>>>::default();
         let (kept, answer) = (Arc::clone(&bodies), answer.to_string());
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
                 let Some(body) = read_body(&mut client) else {
@@ -71,7 +71,7 @@ impl Choosy {
         Self { port, bodies }
     }
 
-    /// What it was asked, oldest first.
+    /// The request bodies that it received, oldest first.
     fn asked(&self) -> Vec<Value> {
         self.bodies
             .lock()
@@ -90,7 +90,8 @@ fn message() -> Value {
     })
 }
 
-/// A turn that thought, called a tool, and has its result; `thought` is what its vendor sealed.
+/// A conversation in which the model reasoned and called a tool, and the client sends the tool's
+/// result. `thought` is the reasoning block that the vendor signed.
 fn turn(model: &str, thought: Option<&Value>) -> Value {
     let call = json!({"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}});
     let result = json!({"type": "tool_result", "tool_use_id": "toolu_1", "content": "A door."});
@@ -154,8 +155,8 @@ fn a_message_whose_thoughts_another_vendor_signed_is_said_to_a_fallback_without_
             micro(&world.ended(&account, 1)["credits"]),
             10 * 300 + 5 * 1_500
         );
-        // Where no thought is in it there is nothing to leave out, and the first vendor's failure
-        // is told.
+        // Without reasoning in the request the gateway has nothing to drop, and it reports the
+        // first vendor's failure.
         let mut plain = turn(haiku, None);
         plain["messages"][0]["content"] = "thinking".into();
         let answer = ask(&plain);

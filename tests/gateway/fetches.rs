@@ -1,5 +1,5 @@
-//! What a request names is never fetched here: not a picture's address, not a file of this machine,
-//! not where a vendor sends whoever asks it.
+//! The gateway never fetches an address that a request contains or a vendor redirects to: no image
+//! URL, no file of this machine, no `location`.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat, Messages};
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts who comes.
+/// A server that counts its connections.
 struct Canary {
     port: u16,
     visits: Arc<AtomicUsize>,
@@ -24,7 +24,7 @@ impl Canary {
             Arc::<AtomicUsize>::default(),
         );
         let count = Arc::clone(&visits);
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
                 count.fetch_add(1, Ordering::SeqCst);
@@ -34,7 +34,8 @@ impl Canary {
         Self { port, visits }
     }
 
-    /// So many came before one who comes now, whom it hears after all of them.
+    /// The number of connections so far. The canary serves connections in order, so this waits for
+    /// a connection of its own and does not count it.
     fn visits(&self) -> usize {
         let mut own = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         assert!(
@@ -45,7 +46,7 @@ impl Canary {
     }
 }
 
-/// Addresses that whoever fetched them would be seen, or harmed, by.
+/// Addresses that would reach the canary, or do harm, if anyone fetched them.
 fn addresses(canary: &Canary) -> Vec<String> {
     let port = canary.port;
     let schemes = ["http", "https", "ftp", "gopher", "ws"]

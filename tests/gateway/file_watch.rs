@@ -1,5 +1,5 @@
-//! The config file and what it names are read anew once they have been changed, without a signal;
-//! and what is no good, or not whole yet, changes nothing.
+//! The gateway reloads the config file and the files that it names after a change, without a
+//! signal. An invalid or incomplete file changes nothing.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -9,8 +9,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longer than a change may take that is seen: each look is a quarter of a second, and a file rests
-/// for one.
+/// Longer than the gateway needs to notice a change: it polls every quarter of a second, and a file
+/// must be unchanged for one second.
 const UNSEEN: Duration = Duration::from_secs(4);
 
 impl World {
@@ -38,7 +38,7 @@ impl World {
     }
 }
 
-/// The shipped file with another name for its last model.
+/// The shipped config file with another id for its last model.
 fn selling(shipped: &str, model: &str) -> String {
     let text = shipped.replace("id: beta-5.5", &format!("id: {model}"));
     assert_ne!(text, shipped);
@@ -71,14 +71,15 @@ fn a_changed_file_is_taken_up_and_a_bad_one_changes_nothing_and_is_told_once() {
     assert_eq!(world.log().matches("reload refused").count(), 1);
     assert!(world.log().contains("colour"), "{}", world.log());
 
-    // An editor that writes beside and renames; the file was away in between.
+    // Some editors write a second file and rename it. Between the two steps the config file does
+    // not exist.
     std::fs::remove_file(&world.config).unwrap();
     let beside = world.dir.path().join("gateway.yaml~");
     std::fs::write(&beside, selling(&shipped, "beta-7")).unwrap();
     std::fs::rename(&beside, &world.config).unwrap();
     world.wait_sold(&account, "beta-7");
     assert_eq!((world.reloads("ok"), world.reloads("refused")), (2.0, 1.0));
-    // With a signal there is no second reading behind the first.
+    // After a reload by signal the gateway does not load the same change a second time.
     std::fs::write(&world.config, &shipped).unwrap();
     world.signal("HUP");
     world.wait_sold(&account, "beta-5.5");
@@ -92,7 +93,7 @@ fn a_file_that_is_being_written_is_not_read_half() {
     let world = World::new();
     let account = world.account();
     let whole = selling(&world.config_file(), "beta-6");
-    // What stands before the last model is a whole file too, which sells less.
+    // The part before the last model is a valid file too, with fewer models.
     let (first, last) = whole.split_at(whole.find("  - id: beta-5.2").unwrap());
     std::fs::write(&world.config, first).unwrap();
     let began = Instant::now();
@@ -117,8 +118,8 @@ fn a_file_that_is_being_written_is_not_read_half() {
     world.close();
 }
 
-/// A folder as Kubernetes mounts a ConfigMap: the files are links by way of `..data`, which is
-/// turned as a whole.
+/// A folder as Kubernetes mounts a ConfigMap: the files are symlinks through `..data`, which
+/// Kubernetes switches in one step.
 fn turn(folder: &Path, version: &str, files: &[(&str, &str)]) {
     let of_version = folder.join(version);
     std::fs::create_dir(&of_version).unwrap();
@@ -167,7 +168,7 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
         (sent(&world) == "Bearer key-of-today").then_some(())
     });
 
-    // The config file itself, mounted so.
+    // The config file itself is mounted in the same way.
     let shipped = world.config_file();
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
@@ -191,8 +192,8 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
         (1.0, 0.0),
         "both at once"
     );
-    // A secret that is empty or gone is refused; the one before stays, and the log does not tell
-    // it.
+    // The gateway refuses an empty or missing secret and keeps the previous one. The log does not
+    // contain the secret.
     std::fs::write(folder.join("beta.key"), "").unwrap();
     wait_for("the refusal", SOON, || {
         (world.reloads("refused") > 0.0).then_some(())
@@ -258,7 +259,7 @@ fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes
         world.log()
     );
     world.wait_sold(&account, "beta-5.5");
-    // The pages are where they were.
+    // The sidecar still listens at its old address.
     assert_eq!(world.ask(&Request::get("/dashboard/sign-in")).status, 200);
     world.close();
 }

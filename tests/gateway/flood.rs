@@ -1,5 +1,5 @@
-//! Clients that come in numbers, or that take their time: each is bounded, and the others are
-//! served.
+//! Clients that open many connections, or send slowly: the gateway limits each of them and keeps
+//! serving the others.
 
 use crate::client::{Connection, Request};
 use crate::surface::{BOTH, Chat, Messages};
@@ -7,7 +7,7 @@ use crate::world::{Plan, SOON, World, wait_for};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long a test that must see nothing happen looks.
+/// How long a test waits before it concludes that nothing happens.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 fn head(world: &World) -> Vec<u8> {
@@ -15,7 +15,8 @@ fn head(world: &World) -> Vec<u8> {
     Chat.whole(&account.key, "input=1 output=1").bytes()
 }
 
-/// Sends byte after byte until the gateway has closed; how long that took, and how many it took.
+/// Sends byte after byte until the gateway closes the connection. Returns how long that took, or
+/// `None` if it is still open after `most`.
 fn trickle(
     connection: &mut Connection,
     bytes: &[u8],
@@ -41,7 +42,7 @@ const GAP: Duration = Duration::from_millis(50);
 fn a_header_that_does_not_end_costs_its_connection() {
     let world = Plan::default().limit("header_read_seconds", 1).start();
     let request = head(&world);
-    // From the first byte on, and after a request that was whole.
+    // The deadline applies to the first request of a connection and to a later one.
     for had_one in [false, true] {
         let mut connection = world.connect();
         if had_one {
@@ -55,13 +56,13 @@ fn a_header_that_does_not_end_costs_its_connection() {
             "still open after {SOON:?} (had one: {had_one})"
         );
     }
-    // In the middle of what HTTP/2 begins with, and with nothing at all.
+    // A connection that stops within the HTTP/2 preface, and one that sends nothing.
     for bytes in [&b"PRI * HTTP/2.0\r\n"[..], b"G", b""] {
         let mut connection = world.connect();
         connection.send(bytes);
         assert!(connection.is_closed(), "{bytes:?}");
     }
-    // Between two requests nothing is late.
+    // The header deadline does not run between two requests.
     let mut connection = world.connect();
     for _ in 0..2 {
         connection.send(&request);
@@ -143,7 +144,7 @@ fn healthy(connection: &mut Connection) -> bool {
         .is_some_and(|answer| answer.status == 200)
 }
 
-/// A status by way of another loopback address.
+/// The status that a client with this loopback source address gets.
 fn status_from(address: &str, world: &World) -> String {
     let url = format!("http://127.0.0.1:{}/healthz", world.edge);
     let output = Command::new("curl")
@@ -196,7 +197,7 @@ fn one_address_has_so_many_connections_and_others_are_served() {
     world.close();
 }
 
-/// Streams that go on until they are dropped.
+/// Streams that run until the test drops them.
 fn busy(world: &World, key: &str, count: usize) -> Vec<Connection> {
     let begin = |_| {
         let mut connection = world.connect();
@@ -259,7 +260,8 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
     wait_for("the start's own look to end", SOON, || {
         (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
     });
-    // One that never said anything, one that was answered, two that are busy.
+    // One connection that never sent anything, one that got an answer, and two with running
+    // streams.
     let mut held = busy(&world, &account.key, 2);
     let mut answered = world.connect();
     assert!(healthy(&mut answered));
@@ -301,7 +303,7 @@ fn past_the_open_requests_a_body_is_not_even_read() {
         .collect();
     for surface in BOTH {
         let mut connection = world.connect();
-        // The header alone: whoever waited for the body would wait here.
+        // Only the header: if the gateway waited for the body, this would block.
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         let answer = connection.answer();
         surface.fails(
@@ -321,7 +323,7 @@ fn past_the_open_requests_a_body_is_not_even_read() {
     world.close();
 }
 
-/// Processor time that a process has used, in ticks of 1/100 s.
+/// CPU time of a process, in ticks of 1/100 s.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<_> = stat

@@ -1,5 +1,5 @@
-//! What costs nothing is limited too: token counts, the gateway's own answers, receipts, and
-//! requests that are refused for what their bodies say.
+//! Requests that cost nothing are limited too: token counts, the gateway's own endpoints, receipts,
+//! and requests that the gateway refuses because of their bodies.
 
 use crate::account::Account;
 use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
@@ -40,13 +40,13 @@ fn limited(surface: Surface, answer: &Answer, words: &str) {
     assert!((1..=60).contains(&wait), "{wait}");
 }
 
-/// Asks 24 times; the statuses that came.
+/// Sends the request 24 times and returns the statuses.
 fn asked_24_times(world: &World, request: &Request) -> Vec<u16> {
     (0..24).map(|_| world.ask(request).status).collect()
 }
 
-/// How many were answered before the first that was refused, which all that follow are too. A slow
-/// machine lets one or two more through.
+/// Asserts that the first `count` requests were answered and the rest refused. On a slow machine up
+/// to three more are answered.
 #[track_caller]
 fn first(count: usize, statuses: &[u16]) {
     let answered = statuses.iter().filter(|status| **status == 200).count();
@@ -84,7 +84,7 @@ fn token_counts_have_the_keys_own_limit_and_leave_billed_requests_alone() {
         &world.ask(&Request::get("/v1/models").bearer(&key)),
         "50 requests that cost nothing per minute",
     );
-    // What is billed has its own count, and so has another key.
+    // Billed requests have a separate limit, and so does another key.
     for _ in 0..5 {
         assert_eq!(
             world.ask(&Messages.whole(&key, "input=1 output=1")).status,
@@ -207,7 +207,7 @@ fn requests_that_are_refused_for_their_bodies_have_a_limit() {
     for surface in BOTH {
         let words = "20 requests that are refused for what their bodies say";
         limited(surface, &world.ask(&bad(surface, &account.key)), words);
-        // Refused on the header: the body is not waited for.
+        // The gateway refuses on the header and does not wait for the body.
         let mut connection = world.connect();
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         limited(surface, &connection.answer(), words);
@@ -281,7 +281,8 @@ fn an_account_has_so_many_receipts_looked_up_at_one_time() {
     world.close();
 }
 
-/// Sends these requests in turns on one connection, [`PER_SECOND`] of them, until `stop`.
+/// Sends these requests in turn on one connection, [`PER_SECOND`] in total per second, until
+/// `stop`.
 fn repeat(world: &World, requests: &[Request], stop: &AtomicBool) {
     let mut connection = world.connect();
     for request in requests.iter().cycle() {
@@ -310,8 +311,8 @@ fn repeat(world: &World, requests: &[Request], stop: &AtomicBool) {
 
 const PER_SECOND: u32 = 100;
 
-/// Token counts, receipts that nobody has and bodies that are no JSON, each in a loop of its own,
-/// by a key of five requests per minute and by an account without credit.
+/// Token counts, unknown receipts and bodies that are not JSON, each sent in its own loop: once by
+/// a key with a limit of five requests per minute, and once by an account without credits.
 #[test]
 fn what_costs_nothing_does_not_hold_up_the_requests_of_another_account() {
     let world = World::new();

@@ -1,6 +1,8 @@
-//! HTTP/2 with every frame in the test's hand: what it must not carry, and floods of streams.
+//! HTTP/2 with every frame under the test's control: fields that it must not carry, and floods of
+//! streams.
 //!
-//! Must not be a client: it knows no compression, and of an answer only whether it is a 200.
+//! Must not become a full client: it does not implement HPACK compression, and of an answer it
+//! recognizes only whether it is a 200.
 
 use crate::surface::Chat;
 use crate::world::World;
@@ -16,12 +18,11 @@ pub const GOAWAY: u8 = 7;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 pub const ACK: u8 = 1;
-/// `:status: 200` as HPACK's static table has it.
+/// `:status: 200` as an index of HPACK's static table.
 pub const OK: u8 = 0x88;
 
 pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What became of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Answered,
@@ -45,7 +46,7 @@ impl H2 {
         h2
     }
 
-    /// False where the other side has closed.
+    /// Returns false if the other side closed the connection.
     pub fn send(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) -> bool {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         let head = [&length[1..], &[kind, flags], &id.to_be_bytes()].concat();
@@ -92,13 +93,13 @@ impl H2 {
     }
 }
 
-/// Each field as a literal that nobody remembers.
+/// Encodes each field as an HPACK literal that is not indexed.
 pub fn block(fields: &Fields) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
         out.push(0);
         for text in [name, value] {
-            // A length of seven bits, and the rest in groups of seven.
+            // Seven bits of length, then the rest in groups of seven bits.
             if text.len() < 127 {
                 out.push(text.len() as u8);
             } else {
@@ -124,7 +125,7 @@ pub fn good(key: &str, body: &str) -> Fields {
     announcing(key, body.len())
 }
 
-/// The header of a request whose body is said to have so many bytes.
+/// The header of a request that announces a body of `bytes` bytes.
 pub fn announcing(key: &str, bytes: usize) -> Fields {
     vec![
         field(":method", "POST"),
@@ -137,7 +138,7 @@ pub fn announcing(key: &str, bytes: usize) -> Fields {
     ]
 }
 
-/// What is changed about a good request: a field in the place of one, or beside all.
+/// A change to a valid request: replaces a field, adds one at the end or the start, or removes one.
 enum Change {
     Put(&'static str, &'static str),
     Add(&'static str, &'static str),
@@ -278,7 +279,7 @@ fn streams_that_are_reset_at_once_cost_others_nothing_and_little_memory() {
     let fields = block(&good(&account.key, &body));
     let (mut reset, mut connections) = (0, 0);
     while reset < streams {
-        // Whoever resets too much loses the connection, and comes again.
+        // The gateway closes a connection with too many resets, and the client opens a new one.
         let mut h2 = H2::open(world.edge);
         connections += 1;
         let mut id = 1;

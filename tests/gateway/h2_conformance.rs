@@ -1,9 +1,9 @@
-//! HTTP/2 by its letter (RFC 9113): each case is one fault of a client, or one thing that it may
-//! do, named by its section.
+//! HTTP/2 conformance (RFC 9113). Each case is one fault of a client, or one thing that a client
+//! may do, and its name begins with the RFC's section.
 //!
-//! A fault of the connection ends it, with the code that the section names where one is told; a
-//! fault of a stream ends that alone. None reaches a vendor, and other clients are served. Floods
-//! of frames that ask for nothing are bounded.
+//! A connection error ends the connection, with the section's error code if the gateway sends one.
+//! A stream error ends only that stream. A faulty request never reaches a vendor, and the gateway
+//! keeps serving other clients. The cost of frame floods without requests is bounded.
 
 use crate::h2::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, H2, HEADERS, RST_STREAM, SETTINGS, block, field,
@@ -32,21 +32,21 @@ const REFUSED_STREAM: u32 = 7;
 const COMPRESSION_ERROR: u32 = 9;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// How the gateway took what it was sent.
+/// How the gateway reacted to the frames.
 #[derive(Debug, PartialEq, Eq)]
 enum Taken {
-    /// The connection is over, for this reason where one was told.
+    /// The connection is closed, with this error code if the gateway sent one.
     Ended(Option<u32>),
-    /// A stream is over.
+    /// The gateway reset a stream with this error code.
     Reset(u32),
-    /// A stream has an answer: whether it is a 200.
+    /// A stream has an answer. True: its status is 200.
     Answered(bool),
-    /// This came back.
+    /// A PING acknowledgement with this payload.
     Pong(Vec<u8>),
 }
 
-/// The first thing that tells how the frames so far were taken. Windows are moved and settings
-/// acknowledged all the time.
+/// The gateway's first reaction to the frames so far. It skips window updates and settings
+/// acknowledgements, which can come at any time.
 fn taken(h2: &mut H2) -> Taken {
     loop {
         match h2.frame() {
@@ -64,7 +64,7 @@ fn taken(h2: &mut H2) -> Taken {
     }
 }
 
-/// What a case has to send with.
+/// What a case can send: frames, and the header fields and body of a valid request.
 struct With<'a> {
     h2: &'a mut H2,
     fields: Fields,
@@ -73,7 +73,8 @@ struct With<'a> {
 
 impl With<'_> {
     fn send(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) {
-        // A gateway that has ended the connection already is looked at afterwards.
+        // Ignores a write error: if the gateway has already closed the connection, the test checks
+        // that afterwards.
         let _ = self.h2.send(kind, flags, id, payload);
     }
 
@@ -81,7 +82,7 @@ impl With<'_> {
         block(&self.fields)
     }
 
-    /// The header of a good request, without its body.
+    /// Sends the header of a valid request, without its body.
     fn head(&mut self, id: u32) {
         let block = self.block();
         self.send(HEADERS, END_HEADERS, id, &block);
@@ -92,13 +93,13 @@ impl With<'_> {
         self.send(DATA, END_STREAM, id, &body);
     }
 
-    /// One that needs no body.
+    /// Sends a complete request without a body.
     fn get(&mut self, id: u32) {
         self.send(HEADERS, END_HEADERS | END_STREAM, id, &get_block());
     }
 
-    /// One that needs no body, and a frame more in the same write: read before the request is
-    /// answered, for what comes behind the answer may be passed over.
+    /// Sends a complete request without a body and one more frame in the same write. The gateway
+    /// then reads the frame before it answers, because it may ignore frames after the answer.
     fn behind_a_whole_one(&mut self, kind: u8, payload: &[u8]) {
         let whole = END_HEADERS | END_STREAM;
         let bytes = [
@@ -130,13 +131,13 @@ fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &id.to_be_bytes(), payload].concat()
 }
 
-/// What must become of a case.
+/// The reaction that a case requires.
 enum Due {
-    /// The connection ends, with one of these codes where one is told.
+    /// The connection ends, with one of these codes if the gateway sends one.
     Connection(&'static [u32]),
-    /// The stream ends, or has an answer that is none, or the connection ends.
+    /// The stream is reset or gets an answer other than 200, or the connection ends.
     Stream(&'static [u32]),
-    /// A 200.
+    /// The answer is a 200.
     Fine,
 }
 
@@ -146,9 +147,9 @@ type Case = (&'static str, Due, fn(&mut With<'_>));
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    // The library that reads the frames does not insist on it.
+    // The h2 library does not require the SETTINGS frame.
     ("3.4: no SETTINGS at first", Fine, |with| {
-        // Those that were sent are this test's own: a second connection without.
+        // The test's first connection has sent SETTINGS already, so this opens a second one.
         let peer = with.h2.0.peer_addr().unwrap();
         with.h2.0 = std::net::TcpStream::connect(peer).unwrap();
         with.h2.0.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
@@ -220,7 +221,7 @@ const CASES: &[Case] = &[
     ("6.9.1: more DATA than a stream's window", Stream(&[FLOW_CONTROL_ERROR]), |with| {
         with.fields.retain(|(name, _)| name != b"content-length");
         with.head(1);
-        // Nobody has moved the window yet: these are sent at once.
+        // The gateway has not opened the window yet, because one write sends all of this.
         let frame = [&[0, 0x40, 0, DATA, 0, 0, 0, 0, 1][..], &[b' '; 16_384]].concat();
         let _ = with.h2.0.write_all(&frame.repeat(100));
     }),
@@ -251,7 +252,8 @@ const CASES: &[Case] = &[
     ("8.1.1: trailers before all of the content", Stream(&[PROTOCOL_ERROR]), |with| { with.head(1); with.send(HEADERS, END_HEADERS | END_STREAM, 1, &block(&vec![field("x-trailer", "1")])); }),
 ];
 
-/// A request that is whole may be answered before what is wrong behind it is read.
+/// The gateway may answer a complete request before it reads the faulty frame that follows. This
+/// skips such answers and requires a fault.
 fn taken_first(with: &mut With<'_>) {
     with.send(PING, 0, 0, b"behind..");
     let mut pong = false;
@@ -259,8 +261,8 @@ fn taken_first(with: &mut With<'_>) {
         match taken(with.h2) {
             Taken::Answered(_) => {}
             Taken::Pong(_) => pong = true,
-            // Told already: a frame that asks for the same again, so that it is told to the test
-            // too.
+            // The gateway has reported the fault, but this loop consumed the report. An invalid
+            // frame provokes a report that the caller can read.
             _ => return with.send(WINDOW_UPDATE, 0, 0, &[0; 4]),
         }
     }
@@ -268,7 +270,7 @@ fn taken_first(with: &mut With<'_>) {
 }
 
 fn is_due(due: &Due, taken: &Taken) -> bool {
-    // The library that reads the frames says PROTOCOL_ERROR of much that has a name of its own.
+    // The h2 library sends PROTOCOL_ERROR in many cases that have a more specific code.
     let is_told = |codes: &[u32], code: &Option<u32>| {
         code.is_none_or(|code| codes.contains(&code) || code == PROTOCOL_ERROR)
     };
@@ -325,8 +327,8 @@ fn a_ping_is_answered_with_its_own_words_and_settings_are_acknowledged() {
     world.close();
 }
 
-/// 6.9.2: a client that gives no room gets nothing; as much as it gives, and the rest when it gives
-/// more.
+/// Section 6.9.2: a client whose window is closed gets no DATA. It gets as much as it opens the
+/// window for, and the rest once it opens it further.
 #[test]
 fn an_answer_keeps_to_the_window_that_the_client_gives() {
     let world = World::new();
@@ -347,18 +349,18 @@ fn an_answer_keeps_to_the_window_that_the_client_gives() {
         data.len()
     };
     assert_eq!(read(&mut h2, 1), 3);
-    // What comes next is an answer to this, and no DATA.
+    // The next frame is the answer to this PING, not DATA.
     h2.send(PING, 0, 0, b"anything");
     assert_eq!(taken(&mut h2), Taken::Pong(b"anything".to_vec()));
     h2.send(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 4]);
     assert_eq!(read(&mut h2, 4), 7);
-    // A larger window for all streams counts for this one too.
+    // A larger initial window in SETTINGS also applies to this open stream.
     h2.send(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]);
     assert!(read(&mut h2, 100) > 100);
     world.close();
 }
 
-/// Frames without end that ask for nothing, from a client that reads nothing.
+/// Endless frames without a request, from a client that reads nothing.
 #[test]
 fn floods_of_frames_cost_others_nothing_and_little_memory() {
     let world = World::new();
@@ -384,7 +386,8 @@ fn floods_of_frames_cost_others_nothing_and_little_memory() {
             h2.send(HEADERS, flags, 1, &block);
         }
         let (mut sent, began) = (0, Instant::now());
-        // Until it is cut off, or held up for it reads nothing, or all were taken.
+        // Stops when the gateway closes the connection, when a write blocks because the client
+        // reads nothing, or after all frames.
         while sent < frames && h2.send(kind, 0, id, payload) {
             sent += 1;
             if sent % 10_000 == 0 {

@@ -1,5 +1,6 @@
-//! Vendors that speak HTTP/2, and what can go wrong there: each fault whole and streamed, passed on
-//! and translated, with what the client gets, what is billed, and how often the vendor was asked.
+//! Faults of vendors that use HTTP/2. Each fault occurs in whole and streamed answers, passed
+//! through and translated. The tests check the client's answer, the bill, and the number of calls
+//! to the vendor.
 
 use crate::account::{Account, micro, taken};
 use crate::client::Answer;
@@ -13,23 +14,23 @@ use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::json;
 use std::sync::Arc;
 
-/// What the client gets.
+/// What the client must get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// The whole answer, billed once.
+    /// The complete answer, billed once.
     Whole,
-    /// A failure before anything of the answer, not billed.
+    /// An error before any part of the answer, not billed.
     Failure,
-    /// The same, but a stream that had begun ends with the surface's error event.
+    /// An error that is not billed. A stream that had begun ends with the surface's error event.
     Cut,
 }
 
-/// A fault in the answer to the first request; what comes after it is answered well.
+/// A fault in the vendor's first answer. The vendor answers later requests correctly.
 struct Fault {
     name: &'static str,
     steps: fn() -> Vec<Step>,
     due: Due,
-    /// How often the vendor is asked.
+    /// How often the gateway calls the vendor.
     asked: usize,
 }
 
@@ -71,7 +72,7 @@ fn ping() -> Step {
     }
 }
 
-/// A gateway whose chat vendor is `vendor` alone.
+/// A gateway whose chat vendor has `vendor` as its only endpoint.
 fn world(vendor: &H2Vendor, authority: &Authority) -> World {
     plan(vendor, authority).start()
 }
@@ -83,7 +84,7 @@ fn plan(vendor: &H2Vendor, authority: &Authority) -> Plan {
         .environment("SSL_CERT_FILE", &authority.file)
 }
 
-/// A request for the chat vendor's model: passed on from the chat surface, translated from the
+/// A request for the chat vendor's model: passed through from the chat surface, translated from the
 /// messages surface.
 fn body(surface: Surface, stream: bool) -> serde_json::Value {
     let mut body = surface.body("", stream, 100);
@@ -92,7 +93,7 @@ fn body(surface: Surface, stream: bool) -> serde_json::Value {
     body
 }
 
-/// What so many requests were billed, once they have ended, in µc.
+/// Waits until this number of requests has ended. Returns their total bill, in µc.
 fn billed(world: &World, account: &Account, requests: usize) -> i64 {
     world.ended(account, requests);
     taken(&world.endings(account))
@@ -110,7 +111,7 @@ fn is_whole(surface: Surface, stream: bool, answer: &Answer) -> bool {
     }
 }
 
-/// Asks once while the vendor has a fault, and checks the answer and the bill.
+/// Sends one request while the vendor has a fault, and checks the answer and the bill.
 fn check(fault: &Fault, surface: Surface, stream: bool) {
     let what = format!("{}, {surface:?}, stream: {stream}", fault.name);
     let authority = Authority::new();
@@ -149,7 +150,7 @@ fn check(fault: &Fault, surface: Surface, stream: bool) {
     let bill = if due == Due::Whole { cost() } else { 0 };
     assert_eq!(billed(&world, &account, 1), bill, "{what}");
     assert_eq!(vendor.asked(), fault.asked, "{what}");
-    // Nothing of the fault is left: the next request is answered.
+    // The fault has no lasting effect: the gateway answers the next request.
     let next = world.ask(&surface.request(&account.key, &body(surface, stream)));
     assert!(
         is_whole(surface, stream, &next),
@@ -175,8 +176,8 @@ fn each_fault_of_an_http2_vendor_ends_as_it_must_and_is_billed_as_it_must() {
     }
 }
 
-/// The gateway's own window stays open: an answer that is larger than any window arrives, and a
-/// vendor whose window is small gets a body that is larger.
+/// The gateway keeps its own receive window open, so an answer larger than any window arrives. A
+/// vendor with a small window receives a larger body.
 #[test]
 fn a_body_larger_than_the_vendors_window_arrives_whole() {
     let authority = Authority::new();
@@ -198,8 +199,8 @@ fn a_body_larger_than_the_vendors_window_arrives_whole() {
     world.close();
 }
 
-/// A vendor that takes nothing more is given up in time, and what it did not get whole is not
-/// billed.
+/// If a vendor's window stays closed, the gateway gives up in time. It does not bill a request
+/// whose body the vendor did not get completely.
 #[test]
 fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     let authority = Authority::new();
@@ -219,8 +220,8 @@ fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     let mut large = body(Chat, false);
     large["messages"][0]["content"] = json!("x".repeat(300_000));
     let ask = |body: &serde_json::Value| world.ask(&Chat.request(&account.key, body)).status;
-    // What is sent on a new connection before the vendor's settings came is in the window that the
-    // protocol begins with.
+    // On a new connection the gateway may send before the vendor's settings arrive. Those bytes use
+    // the protocol's initial window.
     let small = [(); 3].map(|()| ask(&body(Chat, false)));
     assert!(
         small.iter().all(|status| *status == 200 || *status >= 500),
@@ -233,7 +234,7 @@ fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     world.close();
 }
 
-/// A vendor may refuse a body that it has not read to its end.
+/// A vendor may refuse a request before it has read the whole body.
 #[test]
 fn an_answer_that_comes_before_the_body_was_read_is_passed_on() {
     let authority = Authority::new();
@@ -326,7 +327,7 @@ fn a_certificate_is_checked_anew_for_each_connection() {
     world.close();
 }
 
-/// Starts `count` requests at once and returns their answers.
+/// Sends `count` requests at once and returns their answers.
 fn ask_at_once(
     world: &World,
     count: usize,
@@ -348,8 +349,8 @@ fn ask_at_once(
 fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once() {
     const STREAMS: usize = 50;
     let authority = Authority::new();
-    // Nobody is answered until the last one has asked; then the connection dies. What is asked
-    // again is answered.
+    // The vendor answers nobody until the last request arrives, and then closes the connection. It
+    // answers requests that the gateway repeats.
     let script = Arc::new(|number| match number {
         0 => answer(),
         1..STREAMS => Vec::new(),
@@ -362,7 +363,7 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
         .limit("retry_budget_percent", 100);
     let world = plan.start();
     let account = world.funded(1_000_000_000);
-    // One connection, which all others share.
+    // The first request opens one connection, which all others share.
     assert_eq!(
         world
             .ask(&Chat.request(&account.key, &body(Chat, false)))
@@ -383,8 +384,8 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
     assert!(seen.most_open > 1, "no connection was shared");
     let (repeated, connections) = (seen.asked - 1 - STREAMS, seen.connections);
     drop(seen);
-    // On a connection that was kept, it may have been dead before the request was sent; one that is
-    // new was not.
+    // The gateway repeats a request on a reused connection, because that connection may have been
+    // dead before the gateway sent the request. It does not repeat a request on a new connection.
     assert_eq!(repeated, whole, "what is asked again is answered");
     assert!(
         whole + connections > STREAMS,
@@ -397,8 +398,8 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
     world.close();
 }
 
-/// The vendor may have worked on what it read before it closed: what is asked again is charged to
-/// the retry budget.
+/// The vendor may have worked on requests that it read before it closed the connection, so the
+/// gateway charges these repetitions to the retry budget.
 #[test]
 fn a_vendor_that_closes_a_kept_connection_amid_each_request_is_hardly_asked_again() {
     let authority = Authority::new();
@@ -416,8 +417,8 @@ fn a_vendor_that_closes_a_kept_connection_amid_each_request_is_hardly_asked_agai
         })
         .collect();
     let answered = statuses.iter().filter(|status| **status == 200).count();
-    // Every other request is on a new connection; a fifth of all may be repeated, and three in any
-    // case.
+    // Every other request is on a new connection. The retry budget allows repeating a fifth of all
+    // requests, and three in any case.
     assert!(
         vendor.asked() <= 40 + 40 / 5 + 3,
         "asked {} times",
@@ -428,7 +429,8 @@ fn a_vendor_that_closes_a_kept_connection_amid_each_request_is_hardly_asked_agai
     world.close();
 }
 
-/// A response that is not HTTP/2 fails its request; the vendor is asked over HTTP/2 again.
+/// A response that is not HTTP/2 fails its request; the gateway then uses HTTP/2 with the vendor
+/// again.
 #[test]
 fn a_vendor_that_broke_http2_once_is_asked_over_http2_again() {
     let authority = Authority::new();
@@ -461,7 +463,7 @@ fn a_vendor_that_broke_http2_once_is_asked_over_http2_again() {
     world.close();
 }
 
-/// Bodies of 5 MB over one connection whose windows are those of the protocol.
+/// Bodies of 5 MB over one connection with the protocol's default windows.
 #[test]
 fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_memory() {
     const STREAMS: usize = 64;
@@ -472,11 +474,11 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
         Flow::default(),
         Arc::new(|_| answer()),
     );
-    // A debug build on a busy machine needs its time for 320 MB.
+    // A debug build on a busy machine is slow with 320 MB.
     let plan = plan(&vendor, &authority)
         .limit("body_read_seconds", 600)
         .limit("vendor_write_seconds", 600);
-    // All of them are one account's.
+    // All bodies belong to one account.
     let plan = plan
         .limit("account_bodies_percent", 100)
         .limit("cpu_queue_seconds", 600);
@@ -520,8 +522,9 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
         (most - before) / 1_024,
         bodies_kib / 1_024
     );
-    // A request keeps the client's body beside the vendor's until its credits are reserved, and the
-    // allocator keeps freed pages for a while: 2.1 times the bodies in a release build.
+    // A request keeps the client's body and the vendor's body until the gateway has reserved its
+    // credits, and the allocator keeps freed pages for a while. A release build uses 2.1 times the
+    // size of the bodies.
     assert!(
         most - before <= 3 * bodies_kib,
         "{} KiB for {bodies_kib} KiB of bodies",
@@ -530,8 +533,7 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
     world.close();
 }
 
-/// A client over HTTP/2 and a vendor over HTTP/2: no header of HTTP/1 comes from the one to the
-/// other.
+/// A client and a vendor that both use HTTP/2: no HTTP/1 header passes between them.
 #[test]
 fn an_http2_client_gets_an_http2_vendors_answer() {
     use crate::h2::{END_HEADERS, END_STREAM, H2, HEADERS, Outcome, block, good};

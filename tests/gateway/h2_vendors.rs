@@ -1,9 +1,8 @@
-//! Vendors behind HTTP/2 servers that others wrote: nginx (as in front of most vendors), and
-//! Node.js.
+//! Vendors behind HTTP/2 servers of other authors: nginx (which many vendors use), and Node.js.
 //!
-//! The simulator's own HTTP/2 is of the library that the gateway has, so that both could be wrong
-//! in the same way. It must not test what breaks (that is the matter of every other module, run
-//! over HTTP/2): this is the main job.
+//! The simulator's HTTP/2 uses the gateway's own library, so both could have the same fault. This
+//! module tests the main job only. It must not test rare faults: every other module does, over
+//! HTTP/2.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -16,9 +15,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// The third model is served by its vendor's responses protocol.
+/// The config line of the third model, after which the test sets its upstream protocol to
+/// responses.
 const DOOR: &str = "    upstream_model: gpt-5.5\n";
-/// Models, and their prices of a token in µc: input and output. Of each vendor protocol one.
+/// One model of each vendor protocol, with its prices of an input token and an output token in µc.
 const MODELS: [(&str, i64, i64); 3] = [
     ("alpha-haiku-4-5-20251001", 100, 500),
     ("beta-5.2", 175, 1_400),
@@ -26,7 +26,7 @@ const MODELS: [(&str, i64, i64); 3] = [
 ];
 const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
 
-/// An HTTP/2 server in front of a simulated vendor that knows nothing of it.
+/// An HTTP/2 server in front of a simulated vendor that does not use HTTP/2.
 struct Front {
     process: Child,
     port: u16,
@@ -35,8 +35,8 @@ struct Front {
 }
 
 impl Front {
-    /// Starts the server that `command` makes of its port, its vendor's port and a directory with
-    /// certificates.
+    /// Starts a server. `command` builds its command line from its port, the vendor's port and a
+    /// directory with certificates.
     fn start(command: impl FnOnce(u16, u16, &Path) -> Command) -> Self {
         let (dir, port, vendor) = (
             tempfile::tempdir().unwrap(),
@@ -44,7 +44,7 @@ impl Front {
             Simulator::start_in_the_clear(None),
         );
         certify(dir.path());
-        // Appending, for nginx opens it once more.
+        // Append mode, because nginx opens the file a second time.
         let log = File::options()
             .create(true)
             .append(true)
@@ -89,7 +89,7 @@ impl Front {
             .start()
     }
 
-    /// Waits until the log has so many requests; each was HTTP/2.
+    /// Waits until the log has this number of requests. Asserts that each used HTTP/2.
     fn served_over_h2(&self, requests: usize) {
         let lines = wait_for("the log", SOON, || {
             let log = self.log();
@@ -117,7 +117,8 @@ impl Drop for Front {
     }
 }
 
-/// Writes `ca.pem`, and `server.pem` with `server-key.pem` for `localhost`.
+/// Writes a CA to `ca.pem`, and a certificate for `localhost` to `server.pem` with its key in
+/// `server-key.pem`.
 fn certify(dir: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -151,7 +152,7 @@ fn nginx(port: u16, vendor: u16, dir: &Path) -> Command {
          proxy_set_header connection \"\";\n      proxy_buffering off;\n      proxy_read_timeout 600;\n    }}\n  }}\n}}\n"
     );
     write(dir.join("nginx.conf"), config).unwrap();
-    // Where Debian has it, which is not on everybody's path.
+    // Debian's path, which is not in every user's `PATH`.
     let program = Path::new("/usr/sbin/nginx");
     let mut command = Command::new(if program.exists() {
         program
@@ -197,8 +198,8 @@ fn request(path: &str, model: &str, key: &str, marker: &str, stream: bool) -> Re
     Request::post(path, body.to_string()).bearer(key)
 }
 
-/// Every model through every surface, whole and streamed: answered, billed to the µc, and over
-/// HTTP/2.
+/// Calls every model through every surface, whole and streamed. Asserts that each is answered,
+/// billed to the µc, and sent over HTTP/2.
 fn does_the_main_job(front: &Front) {
     let world = front.gateway();
     let account = world.account();
@@ -262,8 +263,8 @@ fn terminal(path: &str) -> &'static str {
     }
 }
 
-/// A vendor's refusal passes, an answer that breaks off is one, and a client that leaves reaches
-/// the vendor.
+/// The client gets a vendor's refusal, and an error if an answer breaks off. If the client
+/// disconnects, the gateway stops the vendor.
 fn passes_on_what_goes_wrong(front: &Front) {
     let world = front.gateway();
     let account = world.account();
@@ -315,8 +316,8 @@ fn failures_behind_node() {
     passes_on_what_goes_wrong(&front);
 }
 
-/// `vendors test` speaks to a vendor as the gateway does, and says what it found: over HTTP/2, or
-/// that nobody listens.
+/// `vendors test` connects to a vendor as the gateway does, and prints the result: HTTP/2, or that
+/// nobody listens.
 #[test]
 fn vendors_test_tells_what_a_server_speaks() {
     let mut front = Front::start(nginx);

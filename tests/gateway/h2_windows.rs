@@ -1,5 +1,5 @@
-//! HTTP/2 clients that open no window for an answer: a refusal does not wait for them, and every
-//! other answer has a deadline.
+//! HTTP/2 clients that open no window for an answer: a refusal does not wait for a window, and
+//! every other answer has a deadline.
 
 use crate::h2::{
     ACK, DATA, END_HEADERS, END_STREAM, Fields, H2, HEADERS, OK, RST_STREAM, SETTINGS, block,
@@ -12,7 +12,7 @@ use std::time::Duration;
 const WINDOW_UPDATE: u8 = 8;
 const MAX_CONCURRENT_STREAMS: u32 = 100;
 
-/// Opens a connection whose streams have windows of this size.
+/// Opens a connection whose streams have windows of `bytes` bytes.
 fn with_window(world: &World, bytes: u32) -> H2 {
     let mut h2 = H2::open(world.edge);
     h2.0.set_read_timeout(Some(Duration::from_secs(20)))
@@ -35,7 +35,7 @@ fn send_get(h2: &mut H2, stream: u32, fields: &Fields) {
     h2.send(HEADERS, END_HEADERS | END_STREAM, stream, &block(fields));
 }
 
-/// What came of a stream: its header, its body, and whether it was whole.
+/// The answer on a stream: its header, its body, and whether it is complete.
 #[derive(Default)]
 struct Received {
     header: Vec<u8>,
@@ -43,7 +43,7 @@ struct Received {
     is_whole: bool,
 }
 
-/// Reads until the stream ends. `on_header` is called once its header has come.
+/// Reads until the stream ends. Calls `on_header` once the header has arrived.
 fn receive(h2: &mut H2, stream: u32, on_header: impl Fn(&mut H2)) -> Received {
     let mut received = Received::default();
     loop {
@@ -77,12 +77,12 @@ fn a_short_answer_is_reset_behind_its_header_where_the_client_opens_no_window() 
         assert!(!received.header.is_empty(), "{path}: no header");
         assert_eq!(received.header[0] == OK, path == "/healthz", "{path}");
         assert!(received.body.is_empty() && !received.is_whole, "{path}");
-        // The connection is still good.
+        // The connection still works.
         h2.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]);
         send_get(&mut h2, 3, &get(path));
         assert!(receive(&mut h2, 3, |_| {}).is_whole, "{path}");
     }
-    // None of them is a failure of the gateway.
+    // The gateway counts none of these as its own failure.
     assert_eq!(
         world.metric("gateway_rejected_total", &["reason=\"internal\""]),
         0.0

@@ -1,5 +1,6 @@
-//! What the header alone decides: the answer comes before the body, can be read whatever the client
-//! still sends, and a stored answer needs neither credit nor room under a limit.
+//! Decisions from the header alone: the gateway answers before it reads the body, and the client
+//! can read that answer whatever it still sends. A stored answer needs neither credits nor room
+//! under a limit.
 
 use crate::account::credits;
 use crate::client::{self, Answer, Request};
@@ -24,7 +25,7 @@ fn whoever_cannot_pay_is_answered_before_the_body_and_can_read_it() {
     let world = World::new();
     let poor = world.funded(0);
     for surface in BOTH {
-        // The header alone, with and without the question whether to send the body.
+        // Only the header, with and without `expect: 100-continue`.
         for expects in [false, true] {
             let request = large(surface, &poor.key, 30_000_000);
             let request = if expects {
@@ -41,14 +42,14 @@ fn whoever_cannot_pay_is_answered_before_the_body_and_can_read_it() {
             );
             insufficient(surface, &answer);
         }
-        // A client that reads no answer before it has sent everything.
+        // A client that reads the answer only after it has sent everything.
         for chunk in [0, 16_000] {
             insufficient(
                 surface,
                 &world.ask(&large(surface, &poor.key, 5_000_000).chunked(chunk)),
             );
         }
-        // After a short body the connection goes on.
+        // After a short body the connection stays usable.
         let mut connection = world.connect();
         for _ in 0..3 {
             insufficient(
@@ -56,7 +57,7 @@ fn whoever_cannot_pay_is_answered_before_the_body_and_can_read_it() {
                 &connection.ask(&surface.whole(&poor.key, "input=1 output=1")),
             );
         }
-        // A body that does not come is not waited for long.
+        // The gateway does not wait long for a body that does not come.
         let mut connection = world.connect();
         connection.send(&surface.whole(&poor.key, "input=1 output=1").head());
         insufficient(surface, &connection.answer());
@@ -76,7 +77,7 @@ fn whoever_cannot_pay_is_answered_before_the_body_and_can_read_it() {
     world.close();
 }
 
-/// The status that a client of HTTP/2 reads.
+/// The status that an HTTP/2 client gets.
 fn over_h2(world: &World, request: &Request, key: &str, surface: Surface) -> u16 {
     let file = world.dir.path().join("body");
     std::fs::write(&file, request.framed_body()).unwrap();
@@ -121,7 +122,7 @@ fn requests_whose_bodies_still_come_count_among_those_of_their_account_and_key()
         "1",
     ]);
     let single = made["key"].as_str().unwrap();
-    // What is asked for its body was judged by its header.
+    // The gateway checks the header before it asks for the body with a 100.
     let unfinished = |key: &str| {
         let mut connection = world.connect();
         connection.send(
@@ -227,7 +228,8 @@ fn an_edge_among_many_asks_the_store_before_it_reads_a_large_body() {
     for edge in &fleet.edges {
         fleet.wait_known(edge, &poor.key);
         for surface in BOTH {
-            // A store that does not answer in time is a 503 like elsewhere.
+            // If the store does not answer in time, the edge answers 503 or 529, and the test tries
+            // again.
             wait_for("the store to answer", SOON, || {
                 let mut connection = edge.connect();
                 connection.send(&large(surface, &poor.key, 5_000_000).head());

@@ -1,5 +1,5 @@
-//! Headers, paths and model names that want to be something else at the sidecar, the vendor or in a
-//! log.
+//! Headers, paths and model names that try to gain another meaning at the sidecar, at a vendor or
+//! in a log.
 
 use crate::client::Request;
 use crate::secrets::Seen;
@@ -9,17 +9,17 @@ use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-/// A chat request whose header has just so many bytes.
+/// A chat request whose header has exactly `bytes` bytes.
 fn of_bytes(key: &str, bytes: usize) -> Request {
     let plain = Chat.whole(key, "input=1 output=1");
     let pad = bytes - plain.clone().header("x-pad", "").head().len();
     plain.header("x-pad", &"x".repeat(pad))
 }
 
-/// One with just so many fields.
+/// A chat request whose header has exactly `fields` fields.
 fn of_fields(key: &str, fields: usize) -> Request {
     let plain = Chat.whole(key, "input=1 output=1");
-    // The request line and the blank line are none.
+    // The request line and the blank line are not fields.
     let given = String::from_utf8(plain.head()).unwrap().lines().count() - 2;
     (given..fields).fold(plain, |request, index| {
         request.header(&format!("x-{index}"), "1")
@@ -42,7 +42,7 @@ fn a_header_is_read_up_to_its_limits_and_no_further() {
         Chat.failure(&answer, 431, "invalid_request_error", None);
         assert!(connection.is_closed());
     }
-    // Of one that is far larger not even the rest is read.
+    // The gateway does not even read the rest of a far larger header.
     let mut connection = world.connect();
     connection.send(&of_bytes(&account.key, 900_000).bytes());
     assert!(
@@ -93,7 +93,7 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
             Chat.failure(&answer, 400, "invalid_request_error", None);
         }
     }
-    // A whole path, a query and the edge's own paths are as they were.
+    // The gateway accepts a normalized path, a query and its own paths as usual.
     for (path, status) in [
         ("/healthz", 200),
         ("/v1/models?x=../..", 200),
@@ -110,7 +110,8 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
     world.close();
 }
 
-/// Clients escape what a model's id holds beside letters; it is decoded once, and only there.
+/// Clients percent-encode special characters in a model's id. The gateway decodes the id once, and
+/// decodes nothing else in the path.
 #[test]
 fn a_models_id_in_a_path_is_decoded_once() {
     let world = Plan::default()
@@ -170,7 +171,7 @@ fn a_models_name_enters_no_path_and_no_header() {
                 "{model}"
             );
         }
-        // A query of the client's is none of the vendor's.
+        // The client's query does not reach the vendor.
         let body = surface.body("input=1 output=1", false, 10).to_string();
         let path = format!("{}?key=1&beta=true&model=../../admin", surface.path());
         assert_eq!(
@@ -190,7 +191,7 @@ fn a_models_name_enters_no_path_and_no_header() {
     world.close();
 }
 
-/// Names that a proxy in between, a vendor or a log might heed.
+/// Header names that an intermediate proxy, a vendor or a log might interpret.
 const HOSTILE: [&str; 44] = [
     "x-forwarded-for",
     "x-forwarded-host",
@@ -247,8 +248,8 @@ fn no_field_of_a_clients_reaches_a_vendor() {
         let asked = HOSTILE
             .iter()
             .fold(asked, |request, name| request.header(name, "CANARY"));
-        // What `connection` names is taken away by a proxy: it must not take the vendor's key, or
-        // the framing.
+        // A proxy removes the fields that `connection` names. The gateway must not remove the
+        // vendor's key or the framing because of that.
         let asked = asked.header(
             "connection",
             "x-custom-named, authorization, content-length, x-api-key, host",
@@ -280,8 +281,8 @@ fn no_field_of_a_clients_reaches_a_vendor() {
     world.close();
 }
 
-/// A vendor that says in every answer, wherever it can, by which key it was called; to each call
-/// the next status.
+/// A vendor whose answers contain the key of the call wherever possible. Each call gets the next
+/// status.
 fn echoing_vendor(statuses: &'static [u16]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -366,7 +367,7 @@ fn a_vendors_key_comes_back_to_nobody_whatever_the_vendor_does_with_it() {
             );
         }
     }
-    // And through a translation.
+    // Also with translation between the protocols.
     let mut crossed = Messages.body("x", false, 100);
     crossed["model"] = Chat.model().into();
     for _ in STATUSES {

@@ -1,9 +1,9 @@
-//! `Idempotency-Key`: one answer and one debit for a key, whoever asks how often, leaves, fails or
-//! dies in between.
+//! `Idempotency-Key`: a key has one answer and one debit, however often the client repeats the
+//! request, disconnects or fails, and even if the gateway dies in between.
 //!
-//! Between the debit and the keeping of the answer lie microseconds that no kill from outside meets
-//! on purpose: there the store is put into the state that such a kill leaves (`forget_the_answer`),
-//! and kills under load look for the rest.
+//! The gateway stores the answer microseconds after the debit, and a kill from outside cannot
+//! reliably hit that moment. `forget_the_answer` puts the store into the state that such a kill
+//! leaves. The tests with kills under load cover the other moments.
 
 use crate::account::{Account, Standing, micro};
 use crate::client::{self, Answer, Connection, End, Request};
@@ -16,11 +16,11 @@ use std::time::Duration;
 const INVALID: &str = "invalid_request_error";
 const USUAL: &str = "input=100 output=20 text=\"one two three four\" events=4";
 
-/// A way through the gateway: a surface, a vendor, streamed or not.
+/// A route through the gateway: a surface, a vendor, streamed or not.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     surface: Surface,
-    /// The surface that the model's vendor speaks.
+    /// The surface whose protocol the model's vendor uses.
     vendor: Surface,
     stream: bool,
 }
@@ -41,7 +41,7 @@ fn ways() -> Vec<Way> {
 }
 
 impl Way {
-    /// On its own vendor.
+    /// A route to the surface's own vendor.
     fn own(surface: Surface, stream: bool) -> Self {
         Self {
             surface,
@@ -69,7 +69,7 @@ fn is_replayed(answer: &Answer) -> bool {
     answer.header("x-gateway-replayed") == Some("true")
 }
 
-/// A header but for the framing, the connection and the time that it took.
+/// The headers without the framing, the connection headers, the times and the replay mark.
 fn lasting(answer: &Answer) -> Vec<(String, String)> {
     let framing = [
         "content-length",
@@ -88,7 +88,7 @@ fn lasting(answer: &Answer) -> Vec<(String, String)> {
     headers
 }
 
-/// The second answer is the first one, given again.
+/// Asserts that the second answer is a replay of the first.
 #[track_caller]
 fn same(first: &Answer, second: &Answer) {
     assert_eq!(
@@ -149,7 +149,7 @@ fn conflicts(surface: Surface, answer: &Answer) {
     );
 }
 
-/// Asks until the key is no longer running.
+/// Repeats the request until its key is no longer running.
 #[track_caller]
 fn once_decided(world: &World, request: &Request) -> Answer {
     wait_for("the key to be decided", SOON, || {
@@ -159,22 +159,22 @@ fn once_decided(world: &World, request: &Request) -> Answer {
     })
 }
 
-/// What the account has once nothing is held.
+/// The account's credits once nothing is held.
 fn at_rest(world: &World, account: &Account) -> Standing {
     wait_for("nothing to be held", SOON, || {
         Some(world.standing(account)).filter(|standing| standing.held == 0)
     })
 }
 
-/// Waits until a shared store has heard of every end: a client has its answer some milliseconds
-/// before.
+/// Waits until the shared store has recorded every ending. A client has its answer some
+/// milliseconds earlier.
 fn all_is_told(world: &World) {
     wait_for("all to be told", SOON, || {
         (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(())
     });
 }
 
-/// Begins a request and waits until the vendor has it.
+/// Begins a request and waits until the vendor has received it.
 fn begin(world: &World, request: &Request) -> Connection {
     let before = world.vendor.calls();
     let mut connection = world.connect();
@@ -185,7 +185,7 @@ fn begin(world: &World, request: &Request) -> Connection {
     connection
 }
 
-/// The same on a file of one process and in a store that edges share.
+/// Runs each test twice: with the file store of one process, and with the store that edges share.
 macro_rules! wherever_it_is_kept {
     ($($name:ident,)*) => {
         mod in_a_file {
@@ -291,7 +291,7 @@ fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan
             "another account: {way:?}"
         );
     }
-    // Both surfaces had the same key by now, and neither has met the other's.
+    // Both surfaces have used the same key, and neither gets the other's answer.
     let [chat, messages] =
         BOTH.map(|surface| world.ask(&Way::own(surface, false).keyed(&account, "shared", USUAL)));
     assert!(
@@ -351,7 +351,7 @@ fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan
         );
         surface.fails(&answer, (400, INVALID), (400, INVALID), None);
         assert_eq!(world.ask(&way.keyed(&account, &long, USUAL)).status, 200);
-        // A body that is none, and a model that is none, come before.
+        // The gateway rejects an invalid body or an unknown model before it checks the key.
         let broken = Request::post(surface.path(), "{")
             .bearer(&account.key)
             .header("idempotency-key", "a b");
@@ -386,7 +386,7 @@ fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan
 
 fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_limit(plan: Plan) {
     let world = plan.limit("open_requests_per_account", 1).start();
-    // Too little for any request but enough for its header.
+    // Enough credits for the request's header, but not for any hold.
     let poor = world.funded(10_000);
     for surface in BOTH {
         let way = Way::own(surface, false);
@@ -586,7 +586,7 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
     let account = world.account();
     for way in ways() {
         let marker = |bytes: usize| format!("bytes={bytes} input=100 output=20 events=4");
-        // How much of an answer is not its text, for texts of four digits of bytes.
+        // The bytes of an answer besides its text, for texts whose length has four digits.
         let of = |bytes: usize| world.ask(&way.plain(&account, &marker(bytes))).body.len();
         let (low, high) = (of(4_000), of(4_004));
         assert_eq!(high - low, 4, "{way:?}");
@@ -623,8 +623,8 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
 fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
     let mut world = plan.start();
     let account = world.account();
-    // No stream ends while the others begin, for the kill would meet one between its debit and its
-    // answer's keeping.
+    // No stream ends while the others begin. Otherwise the kill could fall between a stream's debit
+    // and the storing of its answer.
     let marker = "delay_ms=200 events=30 gap_ms=50 input=100 output=20";
     let begun: Vec<_> = ways()
         .into_iter()
@@ -632,7 +632,8 @@ fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
         .map(|(index, way)| {
             let request = way.keyed(&account, &format!("key-{index}"), marker);
             let mut connection = begin(&world, &request);
-            // Half of them before, half of them in their answers.
+            // The kill hits half of the requests before their answers begin, and half of them
+            // during their answers.
             if way.stream {
                 let mut answer = connection.begin();
                 assert!(connection.more(&mut answer));
@@ -641,7 +642,7 @@ fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
         })
         .filter(|(way, ..)| way.stream || way.surface == Chat)
         .collect();
-    // The last to begin still run.
+    // The last requests still run.
     let (way, request, _) = begun.last().unwrap();
     is_running(way.surface, &world.ask(request));
     world.kill();
@@ -666,7 +667,7 @@ fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
     world.close();
 }
 
-/// A new answer is given again from now on.
+/// If the answer is new, asserts that the gateway replays it from now on.
 #[track_caller]
 fn same_or_new(world: &World, request: &Request, answer: &Answer) {
     if !is_replayed(answer) {
@@ -682,7 +683,8 @@ fn a_kill_after_the_debit_and_before_the_answer_left_loses_neither() {
     let account = world.funded(100_000_000_000);
     let mut stuck = Vec::new();
     for (index, surface) in BOTH.into_iter().enumerate() {
-        // More than the sockets' buffers take: the client, which does not read, cannot have it.
+        // More than the sockets' buffers hold, so the gateway cannot send all of it to this client,
+        // which does not read.
         let body = surface.body(
             "lenient=1 bytes=24000000 input=100 output=20",
             false,
@@ -723,7 +725,7 @@ fn a_kill_after_the_debit_and_before_the_answer_left_loses_neither() {
     world.close();
 }
 
-/// Puts the store into the state that a kill between a debit and the keeping of its answer leaves.
+/// Puts the store into the state that a kill leaves between a debit and the storing of its answer.
 fn forget_the_answer(world: &World) {
     let store = rusqlite::Connection::open(world.data_dir().join("idempotency.db")).unwrap();
     store
@@ -784,8 +786,8 @@ fn a_restart_forgets_nothing(plan: Plan) {
     world.close();
 }
 
-/// Asks under one key, whatever becomes of the gateway, until there is an answer or will never be
-/// one. True: there was.
+/// Repeats the request under one key, across restarts of the gateway, until it gets an answer or
+/// learns that the answer is lost. Returns true for an answer.
 fn ask_until_decided(edge: u16, request: &Request) -> bool {
     let answer = wait_for("an answer or its loss", SOON, || {
         let answer = client::try_ask(edge, request)?;

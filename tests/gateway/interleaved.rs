@@ -1,6 +1,6 @@
-//! Many marked requests at one time over kept connections, in pipelines and over HTTP/2, some of
-//! them given up at a random moment, beside malformed ones: each answer is that of its own request,
-//! and the gateway serves as before afterwards.
+//! Many numbered requests at once over kept connections, in pipelines and over HTTP/2, alongside
+//! malformed requests. The clients abort some of theirs at a random moment. Each answer must belong
+//! to its own request, and the gateway must keep serving afterwards.
 
 use crate::account::Account;
 use crate::client::Answer;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const CANCEL: u32 = 8;
 
-/// What the clients share.
+/// The state that the clients share.
 struct Run<'a> {
     world: &'a World,
     account: &'a Account,
@@ -25,18 +25,18 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The next request's number; `None` once all are asked.
+    /// The next request's number, or `None` once all have been sent.
     fn number(&self) -> Option<u64> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         (number < self.requests).then_some(number)
     }
 
-    /// The numbers of the next few.
+    /// The next `count` numbers, or fewer at the end.
     fn numbers(&self, count: u64) -> Vec<u64> {
         (0..count).map_while(|_| self.number()).collect()
     }
 
-    /// An answer must name its own request and no other.
+    /// Asserts that an answer names its own request and no other.
     fn check(&self, number: u64, status: u16, text: &str) {
         assert_eq!(status, 200, "{number}: {text}");
         let named: HashSet<_> = text
@@ -77,7 +77,8 @@ fn request(run: &Run<'_>, dice: &mut Dice, number: u64) -> Vec<u8> {
     }
 }
 
-/// Up to three requests in one segment over a kept connection, which is given up now and then.
+/// Sends up to three requests in one segment over a kept connection. At random it drops the
+/// connection and opens another.
 fn over_http1(run: &Run<'_>, seed: u64) {
     let mut dice = Dice(seed);
     let mut connection = run.world.connect();
@@ -106,12 +107,12 @@ fn over_http1(run: &Run<'_>, seed: u64) {
     }
 }
 
-/// Several streams at one time, of which some are reset.
+/// Sends several concurrent streams and resets some of them.
 fn over_http2(run: &Run<'_>, seed: u64) {
     let mut dice = Dice(seed);
     loop {
         let mut h2 = H2::open(run.world.edge);
-        // So few bytes come over one connection that no window must be moved.
+        // One connection carries so little that the client need not open its window further.
         for batch in 0..4_u32 {
             let numbers = run.numbers(1 + dice.below(6));
             if numbers.is_empty() {
@@ -173,7 +174,7 @@ fn over_http2(run: &Run<'_>, seed: u64) {
     }
 }
 
-/// Malformed requests, each over a connection of its own.
+/// Sends malformed requests, each over its own connection.
 fn malformed(run: &Run<'_>, seed: u64, done: &AtomicBool) {
     let corpus = corpus(&run.account.key);
     let mut dice = Dice(seed);
@@ -214,7 +215,7 @@ fn each_of_many_interleaved_requests_gets_its_own_answer_beside_malformed_ones()
         let over_http2: Vec<_> = (6..9)
             .map(|seed| scope.spawn(move || over_http2(run, seed)))
             .collect();
-        // The attack ends also where a client has failed.
+        // The attack also ends if a client has failed.
         let ended: Vec<_> = over_http1
             .into_iter()
             .chain(over_http2)

@@ -1,5 +1,5 @@
-//! What a stream's client gets while its vendor is silent: a keep-alive in its protocol, on every
-//! stream, never inside an event, and never kept with an answer.
+//! Keep-alives for a stream's client while its vendor is silent. They fit the client's protocol,
+//! occur on every stream, are never inside an event, and are not stored with an answer.
 
 use crate::client::Request;
 use crate::scripted::{Scripted, Step, piece, stream_end, stream_head};
@@ -8,7 +8,7 @@ use crate::world::{Plan, World};
 use serde_json::json;
 use std::time::Duration;
 
-/// Two keep-alives and more, where one is due each second.
+/// Time for at least two keep-alives at an interval of one second.
 const SILENCE: Step = Step::Wait(Duration::from_millis(2_600));
 
 fn sign(surface: Surface) -> &'static str {
@@ -22,7 +22,7 @@ fn world(plan: Plan) -> World {
     plan.limit("stream_keep_alive_seconds", 1).start()
 }
 
-/// The events of a whole stream, as the vendor of this protocol writes them.
+/// The events of a complete stream, as the vendor of this protocol writes them.
 fn events(surface: Surface) -> Vec<String> {
     let chunk = |delta: &str, reason: &str| {
         format!(
@@ -62,7 +62,7 @@ fn events(surface: Surface) -> Vec<String> {
     }
 }
 
-/// The vendor falls silent in the midst of each event in turn, and before the first.
+/// The vendor pauses before the first event, or in the middle of a later one.
 #[test]
 fn a_stream_that_is_passed_on_is_kept_alive_between_its_events_and_is_the_vendor_s_but_for_that() {
     for surface in BOTH {
@@ -79,7 +79,7 @@ fn a_stream_that_is_passed_on_is_kept_alive_between_its_events_and_is_the_vendor
                 }
                 let (half, rest) = event.split_at(event.len() / 2);
                 let halves = [piece(half), SILENCE, piece(rest)];
-                // Before the first event the vendor has said nothing at all.
+                // Before the first event the vendor sends nothing at all.
                 steps.extend(if silent == 0 {
                     vec![SILENCE, piece(event)]
                 } else {
@@ -127,8 +127,8 @@ fn a_responses_stream_that_is_passed_on_is_kept_alive_by_comments_which_have_no_
     world.close();
 }
 
-/// The opening is kept back until something useful follows, or until the client has waited for long
-/// enough.
+/// The gateway holds back the first event until useful content follows, or until the client has
+/// waited for long enough.
 #[test]
 fn a_client_that_waits_gets_the_opening_that_was_kept_back_and_what_is_numbered_in_order() {
     for surface in BOTH {
@@ -139,7 +139,8 @@ fn a_client_that_waits_gets_the_opening_that_was_kept_back_and_what_is_numbered_
         let vendor = Scripted::start(steps);
         let world = world(Plan::default().endpoints(&[vendor.port]));
         let account = world.account();
-        // Translated: numbered without a gap, the first being the first. It looks.
+        // Translated: `crate::responses::events` asserts that the sequence numbers start right and
+        // have no gap.
         let body = json!({"model": surface.model(), "input": "hi", "stream": true, "max_output_tokens": 500});
         let answer =
             world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
@@ -156,7 +157,7 @@ fn a_client_that_waits_gets_the_opening_that_was_kept_back_and_what_is_numbered_
             "{kinds:?}"
         );
         assert_eq!(*kinds.last().unwrap(), "response.completed", "{kinds:?}");
-        // Passed on.
+        // Passed through.
         let text = world.ask(&surface.stream(&account.key, "input=1")).text();
         let opening = events[0].replace(surface.upstream_model(), surface.model());
         assert!(
@@ -168,8 +169,8 @@ fn a_client_that_waits_gets_the_opening_that_was_kept_back_and_what_is_numbered_
     }
 }
 
-/// A status that stands is not taken back: the failure that follows is told in the stream, which
-/// has its beginning.
+/// After a keep-alive the 200 is final, so the gateway reports a later failure in the stream, which
+/// already has its first event.
 #[test]
 fn a_stream_that_fails_after_a_keep_alive_says_so_in_the_stream() {
     for surface in BOTH {
@@ -207,7 +208,7 @@ fn an_answer_that_is_kept_for_its_idempotency_key_holds_no_keep_alive() {
                 .header("idempotency-key", surface.path())
         };
         let (first, again) = (world.ask(&request()), world.ask(&request()));
-        // The vendor of messages says one of its own.
+        // The messages vendor sends pings of its own, which the stored answer keeps.
         assert!(
             first.text().matches(sign(surface)).count()
                 >= again.text().matches(sign(surface)).count() + 2

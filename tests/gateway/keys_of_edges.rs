@@ -1,7 +1,7 @@
-//! One `Idempotency-Key` at two edges: whichever is asked, it is one answer and one debit, whatever
-//! dies in between.
+//! One `Idempotency-Key` at two edges: the client may use either edge and gets one answer and one
+//! debit, even if a process dies in between.
 //!
-//! What a key does at one edge is `idempotency.rs`.
+//! `idempotency.rs` tests a key at one edge.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, End, Request};
@@ -10,8 +10,8 @@ use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
 use std::time::Duration;
 
-/// What a key is believed to run for, where its edge does not come back: `total_seconds` and a
-/// minute.
+/// `total_seconds` of these tests. If an edge does not come back, its key counts as running for
+/// this time plus one minute.
 const TOTAL_SECONDS: u64 = 2;
 
 /// Two edges, a sidecar and a Redis, each a process.
@@ -30,7 +30,7 @@ impl Edges {
         Self::start(Server::start_on(free_port(), &[]), "", limits)
     }
 
-    /// Edges that go to Redis as a user of their own, who may do everything for now.
+    /// Edges with their own Redis user, which has all permissions at first.
     pub fn as_user(name: &str) -> Self {
         let redis = Server::start_on(free_port(), &[]);
         let password = format!(">{name}");
@@ -88,7 +88,8 @@ impl Edges {
         account
     }
 
-    /// How many requests of the account ended in a debit, once `ended` have ended.
+    /// Waits until `ended` requests of the account have ended. Returns how many of them ended with
+    /// a debit.
     #[track_caller]
     fn debits(&self, account: &Account, ended: usize) -> usize {
         let endings = wait_for("the requests to end", SOON, || {
@@ -135,7 +136,7 @@ fn is_replayed(answer: &Answer) -> bool {
         && answer.end() == Some(End::Whole)
 }
 
-/// Asks until the key is no longer running.
+/// Repeats the request until its key is no longer running.
 fn once_decided(edge: &World, request: &Request) -> Answer {
     wait_for("the key to be decided", SOON, || {
         let answer = edge.ask(request);
@@ -255,7 +256,7 @@ fn a_key_whose_edge_was_killed_is_held_for_it_and_decided_when_it_is_back() {
         answer.text()
     );
     assert!(is_replayed(&world.edges[0].ask(&running)));
-    // One answered, one cut, one answered in its place.
+    // One request was answered, one was cut off, and one was answered in its place.
     assert_eq!(world.debits(&account, 3), 2);
     world.close();
 }
@@ -289,8 +290,8 @@ fn an_edge_killed_between_the_debit_and_the_keeping_spends_the_key_at_both() {
 
 #[test]
 fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
-    // What a killed edge journalled nobody else can know: its key must not be answered and debited
-    // a second time.
+    // Nobody else knows the contents of a killed edge's journal, so no edge may answer and debit
+    // its key a second time.
     let mut world = Edges::with(|plan| plan.limit("total_seconds", TOTAL_SECONDS));
     let account = world.account();
     let request = keyed(
@@ -304,7 +305,7 @@ fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
     world.edges[0].kill();
     drop(connection);
     assert!(world.edges[1].ask(&request).has("idempotency_running"));
-    // A minute and more of waiting, done at once.
+    // This skips the wait of more than a minute.
     let names = world.redis.cli(&["--scan", "--pattern", "gw:*:i:*"]);
     let names: Vec<_> = names.lines().collect();
     assert_eq!(names.len(), 1, "{names:?}");
@@ -317,7 +318,7 @@ fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
         answer.text()
     );
     assert_eq!(world.sidecar.vendor.calls(), calls);
-    // It does come back, and says that nothing was debited.
+    // The edge does come back, and reports that nothing was debited.
     world.edges[0].start_gateway();
     assert_eq!(once_decided(&world.edges[1], &request).status, 200);
     assert_eq!(world.debits(&account, 2), 1);
@@ -340,7 +341,7 @@ fn a_store_that_forgets_everything_while_a_request_runs_learns_its_answer_anew()
             answer.text()
         );
         for edge in &world.edges {
-            // Where it ended it is never debited again.
+            // The edge where the request ended never debits it again.
             let again = wait_for("the account to be restored", SOON, || {
                 Some(edge.ask(&request)).filter(|answer| !matches!(answer.status, 401 | 503))
             });
@@ -536,8 +537,8 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
     world.close();
 }
 
-/// Asks under one key, now at one edge and now at the other, until there is an answer or will never
-/// be one.
+/// Repeats the request under one key, alternating between the edges, until it gets an answer or
+/// learns that the answer is lost.
 fn ask_anywhere(ports: [u16; 2], request: &Request) -> bool {
     let mut turn = 0;
     let answer = wait_for("an answer or its loss", SOON, || {

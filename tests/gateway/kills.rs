@@ -1,9 +1,9 @@
-//! `kill -9` at each point of a request's way through the money: who was debited, who was not, what
-//! the client saw.
+//! `kill -9` at each point of a request at which money is involved. The tests check the debits and
+//! the client's view.
 //!
-//! The process kills itself at a named point (`GW_FAIL`), so every moment is met exactly; kills at
-//! random moments are `crash.rs`. A price changed, a trial over and a drain cut short between hold
-//! and debit are `shutdown.rs` and `money.rs`.
+//! The process kills itself at a named point (`GW_FAIL`), so the tests hit every moment exactly.
+//! `crash.rs` kills at random moments. `shutdown.rs` and `money.rs` test a price change, the end of
+//! a trial and a shortened drain between hold and debit.
 
 use crate::account::{Account, taken};
 use crate::client::{self, Connection, End, Request};
@@ -14,16 +14,16 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a client got.
+/// How much of its answer a client got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
-    /// A stream's beginning.
+    /// The beginning of a stream.
     Begun,
     End,
 }
 
-/// What the ledger has of the request after the restart.
+/// The request's entry in the ledger after the restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Nothing,
@@ -31,14 +31,15 @@ enum Left {
     Debit,
 }
 
-/// A point, what the client may see of a whole answer and of a stream, and what is left.
+/// A point, the permitted client views for a whole answer and for a stream, and the resulting
+/// ledger entry.
 struct Row {
     point: &'static str,
     whole: &'static [Seen],
     stream: &'static [Seen],
     vendor_calls: u64,
     left: Left,
-    /// Met on the way down of a drained process.
+    /// The process reaches this point while it shuts down after its drain.
     at_end: bool,
 }
 
@@ -61,7 +62,8 @@ const fn row(
 const NOTHING: &[Seen] = &[Seen::Nothing];
 const BEGUN: &[Seen] = &[Seen::Begun];
 const END: &[Seen] = &[Seen::End];
-/// The ledger is entered beside the client's last byte: either may be first.
+/// The gateway writes the ledger entry while it sends the client's last bytes, so either may come
+/// first.
 const ANY: &[Seen] = &[Seen::Nothing, Seen::Begun, Seen::End];
 
 const ROWS: &[Row] = &[
@@ -110,7 +112,7 @@ fn request(surface: Surface, stream: bool, key: &str) -> Request {
     }
 }
 
-/// Asks once, whatever becomes of the gateway meanwhile.
+/// Sends one request. The gateway may die meanwhile.
 fn ask(world: &World, surface: Surface, stream: bool, request: &Request) -> Seen {
     let mut connection = world.connect();
     connection.send(&request.bytes());
@@ -134,7 +136,7 @@ fn ask(world: &World, surface: Surface, stream: bool, request: &Request) -> Seen
     if is_whole { Seen::End } else { Seen::Begun }
 }
 
-/// A world, its one account, and how many endings it has.
+/// A world, its only account, and the number of endings seen so far.
 struct Books {
     world: World,
     account: Account,
@@ -154,7 +156,7 @@ impl Books {
         }
     }
 
-    /// Starts the gateway anew, to die at `point`.
+    /// Restarts the gateway so that it dies at `point`.
     fn fail_at(&mut self, point: &str) {
         self.world.kill();
         self.world.start_failing(Some(point));
@@ -164,7 +166,8 @@ impl Books {
         self.slowest = self.slowest.max(self.world.start_gateway());
     }
 
-    /// The endings since the last look, the newest first. The books must be right and nothing held.
+    /// The endings since the last call, newest first. Asserts that the ledger is consistent and
+    /// nothing is held.
     #[track_caller]
     fn new_endings(&mut self) -> Vec<Value> {
         let standing = self.world.standing(&self.account);
@@ -199,7 +202,7 @@ impl Books {
     }
 }
 
-/// The one ending there is, as `left` says.
+/// Asserts that the endings match `left` and that the debit is `cost`.
 #[track_caller]
 fn is_left(endings: &[Value], left: Left, cost: i64, what: &str) {
     let outcomes: Vec<_> = endings
@@ -216,7 +219,7 @@ fn is_left(endings: &[Value], left: Left, cost: i64, what: &str) {
     assert_eq!(taken(endings), credits, "{what}: {endings:?}");
 }
 
-/// Every row on one surface, for whole answers and streams.
+/// Tests every row on one surface, for whole answers and streams.
 fn dies_everywhere(surface: Surface) {
     let mut books = Books::new();
     let mut deaths = 0;
@@ -288,7 +291,8 @@ fn a_request_that_the_vendor_has_and_has_not_answered_is_void() {
     books.close();
 }
 
-/// The control: what the journal alone had is lost with it, though its client has the whole answer.
+/// A control without the journal: an ending that only the journal held is lost, although the client
+/// has the whole answer.
 #[test]
 fn without_the_journal_a_death_behind_the_last_byte_loses_the_debit() {
     let mut books = Books::new();
@@ -332,7 +336,8 @@ fn a_death_in_the_middle_of_a_commit_takes_all_of_the_batch_and_the_replay_bring
         });
         books.world.wait_killed();
         books.start();
-        // Some may have died before their end: what ended is a debit, and the rest is void.
+        // Some requests may have died before their end. An ended request has a debit, and the
+        // others are void.
         let endings = books.new_endings();
         assert_eq!(endings.len(), 6, "{endings:?}");
         let debits = endings
@@ -456,8 +461,8 @@ fn an_idempotency_key_is_spent_exactly_where_the_dead_process_had_debited() {
     books.close();
 }
 
-/// A power cut takes what was not synced: the journal, which never is, and with it the commit that
-/// was being made.
+/// A power cut loses unsynced data: the journal, which is never synced, and with it the commit in
+/// progress.
 #[test]
 fn a_power_cut_loses_no_more_than_the_commit_that_was_being_made() {
     let mut books = Books::new();
@@ -489,11 +494,13 @@ fn a_power_cut_loses_no_more_than_the_commit_that_was_being_made() {
     books.close();
 }
 
-/// The ledger's log, torn at any byte: what is before the tear is there, in order and sound.
+/// The ledger's write-ahead log, cut off at any byte: the entries before the cut are there, in
+/// order and valid.
 #[test]
 fn a_ledger_whose_log_is_torn_anywhere_has_a_sound_beginning_of_it() {
     let mut books = Books::new();
-    // The account and its funds are carried into the file; the log has the debits alone.
+    // A clean shutdown moves the account and its funds into the database file, so the log holds
+    // only the debits.
     books.world.signal("TERM");
     assert_eq!(books.world.wait_end(SOON), 0);
     books.start();
@@ -524,7 +531,7 @@ fn a_ledger_whose_log_is_torn_anywhere_has_a_sound_beginning_of_it() {
     let parts = if crate::is_long() { 400 } else { 24 };
     let mut counts = Vec::new();
     for part in 0..=parts {
-        // Never at the bounds of its pages alone.
+        // Also cuts inside pages, not only at their boundaries.
         let length = (log.len() * part / parts).saturating_sub(part * 7 % 5);
         let ids = torn_at(&data, &at, &config, &books.account, &log[..length]);
         assert!(all.starts_with(&ids), "{length}: {ids:?}");
@@ -539,7 +546,7 @@ fn a_ledger_whose_log_is_torn_anywhere_has_a_sound_beginning_of_it() {
     books.close();
 }
 
-/// The endings of a copy of the books whose ledger has this log.
+/// The endings of a copy of the data directory whose ledger has this write-ahead log.
 fn torn_at(data: &Path, at: &Path, config: &Path, account: &Account, log: &[u8]) -> Vec<Value> {
     let _ = std::fs::remove_dir_all(at);
     std::fs::create_dir(at).unwrap();
@@ -556,7 +563,7 @@ fn torn_at(data: &Path, at: &Path, config: &Path, account: &Account, log: &[u8])
             serde_json::from_slice(&output.stdout).unwrap(),
         )
     };
-    // A copy without its anchor and its journals: that they are missing is all there is to find.
+    // The copy lacks the anchor and the journals. `verify` may report only that.
     let (_, verdict) = json(&["ledger", "verify", "--json"]);
     let rules: Vec<_> = verdict["findings"]
         .as_array()

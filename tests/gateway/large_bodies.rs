@@ -1,5 +1,5 @@
-//! Bodies that take time to decode, read and translate: the work is done beside the workers,
-//! bounded and by turns among accounts, and what it takes of memory is bounded and counted.
+//! Bodies that take time to decompress, parse and translate. A separate pool does this work, with
+//! bounded queues and in turns among accounts. Its memory is bounded and counted.
 
 use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{Answer, Connection, Request};
@@ -18,7 +18,8 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A count of so many messages of so many bytes each, of a model whose vendor does not count.
+/// A token count of `messages` messages of `bytes` bytes each, for a model whose vendor has no
+/// token counting.
 fn count_body(messages: usize, bytes: usize) -> Vec<u8> {
     let text = "x".repeat(bytes);
     let message = json!({"role": "user", "content": text}).to_string();
@@ -34,7 +35,8 @@ fn count_coded(key: &str, plain: &[u8]) -> Request {
     count(key, gzip(plain)).header("content-encoding", "gzip")
 }
 
-/// A request of so many messages more, each of which has three values: itself and its two members.
+/// A request with `more` additional messages. Each counts as three values: the object and its two
+/// members.
 fn with_messages(surface: Surface, more: usize) -> Value {
     let mut body = surface.body("input=1 output=1", false, 100);
     let message = json!({"role": "user", "content": "x"});
@@ -58,7 +60,7 @@ fn a_body_of_more_values_than_the_limit_is_refused_and_the_limit_is_named() {
             "{failure}"
         );
     }
-    // The model, the list, and three for each message.
+    // One value for the model, one for the list, and three for each message.
     assert_eq!(
         world.ask(&count(&account.key, count_body(333, 1))).status,
         200,
@@ -87,7 +89,7 @@ fn control_without_that_limit_a_body_of_as_many_values_is_read() {
     world.close();
 }
 
-/// Large bodies get the same answers as small ones, on every way through the gateway.
+/// Large bodies get the same answers as small ones, on every route through the gateway.
 #[test]
 fn large_bodies_are_answered_like_small_ones() {
     let world = World::new();
@@ -184,13 +186,13 @@ fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request()
             "{}",
             lines[0]
         );
-        // The place is free again.
+        // The panic released the job's slot.
         assert_eq!(world.ask(&request).status, 200);
         world.close();
     }
 }
 
-/// A count that keeps a thread busy for a while.
+/// A token count that keeps a thread busy for a while.
 fn slow_count(key: &str) -> Request {
     count_coded(key, &count_body(60_000, 100))
 }
@@ -221,7 +223,7 @@ fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
             .collect();
         let (served, refused): (Vec<_>, Vec<_>) =
             answers.iter().partition(|answer| answer.status == 200);
-        // A fast machine may have done all twelve within the deadline.
+        // A fast machine may complete all twelve within the deadline.
         assert!(
             !served.is_empty() && (!refused.is_empty() || limit == "cpu_queue_seconds"),
             "{limit}"
@@ -255,7 +257,8 @@ fn jobs_of_clients_that_left_are_not_begun() {
         (world.metric("gateway_cpu_jobs_waiting", &[]) >= 6.0).then_some(())
     });
     drop::<Vec<Connection>>(open);
-    // One runs; those that wait are gone long before they could have run one after the other.
+    // One job runs. The gateway discards the waiting ones, which takes far less time than running
+    // them one after the other.
     let began = Instant::now();
     assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
     let behind = began.elapsed();
@@ -270,7 +273,7 @@ fn jobs_of_clients_that_left_are_not_begun() {
     world.close();
 }
 
-/// Asks in a loop until it is stopped, whatever is answered.
+/// Sends the request in a loop until `stop`, whatever the answers are.
 fn attack(world: &World, request: &[u8], stop: &AtomicBool, answered: &AtomicU64) {
     let mut connection = world.connect();
     while !stop.load(Ordering::Relaxed) {
@@ -295,15 +298,15 @@ fn attack(world: &World, request: &[u8], stop: &AtomicBool, answered: &AtomicU64
     }
 }
 
-/// Six loops of one account that send few bytes that stand for many MiB of messages, at an endpoint
-/// that costs nothing.
+/// Six loops of one account. Each sends few compressed bytes that expand to many MiB of messages,
+/// to an endpoint that costs nothing.
 #[test]
 fn large_bodies_of_one_account_do_not_hold_up_the_requests_of_another() {
     let world = World::new();
     let attacker = world.account();
     let bystander = Bystander::new(&world);
-    // Up to the limit of values, and as many bytes as a body may have; and far more values than
-    // that.
+    // One body has nearly the maximum number of values and of bytes. The other has far more values
+    // than the limit.
     let bodies = [count_body(60_000, 450), count_body(1_000_000, 1)];
     let bodies = bodies.map(|body| count_coded(&attacker.key, &body).bytes());
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));

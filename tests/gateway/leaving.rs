@@ -1,5 +1,5 @@
-//! Clients that leave: what was generated is paid for, exactly where the vendor tells, and nothing
-//! stays behind.
+//! Clients that disconnect: they pay for the generated output, exactly if the vendor reports usage,
+//! and nothing stays open.
 
 use crate::account::{Account, micro};
 use crate::client::{Connection, Request};
@@ -8,8 +8,8 @@ use crate::world::{Plan, World, wait_for};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Begins a request and reads so many events of its stream; the head of a stream is read with the
-/// first.
+/// Begins a request and reads `events` events of its stream. The first event includes the stream's
+/// head.
 fn begin(world: &World, request: &Request, events: usize) -> (Connection, Option<String>) {
     let mut connection = world.connect();
     assert!(connection.send(&request.bytes()));
@@ -23,7 +23,7 @@ fn begin(world: &World, request: &Request, events: usize) -> (Connection, Option
     (connection, id)
 }
 
-/// The one ending that a client's leaving brought.
+/// The receipt of the request that ended because its client disconnected.
 #[track_caller]
 fn left(world: &World, account: &Account, count: usize) -> Value {
     let ending = world.ended(account, count);
@@ -37,7 +37,7 @@ fn a_stream_whose_client_leaves_is_read_to_its_end_and_debited_exactly() {
     let account = world.account();
     let mut count = 0;
     for surface in BOTH {
-        // After the first event, in the middle, and just before the end.
+        // The client disconnects after the first event, in the middle, and just before the end.
         for events in [1, 7, 11] {
             let marker = "text=\"The quick brown fox jumps over the lazy dog\" events=9 gap_ms=80 input=200 output=70";
             let (connection, id) = begin(&world, &surface.stream(&account.key, marker), events);

@@ -1,5 +1,5 @@
-//! A gateway's long life: pages that are reached all through an upgrade, one upgrade after the
-//! other under load, a clock that jumps, hours of work, and secrets that stay where they are.
+//! The gateway over a long time: pages that stay reachable during an upgrade, consecutive upgrades
+//! under load, a clock that jumps, hours of work, and secrets that do not leak.
 
 use crate::account::{Account, taken};
 use crate::client::{self, Request};
@@ -11,12 +11,12 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What an old process may take for the way out.
+/// How long an old process may take to exit.
 const WAY_OUT: Duration = Duration::from_secs(60);
 const PASSWORD: &str = "CANARY+long+password";
 
 impl World {
-    /// Signs up through the edge; the session's cookie.
+    /// Signs up through the edge and returns the session's cookie.
     fn visitor(&self, email: &str) -> String {
         let answer = self.ask(&Request::form(
             "/dashboard/sign-up",
@@ -37,7 +37,7 @@ impl World {
     }
 }
 
-/// An old process ends well by itself.
+/// Asserts that an old process exits by itself with status 0.
 fn ends_well(old: &mut std::process::Child) {
     let status = wait_for("the old gateway to end", WAY_OUT, || {
         old.try_wait().unwrap()
@@ -61,9 +61,9 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
     let (edge, sidecar, admin) = (world.edge, world.sidecar, world.admin);
     let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        // Each over a connection of its own. Public addresses are handed over; the private ones are
-        // two for a while, and whoever is about to be served when the old one closes asks again, as
-        // the edge itself does.
+        // Each request uses its own connection. The old process hands its public addresses over to
+        // its successor. For a while two processes listen on the private addresses, so a client
+        // whose connection the old process closes asks again, as the edge itself does.
         let ask_all = |port: u16, path: &'static str| {
             let (stop, asked, cookie) = (&stop, &asked, &cookie);
             scope.spawn(move || {
@@ -96,8 +96,8 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
     assert!(asked.load(Ordering::Relaxed) > 100, "{asked:?}");
-    // The live page's stream ended with the old process; the browser asks again, of the successor,
-    // with the same cookie.
+    // The live page's stream ended with the old process. The browser asks the successor again with
+    // the same cookie.
     before.finish(&mut stream);
     let mut after = world.connect();
     after.send(&live.bytes());
@@ -197,7 +197,7 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
     let plan = plan
         .environment("LD_PRELOAD", library.as_os_str())
         .environment("FAKETIME_TIMESTAMP_FILE", &clock);
-    // Time-outs are measured by the clock that no operator sets.
+    // Timeouts use the monotonic clock, which no operator sets.
     let plan = plan
         .environment("DONT_FAKE_MONOTONIC", "1")
         .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
@@ -212,7 +212,8 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
     ]);
     let mut cookie = world.visitor("clock@example.test");
     let (mut count, mut dates) = (0, HashSet::new());
-    // A session lives for twelve idle hours, so a day ends it; a clock that is put back ends none.
+    // A session ends after twelve idle hours, so a jump of one day ends it. Setting the clock back
+    // ends no session.
     let jumps = [
         ("+1h", true),
         ("+0", true),
@@ -247,7 +248,8 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
             "{offset}: a session"
         );
         dates.insert(world.ended_at(&account, count));
-        // A wrong password, and then the right one: nobody waits for a clock to come back.
+        // First a wrong password, then the right one: after a jump no user has to wait until the
+        // clock catches up.
         let sign_in = |password: &str| {
             let form = format!("email=clock@example.test&password={password}");
             world.ask(&Request::form("/dashboard/sign-in", &form))
@@ -288,7 +290,7 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
 }
 
 impl World {
-    /// The day of the latest of so many endings, as the ledger has it.
+    /// Waits for `count` endings and returns the ledger's date of the newest.
     fn ended_at(&self, account: &Account, count: usize) -> String {
         let endings = wait_for("the requests to end", SOON, || {
             Some(self.endings(account)).filter(|endings| endings.len() >= count)
@@ -300,7 +302,7 @@ impl World {
         newest["at"].as_str().unwrap()[..10].to_owned()
     }
 
-    /// Memory of the gateway, in KiB.
+    /// Resident memory of the gateway, in KiB.
     fn memory(&self) -> i64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status
@@ -339,7 +341,7 @@ fn work_for_a_long_time_takes_no_more_memory_and_no_more_files() {
         },
     );
     assert!(log.odd.is_empty(), "{:?}", log.odd.first());
-    // Of each half the middle value, which no burst moves.
+    // The median of each half, because a burst does not move it.
     let middle = |samples: &[(i64, usize)]| {
         let mut memory: Vec<_> = samples.iter().map(|(memory, _)| *memory).collect();
         let mut files: Vec<_> = samples.iter().map(|(_, files)| *files).collect();
@@ -395,8 +397,8 @@ fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_fil
                 answer.has("CANARY-prompt")
             };
             assert!(answer.status == 200 && is_told, "{}", answer.text());
-            // A vendor that fails, a marker that it cannot read, a key that is nobody's, a body
-            // that is no JSON.
+            // A vendor that fails, a marker that it cannot parse, an unknown key, and a body that
+            // is not JSON.
             world.ask(&surface.whole(&key, "text=CANARY-prompt status=500"));
             world.ask(&surface.whole(&key, "CANARY-prompt"));
             world.ask(&surface.whole("gw-sk-CANARY-of-nobody", "text=CANARY-prompt"));
@@ -431,7 +433,8 @@ fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_fil
             .filter(|text| text.lines().count() > 20)
     });
     seen.add_all_of(&world, &access_log);
-    // As it is, and as whoever prints bytes one by one writes it; streams have it in pieces.
+    // The secrets as plain text, and as a debug print of single characters or bytes shows them. The
+    // latter also finds secrets that a stream splits.
     let mut secrets = vec![
         "CANARY",
         "'C', 'A', 'N', 'A'",

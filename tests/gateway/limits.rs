@@ -1,5 +1,5 @@
-//! What a key may do, seen from outside: until when it works, with which models, how fast, and for
-//! how much; with the embedded store and over two edges that share one.
+//! A key's limits, tested from outside: expiry, permitted models, rates and spending. The tests use
+//! the embedded store and two edges that share a store.
 
 use crate::account::{Account, credits, micro};
 use crate::client::{Answer, Request};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const INVALID: &str = "invalid_request_error";
 
-/// A key of the account with these settings, as `key create` takes them.
+/// Creates a key of the account with these `key create` options.
 fn key_with(world: &World, account: &Account, settings: &[&str]) -> (String, String) {
     let made = world.json(
         &[
@@ -33,8 +33,8 @@ fn key_with(world: &World, account: &Account, settings: &[&str]) -> (String, Str
     )
 }
 
-/// The limit, what remains of it and when it is whole again, as the surface tells of `what`
-/// (`requests`, `tokens`).
+/// The limit, the remaining number and the reset time, from the surface's headers for `what`
+/// (`requests` or `tokens`).
 fn told(surface: Surface, answer: &Answer, what: &str) -> Option<(u64, u64, String)> {
     let name = |part: &str| match surface {
         Chat => format!("x-ratelimit-{part}-{what}"),
@@ -58,7 +58,8 @@ fn too_many(surface: Surface, answer: &Answer, words: &str) {
     assert_eq!(answer.header("x-should-retry"), None, "waiting helps");
 }
 
-/// Asks both surfaces, whole and streamed, until one is refused; how many were answered.
+/// Sends `most` requests, whole and streamed in turn. Asserts that each is answered and that its
+/// headers count down. Returns the answer to one more request.
 fn answered_until_refused(
     surface: Surface,
     ask: &mut dyn FnMut(&Request) -> Answer,
@@ -240,8 +241,8 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
     world.close();
 }
 
-/// Asks for answers of a known cost until the key's limit refuses; how many were answered and what
-/// was debited for them.
+/// Sends requests of a known cost until the key's limit refuses one. Returns how many were answered
+/// and their total debit.
 fn spend_all(
     world: &World,
     ask: &dyn Fn(&Request) -> Answer,
@@ -389,16 +390,15 @@ fn a_key_is_bound_to_its_models_and_ends_at_its_hour() {
     world.close();
 }
 
-/// One request at an edge, again while a busy machine's store does not answer in time.
+/// Sends a request to an edge, again if a busy machine's store does not answer in time.
 fn asked(edge: &World, request: &Request) -> Answer {
     wait_for("the store to answer", SOON, || {
         Some(edge.ask(request)).filter(|answer| !matches!(answer.status, 503 | 529))
     })
 }
 
-/// Sends so many requests at one time, by turns to each edge; those that were answered, those that
-/// were refused, and how many could not be judged because a busy machine's store did not answer in
-/// time.
+/// Sends `count` requests at once, alternating between the edges. Returns the answered ones, the
+/// refused ones, and the number for which a busy machine's store did not answer in time.
 fn at_once(fleet: &Fleet, count: usize, request: &Request) -> (Vec<Answer>, Vec<Answer>, usize) {
     let ports: Vec<_> = fleet.edges.iter().map(|edge| edge.edge).collect();
     let answers: Vec<_> = std::thread::scope(|scope| {
@@ -438,9 +438,9 @@ fn two_edges_keep_one_limit_on_requests_and_on_spending() {
         let began = Instant::now();
         let (answered, refused, unclear) =
             at_once(&fleet, 64, &surface.whole(&key, "input=10 output=10"));
-        // One more every six seconds: what a slow machine takes longer for.
+        // The limit permits one more request every six seconds, which matters on a slow machine.
         let most = 10 + usize::try_from(began.elapsed().as_secs() / 6).unwrap();
-        // One that was not answered in time may have been counted.
+        // The limit may have counted a request whose answer did not come in time.
         let least = 10_usize.saturating_sub(unclear);
         assert!(
             (least..=most).contains(&answered.len()),
@@ -454,7 +454,8 @@ fn two_edges_keep_one_limit_on_requests_and_on_spending() {
             told(surface, answer, "requests").is_some_and(|(limit, ..)| limit == 10)
         }));
 
-        // Room for the worst case of five, and what it costs in the end is all.
+        // The limit has room for five requests: four at their actual cost, and one at its worst
+        // case.
         let (worst, cost) = (surface.cost(400, 1_000), surface.cost(10, 1_000));
         let limit = 4 * cost + worst;
         let (id, key) = key_with(
@@ -502,7 +503,7 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
             12,
             &surface.whole(&key, "delay_ms=1500 input=10 output=10"),
         );
-        // Those that come once the first two have ended are answered too.
+        // Requests that arrive after the first two have ended are answered too.
         assert!(
             answered.len() + unclear >= 2 && !refused.is_empty(),
             "{} were answered",
@@ -512,7 +513,7 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
             too_many(surface, answer, "this key may have 2 requests at one time");
         }
     }
-    // What has ended a moment ago may still be on its way to the store.
+    // The store may not have processed the last endings yet.
     wait_for("all to have ended", SOON, || {
         (fleet.edges[0].standing(&account).held == 0).then_some(())
     });
@@ -551,7 +552,7 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
             .then_some(())
     });
 
-    // A change reaches every edge that remembers the key.
+    // A change reaches every edge that has cached the key.
     fleet
         .sidecar
         .json(&["key", "set", &id, "--models", "beta-5.5"]);

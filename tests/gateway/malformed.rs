@@ -1,7 +1,8 @@
-//! What reached a socket and was refused leaves a trace: one count with its reason, one line of the
-//! log, and over HTTP/1.1 an answer in the surface's shape.
+//! The gateway counts each refused request with its reason, logs one line, and over HTTP/1.1
+//! answers in the surface's format.
 //!
-//! What of it reaches a vendor is `smuggling.rs`; HTTP/2 by its letter is `h2_conformance.rs`.
+//! `smuggling.rs` tests that no part of a refused request reaches a vendor. `h2_conformance.rs`
+//! tests conformance to HTTP/2.
 
 use crate::client::{Answer, Connection, Request};
 use crate::h2::{
@@ -15,7 +16,7 @@ use std::net::TcpStream;
 
 const MALFORMED: &str = "gateway_malformed_total";
 
-/// Every reason there is.
+/// Every reason for a refusal.
 const REASONS: [&str; 17] = [
     "request_line",
     "header_field",
@@ -49,7 +50,7 @@ fn wait_count(world: &World, reason: &str, count_due: f64) {
     assert_eq!(count(world, reason), count_due, "{reason}");
 }
 
-/// Lines of the log with this reason.
+/// The log's lines with this reason.
 fn lines(world: &World, reason: &str) -> Vec<String> {
     let mark = format!("refused ({reason})");
     world
@@ -66,7 +67,7 @@ fn send(world: &World, bytes: &[u8]) -> (Option<Answer>, Connection) {
     (connection.try_answer(), connection)
 }
 
-/// Bytes, the reason, and the status.
+/// The client's bytes, the reason, and the status.
 #[rustfmt::skip]
 const REFUSED: [(&str, &str, u16); 19] = [
     ("GET\r\n\r\n", "request_line", 400),
@@ -183,7 +184,8 @@ fn what_never_became_a_request_is_counted_too() {
         ),
         (1, 1)
     );
-    // A connection without a byte is what load balancers make to look for an open port.
+    // Load balancers open a connection without sending a byte to check the port, so the gateway
+    // does not count it.
     assert_eq!(count(&world, "silent"), 1.0);
     let mut large = world.connect();
     large.send(b"GET / HTTP/1.1\r\nhost: g\r\n");
@@ -198,7 +200,7 @@ fn faults_of_http2_are_counted_by_what_they_end() {
     let world = World::new();
     let account = world.account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
-    // A control: a good request, and a client that gives up on its own.
+    // A control: a valid request, and a client that disconnects by itself.
     let mut h2 = H2::open(world.edge);
     h2.ask(1, &good(&account.key, &body), body.as_bytes());
     assert_eq!(h2.outcome(1), crate::h2::Outcome::Answered);
@@ -212,18 +214,18 @@ fn faults_of_http2_are_counted_by_what_they_end() {
     ] {
         assert_eq!(count(&world, reason), 0.0, "{reason}");
     }
-    // A field that is HTTP/1's alone resets its stream.
+    // A header field that only HTTP/1 permits resets the stream.
     let mut h2 = H2::open(world.edge);
     let mut fields = good(&account.key, &body);
     fields.push(field("connection", "close"));
     h2.send(HEADERS, END_HEADERS | END_STREAM, 1, &block(&fields));
     wait_count(&world, "http2_stream", 1.0);
-    // Without an authority Pingora answers 400 by itself.
+    // Pingora itself answers 400 to a request without an authority.
     let mut fields = good(&account.key, &body);
     fields.retain(|(name, _)| name != b":authority" && name != b"content-length");
     h2.send(HEADERS, END_HEADERS | END_STREAM, 3, &block(&fields));
     wait_count(&world, "http2_stream", 2.0);
-    // A header on stream 0 ends the connection.
+    // HEADERS on stream 0 end the connection.
     h2.send(HEADERS, END_HEADERS, 0, &[]);
     wait_count(&world, "http2_connection", 1.0);
     assert_eq!(
@@ -287,7 +289,7 @@ fn health_checks_and_pages_are_counted_apart_from_the_api() {
     world.close();
 }
 
-/// What is sent in the clear to a port that wants TLS.
+/// Plain text sent to a port that requires TLS.
 #[test]
 fn a_handshake_that_fails_is_counted_and_a_look_at_the_port_is_not() {
     let (world, _dir) = crate::tls::secure();
@@ -312,7 +314,7 @@ fn a_handshake_that_fails_is_counted_and_a_look_at_the_port_is_not() {
     world.close();
 }
 
-/// The header of a request over HTTP/2 without a key.
+/// The header of an HTTP/2 request without a key.
 fn anonymous(method: &str, path: &str) -> Fields {
     vec![
         field(":method", method),
@@ -322,7 +324,7 @@ fn anonymous(method: &str, path: &str) -> Fields {
     ]
 }
 
-/// Lines of the access log as they are once `due` of them are there.
+/// The access log's lines, once `due` of them are there.
 fn access_lines(path: &std::path::Path, due: usize) -> Vec<Value> {
     wait_for(&format!("{due} lines in the access log"), SOON, || {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -334,7 +336,7 @@ fn access_lines(path: &std::path::Path, due: usize) -> Vec<Value> {
     })
 }
 
-/// All requests that were counted so far, wherever.
+/// The number of requests that the gateway has counted under these labels.
 fn answers(world: &World, labels: &[&str]) -> f64 {
     world.metric("gateway_requests_total", labels)
 }
@@ -343,7 +345,7 @@ fn rejected(world: &World) -> f64 {
     world.metric("gateway_rejected_total", &[])
 }
 
-/// A client that cancels its request over HTTP/2 is no failure of the gateway's.
+/// If a client cancels its request over HTTP/2, the gateway does not count that as its own failure.
 #[test]
 fn a_request_that_is_cancelled_over_http2_is_counted_once_as_its_clients_doing() {
     let (world, log, _dir) = crate::access::logging();
@@ -372,7 +374,7 @@ fn a_request_that_is_cancelled_over_http2_is_counted_once_as_its_clients_doing()
         );
         assert_eq!(line.get("surface"), None, "{line}");
     }
-    // Whether the reset is noticed before the answer is a race; a failure it never is.
+    // The reset may arrive before or after the answer. In neither case is it a failure.
     for path in ["/v1/models", "/healthz", "/docs"] {
         for _ in 0..20 {
             let mut h2 = H2::open(world.edge);
@@ -411,7 +413,7 @@ fn a_body_that_breaks_http2_is_counted_as_malformed_alone() {
             (answers(&world, &["route=\"malformed\"", "status=\"400\""]) == due).then_some(())
         });
     }
-    // A second header that does not end the request.
+    // A second HEADERS frame without END_STREAM.
     let mut h2 = H2::open(world.edge);
     let fields = anonymous("POST", "/dashboard/sign-in");
     h2.send(HEADERS, END_HEADERS, 1, &block(&fields));
@@ -448,7 +450,7 @@ fn what_the_library_for_http2_answers_by_itself_is_logged_and_counted_once() {
         assert_eq!(h2.outcome(1), crate::h2::Outcome::Refused);
         wait_count(&world, reason, before + 1.0);
     }
-    // Twice on one connection, which remembers the first status.
+    // Two requests on one connection, because the connection remembers the first status.
     let mut h2 = H2::open(world.edge);
     for stream in [1, 3] {
         let begin = block(&anonymous("GET", "/v1/models"));
@@ -508,7 +510,7 @@ fn frames_without_end_before_a_request_are_a_flood() {
     world.close();
 }
 
-/// Sends a thousand frames; false where the gateway has closed the connection.
+/// Sends a thousand frames. Returns false if the gateway has closed the connection.
 fn count_of_writes(h2: &mut H2, kind: u8, payload: &[u8]) -> bool {
     let stream = u32::from(kind == 2);
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -619,7 +621,7 @@ fn what_the_admin_listener_refuses_is_counted_and_logged_once() {
         lines[0].contains("GET /nowhere: answered 404"),
         "{lines:#?}"
     );
-    // A page that the edge asks for is the edge's.
+    // The edge counts a request for an unknown page, and the sidecar does not count it again.
     assert_eq!(world.ask(&Request::get("/nowhere")).status, 404);
     assert_eq!(count(&world, "sidecar_listener"), 0.0);
     assert_eq!(rejected(&world), 1.0);

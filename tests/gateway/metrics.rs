@@ -1,4 +1,5 @@
-//! What the admin port tells: every promised family, and no label that a client chose.
+//! The metrics of the admin port: every promised family is there, and no label has a value that a
+//! client chose.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat, Messages};
@@ -9,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const ALERTS: &str = include_str!("../../deploy/prometheus/alerts.yaml");
 const ALERT_TESTS: &str = include_str!("../../deploy/prometheus/alerts_test.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/grafana/model-gateway.json");
-/// Labels that Prometheus adds, and one whose value is a port of the test's own.
+/// Labels that Prometheus adds, and one whose value is a port that the test chose.
 const NOT_COMPARED: [&str; 3] = ["instance", "job", "endpoint"];
 
-/// Every family that the contract promises, with the labels its samples carry.
+/// Every promised family, with the labels of its samples.
 const FAMILIES: [(&str, &[&str]); 15] = [
     (
         "gateway_requests_total",
@@ -137,7 +138,7 @@ fn what_a_client_sends_never_becomes_a_series() {
         }
     };
     junk(0);
-    // A request is counted once its answer is out: the client may be quicker.
+    // The gateway counts a request after it has sent the answer, so the client may be faster.
     let asked = 7.0 * BOTH.len() as f64;
     wait_for("the first round to be counted", SOON, || {
         (world.metric("gateway_requests_total", &[]) >= asked).then_some(())
@@ -163,7 +164,7 @@ fn what_a_client_sends_never_becomes_a_series() {
     world.close();
 }
 
-/// A selector of an expression, or a series of `/metrics`: a family and label values.
+/// A selector of an expression, or a series of `/metrics`: a family with label values.
 #[derive(Debug, Clone)]
 struct Selector {
     family: String,
@@ -171,8 +172,8 @@ struct Selector {
 }
 
 impl Selector {
-    /// Reads `family{label="value",…}`; what follows is ignored. Only `=` matchers keep their
-    /// value.
+    /// Parses `family{label="value",…}` and ignores the rest. Keeps only the values of `=`
+    /// matchers.
     fn parse(text: &str) -> Self {
         let end = text
             .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -199,7 +200,7 @@ impl Selector {
         }
     }
 
-    /// Every metric that an expression selects.
+    /// Every selector in an expression.
     fn all_of(expression: &str) -> Vec<Self> {
         let starts = ["gateway_", "gen_ai_", "process_"]
             .into_iter()
@@ -212,7 +213,7 @@ impl Selector {
             .collect()
     }
 
-    /// The series has this family, and all labels with their values.
+    /// Whether the series has this family and all these labels with their values.
     fn selects(&self, series: &Self) -> bool {
         self.family == series.family
             && self.labels.iter().all(|(name, value)| {
@@ -224,7 +225,7 @@ impl Selector {
     }
 }
 
-/// The series of a gateway, with their values.
+/// The gateway's series with their values.
 fn values(world: &World) -> Vec<(Selector, f64)> {
     let text = world.metrics();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -234,8 +235,8 @@ fn values(world: &World) -> Vec<(Selector, f64)> {
         .collect()
 }
 
-/// A series that begins at 1 hides its first event from `increase()`: an alert misses the first
-/// incident.
+/// A series that begins at 1 hides its first event from `increase()`, so an alert would miss the
+/// first incident.
 #[test]
 fn a_gateway_that_has_just_started_has_every_series_of_the_alerts_and_the_dashboard_and_counters_at_zero()
  {
@@ -262,7 +263,7 @@ fn a_gateway_that_has_just_started_has_every_series_of_the_alerts_and_the_dashbo
             );
         }
     }
-    // The unit tests of the alerts begin with the series that the gateway begins with.
+    // The unit tests of the alerts start with the same series as a new gateway.
     let tests: serde_json::Value = serde_saphyr::from_str(ALERT_TESTS).unwrap();
     let inputs = tests["tests"]
         .as_array()
@@ -279,8 +280,8 @@ fn a_gateway_that_has_just_started_has_every_series_of_the_alerts_and_the_dashbo
             selector.selects(series) && series.labels.len() == selector.labels.len()
         });
         let (_, value) = found.unwrap_or_else(|| panic!("a new gateway has no {text}"));
-        // What a process finds at its start is counted before the first scrape, and its alert looks
-        // at the value itself.
+        // A process counts damage that it finds at its start before the first scrape. The alert for
+        // it uses the value itself, not its increase.
         let is_found_at_start = text.starts_with("gateway_damaged_");
         if text.contains("_total{") && !is_found_at_start {
             assert!(
@@ -327,7 +328,7 @@ fn no_counter_begins_above_zero_and_a_reload_adds_those_of_new_models() {
         (count(&before, "beta-new"), count(&after, "beta-new")),
         (0, count(&before, "beta-5.5"))
     );
-    // A request creates no series that was not there.
+    // A request creates no new series.
     let account = world.account();
     let names = |world: &World| series(world).into_iter().collect::<BTreeSet<_>>();
     let fresh = names(&world);
@@ -427,7 +428,7 @@ fn the_process_the_build_and_the_conventions_for_generative_ai_have_their_usual_
         (operations("") == 2.0).then_some(())
     });
     assert_eq!(operations("error_type=\"\""), 1.0, "{}", world.metrics());
-    // A whole answer has no time to its first token.
+    // An unstreamed answer has no time to first token.
     world.ask(&Chat.whole(&account.key, "input=3 output=3"));
     wait_for("the answer to be counted", SOON, || {
         (metric(

@@ -1,4 +1,4 @@
-//! What a response costs, and that nobody pays for anything else.
+//! The cost of a response. The tests also check that nobody pays for anything else.
 
 use crate::account::{Account, Standing, credits, micro, taken};
 use crate::client::{Answer, Request};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const GRANT: i64 = 300_000_000;
 const ANY_LIMIT: (u64, i64) = (1_000, 1_000);
 
-/// The largest cost of a body: what is held for it.
+/// The hold for a body: its largest possible cost.
 fn hold(surface: Surface, body: &Value, limit: i64) -> i64 {
     let bytes = i64::try_from(body.to_string().len()).unwrap();
     surface.cost(bytes, limit)
@@ -27,7 +27,7 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
         let mut answer = connection.begin();
         let mut held = hold(surface, &body, ANY_LIMIT.1);
         if surface == Chat {
-            // The estimate may count what the gateway adds to the body.
+            // The estimate may include bytes that the gateway adds to the body.
             held = world.standing(&account).held.max(held).min(held + 60 * 175);
         }
         assert_eq!(
@@ -80,7 +80,7 @@ fn every_class_of_tokens_is_billed_at_its_price_and_the_receipts_add_up() {
                 world.ask(&surface.request(&account.key, &surface.body(marker, stream, 500)));
             assert_eq!(answer.status, 200, "{}", answer.text());
             let receipt = world.receipt(&account, &answer.request_id());
-            // Thousandths of a µc: chat's cached input has a price of 17.5 credits.
+            // In thousandths of a µc, because chat's price for cached input is 17.5 credits.
             let exact = match surface {
                 Messages => (1_001 * 100 + 2_003 * 10 + 307 * 125 + 11 * 200 + 99 * 500) * 1_000,
                 Chat => (1_001 * 175 + 318 * 175 + 99 * 1_400) * 1_000 + 2_003 * 17_500,
@@ -174,7 +174,7 @@ fn below_the_least_limit_there_is_402_and_a_smaller_wish_is_granted() {
     for surface in BOTH {
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
         let body = surface.body("input=10 output=10", false, 50_000);
-        // Enough for 200 tokens, and 256 is the least that a clamp may leave.
+        // Enough for 200 tokens. The gateway does not lower an output limit below 256.
         let given = hold(surface, &body, 200);
         world.json(&[
             "account",
@@ -290,7 +290,7 @@ fn of_64_at_once_on_credit_for_ten_exactly_ten_get_in() {
     world.close();
 }
 
-/// Runs `ask` in so many threads at once.
+/// Runs `ask` in `count` threads at once.
 pub fn together<T: Send>(count: usize, ask: impl Fn() -> T + Sync) -> Vec<T> {
     let start = std::sync::Barrier::new(count);
     std::thread::scope(|scope| {
@@ -375,7 +375,7 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
         "{receipt}"
     );
     assert_eq!(world.standing(&account).balance, 0);
-    // Credit that was bought does not lapse; once it is spent, the word is another.
+    // Bought credits do not expire. Once they are spent, the error has another code.
     world.json(&["account", "grant", &account.id, "1", "--ref", "bought"]);
     world.works(Chat, &account.key);
     let mut body = Chat.body("input=1", false, 1_000);
@@ -442,7 +442,8 @@ fn usage_that_is_missing_or_nonsense_is_estimated_within_the_hold() {
                 let body = surface.body(&format!("usage={usage} text={text}"), stream, 1_000);
                 let answer = world.ask(&surface.request(&account.key, &body));
                 if answer.status != 200 || stream && !surface.is_complete(&answer) {
-                    // An answer that is no JSON is the vendor's failure; then it is free.
+                    // If an answer is not JSON, that is the vendor's failure, and the request is
+                    // free.
                     assert_eq!(
                         usage,
                         "nan",
@@ -497,7 +498,7 @@ fn a_balance_never_goes_below_zero_whatever_a_vendor_reports() {
     let world = World::new();
     for surface in BOTH {
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
-        // More input than the body has bytes, as a template of the vendor's own makes it.
+        // More input tokens than the body has bytes, as a vendor's own prompt template can cause.
         let body = surface.body("input=6000 output=100", surface == Chat, 100);
         let given = hold(surface, &body, 100) + 20_000;
         world.json(&[

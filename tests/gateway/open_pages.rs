@@ -1,5 +1,5 @@
-//! Pages need no key: how many may be open, how long their bodies may take, and that whoever takes
-//! all he can get takes nothing from those who have a key, nor from the admin listener.
+//! Pages need no key. The gateway limits how many are open and how long their bodies take. A client
+//! that opens as many as possible harms neither clients with a key nor the admin listener.
 
 use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{self, Answer, Connection, Request};
@@ -9,7 +9,7 @@ use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pages that each connection asks for at first, and every two seconds after that.
+/// The pages that each connection requests at first, and every two seconds after that.
 const STREAMS: u32 = 100;
 const MORE_STREAMS: u32 = 8;
 
@@ -23,7 +23,8 @@ fn sign_in() -> Fields {
     ]
 }
 
-/// Asks for a page on each stream of a connection, without a body, again and again until `stop`.
+/// Requests a page on each stream of a connection, without sending the body, again and again until
+/// `stop`.
 fn hold_pages(world: &World, stop: &AtomicBool, refused: &AtomicUsize) {
     let header = block(&sign_in());
     while !stop.load(Ordering::Relaxed) {
@@ -98,7 +99,8 @@ fn pages_that_are_asked_for_without_a_body_take_nothing_from_whoever_has_a_key()
     });
     let most = most_files.into_inner();
     println!("{refused_pages:?} pages refused, {before} to {most} files");
-    // A connection and what its requests take of the vendor; a page in flight takes none.
+    // One file for each connection, and a few for requests to the vendor. An open page needs no
+    // file of its own.
     assert!(
         most <= before + connections + 40,
         "{before} files before, {most} during the attack"
@@ -114,7 +116,7 @@ fn pages_that_are_asked_for_without_a_body_take_nothing_from_whoever_has_a_key()
     world.close();
 }
 
-/// The header of a page's request whose body does not come: it is open.
+/// Sends the header of a page's request but not its body, so the page stays open.
 fn open_page(world: &World) -> Connection {
     let mut connection = world.connect();
     connection.send(&Request::form("/dashboard/sign-in", "email=a").head());
@@ -168,7 +170,7 @@ fn pages_are_bounded_in_all_and_per_address_and_refused_as_a_page_or_in_json() {
             "{}",
             page.text()
         );
-        // Neither is in the way of the other.
+        // Open pages do not block requests with a key, and such requests do not block pages.
         world.works(Chat, &account.key);
         drop(held);
         wait_open(&world, 0.0);
@@ -197,7 +199,7 @@ fn a_page_s_body_has_a_deadline_and_a_size() {
         .limit("page_body_read_seconds", 1)
         .limit("page_body_bytes", 1_024)
         .start();
-    // A byte from time to time keeps nothing open.
+    // A single byte from time to time does not extend the deadline.
     let mut slow = open_page(&world);
     let began = Instant::now();
     while began.elapsed() < SOON && slow.send(b"x") {
@@ -208,7 +210,7 @@ fn a_page_s_body_has_a_deadline_and_a_size() {
     }
     assert_eq!(slow.answer().status, 408);
     assert!(slow.is_closed());
-    // Nor does a stream of HTTP/2 that never ends.
+    // An HTTP/2 stream that never ends does not extend it either.
     let mut h2 = H2::open(world.edge);
     h2.send(HEADERS, END_HEADERS, 1, &block(&sign_in()));
     h2.outcome(1);
@@ -239,7 +241,7 @@ fn forms_of_every_framing_reach_the_sidecar_whole() {
     ] {
         assert!(matches!(world.ask(&empty).status, 400..=422));
     }
-    // As much as the sidecar reads.
+    // The largest form that the sidecar reads.
     let (start, bytes) = ("email=d@example.test&password=", 65_536);
     let whole = format!("{start}{}", "x".repeat(bytes - start.len()));
     let answer = world.ask(&Request::form("/dashboard/sign-up", &whole));
@@ -273,7 +275,7 @@ impl World {
             .to_owned()
     }
 
-    /// The head of the answer, and a first event where there is one.
+    /// Opens the live stream. Reads the head of the answer, and the first event if there is one.
     fn live(&self, cookie: &str) -> (Connection, Answer) {
         let mut connection = self.connect();
         connection.send(
@@ -320,7 +322,7 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         "live_streams_per_address",
         &world,
     );
-    // The pages themselves are served, with the balance of the moment.
+    // The pages themselves are still served, with the current balance.
     assert_eq!(
         world
             .ask(&Request::get("/dashboard").header("cookie", &cookies[0]))
@@ -330,7 +332,8 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
     for (connection, answer) in &mut readers {
         assert!(connection.more(answer), "a stream ended: {}", answer.text());
     }
-    // One of each account leaves, so that the address has room and each account has room for one.
+    // One stream of each account closes, so the address has room again and each account has room
+    // for one stream.
     readers.truncate(21);
     wait_for("places to be free", SOON, || {
         (world.metric("gateway_live_streams_open", &[]) == 21.0).then_some(())
@@ -366,14 +369,14 @@ fn with_few_files_idle_clients_leave_room_for_the_admin_listener_and_for_who_has
                 "{page} on the admin listener"
             );
         }
-        // It may say that descriptors are short; but it answers.
+        // The answer may report a shortage of file descriptors, but there must be an answer.
         let readiness =
             client::try_ask(world.admin, &Request::get("/readyz")).map(|answer| answer.status);
         assert!(matches!(readiness, Some(200 | 503)), "{readiness:?}");
     };
     probe();
     assert!(world.metric("gateway_client_connections", &[]) <= 128.0);
-    // Whoever has been silent for a second gives way.
+    // The gateway closes connections that have been silent for a second.
     wait_for("a connection that is served", SOON, || {
         let answer = client::try_ask(world.edge, &Chat.whole(&account.key, "input=1 output=1"))?;
         (answer.status == 200).then_some(())

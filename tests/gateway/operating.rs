@@ -1,5 +1,5 @@
-//! The operator's pages as an operator uses them: their commands run as they stand there, and what
-//! they say that one will see exists.
+//! The operator's pages, used as an operator uses them: their commands run unchanged, and the
+//! output that they announce exists.
 
 use crate::world::{
     SOON, Simulator, World, binary, command_on, free_port, trust, vendor_url, wait_for,
@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 const ONE: &str = include_str!("../../docs/operating.md");
 const MANY: &str = include_str!("../../docs/many-edges.md");
 const ALERTS: &str = include_str!("../../deploy/prometheus/alerts.yaml");
-/// How long a page's commands may take together, in seconds.
+/// The time limit for all commands of a page together, in seconds.
 const LIMIT: &str = "300";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The page's `sh` blocks, one after the other.
+/// The page's `sh` blocks, joined in order.
 fn script(page: &str) -> String {
     let blocks = page
         .split("```sh\n")
@@ -27,15 +27,15 @@ fn script(page: &str) -> String {
     blocks.collect::<Vec<_>>().join("\n")
 }
 
-/// Runs a page's commands in a folder that has what the page takes from the repository. What they
-/// said; and how it ended.
+/// Runs a page's commands in a folder with the repository's files that the page needs. Returns
+/// whether they succeeded, and their output.
 fn run(page: &str, vendor: &Simulator) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     std::os::unix::fs::symlink(binary(), bin.join("model-gateway")).unwrap();
     std::os::unix::fs::symlink(root().join("deploy"), dir.path().join("deploy")).unwrap();
-    // Whatever happens, nothing that it started outlives it.
+    // No process that the script starts outlives it.
     let text = format!(
         "set -euo pipefail\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n{}",
         script(page)
@@ -86,7 +86,7 @@ fn run(page: &str, vendor: &Simulator) -> (bool, String) {
     (output.status.success(), said)
 }
 
-/// The vendor's keys that it was asked with, in order.
+/// The keys with which the gateway called the vendor, in order.
 fn keys(vendor: &Simulator) -> Vec<String> {
     let requests = vendor.requests();
     let key = |request: &serde_json::Value| {
@@ -109,7 +109,7 @@ fn the_commands_for_one_machine_work_as_they_stand_there() {
         keys(&vendor),
         ["Bearer sk-of-the-vendor", "Bearer sk-of-the-vendor-anew"]
     );
-    // While it runs, of the restored copy, and at the end.
+    // Three checks: on the running gateway, on the restored copy, and at the end.
     assert_eq!(said.matches("0 findings").count(), 3, "{said}");
     assert_eq!(said.matches(" 2 debits").count(), 3, "{said}");
     for expected in [
@@ -120,7 +120,7 @@ fn the_commands_for_one_machine_work_as_they_stand_there() {
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
-    // Pingora's successor asks for the sockets a moment before they are offered.
+    // Pingora's successor asks for the sockets shortly before the old process offers them.
     let errors = said
         .lines()
         .filter(|line| line.contains("ERROR") && !line.contains("No incoming socket transfer"));
@@ -140,7 +140,7 @@ fn the_commands_for_many_edges_work_as_they_stand_there() {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// The same runner, which could not fail otherwise.
+/// A control for `run`: it reports a failed command.
 #[test]
 fn a_page_with_a_command_that_fails_is_told() {
     let vendor = Simulator::start(None);
@@ -149,7 +149,7 @@ fn a_page_with_a_command_that_fails_is_told() {
     assert!(!ended_well && !said.contains("never"), "{said}");
 }
 
-/// All of the program's text.
+/// Appends the source code of the whole folder.
 fn source(folder: &Path, into: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -161,7 +161,7 @@ fn source(folder: &Path, into: &mut String) {
     }
 }
 
-/// The rows of the table under a heading, without its head.
+/// The rows of the table under a heading, without the table's head.
 fn rows<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
     let section = page
         .split_once(heading)
@@ -253,8 +253,8 @@ fn every_exit_code_is_the_one_that_is_told() {
         status == Some(1) && said.contains("store.kind"),
         "{status:?} {said}"
     );
-    // The same address under another folder. That nobody believes it to be ready is told by its
-    // end.
+    // The same addresses with another data folder. The process must exit, so nobody can take it for
+    // ready.
     let other = world.dir.path().join("other.yaml");
     let shipped = std::fs::read_to_string(&world.config).unwrap();
     let data = format!("{:?}", world.data_dir().display().to_string());
@@ -279,7 +279,7 @@ fn every_exit_code_is_the_one_that_is_told() {
     );
     std::fs::write(&other, "colour: blue\n").unwrap();
     assert_eq!(code(&other, &["run"]).0, Some(64));
-    // Told to end while it waits for a predecessor, it served nothing yet.
+    // A process that stops while it waits for its predecessor has served nothing.
     let mut waiting = Command::new(binary());
     let log = std::fs::File::create(world.dir.path().join("waiting.log")).unwrap();
     let mut waiting = waiting

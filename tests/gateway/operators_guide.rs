@@ -1,7 +1,7 @@
-//! What operators are told to type, paste and watch is so: `docs/`, `deploy/`, and the shipped
-//! config.
+//! The commands, configs and metrics that operators type, paste and watch are correct: in `docs/`,
+//! `deploy/` and the shipped config.
 //!
-//! Containers are not run here: of `compose.yaml` what is asked is whether each thing in it exists.
+//! The tests run no containers. For `compose.yaml` they check that everything it refers to exists.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -19,7 +19,7 @@ const SHIPPED: &str = include_str!("../../conf/local.yaml");
 const DEPLOYED: &str = include_str!("../../deploy/gateway.yaml");
 const COMPOSE: &str = include_str!("../../deploy/compose.yaml");
 const DOCKERFILE: &str = include_str!("../../deploy/Dockerfile");
-/// The worst exposure that systemd may find, in tenths.
+/// The worst exposure level that `systemd-analyze` may report, in tenths.
 const EXPOSURE_MAX: &str = "20";
 
 fn root() -> &'static Path {
@@ -41,7 +41,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Texts between `open` and `close`.
+/// The texts between `open` and `close`.
 fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(open)
         .skip(1)
@@ -49,7 +49,8 @@ fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<It
         .map(|(inside, _)| inside)
 }
 
-/// Code of a page: of its blocks each line, and what stands between backticks, lines joined.
+/// The code of a page: each line of its code blocks, and each inline code span, even if it spans
+/// two lines.
 fn code(page: &str) -> Vec<String> {
     let (mut found, mut prose, mut in_block) = (Vec::new(), String::new(), false);
     for line in page.lines() {
@@ -67,7 +68,7 @@ fn code(page: &str) -> Vec<String> {
 }
 
 fn is_known(arguments: &[&str]) -> Result<(), String> {
-    // What stands for something is given; a command that would run is asked for its help instead.
+    // Placeholders get a value. `--help` prevents the command from running.
     let stands_for = |word: &str| match word {
         "KEY_ID" | "REQUEST_ID" | "DIR" | "FILE" => "given".to_owned(),
         "…" => "given".to_owned(),
@@ -137,7 +138,7 @@ fn every_command_line_that_is_told_exists() {
         .collect();
     assert!(commands.len() > 15, "{commands:?}");
     for command in &commands {
-        // What is quoted is one word, whatever is in it.
+        // A quoted argument counts as one word.
         let quoted: String = command
             .split('"')
             .enumerate()
@@ -157,7 +158,7 @@ fn every_command_line_that_is_told_exists() {
     );
 }
 
-/// `check` of a config, with what the shipped one has for all that it leaves out.
+/// Runs `check` on a config, after adding the shipped config's values for all keys that it lacks.
 fn check(text: &str) -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.yaml");
@@ -176,7 +177,7 @@ fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// The shipped config with the top-level keys of a snippet in the place of its own.
+/// The shipped config, with the snippet's top-level keys replacing its own.
 fn completed(snippet: &str) -> String {
     let keys: Vec<_> = snippet
         .lines()
@@ -220,7 +221,7 @@ fn every_config_that_is_told_is_accepted() {
         check(&completed("store: {kind: redis, urls: \"redis://a\"}\n")).is_err(),
         "this test can fail"
     );
-    // What is named alone is a key of the whole file.
+    // A limit that the guide names must be a key of the shipped config.
     let whole = read(&root().join("conf/gateway.yaml"));
     for key in code(GUIDE)
         .iter()
@@ -257,8 +258,8 @@ fn every_metric_that_is_told_is_told_by_the_program() {
         (edge.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(())
     });
     let told = [edge.metrics(), world.sidecar.metrics()].concat();
-    // A family shows nothing before its first sample: of those that count failures the source is
-    // asked.
+    // A family is not shown before its first sample. For families that count failures, the test
+    // searches the source instead.
     let source = read(&root().join("src/telemetry.rs"));
     let named: BTreeSet<_> = files("docs", ".md")
         .iter()
@@ -279,7 +280,7 @@ fn every_metric_that_is_told_is_told_by_the_program() {
     world.close();
 }
 
-/// The line of the guide that makes the user, as `ACL SETUSER` takes it.
+/// The guide's line that defines the Redis user, split into arguments for `ACL SETUSER`.
 fn acl() -> Vec<&'static str> {
     let line = GUIDE
         .lines()
@@ -372,7 +373,7 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
     wait_for("the key to be refused", SOON, || {
         (asks(&doomed) == 401).then_some(())
     });
-    // Everything is lost and restored.
+    // Redis loses everything, and the gateway restores it.
     redis.cli(&["FLUSHALL"]);
     wait_for("the account to be restored", SOON, || {
         (asks(&account.key) == 200).then_some(())
@@ -407,7 +408,7 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
     sidecar.close();
 }
 
-/// Without systemd on this machine nothing is asked of it.
+/// Returns `None` if this machine has no systemd.
 fn systemd_analyze(arguments: &[&str], unit: &Path) -> Option<(bool, String)> {
     let output = Command::new("systemd-analyze")
         .args(arguments)
@@ -434,7 +435,7 @@ fn units_are_understood_and_give_away_little() {
         ] {
             assert!(text.contains(needed), "{}: {needed}", path.display());
         }
-        // The program is where the unit says it will be, here under another name.
+        // The unit names the installed program. The test replaces that path with its own binary.
         let dir = tempfile::tempdir().unwrap();
         let unit = dir.path().join(path.file_name().unwrap());
         std::fs::write(
@@ -477,7 +478,7 @@ fn each_container_of_the_compose_file_has_what_it_names() {
         }
     }
     assert!(DOCKERFILE.contains("USER 10001"), "not as root");
-    // An address that is named is one that a service has.
+    // Each address in the file belongs to a service.
     let given: BTreeSet<_> = between(COMPOSE, "ipv4_address: ", "}").collect();
     for address in
         between(COMPOSE, "172.30.8.", "\"").filter_map(|rest| rest.split([':', '/']).next())
@@ -488,7 +489,7 @@ fn each_container_of_the_compose_file_has_what_it_names() {
             "{address} of {given:?}"
         );
     }
-    // As YAML, with anchors and merges, by a reader that knows them.
+    // Parses the file with a YAML reader that supports anchors and merges.
     let script = "import json,sys,yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
     let parsed = Command::new("python3")
         .args(["-c", script])
@@ -518,8 +519,8 @@ fn each_container_of_the_compose_file_has_what_it_names() {
     }
 }
 
-/// Whoever starts one of these shapes as it is opens no door: no sign-up, no unbounded trials, no
-/// metrics for the world.
+/// The shipped deployments are safe as they are: no sign-up, no unlimited trials, and no public
+/// metrics.
 #[test]
 fn what_deploy_and_the_image_start_is_closed() {
     let (_, image) = DOCKERFILE
@@ -567,7 +568,7 @@ fn what_deploy_and_the_image_start_is_closed() {
             path.display(),
             String::from_utf8_lossy(&output.stderr)
         );
-        // As the image or the environment gives it, else the default that is written.
+        // Uses the image's value, or else the default in the file.
         let mut text = read(&path);
         for (name, value) in &of_image {
             let written = between(&text.clone(), &format!("${{{name}"), "}")
@@ -601,12 +602,12 @@ fn what_deploy_and_the_image_start_is_closed() {
             );
         }
     }
-    // The composition publishes nothing but the edges' port.
+    // The composition publishes only the edges' port.
     let published: Vec<_> = between(COMPOSE, "ports: [\"", "\"]").collect();
     assert!(
         !published.is_empty() && published.iter().all(|ports| ports.ends_with(":8080")),
         "{published:?}"
     );
-    // And no service of it listens for administrators elsewhere.
+    // No service of the composition changes the admin listener or enables sign-up.
     assert!(!COMPOSE.contains("GATEWAY_ADMIN") && !COMPOSE.contains("GATEWAY_SIGNUP"));
 }

@@ -1,5 +1,5 @@
-//! More work than there is room for: new requests are refused at once and told when to come again,
-//! those that run are finished, and afterwards everything is as it was.
+//! More work than the gateway has room for: it refuses new requests at once with a time to retry,
+//! completes running ones, and works as before afterwards.
 
 use crate::account::Account;
 use crate::client::{Answer, Connection};
@@ -8,10 +8,10 @@ use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Requests that are always served at one time.
+/// The number of concurrent requests that the gateway always serves.
 const ALWAYS: usize = 8;
 
-/// Streams that have begun and go on for a while.
+/// Streams that have begun and run for a while.
 fn streams(world: &World, account: &Account, count: usize) -> Vec<(Connection, Answer)> {
     let begun = (0..count).map(|_| {
         let mut connection = world.connect();
@@ -51,7 +51,7 @@ fn is_refused(surface: Surface, answer: &Answer) {
 
 #[test]
 fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
-    // This process alone is larger than that.
+    // The process alone uses more memory than this.
     let world = Plan::default().limit("memory_bytes", 1_048_576).begin();
     wait_for("the start", SOON, || {
         world.log().contains("listening on").then_some(())
@@ -69,7 +69,7 @@ fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
     let open = streams(&world, &account, ALWAYS);
     for surface in BOTH {
         let mut connection = world.connect();
-        // The header alone: whoever waited for the body would wait here.
+        // Only the header: if the gateway waited for the body, this would block.
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         is_refused(surface, &connection.answer());
     }
@@ -79,7 +79,7 @@ fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
     );
     assert_eq!(world.vendor.calls(), ALWAYS as u64);
     finish(open);
-    // However little there is, some are served.
+    // The gateway serves some requests however little memory there is.
     world.works(Messages, &account.key);
     world.close();
 }
@@ -97,7 +97,7 @@ fn control_within_the_memory_budget_nobody_is_refused() {
     world.close();
 }
 
-/// The budget can be changed while the gateway runs, and memory that is let go counts no more.
+/// An operator can change the budget while the gateway runs. Freed memory no longer counts.
 #[test]
 fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     let plan = Plan::default()
@@ -119,8 +119,7 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     body["messages"][0]["content"] = format!("[[sim delay_ms=20000]] {padding}").into();
     let request = Chat.request(&account.key, &body).bytes();
     let mut held: Vec<Connection> = Vec::new();
-    // So many bodies of 4 MiB do not fit, and a slow machine has read them before the first is
-    // answered.
+    // 100 bodies of 4 MiB do not fit. Even a slow machine has read them before the first answer.
     wait_for("memory to fill up", SOON, || {
         let mut connection = world.connect();
         connection.send(&request);
@@ -135,7 +134,7 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
         (answer.status != 200).then(|| is_refused(Messages, &answer))
     });
     drop(held);
-    // Whether or not the memory has gone back by then.
+    // The gateway may or may not have returned the memory to the system by then.
     wait_for("everybody to be served", Duration::from_secs(60), || {
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
         (answer.status == 200).then_some(())
@@ -148,7 +147,7 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     let world = World::new();
     let account = world.account();
     let open = streams(&world, &account, ALWAYS + 2);
-    // Room for a few more, all of it in the last tenth.
+    // Room for a few more files, all within the last tenth of the limit.
     world.limit_open_files(world.open_files() * 10 / 9);
     wait_for("the shortage to be seen", SOON, || {
         world.log().contains("open files are at 90 %").then_some(())
@@ -184,18 +183,18 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     world.close();
 }
 
-/// What an open loop of so many requests a second came to.
+/// The results of an open loop at a fixed request rate.
 #[derive(Debug, Default)]
 struct Load {
     answered: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    /// The longest that a refusal took, in µs.
+    /// The slowest refusal, in µs.
     slowest_refusal: AtomicU64,
 }
 
-/// Asks `rate` times a second for a while, whatever is answered: each request on time, on one of
-/// the connections.
+/// Sends `rate` requests a second for the duration `lasts`, whatever the answers are. Each request
+/// starts on schedule, on one of the connections.
 fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Load {
     let load = Load::default();
     let (threads, stop) = (32, AtomicBool::new(false));
@@ -226,7 +225,8 @@ fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Lo
                     };
                     let took = u64::try_from(sent.elapsed().as_micros()).unwrap();
                     if answer.header("connection") == Some("close") {
-                        // Its body was not read.
+                        // The gateway has not read the body, so the connection cannot be used
+                        // again.
                         connection = world.connect();
                     }
                     match answer.status {
@@ -245,8 +245,8 @@ fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Lo
     load
 }
 
-/// Far more than may run at one time: as many are answered as can be, the rest are told at once,
-/// nobody waits in vain.
+/// Far more requests than may run at once: the gateway answers as many as it can, refuses the
+/// others at once, and lets nobody wait in vain.
 #[test]
 fn under_too_many_requests_as_many_are_answered_as_may_run_and_the_rest_are_told_at_once() {
     let open = 8;
@@ -256,7 +256,7 @@ fn under_too_many_requests_as_many_are_answered_as_may_run_and_the_rest_are_told
         .start();
     let account = world.funded(1_000_000_000);
     let lasts = Duration::from_secs(if crate::is_long() { 20 } else { 3 });
-    // Each takes 200 ms at the vendor, so 8 at a time are 40 in a second.
+    // Each request takes 200 ms at the vendor, so 8 concurrent requests make 40 a second.
     let peak = open_loop(&world, &account, 30, lasts);
     assert_eq!(peak.failed.load(Ordering::Relaxed), 0, "{peak:?}");
     let overload = open_loop(
@@ -279,7 +279,7 @@ fn under_too_many_requests_as_many_are_answered_as_may_run_and_the_rest_are_told
         "{overload:?}"
     );
     assert_eq!(overload.failed.load(Ordering::Relaxed), 0, "{overload:?}");
-    // On an idle machine it is a millisecond.
+    // On an idle machine a refusal takes a millisecond.
     assert!(
         overload.slowest_refusal.load(Ordering::Relaxed) < 2_000_000,
         "{overload:?}"

@@ -1,6 +1,6 @@
-//! Compatible servers that ignore the output limit: the stream ends at the hold, with the words of
-//! an answer that reached its limit, and the vendor is not read on. Whoever keeps the limit is
-//! never cut short.
+//! Compatible servers that ignore the output limit. The gateway ends such a stream when it has used
+//! up its hold, reports to the client that the output limit was reached, and stops reading from the
+//! vendor. It never cuts off an answer that keeps the limit.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, End, Request};
@@ -8,9 +8,9 @@ use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
 
-/// Output tokens asked for.
+/// The requested output limit, in tokens.
 const LIMIT: i64 = 300;
-/// Bytes that a token stands for at the most.
+/// The largest number of bytes that one token represents.
 const TOKEN_BYTES: i64 = 128;
 
 fn world() -> World {
@@ -21,7 +21,7 @@ fn compatible() -> Plan {
     Plan::default().edit("official: true", "official: false")
 }
 
-/// Both surfaces, over a vendor of their own protocol and of the other.
+/// Both surfaces, each with a vendor of its own protocol and with one of the other.
 fn ways() -> impl Iterator<Item = (Surface, Surface)> {
     BOTH.into_iter()
         .flat_map(|surface| BOTH.into_iter().map(move |vendor| (surface, vendor)))
@@ -41,7 +41,7 @@ fn request(
     surface.request(&account.key, &body)
 }
 
-/// What the client reads: why it ended, and the usage it is told.
+/// The stop reason and the usage that the client reads.
 fn told(surface: Surface, answer: &Answer) -> (String, i64, i64) {
     let text = answer.text();
     let events = text
@@ -80,7 +80,7 @@ fn limit_reached(surface: Surface) -> &'static str {
     }
 }
 
-/// What a messages client needs to see of every block: that it ends.
+/// Asserts that the stream is complete. A messages client also needs an end for every block.
 fn is_well_formed(surface: Surface, answer: &Answer) {
     assert!(surface.is_complete(answer), "{}", answer.text());
     if surface == Messages {
@@ -103,8 +103,9 @@ fn is_well_formed(surface: Surface, answer: &Answer) {
     }
 }
 
-/// The answer was ended at its hold: told so, billed what was told, at most the hold, and nobody
-/// reads the vendor on.
+/// Asserts that the gateway ended the answer at its hold: the client gets that stop reason, the
+/// bill equals the reported usage and stays within the hold, and the gateway stops reading from the
+/// vendor.
 fn ended_at_its_hold(world: &World, account: &Account, way: (Surface, Surface), marker: &str) {
     let (surface, vendor) = way;
     let request = request(way, account, marker, LIMIT);
@@ -151,7 +152,8 @@ fn a_stream_that_ignores_its_limit_ends_at_its_hold() {
     let world = world();
     let account = world.funded(10_000_000_000);
     for way in ways() {
-        // Its vendor tells as it goes; or only the bytes tell.
+        // First the vendor reports usage with every event. Then it does not, and the gateway has to
+        // count bytes.
         let endless = "overrun=1 bytes=400000 events=4000 gap_ms=2 input=40";
         ended_at_its_hold(
             &world,
@@ -169,7 +171,8 @@ fn an_answer_that_keeps_its_limit_is_never_cut_short() {
     let world = world();
     let account = world.funded(10_000_000_000);
     for way in ways() {
-        // As long as tokens can be, exactly as many as were asked for, and every one of them told.
+        // The longest possible answer: exactly as many tokens as requested, each of the largest
+        // size.
         let bytes = LIMIT * TOKEN_BYTES;
         for usage in ["every", "none", "twice"] {
             let marker =
@@ -258,8 +261,8 @@ fn an_answer_at_its_hold_is_kept_for_its_key_and_a_whole_one_is_ended_too() {
         );
         assert_eq!(world.standing(&account).balance, balance);
     }
-    // A long answer is streamed by a vendor of the other protocol though the client wants the
-    // whole.
+    // If the client wants a long answer whole, the gateway streams it from a vendor of the other
+    // protocol.
     let mut body = Chat.body(endless, false, 9_000);
     body["model"] = Messages.model().into();
     let answer = world.ask(&Chat.request(&account.key, &body));

@@ -1,4 +1,4 @@
-//! What the gateway answers without a vendor: health, the root, the model list.
+//! The endpoints that the gateway answers without a vendor: health, the root, the model list.
 
 use crate::client::{self, Answer, Request};
 use crate::surface::Chat;

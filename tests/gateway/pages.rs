@@ -1,5 +1,5 @@
-//! Pages on their way through an edge to a sidecar that breaks off or says nothing: when they are
-//! asked for again, and when not.
+//! Tests page requests that an edge forwards to a sidecar which closes the connection or does not
+//! answer: which requests the edge retries, and which it must not retry.
 
 use crate::client::Request;
 use crate::world::{Plan, SOON, World, wait_for};
@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What a false sidecar does once it was asked.
+/// What the fake sidecar does after it has read a request.
 #[derive(Clone, Copy, PartialEq)]
 enum Does {
     Close,
     Nothing,
 }
 
-/// An edge whose sidecar has gone, and in whose place something else counts the questions.
+/// Starts an edge, kills its sidecar, and puts a fake sidecar at the same address that counts
+/// requests.
 fn with_a_false_sidecar(does: Does) -> (World, Arc<AtomicUsize>) {
     let mut world = Plan::default()
         .limit("first_byte_seconds", 1)
@@ -30,7 +31,7 @@ fn with_a_false_sidecar(does: Does) -> (World, Arc<AtomicUsize>) {
     });
     let asked = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&asked);
-    // It ends with the test's process.
+    // The thread ends with the test process.
     std::thread::spawn(move || {
         let mut silent = Vec::new();
         for mut client in listener.incoming().flatten() {
@@ -46,7 +47,7 @@ fn with_a_false_sidecar(does: Does) -> (World, Arc<AtomicUsize>) {
     (world, asked)
 }
 
-/// The sidecar's address is another's now: what is asked of the books is asked of the store.
+/// Ends the world without the ledger checks, because the fake sidecar has the sidecar's address.
 fn end(mut world: World) {
     world.leave();
     world.beside.as_mut().unwrap().sidecar.forget();
@@ -87,7 +88,7 @@ fn a_page_that_takes_its_time_is_not_asked_for_again() {
         assert!(answer.status >= 500, "{}", answer.text());
         assert_eq!(asked.load(Ordering::Relaxed), number + 1);
     }
-    // Nor later.
+    // The edge does not retry later either.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(asked.load(Ordering::Relaxed), 2);
     end(world);

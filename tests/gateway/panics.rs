@@ -1,13 +1,14 @@
-//! A panic inside the gateway: the request is answered in its surface's shape, nothing stays
-//! reserved and nothing is billed, one log line names the request, and the metric counts it. Others
-//! are served as before.
+//! Tests a panic inside the gateway: the gateway answers the request with an error in the format of
+//! its surface, releases the hold, bills nothing, writes one log line that names the request, and
+//! counts the panic in the metric. Other requests are served as before.
 
 use crate::account::micro;
 use crate::client::Answer;
 use crate::surface::{BOTH, Surface};
 use crate::world::{Plan, World};
 
-/// Where the gateway panics, and whether the client has the head of a stream by then.
+/// Points at which the gateway panics, and whether the client already has the head of a stream
+/// then.
 const POINTS: [(&str, bool); 4] = [
     ("after_auth", false),
     ("after_reserve", false),
@@ -24,7 +25,7 @@ fn panics(world: &World) -> String {
     line.rsplit(' ').next().unwrap().to_owned()
 }
 
-/// A gateway that panics once at `point`.
+/// A gateway that panics once, at `point`.
 fn panicking(point: &str) -> World {
     Plan::default()
         .environment("GW_FAIL", format!("panic@{point}"))
@@ -79,14 +80,14 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
                 "{point}"
             );
             assert!(world.metrics().contains("\ngateway_open_holds 0\n"));
-            // The next one meets no fault.
+            // The next request meets no fault.
             let next = ask(&world, surface, &account.key, streams);
             assert!(
                 next.status == 200 && !next.has(surface.error_frame()),
                 "{point}: {}",
                 next.text()
             );
-            // A request that fails before the journal knows of it leaves no entry.
+            // A request that fails before it is in the journal leaves no entry.
             let entries = if point.starts_with("after_") { 1 } else { 2 };
             assert!(micro(&world.ended(&account, entries)["credits"]) > 0);
             world.close();
@@ -94,7 +95,7 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
     }
 }
 
-/// A panic ends its own request alone: another stream of the same gateway goes on to its end.
+/// A panic ends only its own request: another stream of the same gateway completes.
 #[test]
 fn a_panic_does_not_cut_another_stream() {
     let world = panicking("vendor_answered:2");

@@ -1,10 +1,10 @@
-//! The way between an edge and the shared store is cut, or loses most of what comes back: new work
-//! is refused at once, what runs ends, and once the way is whole again everything is in the ledger.
-//! The other edge does not notice.
+//! Tests an edge whose link to the shared store is cut, or loses a third of the store's answers:
+//! the edge refuses new work at once, running requests complete, and all entries reach the ledger
+//! once the link is back. The other edge is not affected.
 //!
-//! For the cut Redis lies in a network namespace, with a wire of its own for each way: without the
-//! right to make one nothing is tested, and that is said. The loss is a proxy's, which holds
-//! answers back as a lossy link would.
+//! For the cut, Redis runs in a network namespace with a separate link to each edge. Without the
+//! right to create a namespace the test prints that and is skipped. For the loss, a proxy delays
+//! answers as a lossy link does.
 
 use crate::account::Account;
 use crate::client::{self, Request};
@@ -23,9 +23,9 @@ use tempfile::TempDir;
 
 const CUT: Duration = Duration::from_secs(10);
 const LONG_CUT: Duration = Duration::from_secs(30);
-/// How long after the way is whole again everything may take to be in the ledger.
+/// All entries must be in the ledger within this time after the link is back.
 const HEALED_WITHIN: Duration = Duration::from_secs(10);
-/// The slowest refusal tells of the machine's other load.
+/// Limit for the slowest refusal; other load on the machine shows here.
 const REFUSED_AT_LAST: Duration = Duration::from_secs(5);
 
 fn ip(args: &[&str]) -> bool {
@@ -35,15 +35,15 @@ fn ip(args: &[&str]) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// A network namespace with two wires to this one.
+/// A network namespace with two links to the test's own namespace.
 struct Wires {
     name: String,
-    /// The far ends' addresses.
+    /// Addresses of the far ends.
     far: [String; 2],
 }
 
 impl Wires {
-    /// `None` where the kernel or the user's rights forbid it.
+    /// Returns `None` if the kernel or the user's rights do not allow it.
     fn lay() -> Option<Self> {
         let pid = std::process::id();
         let name = format!("gw{pid}");
@@ -51,8 +51,8 @@ impl Wires {
             eprintln!("no network namespace can be made here: the cut wire is not tested");
             return None;
         }
-        // From here on it is removed, whatever happens. A range that is for tests of networks
-        // alone.
+        // From here on `drop` removes the namespace. The address range 198.18.0.0/15 is reserved
+        // for network benchmarks.
         let at = |wire: usize, end: u32| format!("198.{}.{}.{end}", 18 + wire, pid % 251);
         let wires = Self {
             far: [at(0, 2), at(1, 2)],
@@ -85,7 +85,7 @@ impl Wires {
         format!("{}-{wire}", self.name)
     }
 
-    /// At the far end: whoever sends at the near one is not told.
+    /// Sets the state at the far end, so that a sender at the near end gets no error.
     fn set(&self, wire: usize, state: &str) {
         assert!(ip(&[
             "-n",
@@ -100,7 +100,7 @@ impl Wires {
 
 impl Drop for Wires {
     fn drop(&mut self) {
-        // The wires go with one of their ends.
+        // Removing one end of a link removes the link.
         for wire in 0..2 {
             ip(&["link", "del", &self.end(wire)]);
         }
@@ -108,7 +108,7 @@ impl Drop for Wires {
     }
 }
 
-/// A Redis in a namespace, that is reached over its wires alone.
+/// A Redis in a namespace. It can be reached only over the links.
 struct Walled {
     port: u16,
     process: Child,
@@ -162,7 +162,7 @@ impl Drop for Walled {
 }
 
 impl<R> Fleet<R> {
-    /// Whose processes reach the store on ways of their own: the sidecar, and each edge.
+    /// A fleet in which the sidecar and each edge reach the store at addresses of their own.
     pub fn through(
         redis: R,
         sidecar: &str,
@@ -193,8 +193,8 @@ impl<R> Fleet<R> {
     }
 }
 
-/// Asks for new work on both surfaces until told to stop: every answer must be a refusal, at once.
-/// How long each took.
+/// Sends new requests on both surfaces until `until`. Every answer must be an immediate refusal.
+/// Returns how long each refusal took.
 fn refusals(edge: u16, key: &str, until: Instant) -> Vec<Duration> {
     let mut took = Vec::new();
     while Instant::now() < until {
@@ -215,7 +215,7 @@ fn refusals(edge: u16, key: &str, until: Instant) -> Vec<Duration> {
     took
 }
 
-/// Both surfaces' streams on an edge, that take so long; all must end whole. Their requests.
+/// Begins a stream on each surface of an edge that lasts `time`. Returns the running streams.
 fn streams(
     edge: &World,
     key: &str,
@@ -225,7 +225,7 @@ fn streams(
         "events={} gap_ms=100 input=10 output=5",
         time.as_millis() / 100
     );
-    // A busy machine has some wait for the store in vain.
+    // On a busy machine a request can time out waiting for the store.
     let begin = |surface: Surface| {
         let mut connection = edge.connect();
         connection.send(&surface.stream(key, &marker).bytes());
@@ -277,8 +277,8 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
         let running = streams(&fleet.edges[0], &account.key, cut / 2);
         wires.set(0, "down");
         let until = Instant::now() + cut;
-        // Whatever had its answer from the store a moment ago may go on: only who asks from now on
-        // is refused.
+        // A request that had its answer from the store just before the cut may complete. Only
+        // requests that ask from now on are refused.
         took = refusals_after_a_moment(fleet, &account.key, until);
         for (surface, mut connection, mut answer) in running {
             connection.finish(&mut answer);
@@ -292,7 +292,8 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
         wires.set(0, "up");
         let began = Instant::now();
         wait_admits(fleet, &fleet.edges[0], &account);
-        // What it ended meanwhile goes on to be told; all that it ended before has arrived.
+        // Entries of requests that end now keep coming. All entries from before the link came back
+        // must be in the ledger.
         wait_for(
             "what was ended in the dark to be in the ledger",
             HEALED_WITHIN + SOON,
@@ -329,16 +330,16 @@ fn refusals_after_a_moment<R>(fleet: &Fleet<R>, key: &str, until: Instant) -> Ve
     refusals(fleet.edges[0].edge, key, until)
 }
 
-/// A way to a server on which a part of what comes back is late, as where a link loses it and it is
-/// sent again.
+/// A proxy in front of a server that delays some of the server's answers, as a lossy link with
+/// retransmission does.
 struct Lossy {
     port: u16,
     losing: Arc<AtomicBool>,
 }
 
-/// Of a hundred pieces so many are lost, and of those that are sent again.
+/// Percentage of pieces that are lost. A retransmitted piece is lost at the same rate.
 const LOST_PERCENT: u64 = 30;
-/// When a lost piece is sent again for the first time; then after twice as long.
+/// Delay of the first retransmission. Each further one takes twice as long.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 impl Lossy {
@@ -347,7 +348,7 @@ impl Lossy {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let losing = Arc::new(AtomicBool::new(false));
         let lossy = Arc::clone(&losing);
-        // It ends with the test's process.
+        // The thread ends with the test process.
         std::thread::spawn(move || {
             for (near, seed) in listener.incoming().flatten().zip(1..) {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else {

@@ -1,5 +1,6 @@
-//! People beside a gateway at work: an account that its holder deletes while it runs, invitations
-//! from the command line, and one audit log of three faces.
+//! Tests what users and operators do while a gateway runs: an account holder deletes the account,
+//! an operator sends invitations from the command line, and the edge, the sidecar and the command
+//! line write one audit log.
 
 use crate::account::{Account, micro};
 use crate::client::{self, Request};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 const PASSWORD: &str = "a+long+password";
 
 impl World {
-    /// Signs up on the dashboard, through the edge; the status and the cookie.
+    /// Signs up on the dashboard, through the edge. Returns the status and the cookie.
     fn sign_up(&self, email: &str, invite: &str) -> (u16, String) {
         let fields = format!("email={email}&password={PASSWORD}&invite={invite}");
         let answer = self.ask(&Request::form("/dashboard/sign-up", &fields));
@@ -21,7 +22,7 @@ impl World {
         (answer.status, cookie.to_owned())
     }
 
-    /// The token of the forms of whoever has this cookie.
+    /// The form token of the session that this cookie belongs to.
     fn form_token(&self, cookie: &str) -> String {
         let page = self
             .ask(&Request::get("/dashboard/account").header("cookie", cookie))

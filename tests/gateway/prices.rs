@@ -1,5 +1,5 @@
-//! What else a price list has: long-context tiers, service tiers, audio, searches. Held for,
-//! billed, and explained.
+//! Tests the optional parts of a price list (long-context tiers, service tiers, audio, web
+//! searches): the gateway holds for them, bills them, and lists them on the receipt.
 
 use crate::account::{Standing, credits, micro};
 use crate::client::Answer;
@@ -11,8 +11,8 @@ const HAIKU: &str = r#"output: "500"}"#;
 const BETA: &str = r#"price: {input: "175", cache_read: "17.5", output: "1400"}"#;
 const GRANT: i64 = 300_000_000;
 
-/// Above 1 000 tokens of input everything costs twice as much, above 3 000 output alone four times
-/// as much as at first.
+/// Prices: above 1 000 input tokens everything costs twice the base price; above 3 000, input still
+/// costs twice, and output four times the base price.
 fn tiered() -> World {
     let alpha = r#"output: "500", tiers: [
       {above_input_tokens: 1000, input: "200", cache_read: "20", cache_write_5m: "250", cache_write_1h: "400", output: "1000"},
@@ -21,12 +21,12 @@ fn tiered() -> World {
     Plan::default().edit(HAIKU, alpha).edit(BETA, beta).start()
 }
 
-/// The receipt of an answer, whose lines add up to what was taken.
+/// The receipt of an answer. Checks that its lines add up to the credits charged.
 #[track_caller]
 pub fn receipt(world: &World, account: &crate::account::Account, answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let receipt = world.receipt(account, &answer.request_id());
-    // In millionths of a millionth of a µc, as whole numbers.
+    // Whole numbers, in units of 10⁻¹² µc.
     let parts = |text: &Value| {
         let (whole, part) = text
             .as_str()
@@ -72,7 +72,7 @@ fn a_request_one_token_above_a_threshold_is_billed_whole_at_the_higher_prices() 
                     &world.ask(&surface.request(&account.key, &body)),
                 );
                 let input: i64 = if above { 601 } else { 600 };
-                // Halves of a µc: chat's cached input has a price of 17.5 credits.
+                // In units of half a µc, because chat's cached input has a price of 17.5 credits.
                 let halves = match surface {
                     Messages => 2 * (input * 100 + 400 * 10 + 10 * 500),
                     Chat => 2 * (input * 175 + 10 * 1_400) + 400 * 35,
@@ -108,7 +108,7 @@ fn a_request_one_token_above_a_threshold_is_billed_whole_at_the_higher_prices() 
     world.close();
 }
 
-/// A messages body of so many bytes, each of which may be a token.
+/// A messages body of `bytes` bytes, each of which may be a token.
 fn sized(bytes: usize, marker: &str, stream: bool, limit: u64) -> Value {
     let body = |padding: usize| {
         Messages.body(
@@ -122,7 +122,7 @@ fn sized(bytes: usize, marker: &str, stream: bool, limit: u64) -> Value {
     body
 }
 
-/// The dearest that a messages request of so many bytes can be under `tiered`.
+/// The highest possible cost of a messages request of `bytes` bytes under `tiered`.
 fn worst(bytes: i64, limit: i64) -> i64 {
     let base = bytes.min(1_000) * 100 + limit * 500;
     let second = if bytes > 1_000 {
@@ -184,7 +184,8 @@ fn a_limit_is_lowered_to_exactly_what_pays_for_the_dearest_tier() {
         let sent: Value =
             serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
         assert_eq!(sent["max_tokens"], limit, "{bytes} bytes");
-        // More input than there were bytes: what it costs beyond the balance is the operator's.
+        // The vendor reports more input tokens than the body has bytes. The operator pays the cost
+        // beyond the balance.
         let receipt = receipt_with_writeoff(&world, &account, &answer);
         assert_eq!(
             micro(&receipt["credits"]) + micro(&receipt["writeoff"]),
@@ -217,8 +218,8 @@ fn an_answer_without_usage_is_estimated_at_the_tier_of_its_size_and_within_its_h
         &world.ask(&Messages.request(&account.key, &body)),
     );
     assert_eq!(receipt["estimated"], true, "{receipt}");
-    // Three tokens for ten bytes are above the first threshold; the output does not fit the limit
-    // and is lowered.
+    // The estimate of three tokens per ten bytes is above the first threshold. The estimated output
+    // exceeds the hold and is lowered.
     assert_eq!(
         (
             &receipt["usage"]["input"],
@@ -341,7 +342,7 @@ fn the_service_tier_that_served_is_billed_and_never_a_dearer_one_than_asked_for(
             assert_eq!(line(&receipt, "input")["factor"].as_str(), factor, "{said}");
         }
     }
-    // Through the other protocol's surface and on the vendor's own.
+    // On the surface of the other protocol, and on the vendor's own surface.
     for told in ["standard", "priority"] {
         let receipt = receipt(
             &world,
@@ -518,7 +519,7 @@ fn searches_are_held_for_and_billed_by_the_thousand_uses() {
             connection.send(&Messages.request(&account.key, &body).bytes());
             let mut answer = connection.begin();
             if stream {
-                // What is found is read too: the input may be the whole context.
+                // The model also reads the search results, so the input may fill the whole context.
                 let held = Messages.cost(200_000, 500) + held_for * 1_000_000;
                 assert_eq!(world.standing(&account).held, held, "{max_uses:?}");
             }
@@ -541,7 +542,7 @@ fn searches_are_held_for_and_billed_by_the_thousand_uses() {
         world.metric("gateway_web_searches_total", &[Messages.model()]),
         8.0
     );
-    // Another of the vendor's own tools beside it has no price.
+    // Another of the vendor's server tools in the same request has no price.
     let mut body = searching("input=1", Some(1), false);
     let other = json!({"type": "code_execution_20250825", "name": "code_execution"});
     body["tools"].as_array_mut().unwrap().push(other);

@@ -1,8 +1,8 @@
-//! Two edges race for one account's credit: exactly as many requests are admitted as it pays for,
-//! however they fall.
+//! Tests two edges that race for one account's credit: together they admit exactly as many requests
+//! as the credit pays for, whatever the order.
 //!
-//! What a request costs is what it holds, so that credit that was spent never comes back. At the
-//! level of the store the same is raced a thousand times in `tests/stores.rs`.
+//! A request costs exactly what it holds, so no spent credit comes back. `tests/stores.rs` races
+//! the store alone a thousand times.
 
 use crate::account::{Account, Standing, credits};
 use crate::client::Connection;
@@ -12,7 +12,7 @@ use crate::world::{SOON, World, wait_for};
 use serde_json::Value;
 
 const AT_ONCE: usize = 64;
-/// Requests that an account can pay for, by round.
+/// Number of requests that the account can pay for, by round.
 const PAID_FOR: [i64; 5] = [10, 1, 63, 31, 64];
 const OUTPUT: i64 = 200;
 
@@ -35,7 +35,8 @@ fn account(fleet: &Fleet, name: &str, micro: i64) -> Account {
     account
 }
 
-/// A body that costs all that is held for it: of as many tokens as it has bytes.
+/// A body that costs exactly its hold, because the vendor reports as many input tokens as the body
+/// has bytes.
 fn body() -> Value {
     let of = |bytes: usize| {
         Chat.body(
@@ -70,7 +71,7 @@ fn credit_for_so_many_admits_exactly_so_many_over_both_edges() {
     let rounds = if crate::is_long() { 50 } else { PAID_FOR.len() };
     let mut in_vain = 0;
     for (round, paid_for) in PAID_FOR.into_iter().cycle().take(rounds).enumerate() {
-        // A µc less than one more would cost.
+        // One µc less than a further request would cost.
         let account = account(&fleet, &format!("race-{round}"), paid_for * cost + cost - 1);
         let request = Chat
             .request(&account.key, &body)
@@ -93,7 +94,8 @@ fn credit_for_so_many_admits_exactly_so_many_over_both_edges() {
             admitted <= paid_for,
             "round {round}: {admitted} admitted of {paid_for}"
         );
-        // On a busy machine some wait for the store in vain, and their credit comes back.
+        // On a busy machine some requests time out waiting for the store, and their credit comes
+        // back.
         wait_for("the rest of the credit to be spent", SOON, || {
             let status = ask(&fleet.edges[round % 2], &request);
             admitted += i64::from(status == 200);

@@ -1,5 +1,5 @@
-//! A reload takes what a running process can take, and says by its key what it cannot: in the log,
-//! and in a gauge.
+//! Tests which config changes a reload applies. A change that a running process cannot apply is
+//! named by its key in the log and counted in a gauge.
 
 use crate::client::Request;
 use crate::surface::Chat;
@@ -10,7 +10,7 @@ use std::path::Path;
 const STORE: &str = "store: {kind: embedded}";
 
 impl World {
-    /// Changes a text of the config file, which is taken.
+    /// Changes a text of the config file and reloads. The reload must succeed.
     fn reload_with(&self, from: &str, to: &str) {
         self.reload("ok", from, to);
     }
@@ -67,7 +67,7 @@ fn the_access_log_goes_to_another_place_and_ends_and_begins_again() {
     let last = asked(&world);
     is_told("first", &[&first, &last]);
     is_told("second", &[&second]);
-    // A place that cannot be had changes nothing, and all or nothing is taken.
+    // A path that cannot be opened changes nothing: a reload applies all changes or none.
     world.reload("refused", &key("first"), &key("no/such/folder"));
     assert!(world.log().contains("no/such/folder"), "{}", world.log());
     let more = asked(&world);
@@ -170,12 +170,13 @@ fn what_waits_for_a_start_is_told_by_its_key_until_it_is_taken_or_taken_back() {
             world.log()
         );
     }
-    // With the file as it was at the start nothing waits.
+    // With the file as it was at the start, no change waits for a restart.
     for (key, at_start, later) in changes {
         world.reload_with(&line(key, later), &line(key, at_start));
     }
     assert_eq!(world.waiting(), 0.0);
-    // Fewer requests at one time can always be; and back again is no more than at the start.
+    // A reload can always lower the number of concurrent requests, and raise it again to the value
+    // at the start.
     for (from, to) in [(100, 50), (50, 100)] {
         let before = told(&world, "open_requests");
         world.reload_with(&line("open_requests", from), &line("open_requests", to));
@@ -184,7 +185,7 @@ fn what_waits_for_a_start_is_told_by_its_key_until_it_is_taken_or_taken_back() {
             (before, 0.0)
         );
     }
-    // What can be taken is, and nothing is said of it.
+    // A reload applies these changes, and logs nothing about them.
     let said = world.log().matches("was changed").count();
     world.reload_with(
         "  keepalive_requests",

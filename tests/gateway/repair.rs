@@ -1,6 +1,6 @@
-//! Requests in their model's protocol, but not in its dialect: what the model refuses is repaired
-//! and named, for vendors that refuse all that the real ones refuse; every other byte arrives as it
-//! was sent.
+//! Tests requests in their model's protocol that contain members which the model refuses. The
+//! gateway repairs exactly these members and names them in a warning; every other byte arrives as
+//! it was sent. The simulated vendors refuse all that the real ones refuse.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -24,7 +24,7 @@ fn warnings(answer: &Answer) -> Vec<&str> {
     all
 }
 
-/// What the vendor got, as text.
+/// The body that the vendor received last, as text.
 fn sent(world: &World) -> String {
     world.vendor.last()["body"].as_str().unwrap().to_owned()
 }
@@ -40,7 +40,7 @@ fn what_popular_clients_say_to_a_reasoning_chat_model_is_answered() {
     let world = World::new();
     let account = world.account();
     for (members, arrives, told) in [
-        // The README's curl line, Open WebUI, promptfoo.
+        // As sent by the README's curl line, Open WebUI, and promptfoo.
         (
             r#" "max_tokens" : 2000 "#,
             r#" "max_completion_tokens" : 2000 "#,
@@ -168,7 +168,7 @@ fn who_is_strict_or_wants_no_repair_gets_a_refusal() {
     world.close();
 }
 
-/// A model of which nobody said anything is nobody's to repair.
+/// The gateway changes nothing for a model whose capabilities it does not know.
 #[test]
 fn a_model_of_an_unknown_id_gets_every_byte() {
     let world = Plan::default()
@@ -186,8 +186,8 @@ fn a_model_of_an_unknown_id_gets_every_byte() {
     world.close();
 }
 
-/// What is held and billed is what the vendor reads, and a made budget fits under a limit that was
-/// lowered.
+/// The gateway lowers the output limit to what the account can pay for. A thinking budget that the
+/// gateway itself sets stays below the lowered limit.
 #[test]
 fn a_lowered_limit_lowers_the_budget_that_was_made() {
     let world = World::new();

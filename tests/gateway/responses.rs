@@ -1,7 +1,7 @@
-//! The responses surface, over both vendors: every model answered, streamed and whole, debited
-//! once; and what its clients need of failures, silence and repetition.
+//! Tests the responses surface in front of both vendors: every model answers, streamed and whole,
+//! and is debited once. Also tests failures, silent vendors and idempotent retries.
 //!
-//! What a translated body says is the vectors' matter; this is about what happens around it.
+//! The test vectors check the content of translated bodies. This file tests the rest.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const PATH: &str = "/v1/responses";
 const COUNT: &str = "/v1/responses/input_tokens";
 
-/// A request for this vendor's model.
+/// A request for a model of this vendor.
 fn body(vendor: Surface, marker: &str, stream: bool) -> Value {
     json!({
         "model": vendor.model(), "input": format!("[[sim {marker}]] hello"), "stream": stream, "max_output_tokens": 500,
@@ -24,7 +24,8 @@ fn post(key: &str, body: &Value) -> Request {
     Request::post(PATH, body.to_string()).bearer(key)
 }
 
-/// The events of a stream, each named as it is typed and numbered on from the one before.
+/// The events of a stream. Checks that each event's name is its type, and that the sequence numbers
+/// have no gap.
 pub fn events(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let each = |(number, frame): (usize, &str)| {
@@ -208,8 +209,8 @@ fn tokens_are_counted_for_nothing_and_other_paths_are_unknown() {
 #[test]
 fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
     let world = World::new();
-    // Enough for the cheapest request that there is; an account without that is refused on the
-    // header.
+    // Enough for the cheapest possible request. With less, the gateway refuses the account after
+    // reading the request's header.
     let poor = world.funded(1_000);
     for (member, value, code) in [
         (
@@ -318,7 +319,7 @@ fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
             "events=2 first_ms=2600 input=10 output=5",
         ] {
             let answer = world.ask(&post(&account.key, &body(vendor, marker, true)));
-            // Numbered without a gap: `events` looks.
+            // `events` checks that the sequence numbers have no gap.
             let events = events(&answer);
             let kinds = kinds(&events);
             assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
@@ -358,7 +359,8 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
         .start();
     let account = world.account();
     for (number, vendor) in BOTH.into_iter().enumerate() {
-        // Silent for so long that signs of life are due: they are no part of the answer.
+        // The vendor is silent long enough for a keep-alive. Keep-alives are not part of the
+        // answer.
         let request = body(vendor, "events=2 first_ms=1600 input=10 output=5", true);
         let key = format!("key-{number}");
         let ask = || world.ask(&post(&account.key, &request).header("idempotency-key", &key));
@@ -368,7 +370,7 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
         assert_eq!(again.text(), said);
         assert_eq!(again.header("x-gateway-replayed"), Some("true"));
         assert_eq!(events(&again).last().unwrap()["type"], "response.completed");
-        // Its one debit was entered.
+        // The one debit of the first request is in the ledger.
         assert_eq!(
             world.receipt(&account, &first.request_id())["outcome"],
             "completed"

@@ -1,10 +1,9 @@
-//! Vendors that speak the responses protocol, from the two older surfaces: agents whose model
-//! reasons between their calls, for as many turns as they like, against a vendor that checks what
-//! comes back to it.
+//! Tests vendors that speak the responses protocol, used from the chat and messages surfaces:
+//! agents whose model reasons between tool calls, over several turns.
 //!
-//! What a translated body says is the vectors' matter. The simulated vendor refuses reasoning that
-//! it did not make, that was altered, or that stands where it led to nothing: a turn that it
-//! answers was said right.
+//! The test vectors check the content of translated bodies. The simulated vendor refuses reasoning
+//! that it did not make, that was altered, or that is not followed by the item it led to. So a turn
+//! that the vendor answers was translated correctly.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
@@ -13,14 +12,15 @@ use serde_json::{Value, json};
 
 const GRANT: i64 = 300_000_000;
 const MODEL: &str = "beta-5.5";
-/// Its price of a token, in µc: input and output.
+/// Price per token, in µc: input and output.
 const PRICES: (i64, i64) = (500, 3_000);
 const DOOR: &str = "    upstream_model: gpt-5.5\n";
 
-/// A thought of two parts, words, and a call; after the call's result, words that repeat it.
+/// Makes the vendor answer with a reasoning block of two parts, a text, and a tool call. After the
+/// tool's result it answers with a text that repeats the result.
 const STEP: &str = r#"[[sim input=1001 output=99 blocks=[{"thinking":"Größe?\n\nFirst \"look\"."},{"text":"Looking."},{"tool":"look","args":{"at":"ü"}}]]] Go on."#;
 
-/// A world whose newest chat model is served by the responses protocol too.
+/// A world whose newest chat model is served over the responses protocol as well.
 fn with_both() -> World {
     Plan::default()
         .edit(
@@ -30,7 +30,7 @@ fn with_both() -> World {
         .start()
 }
 
-/// A world whose second vendor speaks nothing else.
+/// A world whose second vendor speaks only the responses protocol.
 fn with_responses_alone() -> World {
     Plan::default()
         .edit("    protocol: chat\n", "    protocol: responses\n")
@@ -90,7 +90,7 @@ impl Agent {
         self.surface.request(&self.key, &body)
     }
 
-    /// Asks, keeps the answer as the client of that surface does, and gives it.
+    /// Sends the conversation, stores the answer as a client of that surface does, and returns it.
     fn asks(&mut self, world: &World) -> Answer {
         let answer = world.ask(&self.request());
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -104,7 +104,7 @@ impl Agent {
         answer
     }
 
-    /// Answers every call of the last turn.
+    /// Adds `text` as the result of every tool call of the last turn.
     fn gives(&mut self, text: &str) {
         let last = self.turns.last().unwrap().clone();
         match self.surface {
@@ -151,7 +151,7 @@ fn events(answer: &Answer) -> Vec<Value> {
         .collect()
 }
 
-/// What a chat client keeps of a stream.
+/// The message that a chat client builds from a stream.
 fn folded_chat(answer: &Answer) -> Value {
     assert!(Chat.is_complete(answer), "{}", answer.text());
     let (mut content, mut reasoning, mut calls) =
@@ -189,7 +189,7 @@ fn folded_chat(answer: &Answer) -> Value {
     message
 }
 
-/// What a messages client keeps of a stream.
+/// The content blocks that a messages client builds from a stream.
 fn folded_messages(answer: &Answer) -> Vec<Value> {
     assert!(Messages.is_complete(answer), "{}", answer.text());
     let mut blocks: Vec<Value> = Vec::new();
@@ -220,7 +220,7 @@ fn folded_messages(answer: &Answer) -> Vec<Value> {
     blocks
 }
 
-/// The body that the vendor got last, and the items of its conversation by kind.
+/// The body that the vendor received last, and the kinds of the items in its conversation.
 fn sent(world: &World) -> (Value, Vec<String>) {
     let last = world.vendor.last();
     assert_eq!(last["path"], "/v1/responses");
@@ -296,8 +296,8 @@ fn an_agent_reasons_through_its_calls_on_either_surface() {
                 [opening, &step, &["assistant", "user"]].concat(),
                 "{case}"
             );
-            // What the vendor made comes back to it letter by letter, or its cache would be of no
-            // use.
+            // The vendor gets its reasoning back byte for byte; otherwise its prompt cache would
+            // not match.
             let thought = list(&told[2].0["input"])
                 .iter()
                 .find(|item| item["type"] == "reasoning")
@@ -322,8 +322,8 @@ fn an_agent_reasons_through_its_calls_on_either_surface() {
     }
 }
 
-/// A conversation's way from one vendor to another and back: by which model, and whether that calls
-/// a tool.
+/// The models of a conversation's turns, from one vendor to the other and back, and whether the
+/// turn calls a tool.
 const VISIT: [(&str, bool); 4] = [
     (MODEL, true),
     (MODEL, false),
@@ -368,7 +368,7 @@ fn a_conversation_goes_to_another_vendor_and_back() {
             ]
         );
         let (_, kinds) = sent(&world);
-        // Its own thought came back to it, the other vendor's did not.
+        // The vendor got its own reasoning back, but not the other vendor's.
         assert_eq!(
             kinds.iter().filter(|kind| *kind == "reasoning").count(),
             1,
@@ -411,8 +411,8 @@ fn reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
             world.standing(&account).balance,
             before - 2 * (1_001 * PRICES.0 + 99 * PRICES.1)
         );
-        // Who is strict bears the loss of a carrier that the gateway put into the history, and no
-        // other.
+        // Strict mode accepts the loss of a reasoning token that the gateway itself put into the
+        // history (on messages), and refuses any other loss.
         agent.turns.pop();
         let answer = world.ask(&agent.request().header("x-gateway-strict", "true"));
         let status = if surface == Messages { 200 } else { 400 };
@@ -426,8 +426,8 @@ fn reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
     world.close();
 }
 
-/// A turn whose reasoning another account's vendor has sealed: as the simulated vendor's, but not
-/// its own.
+/// A turn whose reasoning was sealed for another account: it has the simulated vendor's format, but
+/// does not verify.
 fn of_another_account(surface: Surface, turn: &Value) -> Value {
     let mut turn = turn.clone();
     match surface {
@@ -575,7 +575,7 @@ fn a_failure_is_told_in_the_callers_words_and_costs_nothing() {
     world.close();
 }
 
-/// A request of the third surface, as an agent sends it that keeps its own history.
+/// A request on the responses surface from an agent that keeps its own history.
 fn responses(key: &str, model: &str, input: &[Value], streams: bool) -> Request {
     let schema = json!({"type": "object", "properties": {"at": {"type": "string"}}});
     let body = json!({
@@ -591,7 +591,7 @@ fn user(text: &str) -> Value {
     json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
 }
 
-/// The items of an answer, as they are kept: those that were told to be whole.
+/// The completed output items of an answer.
 fn output(answer: &Answer, streams: bool) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{}", answer.text());
     if !streams {

@@ -1,5 +1,5 @@
-//! A revoked key at many edges: how soon it opens no door any more, also where the edge could not
-//! be told; and what keys cost that are none.
+//! Tests how soon several edges refuse a revoked key, also if an edge missed the notification; and
+//! how much unknown keys cost.
 
 use crate::client::Request;
 use crate::keys_of_edges::Edges;
@@ -13,13 +13,13 @@ fn asks(edge: &World, key: &str) -> u16 {
     edge.ask(&Request::get("/v1/credits").bearer(key)).status
 }
 
-/// Revocations that an edge has measured, and how long they took together.
+/// Number of revocations that an edge has measured, and the sum of their delays in seconds.
 fn measured(edge: &World) -> (f64, f64) {
     let of = |part: &str| edge.metric(&format!("gateway_revocation_seconds_{part}"), &[]);
     (of("count"), of("sum"))
 }
 
-/// A key that both edges have in their caches.
+/// Creates a key and puts it into the caches of both edges.
 fn cached(world: &Edges, account: &str) -> (String, String) {
     let (key_id, key) = world.sidecar.key(account, "doomed");
     for edge in &world.edges {
@@ -68,7 +68,7 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
         });
     };
     listen("2");
-    // Who may not hear is cut off, and cannot come back.
+    // The edges lose the right to subscribe: they are disconnected and cannot subscribe again.
     world
         .redis
         .cli(&["ACL", "SETUSER", "edge", "resetchannels"]);
@@ -77,7 +77,7 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     for key_id in [&key_id, &asked_id] {
         world.sidecar.json(&["key", "revoke", key_id]);
     }
-    // Whoever asks meanwhile is looked up anew.
+    // A request with a revoked key makes the edge look the key up again.
     for edge in &world.edges {
         wait_for("the key to be refused", SOON, || {
             (asks(edge, &asked) == 401).then_some(())
@@ -87,15 +87,15 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     listen("2");
     let since = Instant::now();
     for edge in &world.edges {
-        // Long before a cached key would be looked up anew by itself.
+        // This is long before the edge would refresh a cached key.
         wait_for("the key to be refused", Duration::from_secs(10), || {
             (asks(edge, &key) == 401).then_some(())
         });
         assert_eq!(asks(edge, &account.key), 200);
     }
     println!("refused {:?} after both listened again", since.elapsed());
-    // Each of both was in the caches; of the one that was looked up the record tells when it was
-    // revoked.
+    // Both keys were in the caches. For the key that was looked up, the store's record holds the
+    // time of revocation.
     for edge in &world.edges {
         wait_for("the measure", SOON, || {
             (measured(edge).0 >= 1.0).then_some(())
@@ -104,7 +104,7 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     world.close();
 }
 
-/// A key of the right form with a right checksum that nobody has.
+/// A well-formed key with a correct checksum that does not exist.
 fn unknown_key(number: u64) -> String {
     let in_base_62 = |mut number: u64, digits: &mut [u8]| {
         for digit in digits.iter_mut().rev() {
@@ -131,7 +131,7 @@ fn look_ups(world: &Edges) -> u64 {
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// What the edge's process has in memory, in KiB.
+/// Resident memory of the edge process, in KiB.
 fn resident_kib(edge: &World) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", edge.pid())).unwrap();
     let line = status
@@ -147,8 +147,8 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     let world = Edges::with(|plan| plan.limit("keepalive_requests", 1_000_000));
     let account = world.account();
     let edge = &world.edges[0];
-    // How often it was asked: where the machine is so busy that a look-up takes too long, once
-    // more.
+    // Returns the number of requests sent. On a busy machine a look-up can time out; then the
+    // request is sent again.
     let ask_all = |numbers: std::ops::Range<u64>, key: &dyn Fn(u64) -> String| {
         let (mut connection, mut asked) = (edge.connect(), 0);
         for number in numbers {

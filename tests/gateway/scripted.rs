@@ -1,6 +1,6 @@
 //! A vendor that answers each call with the same bytes and pauses, and counts its calls.
 //!
-//! It must not look at what it is asked. The simulator is for vendors that answer.
+//! It must not depend on the request. For vendors that do, use the simulator.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub enum Step {
     Send(Vec<u8>),
     Wait(Duration),
-    /// Says nothing until the caller has gone.
+    /// Sends nothing until the client disconnects.
     Hang,
     Close,
 }
@@ -44,7 +44,7 @@ impl Scripted {
     }
 }
 
-/// Requests on one connection, one after the other, until either side ends it.
+/// Serves requests on one connection, one after the other, until either side closes it.
 fn serve(mut client: TcpStream, steps: &[Step], calls: &AtomicU64) {
     while read_request(&mut client).is_some() {
         calls.fetch_add(1, Ordering::SeqCst);
@@ -60,7 +60,7 @@ fn serve(mut client: TcpStream, steps: &[Step], calls: &AtomicU64) {
     }
 }
 
-/// `None` where the caller has gone.
+/// Returns `None` if the client disconnected.
 fn read_request(client: &mut TcpStream) -> Option<()> {
     let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
     loop {
@@ -82,7 +82,7 @@ fn read_request(client: &mut TcpStream) -> Option<()> {
     }
 }
 
-/// An answer of this status with a JSON body.
+/// A response with this status and a JSON body.
 pub fn json(status: u16, body: &str) -> Vec<Step> {
     let head = format!(
         "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -91,7 +91,6 @@ pub fn json(status: u16, body: &str) -> Vec<Step> {
     vec![Step::Send([head.as_bytes(), body.as_bytes()].concat())]
 }
 
-/// The head of a stream.
 pub fn stream_head() -> Step {
     Step::Send(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -99,18 +98,17 @@ pub fn stream_head() -> Step {
     )
 }
 
-/// A piece of a stream.
+/// A chunk of a stream.
 pub fn piece(text: &str) -> Step {
     Step::Send(format!("{:x}\r\n{text}\r\n", text.len()).into_bytes())
 }
 
-/// The end of a stream.
 pub fn stream_end() -> Step {
     Step::Send(b"0\r\n\r\n".to_vec())
 }
 
-/// A stream of these events, each in a piece of its own and far enough from the one before to be
-/// read alone.
+/// A stream of these events. Each event is a chunk of its own, with a pause before it so that the
+/// gateway reads it alone.
 pub fn stream(events: &[String]) -> Vec<Step> {
     let pieces = events
         .iter()

@@ -1,9 +1,8 @@
-//! A vendor behind TLS that speaks HTTP/2 frame by frame, so that a test decides what each frame
-//! is.
+//! A vendor behind TLS that speaks HTTP/2 frame by frame, so that a test controls each frame.
 //!
 //! It reads requests without decompressing their headers, and answers as its script says. It must
-//! not know what a test is about, and uses no HTTP/2 library: a library refuses to send most of
-//! these frames.
+//! not know what a test is about. It uses no HTTP/2 library, because a library refuses to send most
+//! of these frames.
 
 use crate::h2::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, block, field,
@@ -36,53 +35,53 @@ const EVENTS: [&str; 4] = [
     r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"gpt-5.2","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
     r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"gpt-5.2","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}"#,
 ];
-/// Tokens of every answer here.
+/// Token counts of every answer of this vendor.
 pub const INPUT: i64 = 7;
 pub const OUTPUT: i64 = 3;
 
-/// What the vendor does about a request that it has read.
+/// One step of the vendor's answer to a request that it has read.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// The head of a 200, with so many bytes of further header fields.
+    /// The head of a 200, with this many bytes of additional header fields.
     Head(usize),
-    /// The first half of the body: of a stream, its first event.
+    /// The first half of the body. For a stream, this is its first event.
     Half,
-    /// The rest, and END_STREAM.
+    /// The rest of the body, with END_STREAM.
     Rest,
-    /// The rest in a frame without END_STREAM, and trailers.
+    /// The rest of the body in a frame without END_STREAM, then trailers.
     RestAndTrailers,
-    /// Resets the request's stream.
+    /// Resets the request's stream with this code.
     Reset(u32),
-    /// GOAWAY: the last stream that is processed (`None`: this one), and the reason.
+    /// Sends GOAWAY with the last processed stream (`None`: this one) and the error code.
     GoAway(Option<u32>, u32),
-    /// What the body of the request calls for.
+    /// Plays the steps that this function returns for the request's body.
     Answer(fn(&[u8]) -> Vec<Step>),
-    /// Any frame.
     Frame {
         kind: u8,
         flags: u8,
         on_stream: bool,
         payload: Vec<u8>,
     },
-    /// Waits for so many answers to its pings.
+    /// Waits for this number of answers to the vendor's pings.
     Pongs(usize),
-    /// The TCP connection is closed without a word.
+    /// Closes the TCP connection without notice.
     Close,
-    /// So is every other one of this vendor.
+    /// Closes every TCP connection of this vendor.
     CloseAll,
-    /// The first for the first request of each connection, the other for all that follow on it.
+    /// Plays the first list for the first request of a connection, and the second for later
+    /// requests on it.
     OnConnection(Vec<Step>, Vec<Step>),
 }
 
-/// An answer to a request whose body has not been read: its status, and its body.
+/// Status and body of an answer that is sent before the request's body has been read.
 type Refusal = (&'static str, &'static str);
 
-/// The whole of a good answer.
+/// The steps of a complete successful answer.
 pub fn answer() -> Vec<Step> {
     vec![Step::Head(0), Step::Half, Step::Rest]
 }
 
-/// A setting to be changed amid a connection.
+/// A SETTINGS frame in the middle of a connection, with one setting.
 pub fn setting(name: u16, value: u32) -> Step {
     let payload = [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
     Step::Frame {
@@ -93,27 +92,26 @@ pub fn setting(name: u16, value: u32) -> Step {
     }
 }
 
-/// What is done about the n-th request of the vendor, counted from 0.
+/// Returns the steps for the n-th request to the vendor, counted from 0.
 pub type Script = Arc<dyn Fn(usize) -> Vec<Step> + Send + Sync>;
 
-/// What the vendor has seen.
+/// Counts what the vendor has received.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub connections: usize,
-    /// Requests whose header came.
+    /// Requests whose header has arrived.
     pub asked: usize,
-    /// Requests over HTTP/1.1.
     pub asked_h1: usize,
     pub pongs: usize,
-    /// Streams that the gateway reset, with the code.
+    /// Error codes of the streams that the gateway reset.
     pub resets: Vec<u32>,
-    /// Bytes of bodies.
+    /// Bytes of request bodies.
     pub body_bytes: usize,
-    /// The most streams that were open on one connection.
+    /// The largest number of streams open at the same time on one connection.
     pub most_open: usize,
 }
 
-/// A root that the gateway trusts, and the certificates that it signs.
+/// A root certificate that the gateway trusts, to sign the vendors' certificates.
 pub struct Authority {
     params: CertificateParams,
     key: KeyPair,
@@ -137,7 +135,7 @@ impl Authority {
         }
     }
 
-    /// A certificate for `host`, signed by this root.
+    /// Issues a certificate for `host`, signed by this root.
     pub fn signs(&self, host: &str) -> Certificate {
         let (params, key) = (
             CertificateParams::new(vec![host.to_owned()]).unwrap(),
@@ -158,12 +156,13 @@ pub struct Certificate {
     key: Vec<u8>,
 }
 
-/// Windows that the vendor gives, in bytes, and the streams that it allows.
+/// The flow-control window in bytes and the number of concurrent streams that the vendor allows.
 #[derive(Clone, Copy)]
 pub struct Flow {
     pub stream_window: u32,
     pub max_streams: u32,
-    /// The vendor gives windows back as it reads. False: what it gave at first is all.
+    /// If true, the vendor enlarges the window again as it reads. If false, the first window is
+    /// never enlarged.
     pub gives_back: bool,
 }
 
@@ -177,13 +176,13 @@ impl Default for Flow {
     }
 }
 
-/// How connections to come are served.
+/// Settings for future connections.
 #[derive(Clone)]
 struct Mode {
     config: Arc<ServerConfig>,
     flow: Flow,
-    /// Given once the first bytes of a body have come; the stream is reset behind it, as RFC 9113,
-    /// section 8.1 says.
+    /// If set, the vendor answers with this refusal after the first bytes of a body, and then
+    /// resets the stream (RFC 9113, section 8.1).
     refusal: Option<Refusal>,
 }
 
@@ -212,7 +211,8 @@ impl H2Vendor {
             Arc::clone(&vendor.seen),
             Arc::<Mutex<Vec<TcpStream>>>::default(),
         );
-        // It ends with the test's process; a test waits for what it has seen.
+        // The thread ends with the test process. A test waits until the vendor has counted what it
+        // expects.
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 let (seen, all, script) =
@@ -224,12 +224,13 @@ impl H2Vendor {
         vendor
     }
 
-    /// Another certificate, or other protocols in ALPN, for the connections to come.
+    /// Sets another certificate, or other ALPN protocols, for future connections.
     pub fn change(&self, certificate: &Certificate, protocols: &[&[u8]]) {
         self.mode.lock().unwrap().config = config(certificate, protocols);
     }
 
-    /// Every request is refused before its body was read, with this status and body.
+    /// Makes the vendor refuse every request before it has read the body, with this status and
+    /// body.
     pub fn refuse_early(&self, status: &'static str, body: &'static str) {
         self.mode.lock().unwrap().refusal = Some((status, body));
     }
@@ -299,7 +300,7 @@ fn converse(
     connection.serve(script);
 }
 
-/// One good answer after another.
+/// Serves HTTP/1.1: sends a successful answer to each request.
 fn serve_h1(stream: &mut StreamOwned<ServerConnection, TcpStream>, seen: &Mutex<Seen>) {
     let (mut read, mut piece) = (Vec::new(), [0; 65_536]);
     while let Ok(length @ 1..) = stream.read(&mut piece) {
@@ -324,7 +325,7 @@ fn serve_h1(stream: &mut StreamOwned<ServerConnection, TcpStream>, seen: &Mutex<
     }
 }
 
-/// The answer to a body: its content type and bytes.
+/// Content type and bytes of the answer to a body.
 fn content(body: &[u8]) -> (&'static str, Vec<u8>) {
     let streams = String::from_utf8_lossy(body).contains("\"stream\":true");
     if !streams {
@@ -360,7 +361,7 @@ impl Connection<'_> {
         }
     }
 
-    /// A request that is whole by this frame: its number and its body.
+    /// Returns the number and body of the request that this frame completes.
     fn receive(
         &mut self,
         kind: u8,
@@ -428,7 +429,7 @@ impl Connection<'_> {
         self.send(RST_STREAM, 0, id, &NO_ERROR.to_be_bytes());
     }
 
-    /// False where the connection is over.
+    /// Returns false if the connection has ended.
     fn play(&mut self, id: u32, body: &[u8], steps: Vec<Step>) -> bool {
         let (kind, content) = content(body);
         let half = if kind == "application/json" {
@@ -508,7 +509,7 @@ impl Connection<'_> {
         true
     }
 
-    /// A block of header fields, in as many frames as it takes.
+    /// Sends a block of header fields, in as many frames as needed.
     fn head(&mut self, id: u32, block: &[u8]) {
         let pieces: Vec<_> = block.chunks(MAX_FRAME_BYTES).collect();
         for (index, piece) in pieces.iter().enumerate() {
@@ -522,7 +523,7 @@ impl Connection<'_> {
         }
     }
 
-    /// A gateway that has gone is noticed at the next read.
+    /// Ignores write errors: the next read notices that the gateway has disconnected.
     fn send(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         let head = [&length[1..], &[kind, flags], &id.to_be_bytes()].concat();

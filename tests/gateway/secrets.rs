@@ -1,10 +1,10 @@
-//! Whatever a gateway says and writes down, looked through for what must stand nowhere.
+//! Collects all that a gateway returns, logs and stores, and searches it for secrets.
 
 use crate::world::{Plan, World};
 use std::path::Path;
 
 impl Plan {
-    /// Of a gateway that logs all it can, and its access log to this file.
+    /// A gateway that logs at level `trace`, with its access log at this path.
     pub fn telling_everything(self, access_log: &Path) -> Plan {
         let store = "store: {kind: embedded}";
         let log_to = format!(
@@ -15,7 +15,7 @@ impl Plan {
     }
 }
 
-/// What was seen, and where.
+/// Collected outputs: where each was found, and its bytes.
 #[derive(Default)]
 pub struct Seen(Vec<(String, Vec<u8>)>);
 
@@ -24,7 +24,7 @@ impl Seen {
         self.0.push((place.into(), bytes.into()));
     }
 
-    /// The metrics, the log, and every file in the data folder and in that of the access log.
+    /// Adds the metrics, the log, the access log, and every file in the data folder.
     pub fn add_all_of(&mut self, world: &World, access_log: &Path) {
         assert!(
             world.log().contains("TRACE"),

@@ -1,9 +1,9 @@
-//! Failovers that lose acknowledged writes, under load: a primary that is killed, and a replica in
-//! its place that had been cut off before, as Sentinel promotes it.
+//! Tests failovers under load that lose acknowledged writes: the primary is killed, and Sentinel
+//! promotes a replica that had been cut off before.
 //!
-//! In every other round the sidecar stands still meanwhile, so that what was lost is in no ledger
-//! either: only the edges' journals have it. The control takes these away: then answers must be
-//! missing, or this proves nothing.
+//! In every other round the sidecar is paused meanwhile. Then the lost entries are not in the
+//! ledger either, only in the edges' journals. The control test removes the journals: then entries
+//! must be missing, or the main test proves nothing.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -14,14 +14,14 @@ use crate::surface::Chat;
 use crate::world::{SOON, World, free_port, wait_for};
 use std::time::{Duration, Instant};
 
-/// How long what happens is lost afterwards.
+/// How long before the kill the replica is cut off. All writes of this time are lost.
 const LOST: [Duration; 3] = [
     Duration::from_millis(400),
     Duration::from_millis(900),
     Duration::from_millis(1_500),
 ];
-/// From the kill to the first new answer, at most: Sentinel's own second and a half, and what a
-/// busy machine adds.
+/// Maximum time from the kill to the first new answer: Sentinel needs 1.5 seconds, a busy machine
+/// adds to that.
 const UNAVAILABLE_MOST: Duration = Duration::from_secs(15);
 
 fn fleet() -> Fleet<Watched> {
@@ -30,8 +30,8 @@ fn fleet() -> Fleet<Watched> {
     Fleet::on(watched, &store)
 }
 
-/// Kills the primary, whose replica takes over without what happened last; how long nothing was
-/// answered at each edge.
+/// Kills the primary; its replica takes over without the last writes. Returns how long each edge
+/// was unavailable.
 fn fail_over(
     fleet: &mut Fleet<Watched>,
     account: &Account,
@@ -94,7 +94,7 @@ fn a_failover_that_loses_acknowledged_writes_loses_and_doubles_no_debit() {
         log.whole.len(),
         began.elapsed()
     );
-    // A revocation is heard over the new connection.
+    // The edges receive revocations over the new connection.
     let (key_id, key) = fleet.sidecar.key(&account.id, "doomed");
     let credits = Request::get("/v1/credits").bearer(&key);
     for edge in &fleet.edges {
@@ -124,7 +124,7 @@ fn control_without_the_journals_such_a_failover_does_lose_debits() {
             fleet.redis.cut_off(1 - primary);
             fleet.sidecar.signal("STOP");
             std::thread::sleep(Duration::from_millis(700));
-            // Dead before the primary, and what they have journalled with them.
+            // The edges are killed before the primary, and their journals are removed.
             for edge in &mut fleet.edges {
                 edge.kill();
                 for boot in std::fs::read_dir(edge.data_dir().join("journal")).unwrap() {
@@ -154,7 +154,7 @@ fn control_without_the_journals_such_a_failover_does_lose_debits() {
     fleet.sidecar.leave();
 }
 
-/// Answers that clients saw whole and the ledger does not know.
+/// Number of answers that clients received in full and that the ledger does not have.
 fn missing(fleet: &Fleet<Watched>, account: &Account, log: &Log) -> usize {
     let endings = fleet.sidecar.endings(account);
     let known: std::collections::HashSet<_> = endings

@@ -1,5 +1,5 @@
-//! Tools that run at the vendor, regions and speeds: each has a price key, 0 is a price too, and
-//! what the vendor reports is billed, a line of the receipt each.
+//! Tests server tools, regions and speeds. Each has a price key, and 0 is a valid price. The
+//! gateway bills what the vendor reports, with one line of the receipt for each.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 const HAIKU: &str = r#"output: "500"}"#;
 
-/// What a vendor writes: an answer of three texts, a search, two runs of code and a call of a
-/// remote tool.
+/// The content of a vendor's answer: three texts, a search, two code executions and a call of an
+/// MCP tool.
 fn content() -> Value {
     let ran = |id: &str| {
         json!({"type": "bash_code_execution_tool_result", "tool_use_id": id,
@@ -45,7 +45,7 @@ fn usage(more: &Value) -> Value {
     usage
 }
 
-/// The answer, whole or streamed, of a vendor that reports this usage besides its tokens.
+/// A vendor that reports this usage in addition to its tokens, in a whole or a streamed answer.
 fn vendor(stream: bool, reported: &Value) -> Scripted {
     let message = |content: Value, stop: Value, usage: Value| {
         json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-haiku-4-5-20251001",
@@ -149,7 +149,7 @@ fn each_use_of_a_server_tool_is_a_line_of_the_receipt_and_zero_is_a_price() {
         for (tool, uses, price, credits) in [
             ("web_search", 2, "1000", "2"),
             ("web_fetch", 3, "0", "0"),
-            // Not counted by the vendor: its results are.
+            // The vendor does not count these uses, so the gateway counts the results.
             ("code_execution", 2, "2000", "4"),
             ("tool_search", 1, "0", "0"),
             ("mcp", 1, "500", "0.5"),
@@ -226,11 +226,11 @@ fn a_region_and_a_speed_multiply_tokens_as_the_vendor_reports_them() {
             json!({"inference_geo": "us"}),
             Some("1.1"),
         ),
-        // The vendor's own setting decides where nothing is asked for.
+        // If the request names no region, the vendor's own setting applies.
         (json!({}), json!({"inference_geo": "us"}), Some("1.1")),
         (json!({}), json!({"inference_geo": "not_available"}), None),
         (json!({"inference_geo": "us"}), json!({}), Some("1.1")),
-        // Never dearer than was asked for.
+        // The gateway never bills more than what the request asked for.
         (
             json!({"inference_geo": "global"}),
             json!({"inference_geo": "us"}),
@@ -276,7 +276,6 @@ fn a_region_and_a_speed_multiply_tokens_as_the_vendor_reports_them() {
     }
 }
 
-/// A responses client's search runs at a messages vendor, where it is priced.
 #[test]
 fn a_responses_client_searches_at_a_messages_vendor_where_that_is_priced() {
     let reported = json!({"server_tool_use": {"web_search_requests": 1}});
@@ -362,8 +361,8 @@ fn a_responses_client_searches_at_a_messages_vendor_where_that_is_priced() {
     }
 }
 
-/// What is offered with every request is left out where it is not sold, and where the other vendor
-/// has none.
+/// A search tool without a price is left out of a responses request with a warning: clients of that
+/// protocol offer the tool with every request. A chat request that asks for a search is refused.
 #[test]
 fn a_search_that_is_not_sold_is_left_out_of_a_responses_request() {
     let vendor = vendor(false, &json!({}));

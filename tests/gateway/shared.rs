@@ -1,8 +1,8 @@
-//! Two edges, a sidecar and a real Redis, each a process: one account's credit is spent at either
-//! edge and debited once, whichever of the four dies.
+//! Tests two edges, a sidecar and a real Redis, each a process: an account's credit can be spent at
+//! either edge and is debited once, whichever of the four processes dies.
 //!
-//! The edges call the same simulated vendor. The clients' log of `crash.rs` is laid beside the
-//! sidecar's ledger.
+//! Both edges call the same simulated vendor. The tests compare the clients' log (`crash.rs`) with
+//! the sidecar's ledger.
 
 use crate::account::{Account, Standing, micro, taken};
 use crate::client::{Answer, Connection, Request};
@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a new request may be kept waiting for a store that is gone: seconds, for machines that
-/// do much besides.
+/// Maximum time until a new request is refused when the store is gone. It is in seconds because the
+/// machine may be busy.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
@@ -36,12 +36,12 @@ impl Fleet {
 }
 
 impl<R> Fleet<R> {
-    /// `store` as the config file says it.
+    /// `store` is the value of the config key.
     pub fn on(redis: R, store: &str) -> Self {
         Self::on_with(redis, store, |plan| plan)
     }
 
-    /// As [`Fleet::on`], with what `edit` changes of the config.
+    /// Like [`Fleet::on`], with a config changed by `edit`.
     pub fn on_with(redis: R, store: &str, edit: impl Fn(Plan) -> Plan) -> Self {
         let store = format!("store: {store}");
         let plan = |role| {
@@ -66,7 +66,7 @@ impl<R> Fleet<R> {
         }
     }
 
-    /// An account with so many µc whose key both edges know.
+    /// An account with `micro` µc whose key both edges know.
     pub fn funded(&self, micro: i64) -> Account {
         let account = self.sidecar.funded(micro);
         for edge in &self.edges {
@@ -82,8 +82,9 @@ impl<R> Fleet<R> {
         });
     }
 
-    /// Waits until the ledger has the endings of all `requests`, nothing is held, and every edge
-    /// and the command line say the same; that balance, and all endings by request.
+    /// Waits until the ledger has the entries of all `requests`, nothing is held, and every edge
+    /// and the command line report the same balance. Returns that balance and all entries by
+    /// request.
     #[track_caller]
     pub fn settled<'a>(
         &self,
@@ -117,7 +118,8 @@ impl<R> Fleet<R> {
                 held: 0,
                 available: balance,
             };
-            // Nothing more came between the looks, as what clients left behind may.
+            // No entry was added between the two reads. Requests that clients abandoned may still
+            // add some.
             if missing == 0
                 && before == count
                 && standings.iter().all(|standing| *standing == settled)
@@ -132,7 +134,7 @@ impl<R> Fleet<R> {
         }
     }
 
-    /// Clients of all kinds at both edges beside `chaos`.
+    /// Runs `chaos` while clients of all kinds send requests to both edges.
     pub fn under_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
         let (first, second) = (self.edges[0].edge, self.edges[1].edge);
         let habits = [Habit::Whole, Habit::Stream, Habit::Abort];
@@ -144,17 +146,19 @@ impl<R> Fleet<R> {
         log
     }
 
-    /// Every answer that a client saw whole was debited, each once, and the books add up to the µc.
+    /// Checks that each answer which a client received in full was debited exactly once, and that
+    /// the ledger adds up to the µc.
     #[track_caller]
     pub fn matches(&self, account: &Account, log: &Log) {
         self.matches_of(account, log, crash::FUNDS);
     }
 
-    /// As [`Fleet::matches`], of an account that was given so many µc.
+    /// Like [`Fleet::matches`], for an account that was granted `funds` µc.
     #[track_caller]
     pub fn matches_of(&self, account: &Account, log: &Log, funds: i64) {
         self.sidecar.vendor.wait_idle();
-        // Refused for a moment is well where a process has just died; anything else is not.
+        // Requests may be refused for a moment after a process has died. Other failures are not
+        // allowed.
         let odd: Vec<_> = log
             .odd
             .iter()
@@ -183,8 +187,8 @@ impl<R> Fleet<R> {
         assert_eq!(taken(&all), funds - balance, "drift");
     }
 
-    /// The end of every test: all leave with 0, and then the ledger and the store are laid side by
-    /// side.
+    /// Ends a test: all processes must exit with 0, and `ledger verify` compares the ledger with
+    /// the store.
     pub fn close(self) {
         let Self {
             redis,
@@ -224,7 +228,7 @@ fn both_edges_answer_on_one_account_exactly() {
     }
     let (balance, endings) = fleet.settled(&account, asked.iter().map(|(_, id)| id));
     assert_eq!((balance, endings.len()), (10_000_000 - spent, asked.len()));
-    // What the ledger posts is there at both.
+    // A grant posted in the ledger reaches both edges.
     fleet
         .sidecar
         .json(&["account", "grant", &account.id, "5", "--ref", "more"]);
@@ -233,7 +237,7 @@ fn both_edges_answer_on_one_account_exactly() {
             (edge.standing(&account).balance == balance + 5_000_000).then_some(())
         });
     }
-    // Whose account it is says the key, not the client.
+    // The key decides which account it is, not a header of the client.
     let other = fleet
         .sidecar
         .account_with("other@example.test", &["--no-trial"]);
@@ -243,7 +247,7 @@ fn both_edges_answer_on_one_account_exactly() {
         .bearer(&other.key)
         .header("x-gateway-account", &account.id);
     assert_eq!(fleet.edges[0].ask(&foreign).status, 404);
-    // The pages are the sidecar's, through either edge.
+    // The sidecar serves the pages, through either edge.
     for edge in &fleet.edges {
         assert_eq!(edge.ask(&Request::get("/dashboard/sign-in")).status, 200);
     }
@@ -297,7 +301,7 @@ fn a_price_that_only_an_edge_has_read_reaches_the_ledger_with_what_it_billed() {
         10_000_000 - Chat.cost(10, 20) - Chat.cost(10, 10),
         "each as its edge has it"
     );
-    // Where the ledger is asked whether each debit is right at its price.
+    // `close` checks with the ledger that each debit is right at its price.
     fleet.close();
 }
 
@@ -472,8 +476,7 @@ fn credit_for_ten_admits_exactly_ten_over_both_edges() {
         .into_iter()
         .filter(|(_, answer)| answer.status == 200)
         .collect();
-    // A machine that is busy with other things has some wait for the store in vain, whose credit
-    // comes back.
+    // On a busy machine some requests time out waiting for the store, and their credit comes back.
     let in_vain = statuses.iter().filter(|status| **status == 503).count();
     assert!(
         statuses

@@ -1,9 +1,9 @@
-//! `kill -9` at each point of an ending's way from an edge over the shared store into the ledger,
-//! and of a post's way back; and what becomes of it where Redis dies too, or forgets everything,
-//! before the dead process is back.
+//! Tests `kill -9` at each point of an entry's path from an edge over the shared store into the
+//! ledger, and of a post's path back. While the dead process is away, Redis lives, dies, or loses
+//! all its data.
 //!
-//! The process kills itself at a named point (`GW_FAIL`). Kills at random moments are `chaos.rs`;
-//! the points of a request before its ending are `kills.rs`, and are the same here.
+//! The process kills itself at a named point (`GW_FAIL`). `chaos.rs` kills at random moments.
+//! `kills.rs` covers the points of a request before its end, which are the same here.
 
 use crate::account::{Account, Standing, credits, taken};
 use crate::client::{self, Connection, Request};
@@ -16,7 +16,7 @@ use std::process::Command;
 
 const FUNDS: i64 = 1_000_000_000;
 
-/// What becomes of Redis while the dead process is away.
+/// What happens to Redis while the dead process is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Lives,
@@ -26,20 +26,20 @@ enum Fate {
 
 const FATES: [Fate; 3] = [Fate::Lives, Fate::Dies, Fate::ForgetsEverything];
 
-/// What the ledger has of the request in the end.
+/// The entry that the ledger must have for the request in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Void,
     Debit,
 }
 
-/// A point, and whether the client may, must or cannot have the whole answer: a debit is due to
-/// whoever has it.
+/// A kill point, and whether the client must (`true`), cannot (`false`) or may (`None`) have the
+/// whole answer. A client that has it must be debited.
 struct Row {
     point: &'static str,
     has_answer: Option<bool>,
     left: Left,
-    /// Met on the way down of a drained edge.
+    /// The edge reaches this point only while it shuts down after a drain.
     at_end: bool,
 }
 
@@ -68,7 +68,7 @@ const EDGE: &[Row] = &[
 const SIDECAR: &[&str] = &["events_read", "events_entered", "events_cleared"];
 const POSTS: &[&str] = &["post_entered", "post_told"];
 
-/// Each row with each fate where long; else each row once, and all fates among them.
+/// In long runs, each row with each fate; else each row once, with the fates in turn.
 fn with_fates<T: Copy>(rows: impl IntoIterator<Item = T>) -> Vec<(T, Fate)> {
     let all = rows.into_iter().enumerate().flat_map(|(index, row)| {
         let fates = if crate::is_long() {
@@ -108,7 +108,8 @@ impl Books {
         }
     }
 
-    /// Ends the first edge with nothing left behind, and starts it to die at `point`.
+    /// Ends the first edge, which must leave nothing in its journal, and restarts it so that it
+    /// dies at `point`.
     fn edge_fails_at(&mut self, point: &str) {
         let edge = &mut self.fleet.edges[0];
         edge.signal("TERM");
@@ -125,7 +126,7 @@ impl Books {
         sidecar.start_failing(Some(point));
     }
 
-    /// The client has the whole answer.
+    /// Sends a request. Returns whether the client got the whole answer.
     fn ask(&self, surface: Surface, stream: bool) -> bool {
         let key = &self.account.key;
         let request = match stream {
@@ -145,8 +146,8 @@ impl Books {
         }
     }
 
-    /// One request more has ended, as it should; nothing is held, and ledger and store have the
-    /// same.
+    /// Checks that exactly one more request has its entry in the ledger, with this cost, that
+    /// nothing is held, and that the ledger and the store agree.
     #[track_caller]
     fn has_one_more(&mut self, left: Left, cost: i64, what: &str) {
         let sidecar = &self.fleet.sidecar;
@@ -319,8 +320,8 @@ fn a_command_that_dies_between_the_store_and_the_ledger_takes_once_when_it_is_ru
     books.fleet.close();
 }
 
-/// The control: an ending that was told, and that Redis has forgotten before anybody read it, is in
-/// the journal alone.
+/// The control: an entry that the edge sent to Redis, and that Redis lost before the sidecar read
+/// it, is in the journal only. Without the journal it is lost.
 #[test]
 fn without_the_journal_an_ending_that_redis_forgot_is_lost() {
     let mut books = Books::new();

@@ -1,5 +1,5 @@
-//! Signals: a drain that finishes what runs and takes nothing new, and a reload that a bad file
-//! cannot harm.
+//! Tests signals: a drain finishes running requests and accepts no new ones, and a reload of an
+//! invalid config changes nothing.
 
 use crate::account::micro;
 use crate::client::{self, Connection, End, Request};
@@ -13,7 +13,7 @@ fn an_idle_gateway_ends_at_once() {
     for signal in ["TERM", "INT"] {
         let mut world = World::new();
         let account = world.account();
-        // A connection that is kept alive is no work.
+        // An idle keep-alive connection does not delay the end.
         let mut idle = world.connect();
         assert_eq!(
             idle.ask(&Chat.whole(&account.key, "input=10 output=10"))
@@ -84,7 +84,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
         client::ask(world.admin, &Request::get("/healthz")).status,
         200
     );
-    // New connections are refused, or told that there is no more.
+    // New connections are refused, or get the answer that the gateway is draining.
     for surface in BOTH {
         let Some(mut connection) = Connection::try_open(world.edge) else {
             continue;
@@ -246,7 +246,7 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
         assert!(answer.header("retry-after").is_some());
         free.push(answer.request_id());
     }
-    // Its body never comes.
+    // The body of this request never arrives.
     assert_eq!(slow.answer().status, 503);
     assert_eq!(world.wait_end(SOON), 0);
     assert!(
@@ -290,7 +290,7 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
 
 #[test]
 fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
-    // The control: without it the listener closes at once.
+    // The control: with 0 seconds the listener closes at once.
     for seconds in [0, 3] {
         let mut world = Plan::default().limit("lame_duck_seconds", seconds).start();
         let account = world.account();
@@ -404,7 +404,7 @@ fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing
     let dearer = shipped.replace("output: \"500\"}", "output: \"700\"}");
     assert_ne!(dearer, shipped);
     assert_eq!(ask(), cost((100, 500)));
-    // A request keeps the price it was admitted under.
+    // A request is billed at the price under which it was admitted.
     let mut running = world.connect();
     running.send(
         &Messages
@@ -419,7 +419,7 @@ fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing
         micro(&world.receipt(&account, &answer.request_id())["credits"]),
         cost((100, 500))
     );
-    // Broken files, one after the other: the dearer price stays.
+    // Broken config files, one after the other: the higher price stays in force.
     for bad in [
         "",
         "listen: [",
@@ -429,7 +429,7 @@ fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing
         reload(bad, "refused");
         assert_eq!(ask(), cost((100, 700)));
     }
-    // A model that is gone is gone, and one that is new is there.
+    // A reload removes models and adds new ones.
     reload(&dearer.replace("id: beta-5.5", "id: beta-6"), "ok");
     let model = |id: &str| {
         world

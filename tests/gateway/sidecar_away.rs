@@ -1,8 +1,8 @@
-//! The sidecar is away: the edges go on as if it were there, what they end waits in the store and
-//! in their journals, and all of it is in the ledger soon after it is back. What may wait has a
-//! bound, which is told before it is met.
+//! Tests edges without a sidecar: they keep serving, the entries wait in the store and in the
+//! edges' journals, and all are in the ledger soon after the sidecar is back. The number of waiting
+//! entries is limited, and the gateway logs a warning before the limit is reached.
 //!
-//! Five seconds by default, ten minutes when long.
+//! The sidecar is away for five seconds by default, and for ten minutes in long runs.
 
 use crate::client;
 use crate::crash::FUNDS;
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 const AWAY: Duration = Duration::from_secs(5);
 const LONG_AWAY: Duration = Duration::from_secs(600);
-/// How long after its return everything may take to be in the ledger.
+/// All entries must be in the ledger within this time after the sidecar's return.
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
-/// The least that the config allows.
+/// The smallest value that the config allows.
 const PENDING_MOST: u64 = 1_024;
 const CLIENTS: usize = 8;
 
@@ -35,7 +35,7 @@ fn oldest(edge: &World) -> f64 {
     edge.metric("gateway_journal_oldest_seconds", &[])
 }
 
-/// Bytes and files of an edge's journal.
+/// Bytes and number of files of an edge's journal.
 fn journal(edge: &World) -> (u64, usize) {
     let (mut bytes, mut files) = (0, 0);
     for boot in std::fs::read_dir(edge.data_dir().join("journal")).unwrap() {
@@ -74,8 +74,8 @@ fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_retur
             .iter()
             .map(|edge| (pending(edge), oldest(edge), journal(edge)))
             .collect();
-        // A busy machine has some wait for the store in vain; nobody is refused for the sidecar's
-        // sake.
+        // On a busy machine a request can time out waiting for the store. No request is refused
+        // because the sidecar is away.
         let works = |edge: &World| {
             edge.ask(&Chat.whole(&account.key, "input=10 output=5"))
                 .status
@@ -109,7 +109,7 @@ fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_retur
         log.whole.len()
     );
     for (edge, (_, before, (bytes, files))) in fleet.edges.iter().zip(told) {
-        // The first request came a moment after the beginning.
+        // The first request came shortly after the sidecar was killed.
         assert!(
             before >= away.as_secs_f64() - 3.0 && before <= away.as_secs_f64() + 20.0,
             "the oldest is {before} s old"
@@ -155,7 +155,7 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
                         let mut answer = connection.begin();
                         connection.finish(&mut answer);
                         assert!(matches!(answer.status, 200 | 503), "{}", answer.text());
-                        // On a busy machine one waits for the store in vain.
+                        // On a busy machine a request can time out waiting for the store.
                         if answer.status == 503 {
                             connection = client::Connection::open(port);
                         }

@@ -1,19 +1,20 @@
-//! Requests that two readers could understand differently: the vendor sees one request or none, and
-//! never what was hidden in another's body.
+//! Tests requests that two parsers could understand differently: the vendor sees one request or
+//! none, and never a request that was hidden in the body of another.
 //!
-//! The cases are data. What HTTP/2 adds is `h2.rs`.
+//! The cases are data. `h2.rs` has those of HTTP/2.
 
 use crate::client::{Answer, Connection, Request};
 use crate::surface::{BOTH, Chat};
 use crate::world::{Plan, World};
 use serde_json::json;
 
-/// What becomes of a case.
+/// The expected result of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// 4xx, and the connection is closed; the vendor sees nothing.
+    /// The gateway answers 4xx and closes the connection. The vendor sees nothing.
     Refused,
-    /// One answer, one request at the vendor, and the rest of what was sent is not heard.
+    /// The gateway sends one answer, the vendor sees one request, and the rest of the bytes is
+    /// ignored.
     One,
 }
 
@@ -21,8 +22,9 @@ use Fate::{One, Refused};
 
 const LINE: &str = "POST /v1/chat/completions HTTP/1.1";
 
-/// Name, first line, fields, body, fate. `{B}` is a good body, `{L}` its length, `{C}` the same in
-/// one chunk, `{I}` a whole request that must not be heard, `{IL}` its length.
+/// Name, request line, header fields, body, expected result. `{B}` is a valid body, `{L}` its
+/// length, `{C}` the same body in one chunk, `{I}` a whole request that must not be processed,
+/// `{IL}` its length.
 type Case = (&'static str, &'static str, &'static str, &'static str, Fate);
 
 #[rustfmt::skip]
@@ -160,7 +162,7 @@ fn all() -> impl Iterator<Item = &'static Case> {
         .flatten()
 }
 
-/// The bytes of a case.
+/// The bytes to send for a case.
 fn raw(case: &Case, key: &str) -> Vec<u8> {
     let (_, line, fields, body, fate) = case;
     let good = Chat.body("input=1 output=1", false, 10).to_string();
@@ -188,7 +190,7 @@ fn raw(case: &Case, key: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The bytes of every case that is refused.
+/// The bytes of every case that the gateway refuses.
 pub fn corpus(key: &str) -> Vec<Vec<u8>> {
     all()
         .filter(|(.., fate)| *fate == Refused)
@@ -196,7 +198,7 @@ pub fn corpus(key: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What comes back until the gateway closes.
+/// All answers until the gateway closes the connection.
 fn answers(world: &World, bytes: &[u8]) -> Vec<Answer> {
     let mut connection = world.connect();
     connection.send(bytes);
@@ -227,7 +229,7 @@ fn a_request_of_two_readings_reaches_no_vendor_and_a_hidden_one_never_does() {
     world.close();
 }
 
-/// A small generator, so that a failure can be had again.
+/// A small random number generator with a seed, so that a failure can be reproduced.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -247,8 +249,8 @@ fn in_any_mix_on_one_connection_each_answer_is_to_its_own_request() {
     let mut dice = Dice(20);
     let (mut connection, mut asked) = (world.connect(), 0_u64);
     while asked < 1_000 {
-        // Up to three requests in one segment; each says its number and gets it back, or says
-        // nothing at all.
+        // Up to three requests in one segment. Each carries its number, and the answer must contain
+        // it.
         let batch: Vec<_> = (0..=dice.below(3))
             .map(|_| (asked + dice.below(1), dice.below(6), dice.below(2)))
             .collect();

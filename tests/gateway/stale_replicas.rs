@@ -1,9 +1,9 @@
-//! Failovers to replicas that are seconds behind, under load, for accounts whose trial runs out
-//! meanwhile: every answer is paid once, nothing is written off while the account has credit, and
-//! the store has each bucket as the ledger does within ten seconds.
+//! Tests failovers under load to replicas that are seconds behind, for accounts whose trial runs
+//! out meanwhile: each answer is debited once, nothing is written off while the account has credit,
+//! and the store agrees with the ledger in each bucket within ten seconds.
 //!
-//! One failover by default; when long, three runs of random ones, with edges and sidecars killed
-//! beside them. A seed of one's own: `GATEWAY_SEED`.
+//! By default there is one failover. Long runs have three series of random failovers, some of which
+//! also kill an edge or the sidecar. `GATEWAY_SEED` sets the seed.
 
 use crate::account::{Account, credits, micro};
 use crate::crash::Log;
@@ -12,16 +12,16 @@ use crate::shared::Fleet;
 use crate::world::{Plan, SOON, free_port, wait_for};
 use std::time::{Duration, Instant};
 
-/// What the trial is worth, and what was bought beside it.
+/// Credits of the trial, and credits that were bought in addition, in µc.
 const TRIAL: i64 = 300_000;
 const BOUGHT: i64 = 1_000_000_000_000;
 const STALE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(10)];
-/// From the last answer on.
+/// Measured from the last answer.
 const LEVEL_WITHIN: Duration = Duration::from_secs(10);
 const RUNS: usize = 3;
 const FAILOVERS_OF_A_RUN: usize = 6;
 
-/// What else dies while the replica is promoted.
+/// Which other process is killed while the replica is promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -33,8 +33,8 @@ fn fleet() -> Fleet<Watched> {
     let watched = Watched::start(free_port);
     let store = watched.store();
     let trial = format!("trial_credits: \"{}\"", credits(TRIAL));
-    // After a failover edges tell again all that was lost, and what ends meanwhile waits its turn:
-    // its holds are open.
+    // After a failover the edges send all lost entries again, and new entries wait behind them. The
+    // holds of these requests stay open until then, so the limit is raised.
     let open = |plan: Plan| plan.limit("open_requests_per_account", 10_000);
     Fleet::on_with(watched, &store, |plan| {
         open(plan).edit("trial_credits: \"300\"", &trial)
@@ -42,7 +42,7 @@ fn fleet() -> Fleet<Watched> {
 }
 
 impl Fleet<Watched> {
-    /// An account with a trial and with credit that was bought.
+    /// An account with a trial and with bought credit.
     fn mixed(&self, name: &str) -> Account {
         let account = self
             .sidecar
@@ -65,8 +65,8 @@ impl Fleet<Watched> {
         micro(&self.sidecar.json(&["account", "show", &account.id])["trial"]["credits_left"])
     }
 
-    /// Kills the primary once the trial is spent, of which its replica, cut off `stale` before, has
-    /// the most.
+    /// Waits until part of the trial is spent, cuts off the replica for `stale`, and then kills the
+    /// primary. The promoted replica still has most of the trial.
     fn fail_over(&mut self, account: &Account, stale: Duration, beside: Beside) {
         let primary = wait_for("one primary that all know", SOON, || self.redis.primary());
         let replica = 1 - primary;
@@ -84,7 +84,7 @@ impl Fleet<Watched> {
             Beside::Nothing => {}
             Beside::Edge => {
                 self.edges[0].kill();
-                // Ready once there is a primary again.
+                // The edge becomes ready once there is a primary again.
                 self.edges[0].begin_gateway(None);
             }
             Beside::Sidecar => self.sidecar.kill(),
@@ -108,7 +108,8 @@ impl Fleet<Watched> {
         self.redis.wait_ready();
     }
 
-    /// Nothing was written off, and the books agree by bucket in time.
+    /// Checks that nothing was written off, and that the store agrees with the ledger by bucket in
+    /// time.
     fn is_level(&self, account: &Account) -> Duration {
         let began = Instant::now();
         let level = wait_for("the store to agree with the ledger", SOON, || {
@@ -166,9 +167,10 @@ fn a_failover_to_a_stale_replica_writes_nothing_off_and_leaves_no_drift() {
                 (STALE[stale], beside)
             })
             .collect();
-        // Of its own: `ledger verify` reads all that came before, and its time counts.
+        // A fleet for each run, because `ledger verify` reads all earlier entries and the test
+        // measures its time.
         let mut fleet = fleet();
-        // So that a replica that is ten seconds behind is promoted.
+        // A short timeout would keep Sentinel from promoting a replica that is ten seconds behind.
         fleet.redis.set_down_after(2_000);
         run(&mut fleet, &format!("run-{number}"), &rounds);
         fleet.close();

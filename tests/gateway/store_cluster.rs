@@ -1,4 +1,5 @@
-//! A Redis Cluster that changes under load, and one that is down: nothing is lost, nothing doubled.
+//! Tests a Redis Cluster whose slots move under load, and one that is down: no entry is lost, and
+//! none is doubled.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -15,7 +16,8 @@ fn fleet() -> Fleet<Cluster> {
     Fleet::on(cluster, &store)
 }
 
-/// A node that its fellows miss, and that forgets nothing: what a crash may lose is another test's.
+/// Pauses a node until the other nodes report it as failed. The node loses no data; other tests
+/// cover data loss after a crash.
 fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
     let ask = |edge: &World| edge.ask(&Chat.whole(&account.key, "input=10 output=5"));
     fleet.redis.0[1].signal("STOP");
@@ -33,7 +35,8 @@ fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
         });
         let ready = crate::client::ask(edge.admin, &Request::get("/readyz")).text();
         assert!(ready.contains("shared store"), "{ready}");
-        // The client waits for it to come up again, for as long as there is time.
+        // The Redis client waits for the cluster until its time is up, so any of these reasons is
+        // possible.
         let counted = ["store_cluster_down", "store_timeout", "store_unreachable"]
             .map(|reason| edge.metric("gateway_ledger_errors_total", &[reason]));
         assert!(counted.iter().sum::<f64>() > 0.0, "{}", edge.metrics());

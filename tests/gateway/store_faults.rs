@@ -1,9 +1,9 @@
-//! A shared store that fails in every way that Redis knows: what runs ends whole and is paid once,
-//! new work is refused at once by the right name or goes on, and once the fault is gone everything
-//! is as if there had been none.
+//! Tests a shared store that fails in every way that Redis knows: running requests complete and are
+//! debited once; new requests are refused at once with the right reason, or are served; and after
+//! the fault everything works as before.
 //!
-//! One fleet lives through all of them, one after the other. The control of each row is its own
-//! first half: a fault that nobody notices fails the row, as a heal does that does not.
+//! One fleet goes through all faults, one after the other. The first half of each row is its
+//! control: the row fails if nobody notices the fault, or if the repair does not end it.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, Request};
@@ -16,18 +16,18 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// What an answer may take that nobody waits for: seconds, for machines that do much besides. What
-/// it took is printed.
+/// Maximum time of an answer that does not wait. It is in seconds because the machine may be busy.
+/// The test prints the measured time.
 const AT_ONCE: Duration = Duration::from_secs(3);
 const FUNDS: i64 = 1_000_000_000;
 
-/// What becomes of new work while the fault lasts.
+/// What happens to new requests while the fault lasts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// 503 or 529; the failures are counted under one of these reasons.
+    /// The edge answers 503 or 529, and counts the failures under one of these reasons.
     Refused(&'static [&'static str]),
     GoesOn,
-    /// Refused for a moment, and then it goes on by itself.
+    /// The edge refuses for a moment, and then serves again without help.
     Heals,
 }
 
@@ -134,7 +134,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "unable to save",
         strike: |redis| {
-            // A folder where the snapshot is to be written.
+            // A folder at the path of the snapshot, so that Redis cannot write it.
             std::fs::create_dir(snapshot(redis)).unwrap();
             redis.cli(&["config", "set", "save", "3600 1000000"]);
             redis.cli(&["bgsave"]);
@@ -219,11 +219,11 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Requests whose answers are under way.
+/// Requests that the vendor is answering.
 struct Running(Vec<(Surface, Connection, Option<Answer>)>);
 
 impl Running {
-    /// A stream and a whole answer at each edge.
+    /// Begins a stream and a whole answer at each edge.
     fn begin(fleet: &Fleet, account: &Account) -> Self {
         let mut running = Vec::new();
         for (surface, edge) in BOTH.into_iter().zip(&fleet.edges) {
@@ -252,7 +252,7 @@ impl Running {
         Self(running)
     }
 
-    /// Every one ends whole; their ids and what they cost together.
+    /// Checks that every request completes. Returns their ids and their total cost.
     fn end(self, fault: &str) -> (Vec<String>, i64) {
         let mut cost = 0;
         let ended = self.0.into_iter().map(|(surface, mut connection, begun)| {
@@ -286,8 +286,8 @@ fn is_refusal(answer: &Answer) -> bool {
     answer.status == 503 || answer.status == 529
 }
 
-/// New work at every edge in both languages while the fault lasts: those answered well, and how
-/// long the slowest refusal took.
+/// Sends new requests on both surfaces to every edge while the fault lasts. Returns the successful
+/// ones, and the time of the slowest refusal.
 fn new_work(fleet: &Fleet, account: &Account, fault: &Fault) -> (Vec<(Surface, String)>, Duration) {
     let (mut done, mut slowest) = (Vec::new(), Duration::ZERO);
     for _ in 0..2 {
@@ -318,7 +318,7 @@ fn new_work(fleet: &Fleet, account: &Account, fault: &Fault) -> (Vec<(Surface, S
     (done, slowest)
 }
 
-/// While it lasts, each edge tells that it is of no use, and why.
+/// Checks that, during the fault, each edge reports that it is not ready, and why.
 fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
     for edge in &fleet.edges {
         wait_for(fault.name, SOON, || {
@@ -335,7 +335,7 @@ fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
                 .sum::<f64>()
         };
         wait_for(fault.name, SOON, || (counted() > 0.0).then_some(()));
-        // Now nobody waits for the store any more.
+        // From now on no request waits for the store.
         let (answer, took) = ask(edge, Chat, account);
         eprintln!("  {}: refused in {took:?} once it is known", fault.name);
         assert!(is_refusal(&answer), "{}: {}", fault.name, answer.text());
@@ -426,7 +426,7 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     let both = [&sidecar, &edge];
     let why = |world: &World| crate::client::try_ask(world.admin, &Request::get("/readyz"));
     for world in both {
-        // First it says that it does not listen yet.
+        // Before that, the process reports that it does not listen yet.
         wait_for("a process without its store", SOON, || {
             why(world).filter(|said| said.text().contains("shared store"))
         });
@@ -439,7 +439,8 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
         "{} after {took:?}",
         answer.status
     );
-    // It comes, and would forget: nothing is admitted, and each says so once.
+    // A Redis that would lose its data on a restart: the edge admits nothing, and each process logs
+    // the reason once.
     let redis = Server::start_on(port, &["--appendonly", "no"]);
     for world in both {
         wait_for("the server to be judged", SOON, || {
@@ -476,7 +477,7 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     });
     edge.works(Chat, &account.key);
     sidecar.entered(&edge, &account);
-    // Nobody asks anything any more, and yet it is told.
+    // An idle edge notices the failure as well.
     redis.signal("STOP");
     let began = Instant::now();
     wait_for("an idle edge to miss its store", SOON, || {
@@ -492,7 +493,7 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     sidecar.close();
 }
 
-/// What a command says of a server that it refuses, and its exit code.
+/// Starts a gateway on a server that it must refuse. Returns its log.
 fn refusal(role: &'static str, redis: &Server, url: &str) -> String {
     let store = format!(
         "store: {{kind: redis, url: \"{}\"}}",
@@ -556,7 +557,7 @@ fn a_store_that_would_lose_money_is_refused_at_the_start_with_what_to_set() {
         "redis://weak:pw@127.0.0.1:PORT",
         &["rights", "evalsha", "+@scripting"],
     );
-    // As few rights as it is told to need.
+    // Only the rights that the gateway's error message lists as the minimum.
     let rights = [
         "~gw:*",
         "&gw:*",
@@ -597,7 +598,7 @@ fn a_store_that_would_lose_money_is_refused_at_the_start_with_what_to_set() {
 }
 
 impl World {
-    /// Waits until the ledger of this sidecar has what was asked at an edge.
+    /// Waits until this sidecar's ledger has the entries of the requests that were sent to `edge`.
     fn entered(&self, edge: &World, account: &Account) -> Vec<Value> {
         wait_for("the ledger to have it", SOON, || {
             let endings = self.endings(account);

@@ -1,4 +1,5 @@
-//! A store that is spoken to over TLS: by the system's certificates, and by no other.
+//! Tests a store that is reached over TLS: the gateway accepts certificates that the system trusts,
+//! and no others.
 
 use crate::client::{self, Request};
 use crate::server::Server;
@@ -6,7 +7,8 @@ use crate::world::{Plan, SOON, World, binary, free_port, wait_for};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A certificate for this machine, signed by itself, in `dir`: its file and its key's.
+/// Makes a self-signed certificate for this machine in `dir`. Returns the paths of the certificate
+/// and of its key.
 fn certificate(dir: &Path) -> (String, String) {
     let (cert, key) = (
         dir.join("cert.pem").display().to_string(),
@@ -40,7 +42,7 @@ fn certificate(dir: &Path) -> (String, String) {
     (cert, key)
 }
 
-/// An edge that trusts `cert` alone.
+/// An edge that trusts only `cert`.
 struct Trusting(Child);
 
 impl Trusting {

@@ -1,5 +1,5 @@
-//! What is built in is what is told: the list of licences beside the lock file. That it is allowed,
-//! scripts/licenses asks.
+//! Compares the list of licences with Cargo.lock: every dependency must be listed at its locked
+//! version. `scripts/licenses` checks that the licences are allowed.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ const LOCK: &str = include_str!("../../Cargo.lock");
 const MANIFEST: &str = include_str!("../../Cargo.toml");
 const CHARTS: &str = include_str!("../../dashboard/static/vendor/uplot-1.6.32.js");
 
-/// Name and version of each crate of the list.
+/// Name and version of each crate in the list of licences.
 fn listed() -> BTreeSet<(&'static str, &'static str)> {
     let rows = LICENSES
         .lines()
@@ -28,7 +28,7 @@ fn listed() -> BTreeSet<(&'static str, &'static str)> {
         .collect()
 }
 
-/// The same of each crate in the lock file.
+/// Name and version of each crate in the lock file.
 fn locked() -> BTreeSet<(&'static str, &'static str)> {
     let quoted = |line: &'static str| line.split('"').nth(1);
     let packages = LOCK.split("[[package]]").skip(1);
@@ -69,7 +69,7 @@ fn every_licence_is_that_of_a_locked_version_and_no_dependency_is_left_out() {
         .lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once(" = "));
-    // What runs in the compiler alone is not passed on.
+    // Procedural macros run only in the compiler and are not distributed.
     let missing: Vec<_> = needed
         .map(|(name, _)| name)
         .filter(|name| !names.contains(name) && *name != "async-trait")

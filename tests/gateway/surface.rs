@@ -1,4 +1,4 @@
-//! The two surfaces: their paths, bodies and errors, so that one test can speak both.
+//! The chat and messages surfaces: their paths, bodies and errors, so that one test can use both.
 
 use crate::client::{Answer, Request};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ impl Surface {
         }
     }
 
-    /// A model that this surface reaches.
+    /// A model that this surface serves without translation.
     pub fn model(self) -> &'static str {
         match self {
             Chat => "beta-5.2",
@@ -29,7 +29,7 @@ impl Surface {
         }
     }
 
-    /// Its name at the vendor.
+    /// The model's name at the vendor.
     pub fn upstream_model(self) -> &'static str {
         match self {
             Chat => "gpt-5.2",
@@ -37,7 +37,7 @@ impl Surface {
         }
     }
 
-    /// Price of a token, in µc: input and output.
+    /// Price per token, in µc: input and output.
     pub fn prices(self) -> (i64, i64) {
         match self {
             Chat => (175, 1_400),
@@ -45,7 +45,7 @@ impl Surface {
         }
     }
 
-    /// What a response of so many tokens costs, in µc.
+    /// Cost of a response with these token counts, in µc.
     pub fn cost(self, input: i64, output: i64) -> i64 {
         let (input_price, output_price) = self.prices();
         input * input_price + output * output_price
@@ -58,7 +58,7 @@ impl Surface {
         }
     }
 
-    /// A body whose simulated vendor behaves as `marker` says.
+    /// A body that makes the simulated vendor behave as `marker` says.
     pub fn body(self, marker: &str, stream: bool, limit: u64) -> Value {
         let text = format!("[[sim {marker}]] hello");
         let mut body =
@@ -74,7 +74,7 @@ impl Surface {
         Request::post(self.path(), body.to_string()).bearer(key)
     }
 
-    /// One request for a whole answer, and one for a stream.
+    /// A request for a whole answer.
     pub fn whole(self, key: &str, marker: &str) -> Request {
         self.request(key, &self.body(marker, false, 1_000))
     }
@@ -83,7 +83,7 @@ impl Surface {
         self.request(key, &self.body(marker, true, 1_000))
     }
 
-    /// What ends a stream of this surface.
+    /// The last event of a stream on this surface.
     pub fn terminal(self) -> &'static str {
         match self {
             Chat => "data: [DONE]\n\n",
@@ -91,7 +91,7 @@ impl Surface {
         }
     }
 
-    /// A stream's error frame.
+    /// The start of an error event in a stream.
     pub fn error_frame(self) -> &'static str {
         match self {
             Chat => "data: {\"error\":{",
@@ -99,12 +99,12 @@ impl Surface {
         }
     }
 
-    /// The stream ended as a complete answer. A chat stream that failed also ends with `[DONE]`.
+    /// Whether the stream ended as a complete answer. A failed chat stream also ends with `[DONE]`.
     pub fn is_complete(self, answer: &Answer) -> bool {
         answer.status == 200 && answer.has(self.terminal()) && !answer.has(self.error_frame())
     }
 
-    /// Checks that an answer is a failure in this surface's shape; the error object.
+    /// Checks that an answer is an error in this surface's format. Returns the error object.
     #[track_caller]
     pub fn failure(self, answer: &Answer, status: u16, kind: &str, code: Option<&str>) -> Value {
         let text = answer.text();
@@ -145,8 +145,8 @@ impl Surface {
         error
     }
 
-    /// The failure's words by surface: (status, type) of chat and of messages, and the code of
-    /// both.
+    /// Checks an error that differs by surface: (status, type) of chat and of messages, and the
+    /// code of both.
     #[track_caller]
     pub fn fails(
         self,

@@ -1,18 +1,20 @@
-//! What lives in the operator's account at a vendor: no account can read, change or list what
-//! another one made there, because no reference to it and no path to it leaves the gateway.
+//! Tests objects that are stored in the operator's account at a vendor: no account can read, change
+//! or list the objects of another, because the gateway forwards no reference to them and no path to
+//! them.
 //!
-//! Which members count as references is a table of unit tests (`request/vendor_state.rs`); this is
-//! about what reaches the vendor, and about the words that each surface's client gets.
+//! Unit tests (`request/vendor_state.rs`) list which members count as references. This file tests
+//! what reaches the vendor, and the error that each surface's client gets.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages};
 use crate::world::{Plan, Simulator, World};
 use serde_json::{Value, json};
 
-/// A file that the first account made. The vendor serves it to whoever uses the operator's key.
+/// A file that the first account uploaded. The vendor serves it to every request with the
+/// operator's key.
 const FILE: &str = "file_011CNha8iCJcU1wXNR6q4V8w";
 
-/// Path, what the body has in the place of the plain conversation, and the member that the refusal
+/// Path, the members that replace the plain conversation in the body, and the member that the error
 /// names.
 fn references() -> Vec<(&'static str, Value, &'static str)> {
     let said = |part: Value| json!([{"role": "user", "content": [{"type": "text", "text": "read it"}, part]}]);
@@ -113,7 +115,7 @@ fn body(path: &str, model: &str, members: &Value) -> Value {
     body
 }
 
-/// The refusal in the shape of the surface at `path`.
+/// Checks that the error has the format of the surface at `path`.
 #[track_caller]
 fn check_refusal(path: &str, answer: &Answer, member: &str) {
     assert_eq!(answer.status, 400, "{path} {member}: {}", answer.text());
@@ -150,7 +152,7 @@ fn a_second_account_reaches_no_file_container_or_response_of_the_first() {
     world.json(&["account", "grant", &other.id, "300", "--ref", "other"]);
     let before = [&owner, &other].map(|account| world.standing(account).balance);
     for (path, members, member) in references() {
-        // Of both vendors: passed on to one of them, translated for the other.
+        // Models of both vendors: the body is passed through to one and translated for the other.
         for model in BOTH.map(|surface| surface.model()) {
             for account in [&owner, &other] {
                 for stream in [false, true] {
@@ -164,7 +166,7 @@ fn a_second_account_reaches_no_file_container_or_response_of_the_first() {
         }
     }
     assert_eq!(vendor.calls(), 0, "{}", vendor.requests());
-    // A text and a tool of the same words go through, and nothing was billed for the refusals.
+    // A text and a tool that mention the same words are accepted, and the refusals were not billed.
     let tool = json!({"type": "function", "function": {"name": "read", "parameters":
         {"type": "object", "properties": {"file_id": {"type": "string"}}, "required": ["file_id"]}}});
     let text = format!("[[sim input=1 output=1]] {{\"file_id\": \"{FILE}\"}}");
@@ -177,7 +179,8 @@ fn a_second_account_reaches_no_file_container_or_response_of_the_first() {
     world.close();
 }
 
-/// A thread is refused with the code on which the vendor's own runner sends the whole conversation.
+/// The gateway refuses a thread with the code that makes the vendor's own SDK send the whole
+/// conversation.
 #[test]
 fn a_message_thread_is_refused_so_that_its_client_sends_the_whole_conversation() {
     let (vendor, world) = world();
@@ -201,7 +204,6 @@ fn a_message_thread_is_refused_so_that_its_client_sends_the_whole_conversation()
     world.close();
 }
 
-/// The paths of files, batches, stored responses, threads and the like.
 #[test]
 fn no_path_to_what_is_stored_at_a_vendor_leaves_the_gateway() {
     let (vendor, world) = world();
@@ -236,7 +238,7 @@ fn no_path_to_what_is_stored_at_a_vendor_leaves_the_gateway() {
         "/v1/fine_tuning/jobs",
         "/v1/organizations/me",
     ];
-    // A path that two readers could understand differently is no path at all.
+    // Paths that two parsers could understand differently are refused.
     let evasive = [
         "/v1/responses/../files",
         "/v1/chat/completions/../../files",
@@ -266,7 +268,7 @@ fn no_path_to_what_is_stored_at_a_vendor_leaves_the_gateway() {
             );
         }
     }
-    // What is stored cannot be listed at the paths of the surfaces either.
+    // Stored objects cannot be listed at the surfaces' own paths either.
     for path in ["/v1/responses", "/v1/chat/completions", "/v1/messages"] {
         for method in ["GET", "DELETE"] {
             let answer = world.ask(&Request::new(method, path).bearer(&account.key));

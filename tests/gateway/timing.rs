@@ -1,5 +1,5 @@
-//! The limits of time that a vendor stands under: none is stretched by another, and each ends in
-//! its own words.
+//! Tests the timeouts for vendors: none is extended by another, and each ends the request with an
+//! error of its own.
 
 use crate::account::micro;
 use crate::failure::{broke_off, is_free};
@@ -34,8 +34,8 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
             );
             is_free(&world, &account, &answer);
         }
-        // A JSON answer that stops in its middle: nothing was sent yet, so it is a failure like any
-        // other.
+        // The JSON answer stops in the middle. The client has received nothing yet, so it gets a
+        // normal error response.
         let answer = world.ask(&surface.whole(&account.key, "hang=1"));
         surface.fails(
             &answer,
@@ -48,8 +48,7 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
     world.close();
 }
 
-/// What the gateway itself takes stands apart from what it waits for: the client's body, and the
-/// vendor.
+/// The gateway's own time excludes the time that it waits for the client's body and for the vendor.
 #[test]
 fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
     let world = World::new();
@@ -74,7 +73,7 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
             phase("vendor") >= 2_450.0 && phase("body") >= 2_450.0,
             "{timing}"
         );
-        // Either would show in it; a machine that does much besides has its seconds.
+        // Either wait would exceed this limit. A busy machine may need up to two seconds.
         assert!(phase("auth") + phase("admit") < 2_000.0, "{timing}");
     }
     let sum = |family: &str| world.metric(family, &[]);
@@ -108,7 +107,7 @@ fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
         "first_byte_seconds is 1, and it took {:?}",
         began.elapsed()
     );
-    // The other way round: a slow first byte is allowed, and so is a stream with pauses below the
+    // The reverse: a slow first byte is allowed, and so is a stream whose pauses are below the
     // limit.
     world.close();
     let world = Plan::default()
@@ -188,7 +187,7 @@ fn a_receipt_tells_when_the_first_token_came_and_when_the_last() {
             receipt["first_token_ms"].as_u64().unwrap(),
             receipt["took_ms"].as_u64().unwrap(),
         );
-        // Clocks tick in whole milliseconds.
+        // Clocks count in whole milliseconds.
         assert!(
             first >= 149 && first < took,
             "{surface:?}: the first after {first} ms, the last after {took} ms"

@@ -1,5 +1,5 @@
-//! TLS at the edge: both protocols, both versions, large bodies and streams, and a certificate that
-//! is changed while connections stand.
+//! Tests TLS at the edge: both HTTP versions, both TLS versions, large bodies and streams, and a
+//! certificate that is replaced while connections are open.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat, Surface};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// Makes a certificate of its own making for loopback, in the place of what stood there.
+/// Writes a new self-signed certificate for loopback into `dir`, and replaces an existing one.
 fn certify(dir: &Path) {
     let out = |name: &str| dir.join(name).display().to_string();
     let output = Command::new("openssl")
@@ -57,8 +57,8 @@ fn secure_with(plan: Plan) -> (World, TempDir) {
     (plan.edit("listen:\n", &tls).start(), dir)
 }
 
-/// What curl came to with this certificate for its authority: `version status` and the body; or
-/// nothing.
+/// Result of a curl request with this CA certificate: HTTP version, status and body, or `None` if
+/// curl failed.
 fn curl(
     world: &World,
     cert: &Path,
@@ -160,7 +160,7 @@ fn both_protocols_and_both_versions_carry_large_bodies_and_streams() {
         }
     }
     assert_eq!(world.vendor.calls(), 16);
-    // What is older is not spoken, and what is plain is not answered.
+    // The edge refuses older TLS versions, and does not answer plain HTTP.
     let old = [
         "--http1.1",
         "--tlsv1.0",
@@ -180,7 +180,7 @@ fn both_protocols_and_both_versions_carry_large_bodies_and_streams() {
     world.close();
 }
 
-/// A connection that stays open, with openssl's client.
+/// A connection of the openssl client that stays open.
 struct Held {
     client: Child,
     got: Vec<u8>,
@@ -218,7 +218,7 @@ impl Held {
             .unwrap();
     }
 
-    /// Reads on until `text` has come.
+    /// Reads until `text` has arrived.
     fn until(&mut self, text: &str) {
         let mut piece = [0; 4_096];
         while !self
@@ -263,7 +263,7 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     held.send(&Chat.stream(&account.key, "events=8 gap_ms=400 input=1 output=8"));
     held.until("data: ");
 
-    // What is wrong with the files changes nothing.
+    // Invalid certificate files change nothing.
     std::fs::write(&cert, "no certificate").unwrap();
     world.signal("HUP");
     wait_for("the refusal", SOON, || {
@@ -288,7 +288,7 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     world.close();
 }
 
-/// The first message of a TLS 1.2 handshake, which the client does not go on with.
+/// The first message of a TLS 1.2 handshake. The client never sends the next one.
 fn client_hello() -> Vec<u8> {
     let extensions = [
         &[0, 10, 0, 4, 0, 2, 0, 23][..], // the group P-256
@@ -299,7 +299,7 @@ fn client_hello() -> Vec<u8> {
     let hello = [
         &[3, 3][..],
         &[7; 32],
-        // No session, one cipher suite, no compression.
+        // No session id, one cipher suite, no compression.
         &[0, 0, 2, 0xc0, 0x2b, 1, 0],
         &[0, extensions.len() as u8],
         &extensions,
@@ -324,7 +324,7 @@ fn a_handshake_that_is_not_finished_ends_within_the_time_of_a_header() {
         stream
             .read_to_end(&mut answer)
             .unwrap_or_else(|error| panic!("still open after {} bytes: {error}", begun.len()));
-        // Only the whole message is answered, by the server's own part of the handshake.
+        // The server answers only a complete first message, with its own handshake messages.
         assert_eq!(answer.first() == Some(&22), begun.len() > 8, "{answer:?}");
     }
     wait_for("the count", SOON, || {
@@ -358,7 +358,7 @@ fn handshakes_that_are_not_finished_give_way_to_other_clients() {
         (connected() == 4.0).then_some(())
     });
     let body = Chat.body("input=1 output=1", false, 10).to_string();
-    // They count as idle after a second.
+    // After one second, unfinished handshakes count as idle connections.
     wait_for("an answer to another client", SOON, || {
         curl(&world, &cert, &[], Chat, &account.key, body.as_bytes())
     });

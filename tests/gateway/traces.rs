@@ -1,5 +1,5 @@
-//! Traces, for whoever wants them: a collector gets a span of each request and one of each attempt
-//! at a vendor, and nothing that is a secret; a collector that is away costs nobody anything.
+//! Tests traces: a collector gets one span per request and one per attempt at a vendor, and no
+//! secret. An unreachable collector does not affect requests.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// A collector that keeps what it is sent.
+/// A collector that keeps what it receives.
 struct Collector {
     port: u16,
     got: Arc<Mutex<Vec<(String, Value)>>>,
@@ -24,7 +24,7 @@ impl Collector {
         let port = listener.local_addr().unwrap().port();
         let got = Arc::<Mutex<Vec<(String, Value)>>>::default();
         let kept = Arc::clone(&got);
-        // It ends with the test's process.
+        // The thread ends with the test process.
         std::thread::spawn(move || {
             for mut socket in listener.incoming().flatten() {
                 let (mut text, mut piece) = (Vec::new(), [0; 16_384]);
@@ -57,7 +57,7 @@ impl Collector {
         Self { port, got }
     }
 
-    /// All spans that came, once there are so many.
+    /// Waits for `count` spans and returns all.
     fn spans(&self, count: usize) -> Vec<Value> {
         let spans = || {
             let got = self.got.lock().unwrap();
@@ -101,7 +101,7 @@ fn nanos(span: &Value, key: &str) -> u64 {
     span[key].as_str().unwrap().parse().unwrap()
 }
 
-/// The header that the vendor got last.
+/// The `traceparent` header that the vendor received last.
 fn sent(vendor: &Simulator) -> Option<String> {
     let call = vendor.last();
     let header = call["headers"]
@@ -124,7 +124,7 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
     let world = tracing(plan, collector.port, ", sample: \"1\", to_vendors: true");
     let account = world.account();
     let mut asked = 0;
-    // Whoever has its turn: until one began at the endpoint that fails.
+    // The endpoints take turns: send requests until one begins at the endpoint that fails.
     while broken.calls() == 0 {
         asked += 1;
         let answer = world.ask(
@@ -143,7 +143,7 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
         .filter(|span| span["name"] == "request")
         .collect();
     assert_eq!(requests.len(), asked + 1);
-    // In whatever order they ended: an answer is with its client before its span is entered.
+    // Spans arrive in any order, because the client gets its answer before the span is recorded.
     let attempts_of = |request: &Value| {
         spans
             .iter()
@@ -198,7 +198,7 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
         times.is_sorted() && times[4] <= nanos(last, "endTimeUnixNano"),
         "{times:?}"
     );
-    // Its vendor knows the attempt.
+    // The vendor received the span id of the attempt.
     assert_eq!(
         sent(&works),
         Some(format!(
@@ -206,7 +206,7 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
             second["spanId"].as_str().unwrap()
         ))
     );
-    // One without a caller's trace begins its own; what was refused has no attempt.
+    // A request without `traceparent` starts a trace of its own. A refused request has no attempt.
     assert_ne!(failed["traceId"], TRACE);
     assert!(failed["parentSpanId"].is_null());
     assert_eq!(
@@ -233,7 +233,8 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
 #[test]
 fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
     let collector = Collector::start();
-    // Off; on without a word to vendors; on with it, and a share of none.
+    // Three cases: traces off; traces on without `to_vendors`; traces on with `to_vendors` and a
+    // sample ratio of 0.
     let world = World::new();
     let account = world.account();
     let ask = |world: &World, key: &str| {
@@ -275,7 +276,7 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
             .header("traceparent", "00-nonsense"),
     );
     assert_eq!(sent(&world.vendor), None);
-    // What is left to send is sent on the way out.
+    // The gateway sends the remaining spans when it shuts down.
     world.close();
     collector.spans(4);
     let got = collector.got.lock().unwrap();

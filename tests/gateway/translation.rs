@@ -1,7 +1,7 @@
-//! Every model through the other vendor's surface, over the wire: answered, told of what was
-//! changed, and billed as if it had been asked in its own.
+//! Tests each model through the surface of the other vendor, over HTTP: the gateway answers,
+//! returns warnings about changes, and bills as on the model's own surface.
 //!
-//! What a translated body says is the vectors' matter; this is about what happens around it.
+//! The test vectors check the content of translated bodies. This file tests the rest.
 
 use crate::account::{credits, micro};
 use crate::client::Request;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const GRANT: i64 = 300_000_000;
 
-/// The surface whose vendor answers.
+/// The surface of the vendor that answers.
 fn vendor_of(surface: Surface) -> Surface {
     match surface {
         Chat => Messages,
@@ -23,7 +23,7 @@ fn vendor_of(surface: Surface) -> Surface {
     }
 }
 
-/// A request of this surface for the other vendor's model.
+/// A request on this surface for a model of the other vendor.
 fn over(surface: Surface, marker: &str, stream: bool, limit: u64) -> Value {
     let mut body = surface.body(marker, stream, limit);
     body["model"] = vendor_of(surface).model().into();
@@ -38,7 +38,7 @@ fn stream(surface: Surface, key: &str, marker: &str) -> Request {
     surface.request(key, &over(surface, marker, true, 1_000))
 }
 
-/// The body that the vendor got last.
+/// The body that the vendor received last.
 fn sent(world: &World) -> Value {
     serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap()
 }
@@ -66,7 +66,7 @@ fn an_answer_costs_what_it_costs_in_its_own_protocol_streamed_or_not() {
             assert_eq!(answer.status, 200, "{}", answer.text());
             assert_eq!(answer.header("x-gateway-warnings"), None);
             let receipt = world.receipt(&account, &answer.request_id());
-            // Thousandths of a µc.
+            // In thousandths of a µc.
             let exact = match vendor {
                 Messages => (1_001 * 100 + 2_003 * 10 + 307 * 125 + 99 * 500) * 1_000,
                 Chat => (1_001 * 175 + 307 * 175 + 99 * 1_400) * 1_000 + 2_003 * 17_500,
@@ -192,8 +192,8 @@ fn what_was_changed_is_told_and_is_refused_to_who_is_strict() {
 #[test]
 fn what_cannot_be_translated_is_refused_before_any_credit_is_asked_for() {
     let world = World::new();
-    // Too little for any request but enough for its header: were money asked for first, it would be
-    // 402.
+    // Enough for the request's header, but too little for any request. If the gateway checked the
+    // credit first, it would answer 402.
     let account = world.funded(10_000);
     for (surface, member, value, path) in [
         (Chat, "n", json!(2), "n"),
@@ -227,8 +227,8 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
         let vendor = vendor_of(surface);
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
         let body = over(surface, "input=10 output=10", false, 30_000);
-        // More than the body's own bytes at the dearest price, and about a thousand tokens of
-        // output.
+        // Enough for the input (at most the body's bytes, at the highest price) and about a
+        // thousand output tokens.
         let given = 1_000 * 200 + 1_000 * vendor.prices().1;
         world.json(&[
             "account",
@@ -250,7 +250,7 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
         assert_eq!(answer.header("x-gateway-warnings"), Some(warning.as_str()));
         let limit = sent(&world)[vendor.limit_field()].as_u64().unwrap();
         assert!((256..2_000).contains(&limit), "{limit}");
-        // Without a limit of the caller's own it is put in, and told.
+        // If the client sets no limit, the gateway sets one and returns the warning.
         if surface == Chat {
             let mut body = body.clone();
             body.as_object_mut().unwrap().remove(surface.limit_field());
@@ -268,7 +268,7 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
 
 #[test]
 fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
-    // One answer's retry-after is not to reach the next request.
+    // One answer's retry-after must not affect the next request.
     let world = Plan::default().limit("cool_down_max_seconds", 0).start();
     let account = world.account();
     for surface in BOTH {
@@ -352,7 +352,7 @@ fn a_waiting_client_hears_that_its_stream_is_alive() {
         } else {
             "event: ping\ndata: {\"type\":\"ping\"}\n\n"
         };
-        // Silence between two events, and before the first.
+        // A pause between two events, and one before the first event.
         for marker in [
             "events=2 gap_ms=2600 input=10 output=5",
             "events=2 first_ms=2600 input=10 output=5",
@@ -370,7 +370,7 @@ fn a_waiting_client_hears_that_its_stream_is_alive() {
                 "{receipt}"
             );
         }
-        // Where nothing is silent for so long, nothing is said.
+        // Without a long pause the gateway sends no keep-alive.
         let answer = world.ask(&stream(surface, &account.key, "events=4 gap_ms=100"));
         let pings = answer.text().matches("ping").count();
         assert!(
@@ -388,8 +388,8 @@ fn a_vendor_that_finishes_and_does_not_end_is_ended_here() {
     let account = world.account();
     for surface in BOTH {
         let began = Instant::now();
-        // Silent from the finish on: before the usage chunk and `[DONE]`, and before
-        // `message_stop`.
+        // The vendor sends nothing after the finish: the usage chunk and `[DONE]`, or
+        // `message_stop`, are missing.
         let events = if surface == Chat { 9 } else { 8 };
         let marker =
             format!("text=\"a b c d\" events=4 usage=finish input=30 output=4 hang={events}");
@@ -479,7 +479,7 @@ fn a_large_whole_answer_is_streamed_from_the_vendor_and_told_whole() {
         micro(&answer.header("x-gateway-credits").into()),
         Messages.cost(10, 9_000)
     );
-    // It fails like any other that was not begun.
+    // Failures of the stream become normal error responses.
     for (marker, code) in [
         ("events=9 cut=5", "upstream_error"),
         ("error_event=3 error_type=overloaded_error", "overloaded"),
@@ -516,7 +516,8 @@ fn tokens_are_counted_for_every_model_and_for_nothing() {
         "{}",
         other.text()
     );
-    // 300 for having tools, 8 for each, 4 for each message: with its texts and the margin.
+    // The estimate is 300 for the use of tools, 8 for each tool, 4 for each message, then the texts
+    // and the margin.
     let tokens = other.json()["input_tokens"].as_u64().unwrap();
     assert!((330..420).contains(&tokens), "{tokens}");
     assert_eq!(world.vendor.calls(), calls, "counted here");
@@ -565,8 +566,7 @@ fn reasoning_that_the_vendor_refuses_is_left_out_once() {
         Messages.cost(10, 5),
         "debited once: {receipt}"
     );
-    // On its own surface the vendor's refusal is passed on: it is not ours to leave anything out
-    // there.
+    // On the vendor's own surface the gateway passes the refusal on and leaves nothing out.
     let own = json!({"model": Messages.model(), "max_tokens": 4_000, "messages": [
         {"role": "user", "content": "What is it?"},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "So.", "signature": "bm90IG91cnM="}, {"type": "text", "text": "It is this."}]},
@@ -627,8 +627,7 @@ fn a_message_thread_cannot_go_to_another_vendor() {
     world.close();
 }
 
-/// A vendor that says exactly what it is told to: to each call one script, of pieces with a pause
-/// before each.
+/// A vendor that plays one script per call: a list of texts, each with a pause in ms before it.
 struct Scripted {
     port: u16,
 }
@@ -644,7 +643,7 @@ impl Scripted {
                 let (mut client, _) = listener.accept().unwrap();
                 let mut got = Vec::new();
                 let mut piece = [0; 65_536];
-                // The body ends the object; what follows a script is a close.
+                // The body ends with `}`. After the script the connection is closed.
                 while !got.ends_with(b"}") {
                     let read = client.read(&mut piece).unwrap();
                     assert!(read > 0, "the call broke off");
@@ -673,7 +672,7 @@ fn error_head(status: &str, body: &str) -> String {
     )
 }
 
-/// Text of a messages stream, up to its stop reason.
+/// The events of a messages stream up to its stop reason.
 fn said_and_stopped() -> String {
     [
         r#"event: message_start
@@ -695,7 +694,7 @@ fn ended() -> String {
     "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n".to_owned()
 }
 
-/// With reasoning of an earlier turn that its vendor is to refuse.
+/// A request with reasoning of an earlier turn that the vendor refuses.
 fn with_reasoning(streamed: bool) -> Value {
     json!({"model": Messages.model(), "max_completion_tokens": 4_000, "stream": streamed, "messages": [
         {"role": "user", "content": "What is it?"},
@@ -708,7 +707,7 @@ fn with_reasoning(streamed: bool) -> Value {
 fn a_second_attempt_has_its_own_head_and_its_own_time() {
     let refusal = r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#;
     let vendor = Scripted::start(vec![
-        // The head and the body of the refusal come apart, and the second answer takes its time.
+        // The head and the body of the refusal arrive separately, and the second answer is slow.
         vec![
             (0, error_head("400 Bad Request", refusal)),
             (300, refusal.to_owned()),

@@ -1,7 +1,8 @@
-//! Behind a proxy: whose address counts, whom the edge believes, and whom it does not.
+//! Tests an edge behind a proxy: which client address counts, which peers the edge trusts, and
+//! which it does not.
 //!
-//! Every address of 127.0.0.0/8 is this machine's, so that one test can be the proxy and a
-//! stranger.
+//! All addresses of 127.0.0.0/8 belong to this machine, so one test can act as the proxy and as an
+//! untrusted client.
 
 use crate::client::Request;
 use crate::world::{Plan, SOON, World, wait_for};
@@ -10,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Whom the gateway of these tests believes.
+/// The address that the gateway of these tests trusts.
 const PROXY: &str = "127.0.0.5";
 const STRANGER: &str = "127.0.0.6";
 const PASSWORD: &str = "a+long+password";
 
-/// A gateway that trusts [`PROXY`] and 127.0.1.0/24, and where its access log is.
+/// A gateway that trusts [`PROXY`] and 127.0.1.0/24, and the path of its access log.
 fn behind_a_proxy(plan: Plan) -> (World, PathBuf, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.log");
@@ -28,7 +29,8 @@ fn behind_a_proxy(plan: Plan) -> (World, PathBuf, TempDir) {
     (plan.edit("listen:\n", &trust).start(), path, dir)
 }
 
-/// What curl gets that asks from an address of this machine: the header and the body.
+/// The header and the body that curl receives when it sends a request from an address of this
+/// machine.
 fn curl(
     world: &World,
     from: &str,
@@ -63,7 +65,7 @@ fn curl(
     (status.unwrap_or_else(|| panic!("no answer: {text}")), text)
 }
 
-/// The addresses in the access log, of which there are so many.
+/// Waits for `count` lines in the access log and returns their addresses.
 fn clients(path: &Path, count: usize) -> Vec<String> {
     let read = || {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -163,7 +165,7 @@ fn sign_ups_and_sessions_are_counted_and_named_by_the_clients_address() {
         303,
         "another client of the same proxy"
     );
-    // Came by https, so the cookie is bound to it; and it is a session's.
+    // The client used https, so the cookie is bound to https. The cookie belongs to a session.
     let cookie = first
         .1
         .lines()
@@ -182,8 +184,9 @@ fn sign_ups_and_sessions_are_counted_and_named_by_the_clients_address() {
     let (status, page) = curl(&world, PROXY, "/dashboard/account", &header, None);
     assert!(status == 200 && page.contains("203.0.113.9"), "{page}");
     assert!(!page.contains(PROXY), "{page}");
-    // A stranger is one address, whatever it says, and came by plain HTTP. Loopback alone is not
-    // counted: what it claims would make it count.
+    // An untrusted client counts as its own address, whatever its headers say, and it used plain
+    // HTTP. Direct sign-ups from loopback are not counted; if the edge believed the header, they
+    // would be.
     for client in ["203.0.113.20", "203.0.113.20", "203.0.113.20"] {
         let (status, answer) = sign_up(STRANGER, client);
         assert_eq!(status, 303, "{answer}");
@@ -195,8 +198,8 @@ fn sign_ups_and_sessions_are_counted_and_named_by_the_clients_address() {
     world.close();
 }
 
-/// Loopback is not counted, for whoever is on the machine; a proxy there that names nobody brings
-/// the whole world.
+/// Sign-ups from loopback are not counted, because they come from this machine. A proxy on loopback
+/// that does not name its clients forwards anyone, so its sign-ups are counted.
 #[test]
 fn sign_ups_by_a_proxy_that_names_nobody_are_counted() {
     let (world, _log, _dir) =
@@ -214,7 +217,7 @@ fn sign_ups_by_a_proxy_that_names_nobody_are_counted() {
         "nor one that it cannot name"
     );
     assert_eq!(sign_up(PROXY, &["x-forwarded-for: 203.0.113.9"]), 303);
-    // Nobody else is taken for one, whatever it says.
+    // An untrusted client is not treated as a proxy, whatever its headers say.
     assert_eq!(
         [(); 3].map(|()| sign_up(STRANGER, &["x-gateway-unnamed: true"])),
         [303; 3]
@@ -222,8 +225,7 @@ fn sign_ups_by_a_proxy_that_names_nobody_are_counted() {
     world.close();
 }
 
-/// A refusal that says whether somebody has an account is worth as much to a stranger as an
-/// account.
+/// A refusal that reveals whether an email address has an account must be limited like a sign-up.
 #[test]
 fn addresses_that_have_an_account_cannot_be_tried_without_end() {
     let (world, _log, _dir) =
@@ -240,7 +242,7 @@ fn addresses_that_have_an_account_cannot_be_tried_without_end() {
         .0
     };
     assert_eq!(sign_up("203.0.113.9", "taken@example.test", PASSWORD), 303);
-    // A control: what says nothing about anybody is not counted.
+    // A control: refusals that reveal nothing are not counted.
     for _ in 0..4 {
         assert_eq!(sign_up("203.0.113.10", "new@example.test", "short"), 422);
     }
@@ -266,7 +268,7 @@ fn the_connections_of_a_proxy_are_not_one_clients() {
     let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("connections_per_address", 2));
     let held = |from: &str| {
         let mut curl = Command::new("curl");
-        // It says nothing, and so holds its connection for limits.header_read_seconds.
+        // Curl sends nothing, so its connection stays open for `limits.header_read_seconds`.
         curl.args(["--silent", "--max-time", "60", "--interface", from]);
         curl.arg(format!("telnet://127.0.0.1:{}", world.edge));
         curl.stdin(std::process::Stdio::piped())

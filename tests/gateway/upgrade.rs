@@ -1,5 +1,5 @@
-//! A new process takes over from a running one: nothing is refused, nothing cut, and no credit is
-//! spent twice.
+//! Tests an upgrade, in which a new process takes over from a running one: no request is refused or
+//! cut off, and no credit is spent twice.
 
 use crate::account::{Account, credits, taken};
 use crate::client::{Answer, Connection};
@@ -8,10 +8,10 @@ use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::time::Duration;
 
-/// What the old process may take for the way out: it keeps its sockets for five seconds.
+/// Maximum time until the old process has ended. It keeps its sockets for five seconds.
 const WAY_OUT: Duration = Duration::from_secs(40);
 
-/// Streams that run, each with its head and first event read.
+/// Running streams. The head and the first event of each have been read.
 fn streams(
     world: &World,
     account: &Account,
@@ -131,14 +131,15 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
             (connection, answer)
         })
         .collect();
-    // Connections of the old process that ask only after it has handed over.
+    // Connections of the old process that send a request only after the handover.
     let mut idle: Vec<_> = (0..8).map(|_| world.connect()).collect();
     for connection in &mut idle {
         let models = crate::client::Request::get("/v1/models").bearer(&account.key);
         assert_eq!(connection.ask(&models).status, 200);
     }
     let mut old = world.upgrade();
-    // Old connections at the one process, new ones at the other: 24 want what is left for four.
+    // Old connections reach the old process and new ones the new process: 24 requests compete for
+    // credit for four.
     let mut late: Vec<_> = idle
         .into_iter()
         .chain((0..16).map(|_| world.connect()))
@@ -163,7 +164,8 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
         asked.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert!(admitted <= 4, "{admitted} were admitted on credit for four");
-    // Of two that race for the last credit both may be refused: it is there for whoever asks next.
+    // If two requests race for the last credit, both may be refused. The credit is then free for a
+    // later request.
     let mut rest: Vec<_> = (admitted..5).map(|_| world.connect()).collect();
     let statuses: Vec<_> = rest
         .iter_mut()

@@ -1,5 +1,5 @@
-//! Several endpoints of one vendor: who gets which request, who is left alone and for how long, and
-//! who gets it back.
+//! Tests several endpoints of one vendor: which endpoint gets which request, which endpoints the
+//! gateway avoids and for how long, and how requests return to them.
 
 use crate::account::Account;
 use crate::client::{self, Answer, Request};
@@ -13,7 +13,7 @@ fn url(port: u16) -> String {
     format!("url: \"{}\"", vendor_url(port))
 }
 
-/// Endpoints that differ by what is said of them.
+/// Entries of these endpoints, with more config in each.
 fn endpoints(simulators: &[&Simulator], more: &str) -> Vec<String> {
     simulators
         .iter()
@@ -78,7 +78,7 @@ fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
         assert_eq!(connection.ask(&request).status, 200);
     }
     let first = calls(&vendors);
-    // Five standard deviations of a fair draw.
+    // The tolerance is five standard deviations of a fair distribution.
     for (calls, (expected, spread)) in first.iter().zip([(500_u64, 80), (300, 73), (200, 64)]) {
         assert!(calls.abs_diff(expected) < spread, "{first:?}");
     }
@@ -100,7 +100,7 @@ fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
     world.close();
 }
 
-/// What a conversation has said so far, its turn last.
+/// The request of a conversation's n-th turn, with all earlier turns.
 fn turn(surface: Surface, number: usize, turns: usize) -> Value {
     let mut body = surface.body("input=1 output=1", false, 100);
     let mut messages = vec![json!({"role": "user", "content": format!("conversation {number}")})];
@@ -187,7 +187,7 @@ fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it
         world.metric("gateway_upstream_healthy", &[&label(port)]),
         0.0
     );
-    // It comes back, and so do its conversations, and no others.
+    // The endpoint returns, and gets back exactly its own conversations.
     let back = Simulator::start_on(port, None);
     wait_for("the endpoint to be asked again", SOON, || {
         ask_all(&world, &account, 5);
@@ -198,8 +198,8 @@ fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it
     world.close();
 }
 
-/// Requests of which every other one's turn is at the first endpoint, all well answered; how many
-/// of them it saw.
+/// Sends requests, all of which succeed. The two endpoints take turns to be tried first. Returns
+/// how many reached the failing endpoint.
 fn at_the_bad_one(world: &World, bad: &Simulator, surface: Surface, requests: u64) -> u64 {
     let account = world.account_with(&format!("{surface:?}@example.org").to_lowercase(), &[]);
     let before = bad.calls();
@@ -214,7 +214,8 @@ fn at_the_bad_one(world: &World, bad: &Simulator, surface: Surface, requests: u6
     bad.calls() - before
 }
 
-/// The breaker of an endpoint of both vendors, as the private page tells it.
+/// The state of the endpoint's circuit breakers (both vendors must agree), as `/upstreams` on the
+/// admin listener reports it.
 fn states(world: &World, port: u16) -> String {
     let page = client::ask(world.admin, &Request::get("/upstreams")).json();
     let here = page
@@ -299,7 +300,7 @@ fn a_breaker_that_was_open_closes_once_a_request_finds_the_endpoint_well() {
         ask();
         (world.metric("gateway_upstream_healthy", &chat) == 0.0).then_some(())
     });
-    // The one that tries finds it ill, again and again, and no client hears of it.
+    // The probe request finds the endpoint failing each time. No client sees a failure.
     wait_for("it to open twice more", SOON, || {
         ask();
         (world.metric("gateway_upstream_breaker_opened_total", &chat) >= 3.0).then_some(())
@@ -368,8 +369,8 @@ fn is_told_to_wait(surface: Surface, status: u16, answer: &Answer, most: u64) {
     assert!((1..=most).contains(&wait), "{wait}");
 }
 
-/// A vendor that says when to come again is not asked before, for that model; the client is told to
-/// wait in its words.
+/// The gateway does not send requests for a model before the time that the vendor's retry-after
+/// gives. The client gets an error with that time in its own protocol.
 #[test]
 fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
     for (status, surface) in [(429, Chat), (429, Messages), (503, Chat), (529, Messages)] {
@@ -383,7 +384,7 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
         let limited = surface.whole(&account.key, &format!("status={status} retry_after=40"));
         is_told_to_wait(surface, status, &world.ask(&limited), 40);
         assert_eq!(calls(&vendors), [1, 1]);
-        // Nothing is wrong with this one, but the vendor has asked for time.
+        // These requests are valid, but the vendor asked the gateway to wait.
         for _ in 0..3 {
             is_told_to_wait(
                 surface,
@@ -393,7 +394,7 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
             );
         }
         assert_eq!(calls(&vendors), [1, 1]);
-        // Another model is another matter.
+        // Other models are not affected.
         let mut other = surface.body("input=1 output=1", false, 100);
         other["model"] = if surface == Chat {
             "beta-5.5"
@@ -444,8 +445,8 @@ fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
     }
 }
 
-/// One client's limit, passed once, must not keep everybody from the only endpoint for as long as
-/// its vendor said.
+/// One client exceeded a limit once. That must not block all clients from the only endpoint for the
+/// whole retry-after.
 #[test]
 fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
     for (probe, status, surface) in [(1, 429, Chat), (1, 529, Messages), (0, 429, Chat)] {
@@ -501,7 +502,7 @@ fn after_the_first_byte_nobody_else_is_asked() {
     }
     assert_eq!(calls(&vendors).iter().sum::<u64>(), 2);
     assert_eq!(world.metric("gateway_upstream_failovers_total", &[]), 0.0);
-    // It is the endpoint's failure all the same.
+    // The endpoint's breaker counts this failure as well.
     wait_for("both vendors' endpoint to be left alone", SOON, || {
         (world.metric("gateway_upstream_breaker_opened_total", &[]) == 2.0).then_some(())
     });
@@ -537,7 +538,7 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
     Chat.failure(&refused, 503, "server_error", Some("overloaded"));
     assert_eq!(refused.header("retry-after"), Some("1"));
     assert_eq!(calls(&vendors), [2, 2]);
-    // The other vendor's requests are counted apart, though the addresses are the same.
+    // The gateway counts the other vendor's requests separately, although the addresses are equal.
     assert_eq!(
         world
             .ask(&Messages.whole(&account.key, "input=1 output=1"))
@@ -604,12 +605,12 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
     world.close();
 }
 
-/// A name that has an address where nobody listens: the next address of the same endpoint is tried,
-/// and that is no failure of the endpoint's.
+/// One address of the name has no listener. The gateway tries the next address, and does not count
+/// a failure of the endpoint.
 #[test]
 fn every_address_of_a_name_is_tried() {
     let vendor = Simulator::start(None);
-    // `localhost` is ::1 and 127.0.0.1, and the simulator listens on the second alone.
+    // `localhost` is ::1 and 127.0.0.1. The simulator listens on 127.0.0.1 only.
     let listed = [format!(
         "{{url: \"{}\"}}",
         vendor_url(vendor.port).replace("127.0.0.1", "localhost")
@@ -663,7 +664,7 @@ fn a_name_that_does_not_resolve_is_a_failure_like_any_other() {
     world.close();
 }
 
-/// What a reload knows of the endpoints it knew before.
+/// A reload keeps the state of the endpoints that it finds again.
 #[test]
 fn a_reload_forgets_no_open_breaker() {
     let (bad, good) = (Simulator::start(Some("close")), Simulator::start(None));
@@ -694,7 +695,7 @@ fn a_reload_forgets_no_open_breaker() {
 
 #[test]
 fn a_connection_that_is_never_taken_up_fails_in_time() {
-    // A listener whose queue is full: nobody answers the handshake.
+    // A listener with a full queue: the handshake is never answered.
     let socket = std::net::TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let address = socket.local_addr().unwrap();
     let mut waiting = Vec::new();
@@ -726,7 +727,7 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
         2.0
     );
     world.close();
-    // Alone it is told as what it is, in time.
+    // If this is the only endpoint, the client gets a timeout error in time.
     let world = Plan::default()
         .endpoints(&[address.port()])
         .limit("connect_seconds", 1)

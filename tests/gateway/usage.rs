@@ -1,6 +1,6 @@
-//! What vendors count, on the running gateway: billed by its meaning, never beyond what the request
-//! can use, and reported to the client as it is billed, whether passed on or translated, whole or
-//! streamed.
+//! Tests usage that vendors report: the gateway bills it by its meaning, never bills more than the
+//! request can use, and reports to the client what it bills. The cases are passed through and
+//! translated, whole and streamed.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, End};
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// The counters of one answer. A messages vendor gives the first at the start of a stream and the
-/// last at its end.
+/// The usage objects of one answer. A messages vendor sends the first at the start of a stream and
+/// the last at its end.
 type Usages = Vec<Value>;
 
-/// A vendor of this protocol that answers the request that says `case 3;` with the counters of case
+/// A vendor of this protocol. It answers a request that contains `case 3;` with the usage of case
 /// 3.
 fn vendor(protocol: Surface, cases: Vec<Usages>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -51,7 +51,7 @@ fn vendor(protocol: Surface, cases: Vec<Usages>) -> u16 {
     port
 }
 
-/// `None` where the caller has gone.
+/// Returns `None` if the client disconnected.
 fn read_request(client: &mut TcpStream) -> Option<String> {
     let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
     while !got.ends_with(b"}") {
@@ -119,7 +119,7 @@ fn stream(protocol: Surface, usages: &[Value]) -> String {
     }
 }
 
-/// Input of every class and output, as the client reads them.
+/// Input of all classes and output, as reported to the client.
 fn reported(surface: Surface, answer: &Answer) -> (i64, i64) {
     let text = answer.text();
     let lines = text
@@ -177,7 +177,8 @@ impl Way {
         })
     }
 
-    /// Asks for `case`. The client reads the whole answer, and exactly what is billed.
+    /// Sends the request of `case`. Checks that the client gets the whole answer and exactly the
+    /// billed usage.
     fn ask(&self, world: &World, account: &Account, case: usize) -> Value {
         let Self {
             surface,
@@ -243,8 +244,8 @@ fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
             json!({"output_tokens": output}),
         ]
     };
-    // The counters of a chat vendor, of a messages vendor, and what both come to: input, cached,
-    // output.
+    // Usage of a chat vendor, usage of a messages vendor, and the result of both: input, cached
+    // input, output.
     let cases = [
         (
             json!({"prompt_tokens": 36, "completion_tokens": 10, "total_tokens": 736,
@@ -291,7 +292,7 @@ fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
                 "{receipt}"
             );
             let (input_price, _) = way.vendor.prices();
-            // Both shipped models read their cache at a tenth of their input's price.
+            // Both shipped models have a price for cached input of a tenth of the input price.
             let cost = way.vendor.cost(*input, *output) + (cached * input_price + 9) / 10;
             assert_eq!(micro(&receipt["credits"]), cost, "{receipt}");
         }
@@ -323,7 +324,7 @@ fn what_the_request_cannot_use_is_delivered_capped_and_flagged() {
             ],
         ),
     ];
-    // Neither the vendors that defined the protocols nor any other is believed more than that.
+    // The limit applies to the vendors that defined the protocols as well as to others.
     for official in ["official: true", "official: false"] {
         let of = |protocol: Surface| {
             let usages = cases.iter().map(|(chat, messages)| match protocol {
@@ -349,7 +350,7 @@ fn what_the_request_cannot_use_is_delivered_capped_and_flagged() {
                     receipt["usage"]["input"].as_i64(),
                     receipt["usage"]["output"].as_i64(),
                 );
-                // A body of some hundred bytes holds no more tokens than bytes.
+                // A body of a few hundred bytes has at most one token per byte.
                 let wanted = if case == 0 {
                     input == Some(11)
                 } else {
@@ -380,8 +381,8 @@ fn what_the_request_cannot_use_is_delivered_capped_and_flagged() {
     }
 }
 
-/// Where the vendor's usage says nothing, or less than the standard members do, the client reads
-/// what is billed.
+/// If the vendor reports no usage, or less than the standard members, the client gets the billed
+/// usage.
 #[test]
 fn usage_that_the_vendor_does_not_report_is_reported_as_it_is_billed() {
     let nothing = [
@@ -420,7 +421,7 @@ fn usage_that_the_vendor_does_not_report_is_reported_as_it_is_billed() {
             }
         }
     }
-    // A stream whose client did not ask for the usage has none.
+    // A stream has no usage if the client did not ask for it.
     let body = json!({"model": Chat.model(), "stream": true, "max_tokens": LIMIT,
         "messages": [{"role": "user", "content": "case 0;"}]});
     let answer = world.ask(&Chat.request(&account.key, &body));

@@ -1,6 +1,6 @@
-//! Vendors that refuse what they are asked: the gateway's own key, its credit, a model, or anything
-//! at all, by a status or by the first event of a stream. Who is asked instead, how often, and that
-//! no client is told what is the operator's business.
+//! Tests vendors that refuse the gateway's own key, its credit, a model, or every request, by a
+//! status or by the first event of a stream: where the gateway retries and how often, and that no
+//! client learns about the operator's account.
 
 use crate::account::micro;
 use crate::client::Answer;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const CHAT_TO_RESPONSES: (&str, &str) = ("    protocol: chat\n", "    protocol: responses\n");
 
-/// A model whose vendor is at `port`, and one that may answer in its place.
+/// A model whose vendor is at `port`, with a fallback model.
 fn with_fallback(surface: Surface, port: u16, good: &Simulator) -> Plan {
     let (alpha, beta) = if surface == Messages {
         (port, good.port)
@@ -22,14 +22,14 @@ fn with_fallback(surface: Surface, port: u16, good: &Simulator) -> Plan {
     mutual(Plan::default().endpoints_of(&[alpha], &[beta]))
 }
 
-/// An error in the words of both vendors.
+/// An error in the format of both vendors.
 fn error(kind: &str, code: &str, message: &str) -> String {
     format!(
         r#"{{"type":"error","error":{{"type":"{kind}","code":"{code}","message":"{message}","param":null}}}}"#
     )
 }
 
-/// Refusals of the key or the account, in the ways in which vendors say that.
+/// Refusals of the key or of the account, in the forms that vendors use.
 fn key_refusals() -> Vec<(u16, String)> {
     vec![
         (
@@ -124,8 +124,8 @@ fn a_vendor_that_refuses_the_gateway_s_key_costs_no_client_an_answer_and_is_hard
     }
 }
 
-/// The vendor takes its time to refuse, so that all requests of a burst are under way before the
-/// first refusal.
+/// The vendor refuses after a delay, so that all requests of a burst are under way before the first
+/// refusal.
 #[test]
 fn of_requests_that_come_together_few_find_out_that_the_key_is_refused() {
     for together in [10, 20, 50] {
@@ -161,7 +161,7 @@ fn of_requests_that_come_together_few_find_out_that_the_key_is_refused() {
     }
 }
 
-/// One that takes the key, and is long in answering, gets all the requests after a moment.
+/// A vendor that accepts the key and answers slowly gets all requests after a short delay.
 #[test]
 fn a_burst_for_a_vendor_that_is_slow_is_not_sent_elsewhere() {
     let (slow, other) = (Simulator::start(None), Simulator::start(None));
@@ -209,7 +209,7 @@ fn the_key_is_tried_again_after_a_while_and_used_once_it_is_good() {
     world.close();
 }
 
-/// All endpoints of a vendor are asked with one key, but another endpoint may take it.
+/// All endpoints of a vendor get the same key, but another endpoint may accept it.
 #[test]
 fn without_another_model_the_next_endpoint_is_asked_and_the_client_s_own_key_is_not_blamed() {
     for (status, body) in key_refusals() {
@@ -261,7 +261,7 @@ fn an_endpoint_that_refuses_the_key_does_not_keep_one_that_takes_it_from_answeri
     world.close();
 }
 
-/// Whatever a client writes, it shuts nobody out.
+/// No client can block others by the content of its requests.
 #[test]
 fn what_a_client_brings_about_opens_no_breaker() {
     let bodies = [
@@ -350,7 +350,7 @@ fn which_refusals_another_model_answers_for() {
     }
 }
 
-/// A vendor whose error body never ends is left after a few seconds.
+/// If a vendor's error body never ends, the gateway stops waiting after a few seconds.
 #[test]
 fn an_error_that_is_not_said_to_its_end_is_not_waited_for() {
     let head =
@@ -378,7 +378,7 @@ fn response_event(kind: &str, number: u64) -> String {
     )
 }
 
-/// Streams that fail before anything useful, by the vendor's protocol.
+/// Streams that fail before any useful output, by the vendor's protocol.
 fn failing_streams(surface: Surface) -> Vec<Vec<String>> {
     let chat = format!(
         "data: {}\n\n",
@@ -410,7 +410,7 @@ fn failing_streams(surface: Surface) -> Vec<Vec<String>> {
     }
 }
 
-/// Nothing of the failed attempt has reached the client.
+/// Checks that the client received nothing of the failed attempt.
 #[track_caller]
 fn is_clean(answer: &Answer, what: &[String]) {
     let text = answer.text();
@@ -426,7 +426,7 @@ fn a_stream_that_fails_before_anything_useful_is_begun_anew_elsewhere() {
     for surface in BOTH {
         for events in failing_streams(surface) {
             let (bad, good) = (Scripted::start(stream(&events)), Simulator::start(None));
-            // The same model at the next endpoint, passed on.
+            // The same model at the next endpoint, passed through.
             let world = Plan::default()
                 .turns()
                 .endpoints(&[bad.port, good.port])
@@ -441,7 +441,7 @@ fn a_stream_that_fails_before_anything_useful_is_begun_anew_elsewhere() {
                 surface.cost(100, 7)
             );
             world.close();
-            // Another model, whose words are translated.
+            // A fallback model, whose answer is translated.
             let world = with_fallback(surface, bad.port, &good).start();
             let account = world.account();
             for request in [
@@ -454,7 +454,8 @@ fn a_stream_that_fails_before_anything_useful_is_begun_anew_elsewhere() {
             }
             assert_eq!((bad.calls(), good.calls()), (3, 3), "{events:?}");
             world.close();
-            // A vendor whose words are translated fails, and the client's own protocol answers.
+            // A vendor whose answer would be translated fails; the fallback speaks the client's own
+            // protocol.
             let world = with_fallback(surface, bad.port, &good).start();
             let account = world.account();
             let mut body = other(surface).body("input=100 output=7", true, 1_000);
@@ -524,7 +525,7 @@ fn a_whole_answer_that_is_an_error_with_status_200_is_asked_for_elsewhere() {
     }
 }
 
-/// Something useful was sent: that stands, and the failure is told behind it.
+/// The client already has useful output. The gateway keeps it and adds the error at the end.
 #[test]
 fn a_stream_that_fails_after_something_useful_is_not_begun_anew() {
     let word = "data: {\"id\":\"chatcmpl-bad\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-5.2\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"},\"finish_reason\":null}]}\n\n";
@@ -534,7 +535,7 @@ fn a_stream_that_fails_after_something_useful_is_not_begun_anew() {
             "data: {}\n\n",
             error("server_error", "server_error", "boom")
         );
-        // The client has it by then.
+        // The pause makes sure that the client has the output.
         let steps = vec![
             stream_head(),
             piece(ROLE),
@@ -581,7 +582,8 @@ fn a_vendor_that_fails_every_call_is_not_asked_twice_as_often() {
     world.close();
 }
 
-/// What another vendor is asked is no repeat, nor is an endpoint that nothing could be sent to.
+/// A request to another vendor is not a retry. A request after an endpoint that could not be
+/// reached is not one either.
 #[test]
 fn the_retry_budget_is_for_repeats_alone() {
     let (bad, good) = (Simulator::start(Some("status=500")), Simulator::start(None));

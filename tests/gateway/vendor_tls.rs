@@ -1,4 +1,5 @@
-//! Vendors behind TLS: one whose certificate is not right is not told the key, nor anything else.
+//! Tests vendors behind TLS: a vendor with an invalid certificate receives neither the key nor any
+//! other byte.
 
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, wait_for};
@@ -11,14 +12,14 @@ use std::sync::{Arc, Mutex};
 
 const ANSWER: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"gpt-5.2","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
 
-/// An authority that the gateway believes.
+/// A CA that the gateway trusts.
 fn authority() -> (CertificateParams, KeyPair) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     (params, KeyPair::generate().unwrap())
 }
 
-/// What a vendor shows.
+/// The certificate that the vendor presents.
 enum Shown {
     Good,
     Expired,
@@ -26,7 +27,7 @@ enum Shown {
     SelfSigned,
 }
 
-/// A vendor that keeps what it could read.
+/// A vendor that keeps the bytes it read.
 struct Vendor {
     port: u16,
     read: Arc<Mutex<Vec<u8>>>,
@@ -73,7 +74,7 @@ impl Vendor {
             connections: Arc::clone(&connections),
         };
         let config = Arc::new(config);
-        // It ends with the test's process; nothing it does is waited for.
+        // The thread ends with the test process, and the test does not wait for it.
         std::thread::spawn(move || {
             for mut socket in listener.incoming().flatten() {
                 let mut connection = ServerConnection::new(Arc::clone(&config)).unwrap();
@@ -85,7 +86,7 @@ impl Vendor {
     }
 }
 
-/// Answers one request, if it comes so far.
+/// Answers one request, if one arrives.
 fn serve(stream: &mut Stream<'_, ServerConnection, std::net::TcpStream>, read: &Mutex<Vec<u8>>) {
     let mut piece = [0; 4_096];
     while let Ok(length @ 1..) = stream.read(&mut piece) {
@@ -145,7 +146,7 @@ fn a_vendor_with_a_certificate_that_is_not_right_is_told_nothing() {
     }
 }
 
-/// The same vendor with a certificate that is right, without which the other test could not fail.
+/// The control: the same vendor with a valid certificate.
 #[test]
 fn a_vendor_with_a_good_certificate_gets_the_request_and_its_key() {
     let (authority, dir) = (authority(), tempfile::tempdir().unwrap());

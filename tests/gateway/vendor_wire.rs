@@ -1,6 +1,6 @@
-//! Vendors whose bytes no server of today would send: broken framing, headers out of all
-//! proportion, dates. Whatever it is, it ends in time as a failure in the client's own protocol,
-//! costs nothing, and harms nobody else.
+//! Tests vendors that send bytes which no modern server sends: broken framing, oversized headers,
+//! dates. Each case ends in time with an error in the client's own protocol, costs nothing, and
+//! affects no other request.
 
 use crate::account::{Account, taken};
 use crate::surface::{BOTH, Chat, Surface};
@@ -10,14 +10,15 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What the vendor says, and whether it closes then.
+/// The bytes that the vendor sends, and whether it then closes the connection.
 #[derive(Clone)]
 struct Says {
     bytes: Vec<u8>,
     closes: bool,
 }
 
-/// Reads one request, and the number of the case that it names; `None` where the caller has gone.
+/// Reads one request and returns the number of the case in it, or `None` if the client
+/// disconnected.
 fn read_request(client: &mut TcpStream) -> Option<usize> {
     let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
     while !got.ends_with(b"}") {
@@ -34,7 +35,7 @@ fn read_request(client: &mut TcpStream) -> Option<usize> {
     Some(number.unwrap_or(0))
 }
 
-/// A vendor that says to each request what its case is, for as long as the test runs.
+/// A vendor that answers each request with the bytes of its case, until the test ends.
 fn vendor(cases: Vec<Says>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -42,7 +43,7 @@ fn vendor(cases: Vec<Says>) -> u16 {
         while let Ok((mut client, _)) = listener.accept() {
             let cases = cases.clone();
             std::thread::spawn(move || {
-                // Also the next one on the same connection.
+                // Also serves further requests on the same connection.
                 while let Some(number) = read_request(&mut client) {
                     if client.write_all(&cases[number].bytes).is_err() || cases[number].closes {
                         return;
@@ -62,7 +63,7 @@ fn says(head: &str, body: &[u8], closes: bool) -> Says {
 }
 
 const JSON: &str = "200 OK\r\ncontent-type: application/json";
-/// The whole answer of a vendor that says hardly anything.
+/// The minimal whole answer of a vendor.
 const HI: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"gpt-5.2","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
 const EVENTS: &str = "200 OK\r\ncontent-type: text/event-stream";
 
@@ -84,8 +85,7 @@ fn world_of(cases: Vec<Says>) -> World {
         .start()
 }
 
-/// A vendor that reads what has come, answers, and says of each request whether all of it came at
-/// once.
+/// A vendor that answers each request, and records whether the whole request arrived in one read.
 fn looks_at_packets() -> (u16, Arc<Mutex<Vec<bool>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -128,7 +128,7 @@ fn a_request_reaches_its_vendor_in_one_packet_and_at_once() {
         let answer = client.ask(&Chat.whole(&account.key, "input=1"));
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
-    // What nobody lets go of, the kernel sends after 200 ms.
+    // The kernel sends corked data only after 200 ms.
     assert!(
         began.elapsed() < Duration::from_millis(200) * ASKED as u32,
         "{:?}",
@@ -136,7 +136,7 @@ fn a_request_reaches_its_vendor_in_one_packet_and_at_once() {
     );
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), ASKED);
-    // A machine that stands still for so long parts one.
+    // On a machine that stalls that long, a request may be split; two are allowed.
     assert!(
         seen.iter().filter(|at_once| !**at_once).count() <= 2,
         "{seen:?}"
@@ -252,7 +252,8 @@ fn broken_framing_of_a_vendor_is_a_failure_that_costs_nothing() {
     world.close();
 }
 
-/// Asks for a whole answer and for a stream over each surface.
+/// Sends a request for a whole answer and one for a stream on each surface. Each must end with an
+/// error.
 fn each_way(world: &World, account: &Account, number: usize, name: &str) {
     for (surface, stream) in BOTH
         .into_iter()
@@ -274,7 +275,7 @@ fn each_way(world: &World, account: &Account, number: usize, name: &str) {
     }
 }
 
-/// The same vendor with framing that is in order.
+/// The control: the same vendor with correct framing.
 #[test]
 fn control_a_vendor_of_the_same_make_is_understood() {
     for says in [
@@ -297,8 +298,8 @@ fn control_a_vendor_of_the_same_make_is_understood() {
     }
 }
 
-/// Nobody asked for another protocol, so nothing that follows could be read. The whole first-byte
-/// time would be lost on it.
+/// The gateway asked for no other protocol, so it cannot read the bytes that follow. Without this
+/// check the request would wait for the whole first-byte timeout.
 #[test]
 fn a_vendor_that_switches_protocols_is_a_failure_at_once_and_interim_answers_are_skipped() {
     let good = format!(
@@ -362,8 +363,8 @@ fn a_vendors_date_to_come_again_is_told_in_seconds_and_heeded() {
         let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
     };
-    // A date that has passed is as soon as can be; one that is none is no wait that the vendor
-    // asked for.
+    // A date in the past means the shortest possible wait. A value that is neither a date nor a
+    // number is ignored.
     for (retry_after, least, most) in [
         (date(50), 20, 50),
         (date(9_000), 60, 60),

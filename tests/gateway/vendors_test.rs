@@ -1,5 +1,5 @@
-//! `vendors test`, `models import` and presets: what an operator does before the first request of a
-//! client.
+//! Tests `vendors test`, `models import` and presets, which an operator uses before the first
+//! client request.
 
 use crate::client::Request;
 use crate::world::{Plan, Simulator, World, command_on, free_port};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-/// The head of a config file: what has nothing to do with vendors.
+/// The part of a config file before its vendors.
 fn head() -> &'static str {
     include_str!("../../conf/local.yaml")
         .split("vendors:\n")
@@ -21,7 +21,7 @@ fn head() -> &'static str {
         .unwrap()
 }
 
-/// A file with this vendor, and one model of it.
+/// Writes a config file with this vendor and one model.
 fn file(dir: &Path, vendor: &str, upstream_model: &str) -> PathBuf {
     let file = dir.join("gateway.yaml");
     let model = format!(
@@ -45,7 +45,7 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// What `vendors test --json` says of the one endpoint, and its exit code.
+/// The report of `vendors test --json` on the only endpoint, and the exit code.
 fn tested(file: &Path) -> (i32, Value) {
     let output = command_on(file, &["vendors", "test", "--json"]);
     let text = said(&output);
@@ -167,8 +167,8 @@ fn each_fault_is_one_line_in_plain_words_and_the_key_is_never_printed() {
     }
 }
 
-/// A server of chat completions behind TLS that offers these protocols; answers requests that end
-/// in `}` and lists.
+/// A chat completions server behind TLS that speaks HTTP/1.1. It answers requests for a list, and
+/// requests that end in `}`.
 fn tls_server(authority: &(CertificateParams, KeyPair), host: &str) -> u16 {
     let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
     let key = KeyPair::generate().unwrap();
@@ -188,7 +188,7 @@ fn tls_server(authority: &(CertificateParams, KeyPair), host: &str) -> u16 {
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // It ends with the test's process; nothing it does is waited for.
+    // The thread ends with the test process, and the test does not wait for it.
     std::thread::spawn(move || {
         for mut socket in listener.incoming().flatten() {
             let config = Arc::clone(&config);
@@ -279,7 +279,7 @@ fn tls_and_its_faults_are_those_of_the_gateway() {
     );
 }
 
-/// Another gateway is a vendor that speaks HTTP/2 without TLS.
+/// The vendor is another gateway, which speaks HTTP/2 without TLS.
 #[test]
 fn http_2_by_prior_knowledge_is_tried_as_it_is_configured() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -414,7 +414,7 @@ fn import_prints_what_is_not_in_the_file_yet_and_changes_nothing() {
     assert_eq!(std::fs::read(&config).unwrap(), before);
 }
 
-/// What a preset knows of a model holds without being written, and what is written goes before it.
+/// A model gets its capabilities from the preset. Capabilities in the config override them.
 #[test]
 fn a_models_known_capabilities_come_from_the_preset() {
     let plan = |capabilities: &str| {

@@ -1,5 +1,6 @@
-//! A successor that waits for its turn: what signals do to it and to the one that it waits for, by
-//! which settings it begins, and that a process which nobody meant to be one does not become one.
+//! Tests a successor that waits for the running gateway to hand over: how both react to signals,
+//! which config the successor starts with, and that no other process shares the gateway's
+//! addresses.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -45,7 +46,7 @@ fn a_reload_and_a_hand_over_that_it_is_told_of_too_early_do_it_no_harm() {
     let status = wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
     world.all_work(&account);
-    // What it was told meanwhile is heard now: each once.
+    // The successor now handles the signals that it got while it waited, each once.
     wait_for("the reload", SOON, || {
         (world.metric("gateway_config_reloads_total", &["\"ok\""]) == 1.0).then_some(())
     });
@@ -77,14 +78,14 @@ fn one_that_is_told_to_end_ends_at_once_and_the_running_one_serves_on() {
         });
         world.all_work(&account);
     }
-    // The next one is welcome.
+    // A later successor can take over.
     let mut old = world.upgrade();
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
     world.all_work(&account);
     world.close();
 }
 
-/// Whoever reads that it waits sends the signal at once.
+/// An operator who reads that the successor waits may send the signal at once.
 #[test]
 fn it_says_that_it_waits_only_once_it_can_be_handed_to() {
     let mut world = World::new();
@@ -102,7 +103,7 @@ fn it_says_that_it_waits_only_once_it_can_be_handed_to() {
     world.close();
 }
 
-/// It gives a successor a minute to ask for the sockets.
+/// The gateway waits up to a minute for the successor to ask for the sockets.
 #[test]
 fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
     let mut world = World::new();
@@ -123,8 +124,8 @@ fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
     world.close();
 }
 
-/// Its books are given up by then: without its sockets the one that waits could not serve, and
-/// nobody would.
+/// The gateway has already released the ledger. Without the sockets the successor could not serve,
+/// and nobody would.
 #[test]
 fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
     let mut world = World::new();
@@ -216,7 +217,7 @@ fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_g
         world.log()
     );
 
-    // Whom it waits for is told by the folder.
+    // The successor finds the running gateway by the data folder.
     world.rewrite("colour: blue\n    id: beta-7", "id: beta-7");
     let successor = world.begin_successor();
     let data = format!("{:?}", world.data_dir().display().to_string());
@@ -232,8 +233,8 @@ fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_g
     world.close();
 }
 
-/// Private addresses can be shared, as by a process and its successor: nobody else is to come by
-/// that.
+/// A gateway and its successor can share private addresses. A gateway with another data folder must
+/// not.
 #[test]
 fn a_gateway_of_other_data_does_not_share_a_private_address() {
     let world = World::new();

@@ -1,7 +1,7 @@
-//! One test's world: a gateway and its simulated vendors as processes, on ports and in a directory
-//! of their own.
+//! The world of one test: a gateway and its simulated vendors as processes, on ports and in a
+//! directory of their own.
 //!
-//! It must not know what a test is about. What an account has and owes is `account.rs`.
+//! It must not know what a test is about. `account.rs` reads accounts and the ledger.
 
 use crate::client::{self, Request};
 use crate::server::Server;
@@ -29,14 +29,14 @@ pub fn binary() -> &'static str {
 
 const SHIPPED: &str = include_str!("../../conf/local.yaml");
 const SHIPPED_ENDPOINTS: &str = r#"endpoints: [{url: "http://127.0.0.1:9100"}]"#;
-/// How long anything may take that takes an instant on an idle machine.
+/// Timeout for everything that takes an instant on an idle machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Ports below those that the system gives to outgoing connections, so that nothing takes one
-/// between two starts.
+/// These ports are below the range for outgoing connections, so no connection takes one between two
+/// starts.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
-/// A port of this machine that nobody listens on.
+/// A port of this machine without a listener.
 pub fn free_port() -> u16 {
     let offset = u16::try_from(std::process::id() % 500).unwrap() * 20;
     loop {
@@ -47,7 +47,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -62,8 +62,8 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option
     }
 }
 
-/// Whether vendors speak TLS and HTTP/2, as the real ones do: `GATEWAY_TEST_VENDORS=h2`. Else
-/// HTTP/1.1 without TLS.
+/// Whether the simulated vendors speak HTTP/2 over TLS, as the real ones do
+/// (`GATEWAY_TEST_VENDORS=h2`). Otherwise they speak HTTP/1.1 without TLS.
 pub fn has_h2_vendors() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| match std::env::var("GATEWAY_TEST_VENDORS").as_deref() {
@@ -73,18 +73,18 @@ pub fn has_h2_vendors() -> bool {
     })
 }
 
-/// The certificates of all simulators that speak TLS, made by the first of them.
+/// The certificates of all simulators that speak TLS. The first simulator creates them.
 const TLS_DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/simulator-tls");
 
-/// What a gateway needs in its environment to trust the simulators.
+/// The environment variable that makes a gateway trust the simulators.
 pub fn trust() -> Option<(&'static str, PathBuf)> {
     has_h2_vendors().then(|| ("SSL_CERT_FILE", Path::new(TLS_DIR).join("ca.pem")))
 }
 
-/// Ports at which a simulator speaks, or spoke, TLS.
+/// Ports of all current and earlier simulators that speak TLS.
 static TLS_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// The address of the vendor at a port, as an endpoint has it.
+/// The URL of the vendor at a port, for an endpoint's config.
 pub fn vendor_url(port: u16) -> String {
     let scheme = if TLS_PORTS.lock().unwrap().contains(&port) {
         "https"
@@ -94,14 +94,13 @@ pub fn vendor_url(port: u16) -> String {
     format!("{scheme}://127.0.0.1:{port}")
 }
 
-/// A simulated vendor.
 pub struct Simulator {
     process: Child,
     pub port: u16,
 }
 
-/// The library that gives a process another clock, where Debian's package puts it. `None` on a
-/// machine without it; CI has it.
+/// The library that gives a process a different clock, at the path of Debian's package. `None` if
+/// it is not installed; CI has it.
 pub fn faketime() -> Option<&'static Path> {
     let places = [
         "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
@@ -116,17 +115,17 @@ pub fn faketime() -> Option<&'static Path> {
 }
 
 impl Simulator {
-    /// Starts one; `fault` as in `simulate --fault`.
+    /// Starts a simulator. `fault` is the value of `simulate --fault`.
     pub fn start(fault: Option<&str>) -> Self {
         Self::start_on(free_port(), fault)
     }
 
-    /// The same on a port that was another's before.
+    /// Starts a simulator on a port that an earlier one used.
     pub fn start_on(port: u16, fault: Option<&str>) -> Self {
         Self::start_as(port, fault, has_h2_vendors())
     }
 
-    /// Over HTTP/1.1 without TLS, whatever the other vendors speak.
+    /// Starts a simulator that speaks HTTP/1.1 without TLS, whatever the others speak.
     pub fn start_in_the_clear(fault: Option<&str>) -> Self {
         Self::start_as(free_port(), fault, false)
     }
@@ -162,7 +161,7 @@ impl Simulator {
         self.page(Request::get("/_sim/stats"))
     }
 
-    /// Calls it got.
+    /// Number of calls that it has received.
     pub fn calls(&self) -> u64 {
         self.stats()["requests"].as_u64().unwrap()
     }
@@ -172,19 +171,19 @@ impl Simulator {
         self.page(Request::get("/_sim/requests?last=1"))[0].clone()
     }
 
-    /// The last calls, oldest first, each with what its answer came to.
+    /// The last calls, oldest first, each with the result of its answer.
     pub fn requests(&self) -> Value {
         self.page(Request::get("/_sim/requests"))
     }
 
-    /// So many requests are being answered.
+    /// Waits until at least `count` requests are in flight.
     pub fn wait_busy(&self, count: u64) {
         wait_for("the vendor to be busy", SOON, || {
             (self.stats()["in_flight"].as_u64() >= Some(count)).then_some(())
         });
     }
 
-    /// Nothing is being answered.
+    /// Waits until no request is in flight.
     pub fn wait_idle(&self) {
         wait_for("the vendor to be idle", SOON, || {
             (self.stats()["in_flight"] == 0).then_some(())
@@ -199,7 +198,7 @@ impl Drop for Simulator {
     }
 }
 
-/// How a world differs from `conf/local.yaml`.
+/// How a world's config differs from `conf/local.yaml`.
 pub struct Plan {
     role: &'static str,
     sidecar: Option<u16>,
@@ -238,13 +237,13 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Another process than the whole service: `edge` or `sidecar`.
+    /// Runs only one role instead of the whole service: `edge` or `sidecar`.
     pub fn role(mut self, role: &'static str) -> Self {
         self.role = role;
         self
     }
 
-    /// Where the sidecar listens that is another process.
+    /// Port of the sidecar, if it is another process.
     pub fn sidecar(mut self, port: u16) -> Self {
         self.sidecar = Some(port);
         self
@@ -255,7 +254,7 @@ impl Plan {
         self
     }
 
-    /// Trial length in days, a decimal.
+    /// Length of the trial in days, as a decimal.
     pub fn trial_days(mut self, days: &str) -> Self {
         self.signup = Some(format!(
             "{{mode: open, trial_credits: \"300\", trial_days: {days}}}"
@@ -285,50 +284,50 @@ impl Plan {
         self
     }
 
-    /// The endpoints of both vendors, as the config file has them.
+    /// The endpoints of both vendors, as YAML for the config file.
     pub fn endpoints_as(mut self, endpoints: &[String]) -> Self {
         self.alpha = endpoints.to_vec();
         self.beta.clone_from(&self.alpha);
         self
     }
 
-    /// Every request goes to the endpoint whose turn it is, whatever its conversation.
+    /// Endpoints take turns, whatever conversation a request belongs to.
     pub fn turns(mut self) -> Self {
         self.takes_turns = true;
         self
     }
 
-    /// Something else in the place of a text of the file.
+    /// Replaces a text of the shipped config file.
     pub fn edit(mut self, shipped: &'static str, text: &str) -> Self {
         self.edits.push((shipped, text.to_owned()));
         self
     }
 
-    /// A variable of the gateway's environment.
+    /// Sets a variable in the gateway's environment.
     pub fn environment(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.environment.push((name, value.into()));
         self
     }
 
-    /// Where the data lies.
+    /// Sets the data folder.
     pub fn data(mut self, dir: &Path) -> Self {
         self.data = Some(dir.to_owned());
         self
     }
 
-    /// An edge alone in the place of the whole service, beside a sidecar and a Redis of its own.
+    /// Runs an edge with a sidecar and a Redis of its own, instead of the whole service.
     pub fn shared(mut self) -> Self {
         self.shared = true;
         self
     }
 
-    /// The gateway starts under this limit on open files.
+    /// Starts the gateway with this limit on open files.
     pub fn open_files(mut self, files: u64) -> Self {
         self.open_files = Some(files);
         self
     }
 
-    /// Starts it without waiting until it is ready.
+    /// Starts the gateway without waiting until it is ready.
     pub fn begin(self) -> World {
         let mut world = World::prepare(&self);
         world.begin_gateway(None);
@@ -368,15 +367,14 @@ impl Plan {
 
 const EMBEDDED: &str = "store: {kind: embedded}";
 
-/// What an edge alone needs.
+/// The other processes that an edge needs.
 pub struct Beside {
-    /// It has the ledger.
+    /// The process that has the ledger.
     pub sidecar: World,
-    /// It ends with this.
+    /// Redis is stopped when this is dropped.
     _redis: Server,
 }
 
-/// A gateway in front of a simulated vendor.
 pub struct World {
     pub dir: TempDir,
     pub config: PathBuf,
@@ -390,12 +388,12 @@ pub struct World {
     open_files: Option<u64>,
     gateway: Option<Child>,
     is_closed: bool,
-    /// Where the gateway is an edge alone.
+    /// Set if the gateway is an edge.
     pub beside: Option<Box<Beside>>,
 }
 
 impl World {
-    /// As shipped, but for ports and data.
+    /// A world with the shipped config, except for ports and data.
     pub fn new() -> Self {
         Plan::default().start()
     }
@@ -494,8 +492,7 @@ impl World {
             .append(true)
             .open(self.log_path())
             .unwrap();
-        // With the signal ignored, a write past a limit on the size of files fails as on a full
-        // disk.
+        // `XFSZ` is ignored, so a write past the file size limit fails as on a full disk.
         let mut command = Command::new("sh");
         let limit = self
             .open_files
@@ -517,8 +514,7 @@ impl World {
         command.spawn().expect("start the gateway")
     }
 
-    /// Has a new process take over from the one that runs. Returns the old one, which finishes its
-    /// work.
+    /// Upgrades the running process to a new one. Returns the old process, which finishes its work.
     pub fn upgrade(&mut self) -> Child {
         let successor = self.begin_successor();
         self.hand_over_to(successor)
@@ -526,7 +522,7 @@ impl World {
 
     /// Starts a process that waits for this gateway to hand over.
     pub fn begin_successor(&self) -> Child {
-        // There may have been upgrades before.
+        // Earlier upgrades may have logged this line as well.
         let waited = self.said("waiting for the running gateway");
         let successor = self.spawn_gateway(&[self.role, "--upgrade"], None);
         wait_for("the successor to wait", SOON, || {
@@ -535,12 +531,13 @@ impl World {
         successor
     }
 
-    /// Has the gateway hand over to one that waits. Returns the old one, which finishes its work.
+    /// Makes the gateway hand over to a waiting process. Returns the old process, which finishes
+    /// its work.
     pub fn hand_over_to(&mut self, successor: Child) -> Child {
         self.hand_over_by(successor, |world| world.signal("QUIT"))
     }
 
-    /// The same, told by `tell`.
+    /// Like [`World::hand_over_to`], but `tell` triggers the handover.
     pub fn hand_over_by(&mut self, successor: Child, tell: impl FnOnce(&Self)) -> Child {
         let listened = self.said("listening on");
         tell(self);
@@ -550,17 +547,17 @@ impl World {
         self.gateway.replace(successor).expect("a running gateway")
     }
 
-    /// How often the log says it.
+    /// How many times the log contains `text`.
     fn said(&self, text: &str) -> usize {
         self.log().matches(text).count()
     }
 
-    /// Starts the gateway and waits until it is ready; how long that took.
+    /// Starts the gateway and waits until it is ready. Returns the time this took.
     pub fn start_gateway(&mut self) -> Duration {
         self.start_failing(None)
     }
 
-    /// The same, but it will kill itself at a fail point.
+    /// Like [`World::start_gateway`], but the gateway kills itself at the fail point.
     pub fn start_failing(&mut self, point: Option<&str>) -> Duration {
         let began = Instant::now();
         self.begin_gateway(point);
@@ -576,7 +573,7 @@ impl World {
         began.elapsed()
     }
 
-    /// Starts the gateway with the ledger as it is.
+    /// Starts the gateway with `--accept-older-ledger`.
     pub fn start_accepting(&mut self) {
         self.gateway = Some(self.spawn_gateway(&[self.role, "--accept-older-ledger"], None));
         wait_for("the gateway to be ready", SOON, || {
@@ -584,13 +581,13 @@ impl World {
         });
     }
 
-    /// Starts the gateway, which may kill itself at a fail point, and does not wait.
+    /// Starts the gateway, which may kill itself at a fail point, without waiting.
     pub fn begin_gateway(&mut self, point: Option<&str>) {
         assert!(self.gateway.is_none(), "one gateway at a time");
         self.gateway = Some(self.spawn_gateway(&[self.role], point));
     }
 
-    /// The gateway has ended by itself: another one may be started.
+    /// Whether the gateway has ended by itself. If so, another one can be started.
     pub fn has_ended(&mut self) -> bool {
         let ended = self
             .gateway
@@ -602,7 +599,7 @@ impl World {
         ended
     }
 
-    /// Waits until the gateway has been killed, by itself.
+    /// Waits until the gateway has killed itself.
     #[track_caller]
     pub fn wait_killed(&mut self) {
         let mut gateway = self.gateway.take().expect("a running gateway");
@@ -634,14 +631,14 @@ impl World {
         signal(self.pid(), name);
     }
 
-    /// Files that the gateway has open, sockets among them.
+    /// Number of files and sockets that the gateway has open.
     pub fn open_files(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
             .unwrap()
             .count()
     }
 
-    /// Has the kernel refuse the gateway another file past so many.
+    /// Limits the number of files that the gateway may open.
     pub fn limit_open_files(&self, files: usize) {
         let mut command = Command::new("prlimit");
         command.args([
@@ -652,7 +649,7 @@ impl World {
         assert!(command.status().unwrap().success());
     }
 
-    /// Has the kernel refuse the gateway every write behind so many bytes of a file, or no more.
+    /// Limits the size of files that the gateway may write, or removes the limit.
     pub fn limit_file_size(&self, bytes: Option<u64>) {
         let pid = self
             .gateway
@@ -671,14 +668,14 @@ impl World {
         );
     }
 
-    /// SIGKILL, and the process is gone.
+    /// Kills the gateway with SIGKILL and waits until the process has ended.
     pub fn kill(&mut self) {
         let mut gateway = self.gateway.take().expect("a running gateway");
         gateway.kill().unwrap();
         gateway.wait().unwrap();
     }
 
-    /// `GET` on the admin listener, as JSON.
+    /// Status and JSON body of `/readyz` on the admin listener.
     pub fn readiness(&self) -> (u16, Value) {
         let answer = client::ask(
             self.admin,
@@ -687,20 +684,20 @@ impl World {
         (answer.status, answer.json())
     }
 
-    /// Waits until the gateway has ended by itself; its exit code.
+    /// Waits until the gateway has ended by itself. Returns its exit code.
     pub fn wait_end(&mut self, limit: Duration) -> i32 {
         let mut gateway = self.gateway.take().expect("a running gateway");
         let status = wait_for("the gateway to end", limit, || gateway.try_wait().unwrap());
         status.code().unwrap_or(-1)
     }
 
-    /// `model-gateway ARGS -c CONFIG`.
+    /// Runs `model-gateway ARGS -c CONFIG`. If the world has a sidecar, its config is used.
     pub fn command(&self, args: &[&str]) -> Output {
         let books = self.beside.as_ref().map_or(self, |beside| &beside.sidecar);
         command_on(&books.config, args)
     }
 
-    /// The same with `--json`, which must succeed.
+    /// Like [`World::command`], with `--json`. The command must succeed.
     pub fn json(&self, args: &[&str]) -> Value {
         let output = self.command(&[args, &["--json"]].concat());
         let (out, err) = (
@@ -715,7 +712,7 @@ impl World {
         client::ask(self.admin, &Request::get("/metrics")).text()
     }
 
-    /// The sum of a family's samples whose labels hold all of `labels`.
+    /// The sum of a metric family's samples whose labels contain all of `labels`.
     pub fn metric(&self, family: &str, labels: &[&str]) -> f64 {
         let text = self.metrics();
         let samples = text.lines().filter(|line| {
@@ -728,8 +725,8 @@ impl World {
             .sum()
     }
 
-    /// The end of every test: nothing is held or running, the gateway leaves with 0, and the ledger
-    /// is right.
+    /// Ends a test: nothing may be held or running, the gateway must exit with 0, and the ledger
+    /// must pass its checks.
     pub fn close(mut self) {
         self.leave();
         match self.beside.take() {
@@ -738,12 +735,13 @@ impl World {
         }
     }
 
-    /// One that never served leaves no books.
+    /// Skips the checks for a gateway that never served.
     pub fn forget(&mut self) {
         self.is_closed = true;
     }
 
-    /// The same without the ledger, which another process may have.
+    /// Ends the gateway like [`World::close`], without checking the ledger, which another process
+    /// may have.
     pub fn leave(&mut self) {
         self.vendor.wait_idle();
         if has_h2_vendors() {
@@ -793,7 +791,7 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.success(), "send {name} to process {pid}");
 }
 
-/// `model-gateway ARGS -c CONFIG`, without a world.
+/// Runs `model-gateway ARGS -c CONFIG` without a world.
 pub fn command_on(config: &Path, args: &[&str]) -> Output {
     Command::new(binary())
         .args(args)

@@ -1,6 +1,6 @@
-//! What is done: one seed's operations on the real core, each laid beside the model.
+//! The operations of one seed on the real core, each compared with the model.
 //!
-//! The entries are read through a connection of its own, not by the code under test.
+//! The entries are read through a separate connection, not by the code under test.
 
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
 use model_gateway::billing::pricing::{Quote, WorstCase};
@@ -24,10 +24,10 @@ use tempfile::TempDir;
 const BEGIN: i64 = 1_800_000_000_000;
 const ACCOUNTS: usize = 4;
 const MOST_OPEN: usize = 6;
-/// Has a trial and is never given anything: it runs into the trial's end.
+/// This account has a trial and never gets a grant, so its trial ends.
 const NEVER_GIVEN: usize = 2;
 
-/// splitmix64: small, and the same everywhere.
+/// SplitMix64: small, and the same on every platform.
 struct Dice(u64);
 
 impl Dice {
@@ -56,7 +56,7 @@ impl Dice {
     }
 }
 
-/// What was done, so that a run can show that it did it.
+/// Counts of the operations, so that a run can show that each of them happened.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     steps: u64,
@@ -149,7 +149,7 @@ impl Counts {
         };
     }
 
-    /// A run in which one kind of thing never happened proves nothing of it.
+    /// Checks that each kind of operation happened often enough for the run to prove something.
     pub fn assert_all_kinds(&self) {
         assert!(self.fields().iter().all(|count| *count > 20), "{self:?}");
     }
@@ -167,7 +167,8 @@ pub struct Episode {
     model: Model,
     requests: u64,
     references: u64,
-    /// The end that was last journalled and not yet given to the ledger: a torn write can take it.
+    /// The last request whose end is in the journal and not yet in the ledger. A torn write can
+    /// lose this end.
     last_end: Option<(String, Hold)>,
     last_open: Option<String>,
     entries: Connection,
@@ -237,10 +238,11 @@ impl Episode {
         }
         .unwrap();
         let mut dice = Dice(seed);
-        // Odd prices, so that costs have fractions to round.
+        // Random prices, so that costs have fractions to round.
         let prices = [0; 5].map(|_| i64::try_from(dice.below(3_000_000_000)).unwrap());
         let limits = Limits {
-            // Some dozen records: files fill, are covered and removed.
+            // Room for a few dozen records, so that files fill up, are covered by the ledger, and
+            // are removed.
             journal_segment_bytes: 8_192,
             journal_reserve_bytes: 65_536,
             open_requests_per_account: MOST_OPEN as u64,
@@ -330,7 +332,8 @@ impl Episode {
     }
 
     fn step(&mut self) {
-        // A crash may come after any of these, with whatever is then in memory and in the journal.
+        // A crash may follow any of these operations, with any state of the memory and of the
+        // journal.
         match self.dice.below(100) {
             0..=33 => self.reserve(),
             34..=59 => self.settle(),
@@ -347,7 +350,7 @@ impl Episode {
         }
     }
 
-    /// Some seconds on, or to a trial's last or first moment.
+    /// Moves the clock by some seconds, or to the last or first moment of a trial.
     fn leap(&mut self) {
         let leap = self.now + i64::try_from(self.dice.below(20_000)).unwrap();
         let end = self
@@ -434,7 +437,7 @@ impl Episode {
             return;
         };
         let tokens = [0; 5].map(|_| self.dice.below(2_000));
-        // Mostly what a hold bears; sometimes far more.
+        // Mostly within the hold, sometimes far more.
         let tokens = if self.dice.one_in(5) {
             tokens
         } else {
@@ -474,7 +477,7 @@ impl Episode {
         let hold = self.holds.remove(&request).unwrap();
         let kept = self.model.open[&request].clone();
         if self.dice.one_in(3) {
-            // Cut off inside the gateway: its own drop ends it.
+            // Dropping the hold releases it, as when the gateway aborts a request.
             drop(hold);
         } else {
             hold.release(RequestOutcome::VendorError, self.now);
@@ -485,7 +488,8 @@ impl Episode {
         self.last_open = None;
     }
 
-    /// One commit of what waits, and lapses. What it carried over can no longer be torn off.
+    /// Commits waiting entries and lapses trials. Committed entries can no longer be torn off the
+    /// journal.
     fn turn(&mut self) {
         self.core().step(self.now).unwrap();
         self.model.lapse(self.now);
@@ -527,8 +531,8 @@ impl Episode {
     }
 
     fn refund(&mut self) {
-        // Only of what is in the ledger: a refund of what is on its way is refused, and tried again
-        // later.
+        // Only entries in the ledger can be refunded. A refund of a waiting entry is refused, and
+        // the caller retries later.
         while self.core().step(self.now).unwrap() {}
         self.model.lapse(self.now);
         (self.last_end, self.last_open) = (None, None);
@@ -611,8 +615,8 @@ impl Episode {
         folders
     }
 
-    /// What a living core has journalled comes again from elsewhere, in any order: it must count
-    /// once. What is open is left out, because nobody may void a living request.
+    /// Replays the journal of a running core from a copy, in any order. Each end must count once.
+    /// Open requests are left out, because a replay must not void a running request.
     fn double_replay(&mut self) {
         let Some(folder) = self.journals().pop() else {
             return;
@@ -625,8 +629,8 @@ impl Episode {
         self.core().replay_journal(&copy).unwrap();
         std::fs::remove_dir_all(&copy).unwrap();
         self.counts.replays += 1;
-        // The ledger has the ends now, and the core does not know: it must find out, at its next
-        // turn.
+        // The ledger has these ends, and the core does not know it yet. The core must notice this
+        // at its next commit.
         self.turn_until_done();
     }
 
@@ -651,7 +655,7 @@ impl Episode {
         std::fs::write(folder.join("000001.log"), text).unwrap();
     }
 
-    /// The process dies here. Its memory is gone; the next one finds the files.
+    /// The process dies. Its memory is lost, and the next process finds the files.
     fn crash(&mut self) {
         self.counts.crashes += 1;
         for (_, hold) in self.holds.drain() {
@@ -663,7 +667,7 @@ impl Episode {
             self.tear(&folders);
         }
         if self.dice.one_in(2) {
-            // Each folder's records come again in any order, and some twice.
+            // Each folder's records are reordered, and some are duplicated.
             for folder in &folders {
                 let lines = lines_of(folder);
                 std::fs::read_dir(folder)
@@ -673,7 +677,7 @@ impl Episode {
             }
         }
         self.model.crash();
-        // Sometimes the first process after it dies at once, before and after the replay.
+        // Sometimes the next process dies at once as well, before or after the replay.
         for _ in 0..=self.dice.below(2) {
             drop(self.core.take());
             self.core = Some(Billing::serve_stepwise(self.dir.path(), &self.limits).unwrap());
@@ -681,7 +685,7 @@ impl Episode {
         (self.last_end, self.last_open) = (None, None);
     }
 
-    /// Takes the last record, or some of its bytes, off the journal's last file.
+    /// Removes the last record, or some of its bytes, from the journal's last file.
     fn tear(&mut self, folders: &[PathBuf]) {
         let Some(folder) = folders.last() else { return };
         let mut files: Vec<_> = std::fs::read_dir(folder)
@@ -696,7 +700,7 @@ impl Episode {
         if text.is_empty() || !unacknowledged {
             return;
         }
-        // A record is a line end, its text, a line end.
+        // A record is written as a line break, its text, and a line break.
         let before = text[..text.len() - 1]
             .iter()
             .rposition(|byte| *byte == b'\n')
@@ -704,14 +708,13 @@ impl Episode {
         let cut = self.dice.below((text.len() - before - 1) as u64) as usize;
         let mut torn = text[..before + cut].to_vec();
         if self.dice.one_in(2) {
-            // Another record was written after it, whole: half a line is in the middle now, and
-            // must not be believed.
+            // A complete record follows. The torn line is then in the middle and must be rejected.
             torn.push(b'\n');
         } else if self.dice.one_in(2) {
-            // Or the disk gave back other bytes than it was given.
+            // Or the disk returns other bytes than were written.
             torn.extend_from_slice(&text[before + cut..]);
             let at = before + 1 + self.dice.below((text.len() - before - 2) as u64) as usize;
-            // Three bits: one alone would be found by the checksum.
+            // Three bits, because the checksum always finds a single one.
             torn[at] ^= 0b111;
         }
         std::fs::write(&file, torn).unwrap();
@@ -719,12 +722,13 @@ impl Episode {
         if let Some((request, hold)) = self.last_end.take() {
             self.model.unend(&request, hold);
         } else if let Some(request) = self.last_open.take() {
-            // Nobody ever heard of it.
+            // No client got an answer for this request.
             self.model.open.remove(&request);
         }
     }
 
-    /// The program and the model, account by account; then what is new in the ledger.
+    /// Compares the program with the model, account by account, and then checks the new entries in
+    /// the ledger.
     fn agree(&mut self) {
         for account in 0..ACCOUNTS {
             let told = self.core().balance(&name(account), self.now).unwrap();
@@ -750,7 +754,8 @@ impl Episode {
         self.read_entries();
     }
 
-    /// Each new entry's request ended once, as the model says, and Σ entries is the balance.
+    /// Checks that each new entry's request ended once, as in the model, and that the sum of the
+    /// entries is the balance.
     fn read_entries(&mut self) {
         let mut statement = self
             .entries
@@ -813,13 +818,14 @@ impl Episode {
         }
     }
 
-    /// Everything in the ledger: one ending for each ended request, and no finding.
+    /// Commits everything, then checks that each ended request has one entry and that `verify` has
+    /// no finding.
     fn audit(&mut self) {
         self.turn_until_done();
         self.read_entries();
         self.counts.audits += 1;
         let verdict = self.core().verify(self.now).unwrap();
-        // What was torn is kept for whoever looks at it.
+        // A torn record is kept and reported as a finding.
         let is_torn = |finding: &Finding| finding.rule == "damaged journal" && self.counts.torn > 0;
         let findings: Vec<_> = verdict
             .findings
@@ -841,7 +847,7 @@ impl Episode {
     }
 }
 
-/// A journal folder's records, in the order of their writing.
+/// The records of a journal folder, in the order in which they were written.
 fn lines_of(folder: &Path) -> Vec<String> {
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .unwrap()

@@ -1,11 +1,11 @@
-//! What ought to be: the rules of credit, written a second time, in `i128`, without the program's
-//! types.
+//! The expected results: the rules of credit, written a second time in `i128`, without the
+//! program's types.
 //!
-//! It must not share arithmetic or state with what it judges.
+//! It must not share arithmetic or state with the program.
 
 use std::collections::BTreeMap;
 
-/// µc by bucket.
+/// An amount in µc, by bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     pub paid: i128,
@@ -17,7 +17,7 @@ impl Parts {
         self.paid + self.trial
     }
 
-    /// Of `amount`, what these bear, the trial first.
+    /// The part of `amount` that these buckets can pay, the trial first.
     fn take(self, amount: i128) -> Self {
         let trial = amount.min(self.trial.max(0));
         Self {
@@ -29,7 +29,7 @@ impl Parts {
 
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// What is left after everything that was settled, entered or not.
+    /// Credit left after all settled requests, whether or not they are in the ledger.
     pub has: Parts,
     pub trial_ends: Option<i64>,
     pub was_given: bool,
@@ -42,7 +42,6 @@ pub struct Hold {
     pub parts: Parts,
 }
 
-/// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     pub account: usize,
@@ -52,7 +51,7 @@ pub struct End {
     pub refunded: i128,
 }
 
-/// What a reserve leads to.
+/// The result of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Held { amount: i128, limit: u64 },
@@ -72,7 +71,7 @@ pub struct Ask {
 /// Prices in µc per million tokens: input, cache read, 5-minute write, 1-hour write, output.
 pub type Prices = [i64; 5];
 
-/// Rounded up once; division by hand, so that no helper is shared.
+/// Rounded up once. The division is written out, so that no helper is shared.
 pub fn cost(tokens: [u64; 5], prices: &Prices) -> i128 {
     let sum: i128 = tokens
         .iter()
@@ -105,10 +104,10 @@ impl Model {
             .is_some_and(|ends| now < ends)
     }
 
-    /// What the account may be told it has.
+    /// The balance that the program must report for the account.
     pub fn balance(&self, account: usize, now: i64) -> i128 {
         let has = self.accounts[account].has;
-        // After its end a trial is what open holds took of it.
+        // After its end, only the part of a trial that open holds have reserved counts.
         has.paid
             + if self.runs(account, now) {
                 has.trial
@@ -142,7 +141,7 @@ impl Model {
         }
         let free = self.free(account, now).total();
         let price = |limit| cost([ask.input, 0, 0, 0, limit], prices);
-        // The largest limit that fits, by halving: the program divides.
+        // The largest limit that fits, by binary search. The program uses a division.
         let (mut low, mut high) = (0, ask.limit);
         if price(0) > free {
             return self.refusal(account, now);
@@ -183,7 +182,7 @@ impl Model {
             .insert(request.to_owned(), Hold { account, parts });
     }
 
-    /// Ends a request. Returns what its account pays.
+    /// Ends a request. Returns the amount that its account pays.
     pub fn end(&mut self, request: &str, cost: i128, is_debit: bool, now: i64) -> i128 {
         let hold = self.open[request].clone();
         let mut taken = hold.parts.take(cost);
@@ -212,7 +211,7 @@ impl Model {
         taken.total()
     }
 
-    /// The crash took the record of this end: its process never said it to anybody.
+    /// Undoes an end whose record was lost in the crash. The process had reported it to nobody.
     pub fn unend(&mut self, request: &str, hold: Hold) {
         let end = self.ends.remove(request).unwrap();
         let has = &mut self.accounts[end.account].has;
@@ -223,7 +222,7 @@ impl Model {
         self.open.insert(request.to_owned(), hold);
     }
 
-    /// All open requests are void: their process is gone.
+    /// Voids all open requests, because their process is gone.
     pub fn crash(&mut self) {
         for (request, hold) in std::mem::take(&mut self.open) {
             let (taken, writeoff) = (Parts::default(), 0);
@@ -238,7 +237,7 @@ impl Model {
         }
     }
 
-    /// Trials that are over and that nothing open may still spend lose what is left.
+    /// Removes what is left of trials that have ended and whose account has no open request.
     pub fn lapse(&mut self, now: i64) {
         for index in 0..self.accounts.len() {
             let is_quiet = !self.open.values().any(|hold| hold.account == index);
@@ -251,7 +250,7 @@ impl Model {
         }
     }
 
-    /// Gives back `amount` of a debit, or what is left of it. `None`: the rules forbid it.
+    /// Refunds `amount` of a debit, or all that is left of it. `None` if the rules forbid it.
     pub fn refund(&mut self, request: &str, amount: Option<i128>, now: i64) -> Option<i128> {
         let end = self.ends.get(request).filter(|end| end.is_debit)?.clone();
         let left = end.taken.total() - end.refunded;
@@ -268,7 +267,7 @@ impl Model {
         Some(amount)
     }
 
-    /// Gives or takes by hand. `false`: the rules forbid it.
+    /// Grants or deducts credit by hand. Returns `false` if the rules forbid it.
     pub fn adjust(&mut self, account: usize, amount: i128, now: i64) -> bool {
         let free = self.free(account, now);
         let of = &mut self.accounts[account];

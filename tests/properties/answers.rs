@@ -1,6 +1,5 @@
-//! Whole answers: byte identity but for the model, and a reader as strict as `serde_json`.
-//!
-//! Read next: `properties/requests.rs`.
+//! Whole answers: every byte stays the same except the model's name, and the reader is as strict as
+//! `serde_json`.
 
 use crate::payloads::*;
 use bytes::Bytes;
@@ -111,7 +110,8 @@ fn what_is_no_answer_is_told_apart() {
 proptest! {
     #![proptest_config(crate::cases(3000))]
 
-    /// The reader accepts exactly what `serde_json` does, up to the depth it reads.
+    /// The reader accepts exactly the texts that `serde_json` accepts, up to the reader's maximum
+    /// depth.
     #[test]
     fn the_reader_is_as_strict_as_serde_json(
         text in r#"\{"a":([\[\]{}:,"\\ueE0-9.+\-\t tfn\x01é/b]|true|false|null|"[a-z\\u0-9D\n]*"|-?[0-9]\.?[eE]?[+]?[0-9]?|"a":){0,12}\}"#,
@@ -142,7 +142,7 @@ proptest! {
                 serde_json::from_slice::<IgnoredAny>(&answer.body).unwrap();
             }
             Err(UpstreamError::NotJson) => prop_assert!(!is_json),
-            // Without its choices, or its stop reason.
+            // JSON without its choices, or without its stop reason.
             Err(UpstreamError::Vendor(_) | UpstreamError::Empty | UpstreamError::Cut) => prop_assert!(is_json),
             Err(fault) => prop_assert!(false, "{fault:?}"),
         }

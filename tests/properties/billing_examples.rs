@@ -1,7 +1,7 @@
-//! The tables of examples on the account holder's page on billing: each row is recomputed by the
-//! functions that bill.
+//! The tables of examples on the account holder's billing page: the functions that bill recompute
+//! each row.
 //!
-//! Read next: `properties/billing_text.rs`, which holds the rest of the page.
+//! Read next: `properties/billing_text.rs`, which tests the rest of the page.
 
 use base64::Engine;
 use model_gateway::billing::estimate::{InputEstimate, ReportedTurn};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 const PAGE: &str = include_str!("../../docs/billing.md");
 const SHIPPED: &str = include_str!("../../conf/gateway.yaml");
 
-/// Input, cached, written for five minutes and for an hour, output.
+/// Prices of input, cache reads, cache writes for five minutes and for an hour, and output.
 fn price() -> PriceList {
     PriceList::new(["5", "0.5", "6.25", "10", "25"].map(|credits| credits.parse().unwrap()))
 }
@@ -32,7 +32,7 @@ fn model() -> Arc<CatalogModel> {
     Arc::clone(settings.catalog.find("beta-5.2").unwrap())
 }
 
-/// The cells of the table whose head begins so.
+/// The cells of the table whose header row begins with `head`.
 fn table(head: &str) -> Vec<Vec<&'static str>> {
     let (_, table) = PAGE
         .split_once(head)
@@ -48,7 +48,7 @@ fn table(head: &str) -> Vec<Vec<&'static str>> {
     rows
 }
 
-/// `None` for an empty cell.
+/// Returns `None` for an empty cell.
 fn count(cell: &str) -> Option<u64> {
     (!cell.is_empty()).then(|| {
         cell.parse()
@@ -60,7 +60,7 @@ fn credits(usage: &Usage) -> String {
     pricing::exact_cost(usage, &price())
 }
 
-/// Holds the last cells of a row against what it comes to.
+/// Compares the last cells of a row with the computed values.
 fn check(head: &str, row: &[&str], computed: &[String]) {
     assert_eq!(
         row[row.len() - computed.len()..],
@@ -176,14 +176,14 @@ fn content(body: &str) -> ContentSize {
         .content
 }
 
-/// A body whose text, its own frame included, has so many bytes.
+/// The content size of a body with this number of bytes, its JSON frame included.
 fn text_of(bytes: u64) -> ContentSize {
     let frame = r#"{"model":"m","messages":[{"role":"user","content":""}]}"#;
     let text = "x".repeat(usize::try_from(bytes).unwrap() - frame.len());
     content(&frame.replace(r#""content":"""#, &format!(r#""content":"{text}""#)))
 }
 
-/// Tokens of a part of a message, without those of the text around `data`.
+/// The tokens of a part of a message, without those of the JSON around `data`.
 fn part_tokens(part: &str, data: &str) -> u64 {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}]}}"#);
     let around = text_of((body.len() - data.len()) as u64).estimated_tokens();
@@ -256,7 +256,7 @@ fn each_kind_of_content_is_estimated_at_what_the_page_says() {
         };
         assert_eq!(count(row[2]), Some(tokens), "{row:?}");
     }
-    // The bound of an image is the one that is set aside.
+    // The page states the same bound per image that the gateway reserves.
     assert!(PAGE.contains("for as an image (5 000 tokens)"));
     assert_eq!(request::MAX_IMAGE_TOKENS, 5_000);
 }

@@ -1,5 +1,5 @@
-//! The account holder's page on billing: its examples are recomputed from its own numbers and the
-//! shipped prices.
+//! The account holder's billing page: the tests recompute its examples from the page's numbers and
+//! the shipped prices.
 
 use model_gateway::billing::pricing::{self, Quote, WorstCase};
 use model_gateway::config;
@@ -16,7 +16,7 @@ fn settings() -> config::Settings {
     .unwrap()
 }
 
-/// The rows of the example's table, by their first cell.
+/// The rows of the example's table, each as its cells.
 fn rows() -> Vec<Vec<&'static str>> {
     let table = PAGE
         .split_once("| class | tokens | price | credits |")
@@ -78,7 +78,7 @@ fn the_example_adds_up_with_the_shipped_prices() {
         );
         sum += u128::from(tokens) * u128::from(line.price.get().unsigned_abs());
     }
-    // In millionths of a millionth.
+    // The sum is in millionths of a µc, which is a millionth of a credit.
     assert_eq!(
         rows[3][3],
         exact_line(u64::try_from(sum).unwrap(), Micro::new(1), Factor::ONE)
@@ -97,7 +97,8 @@ fn the_example_of_a_hold_adds_up() {
     let number = |start, end| between(start, end).parse::<u64>().unwrap();
     let reach = WorstCase {
         input_tokens: number("a request of ", " bytes"),
-        // A chat vendor writes its cache unasked; the shipped price of that is the input's.
+        // A chat vendor writes its cache unasked. The shipped price of a cache write is the input
+        // price.
         input_price: model.price.input.max(model.price.cache_write_5m),
         output_price: model.price.output,
     };

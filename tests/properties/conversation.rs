@@ -1,7 +1,5 @@
-//! Conversations: every turn of one gives the same key, another one another, and nothing said can
-//! be read in it.
-//!
-//! Read next: `properties/features.rs`.
+//! Conversation keys: every turn of a conversation has the same key, another conversation has
+//! another key, and nobody can read the text from the key.
 
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::request::{SESSION_HEADERS, read_summary};
@@ -35,7 +33,7 @@ fn said(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }
 
-/// The same, as clients write it that mark what is to be cached.
+/// The message as clients write it that mark it for the vendor's cache.
 fn marked(role: &str, text: &str) -> Value {
     json!({"role": role, "content": [{"type": "text", "text": text, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]})
 }
@@ -76,7 +74,7 @@ proptest! {
         system in "[a-z ]{0,40}", text in "[a-z ]{1,9000}", at in any::<prop::sample::Index>(),
     ) {
         let first = key(Protocol::Messages, &body(&system, &[said("user", &text)]));
-        // Whatever is far from both ends of a long text counts by the length alone.
+        // Bytes far from both ends of a long text count only through the text's length.
         let at = match at.index(text.len()) {
             at if at < 4_096 || at >= text.len().saturating_sub(4_096) => at,
             _ => 0,
@@ -155,7 +153,8 @@ fn what_a_client_calls_its_session_counts_whatever_is_said() {
     );
 }
 
-/// Of one conversation: whoever writes a string in the first turn has to write items in the second.
+/// A client that sends a string in the first turn must send items in the second turn. Both turns
+/// belong to one conversation.
 #[test]
 fn a_string_has_the_key_of_the_parts_that_it_stands_for() {
     let text = "Read \"this\" / that\n";
@@ -219,7 +218,7 @@ fn a_string_has_the_key_of_the_parts_that_it_stands_for() {
     }
 }
 
-/// One client puts a line in front of its instructions that is another with every request.
+/// One client puts a line before its instructions that changes with every request.
 #[test]
 fn a_line_that_changes_with_every_request_does_not_count() {
     let with = |line: &str| {

@@ -1,6 +1,4 @@
-//! Failures: every kind on both surfaces, and what becomes of a vendor's error.
-//!
-//! Read next: `src/protocol/failure/table.rs`.
+//! Failures: every kind on both surfaces, and how the gateway maps a vendor's error.
 
 use crate::payloads::{PUBLIC, UPSTREAM};
 use model_gateway::protocol::Protocol::{self, Chat, Messages};
@@ -8,8 +6,8 @@ use model_gateway::protocol::failure::{Failure, Kind, from_vendor_response};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Kind; chat status, type, code; messages status, type; `retry-after`; `x-should-retry: false`; on
-/// which surface.
+/// Kind; chat status, type, code; messages status, type; `retry-after`; on which of the surfaces
+/// the error has `x-should-retry: false`.
 type Row = (
     Kind,
     (u16, &'static str, Option<&'static str>),
@@ -137,7 +135,7 @@ fn every_kind_has_its_shape_on_both_surfaces() {
     }
 }
 
-/// Does not compile when a kind is added: then the table above wants a row too.
+/// Does not compile if a kind is added: the table above then needs a row for it.
 fn is_known(kind: Kind) -> bool {
     match kind {
         Kind::InvalidRequest
@@ -349,7 +347,7 @@ fn a_vendor_error_is_judged_by_status_and_words() {
         (409, chat("conflict_error", "", "m"), Kind::Conflict),
         (413, String::new(), Kind::BodyTooLarge),
         (413, chat("request_too_large", "", "m"), Kind::BodyTooLarge),
-        // Of tokens a minute, and not of the body.
+        // This 413 is about tokens per minute, not about the body.
         (
             413,
             chat(

@@ -1,6 +1,4 @@
-//! Features: found where they stand, and nowhere else.
-//!
-//! Read next: `properties/failures.rs`.
+//! Features of a request: the gateway finds them where they count, and nowhere else.
 
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::request::{ContentSize, Features, read_summary};
@@ -11,7 +9,7 @@ fn features(protocol: Protocol, members: &str) -> Features {
     let mut features = read_summary(protocol, body.as_bytes())
         .expect(members)
         .features;
-    // What is counted to know the turn that is going on costs nothing.
+    // These counters only describe the turn in progress. They have no price.
     (features.leftovers.thoughts, features.leftovers.tool_results) = (0, 0);
     features.leftovers.other_than_nine = false;
     features.content = ContentSize::default();

@@ -1,7 +1,7 @@
-//! What a strict reader of each protocol takes: a vendor of a request, an SDK of an answer. Each
-//! check gives the first fault that it finds.
+//! Checks whether a strict reader of each protocol accepts a message: a vendor a request, an SDK an
+//! answer. Each check returns the first fault that it finds.
 //!
-//! Written from the protocols, and knowing nothing of the translator. Read next:
+//! The checks are written from the protocols, without knowledge of the translator. Read next:
 //! `properties/translation.rs`.
 
 use model_gateway::protocol::Protocol;
@@ -28,7 +28,7 @@ fn fits(id: &str, most: usize) -> bool {
     !id.is_empty() && id.len() <= most && id.bytes().all(plain)
 }
 
-/// Whether a vendor of this protocol would take the body.
+/// Checks whether a vendor of this protocol would accept the body.
 pub fn request(vendor: Protocol, body: &Value, accepts: &ModelCapabilities) -> Fault {
     match (vendor, accepts) {
         (Protocol::Messages, ModelCapabilities::Messages(model)) => messages_request(body)
@@ -243,7 +243,7 @@ fn chat_request(body: &Value) -> Fault {
     {
         return Err(format!("unknown member {name}"));
     }
-    // Only one surface must name a limit.
+    // The limit is optional here: only one protocol requires one.
     let limit = body.get("max_completion_tokens");
     if limit.is_some_and(|limit| {
         limit
@@ -332,7 +332,7 @@ fn chat_turns(body: &Value) -> Fault {
     unless(!open.is_empty(), || format!("no results for {open:?}"))
 }
 
-/// Whether an SDK of this surface would read these events to the end.
+/// Checks whether an SDK of this surface would read these events to the end.
 pub fn stream(surface: Protocol, events: &[(String, String)], completed: bool) -> Fault {
     match surface {
         Protocol::Chat => chat_stream(events, completed),
@@ -456,14 +456,15 @@ fn messages_stream(events: &[(String, String)], completed: bool) -> Fault {
     })
 }
 
-/// Whether an SDK of this surface would read this answer.
+/// Checks whether an SDK of this surface would read this answer.
 pub fn answer(surface: Protocol, body: &Value) -> Fault {
     match surface {
         Protocol::Responses => crate::legal_responses::answer(body),
         Protocol::Chat => {
             let message = &body["choices"][0]["message"];
             let calls = list(&message["tool_calls"]);
-            // What the model wrote, even where it is broken: the caller's tool is to see that.
+            // The arguments stay as the model wrote them, even if they are broken: the client's
+            // tool must see that.
             let fits = calls
                 .iter()
                 .all(|call| call["function"]["arguments"].is_string());

@@ -1,7 +1,7 @@
-//! What a strict reader of the responses protocol takes of an answer: the official SDKs'
-//! accumulators and an agent's.
+//! Checks whether a strict reader of the responses protocol accepts an answer. The readers are the
+//! accumulators of the official SDKs and of an agent.
 //!
-//! Written from the protocol, and knowing nothing of the translator. Read next:
+//! The checks are written from the protocol, without knowledge of the translator. Read next:
 //! `properties/legal.rs`.
 
 use serde_json::{Value, json};
@@ -17,16 +17,16 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// An item between `added` and `done`.
+/// An item between its `added` and its `done` event.
 struct Open {
     item: Value,
-    /// Deltas so far, by what they are of.
+    /// The text of the deltas so far.
     text: String,
     has_part: bool,
     text_done: Option<String>,
 }
 
-/// Whether its readers would read these events to the end.
+/// Checks whether the readers would read these events to the end.
 pub fn stream(events: &[(String, String)], completed: bool) -> Fault {
     let mut items: BTreeMap<u64, Open> = BTreeMap::new();
     let mut done: BTreeMap<u64, Value> = BTreeMap::new();
@@ -192,7 +192,7 @@ fn item_is_whole(item: &Value) -> Fault {
                     .all(|part| part.get("refusal").is_some() || !blank(&part["text"]))
         }
         "reasoning" => item["summary"].is_array(),
-        // A call of nobody is the client's to refuse.
+        // A call may name a tool that does not exist; the client refuses it.
         "function_call" => item["name"].is_string() && text("arguments"),
         "custom_tool_call" => item["name"].is_string() && item["input"].is_string(),
         "tool_search_call" => item["arguments"].is_object() && item["execution"] == "client",
@@ -261,7 +261,7 @@ fn envelope(response: &Value) -> Fault {
     )
 }
 
-/// Whether an SDK would read this answer.
+/// Checks whether an SDK would read this answer.
 pub fn answer(body: &Value) -> Fault {
     envelope(body)?;
     let is_cut = body["status"] == "incomplete";
@@ -269,7 +269,7 @@ pub fn answer(body: &Value) -> Fault {
         return Err(format!("status {}", body["status"]));
     }
     for item in list(&body["output"]) {
-        // What was cut off stays as it was.
+        // An item that was cut off stays incomplete.
         if !(is_cut && item["status"] == "incomplete") {
             item_is_whole(item)?;
         }

@@ -1,17 +1,17 @@
-//! Payloads as the two kinds of vendor send them. The vendor's own model name is
+//! Payloads as the two kinds of vendors send them. The vendor's own model name is
 //! `up-model-20260101`.
 //!
-//! Nothing is asserted here. Read next: `properties/streams.rs`.
+//! This file asserts nothing. Read next: `properties/streams.rs`.
 
 pub const UPSTREAM: &str = "up-model-20260101";
 pub const PUBLIC: &str = "alpha/\"opus\"";
 
-/// The public name as it stands in JSON.
+/// The public name as a JSON string.
 pub fn public_json() -> String {
     serde_json::to_string(PUBLIC).unwrap()
 }
 
-/// The stream as it must leave when only the model is renamed.
+/// The stream that the gateway must send if it only renames the model.
 pub fn renamed(stream: &str) -> String {
     stream.replace(&format!("\"{UPSTREAM}\""), &public_json())
 }

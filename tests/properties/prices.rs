@@ -1,6 +1,7 @@
-//! Price arithmetic at its bounds, against long multiplication of its own.
+//! Price arithmetic at its bounds, compared with long multiplication implemented here.
 //!
-//! It must not share a number type with the program: what overflows there must not overflow here.
+//! The tests must not share a number type with the program: a value that overflows there must not
+//! overflow here.
 
 use crate::cases;
 use model_gateway::billing::pricing::{
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// A whole number of any size, base 2^32, the least digit first, no leading zeroes.
+/// A whole number of any size in base 2^32, least significant digit first, without leading zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Big(Vec<u32>);
 
@@ -56,7 +57,7 @@ impl Big {
         Self(digits).trimmed()
     }
 
-    /// Quotient and remainder.
+    /// Divides; returns the quotient and the remainder.
     fn by(&self, divisor: u32) -> (Self, u32) {
         let mut rest = 0_u64;
         let mut digits = self.0.clone();
@@ -68,7 +69,7 @@ impl Big {
         (Self(digits).trimmed(), rest as u32)
     }
 
-    /// The millionth part of the millionth part, rounded up.
+    /// Divides by a million twice and rounds up.
     fn micro_up(&self) -> Self {
         let (millionth, rest) = self.by(1_000_000);
         let (quotient, more) = millionth.by(1_000_000);
@@ -89,7 +90,7 @@ impl Big {
             .is_ok_and(|amount| self.compare(&Self::new(amount)) != Ordering::Greater)
     }
 
-    /// Decimal digits.
+    /// The number in decimal digits.
     fn text(&self) -> String {
         let (mut rest, mut digits) = (self.clone(), Vec::new());
         while !rest.0.is_empty() {
@@ -109,7 +110,7 @@ fn of(amount: Micro) -> Big {
     Big::new(u64::try_from(amount.get()).unwrap())
 }
 
-/// A cost as it is kept: amounts end at [`MAX_MICRO`].
+/// The cost as the program stores it: at most [`MAX_MICRO`].
 fn kept(cost: &Big) -> Micro {
     if cost.is_at_most(Micro::new(MAX_MICRO)) {
         Micro::new(cost.text().parse().unwrap())
@@ -118,7 +119,7 @@ fn kept(cost: &Big) -> Micro {
     }
 }
 
-/// Counts at every size, and their bounds.
+/// Counts of every size, and their bounds.
 fn tokens() -> impl Strategy<Value = u64> {
     let bits =
         (0..=64_u32, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0));
@@ -154,11 +155,11 @@ fn rates() -> impl Strategy<Value = TokenPrices> {
     )
 }
 
-/// Names that may have a price, and one that never has.
+/// Names that may have a price, and one that never has a price.
 const NAMES: [&str; 3] = ["priority", "flex", "unlisted"];
 
-/// Boxed, as the next two are: the frames of large strategies inside one another do not fit a
-/// test's stack.
+/// Boxed, like the next two strategies: the frames of large nested strategies do not fit a test's
+/// stack.
 fn features() -> BoxedStrategy<FeaturePrices> {
     let some = || proptest::option::of(amount());
     let factors = || {
@@ -197,7 +198,7 @@ fn features() -> BoxedStrategy<FeaturePrices> {
         .boxed()
 }
 
-/// A list with up to three long-context tiers, whatever their prices.
+/// A price list with up to three long-context tiers, at any prices.
 fn price() -> BoxedStrategy<PriceList> {
     let threshold =
         prop_oneof![tokens(), 0..2_000_000_u64].prop_map(|tokens| tokens.clamp(1, u64::MAX - 1));
@@ -277,7 +278,7 @@ fn asked() -> impl Strategy<Value = TierRequest> {
     ]
 }
 
-/// What sums up to a count: where it did not, an eighth of it.
+/// The usage if its counts add up without overflow, else the usage with an eighth of each count.
 fn countable(usage: Usage) -> Usage {
     let Usage {
         input,
@@ -319,7 +320,8 @@ fn countable(usage: Usage) -> Usage {
     }
 }
 
-/// A list and a usage whose input lies at a threshold or one beside it, where there is one.
+/// A price list, and a usage whose input is at a threshold of the list or one beside it, if it has
+/// thresholds.
 fn billed() -> impl Strategy<Value = (Usage, PriceList)> {
     (usage(), price(), any::<prop::sample::Index>(), 0..4_u64).prop_map(
         |(usage, price, index, beside)| {
@@ -334,7 +336,7 @@ fn billed() -> impl Strategy<Value = (Usage, PriceList)> {
                 audio_input: 0,
                 ..usage
             };
-            // Some of it from a cache, some of it heard.
+            // Part of the input comes from a cache, part of it is audio.
             let (cache_read, audio_input) = (
                 usage.cache_read.min(total / 2),
                 usage.audio_input.min(total / 4),
@@ -357,7 +359,7 @@ fn millionths(factor: Factor) -> Big {
     of(factor.to_string().parse().unwrap())
 }
 
-/// What an input of this size is charged at, found by walking the list from its end.
+/// The rates for an input of this size, found by a search from the end of the list.
 fn in_force(usage: &Usage, price: &PriceList) -> TokenPrices {
     let parts = [
         usage.input,
@@ -386,7 +388,7 @@ fn in_force(usage: &Usage, price: &PriceList) -> TokenPrices {
         .map_or(base, |tier| tier.rates)
 }
 
-/// In millionths of a millionth of a µc.
+/// The exact cost, in millionths of a millionth of a µc.
 fn exact(usage: &Usage, price: &PriceList) -> Big {
     let (rates, features) = (in_force(usage, price), &price.features);
     let terms = [
@@ -448,7 +450,7 @@ fn reach() -> impl Strategy<Value = WorstCase> {
     })
 }
 
-/// Of one model, or of two of which either may answer.
+/// A quote for one model, or for two of which either may answer.
 fn quote() -> impl Strategy<Value = Quote> {
     prop_oneof![
         of_one_model(),
@@ -558,7 +560,7 @@ proptest! {
     #[test]
     fn a_receipts_lines_add_up_to_what_was_billed((usage, price) in billed()) {
         let lines = pricing::cost_lines(&usage, &price);
-        // Digits behind the point: 18 of a credit.
+        // An exact number of credits has up to 18 decimal places.
         let parts = |decimal: &str| {
             let (whole, part) = decimal.split_once('.').unwrap_or((decimal, ""));
             let digits = format!("{whole}{part:0<18}");
@@ -604,8 +606,8 @@ proptest! {
             prop_assert!(!fits(&Usage { output: lowered.output + 1, ..lowered }), "{lowered:?}");
         }
         if lowered.input < given.input {
-            // Nothing more of the input fitted beside the classes kept before it, at its own size
-            // or any other.
+            // No more input fits beside the classes kept before it, neither at the price tier of
+            // its own size nor at any other.
             let alone = Usage { output: 0, audio_output: 0, ..lowered }.with_uses(PerTool::default());
             let ends = price.tiers.iter().map(|tier| tier.above_input_tokens.saturating_sub(lowered.input_total()));
             for more in ends.flat_map(|end| [end, end.saturating_add(1)]).chain([1]).filter(|more| *more > 0) {
@@ -615,7 +617,7 @@ proptest! {
         }
     }
 
-    /// Whatever of its bounds a request comes to use, what it costs is within what was held for it.
+    /// If a request stays within its bounds, it costs at most the credit that was held for it.
     #[test]
     fn what_stays_within_its_bounds_stays_within_its_hold(
         (usage, price) in billed(),

@@ -1,6 +1,5 @@
-//! Requests: what is read of them, what is refused, and that a rewrite changes nothing else.
-//!
-//! Read next: `properties/features.rs`.
+//! Requests: what the gateway reads of them, what it refuses, and that a rewrite changes nothing
+//! else.
 
 use crate::payloads::*;
 use bytes::Bytes;
@@ -256,7 +255,7 @@ fn a_wrong_type_range_or_second_member_names_its_place() {
     }
 }
 
-/// Any JSON, shallow.
+/// Any shallow JSON value.
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -278,7 +277,7 @@ fn optional(value: impl Strategy<Value = Value>) -> impl Strategy<Value = Option
     prop_oneof![Just(None), Just(Some(Value::Null)), value.prop_map(Some)]
 }
 
-/// A body's members with their values, in any order, and how they are written.
+/// The members of a body with their values, in any order, and whether the body is pretty-printed.
 fn bodies() -> impl Strategy<Value = (Vec<(String, Value)>, bool)> {
     let options = prop_oneof![
         Just(json!({})),
@@ -336,7 +335,7 @@ fn written(members: &[(String, Value)], pretty: bool) -> String {
     format!("{open}{}}}", members.join(comma))
 }
 
-/// What the edits ask for, done the slow way on the members.
+/// The result of the edits, computed member by member.
 fn edited(members: &[(String, Value)], edits: &RequestEdits<'_>) -> Vec<(String, Value)> {
     let mut members = members.to_vec();
     let has_limit = members.iter().any(|(name, value)| {
@@ -398,7 +397,7 @@ proptest! {
         if !model.is_empty() {
             prop_assert_eq!(read_summary(Protocol::Chat, result.as_bytes()).unwrap().model, model.clone());
         }
-        // Outside the edits every byte stays.
+        // Every byte outside the edits stays the same.
         let only_model = self::edits(&model);
         let result = rewritten(Protocol::Chat, &body, &only_model);
         prop_assert_eq!(result, written(&edited(&members, &only_model), pretty));
@@ -409,7 +408,7 @@ proptest! {
         for protocol in [Protocol::Chat, Protocol::Messages] {
             let _ = read_summary(protocol, &bytes);
             let real = read_summary(Protocol::Chat, CHAT_REQUEST.as_bytes()).unwrap();
-            // An outline of another body must not panic either.
+            // The summary of another body must not cause a panic either.
             let edits = RequestEdits { output_limit: Some(1), include_usage: true, ..edits(&other) };
             rewrite(&Bytes::from(bytes.clone()), &real, &edits);
         }
@@ -431,7 +430,7 @@ proptest! {
         let Ok(outline) = read_summary(protocol, &body) else { return Ok(()) };
         let value: Value = match serde_json::from_slice(&body) {
             Ok(value) => value,
-            // Numbers out of a float's range and half surrogates are JSON, but no `Value`.
+            // Numbers beyond the range of a float, and half surrogates, are JSON but no `Value`.
             Err(_) => return Ok(()),
         };
         prop_assert_eq!(value["model"].as_str(), Some(outline.model.as_str()));

@@ -1,8 +1,8 @@
-//! The responses surface over both vendors, whatever is thrown at it: what comes out is legal for
-//! its reader, and no cut of the bytes matters.
+//! The responses surface over vendors of both other protocols, with arbitrary requests and answers:
+//! the output is legal for its reader, and does not depend on where the bytes are cut.
 //!
 //! The corpus is the surface's vectors, and the answers of the other surfaces' vectors, changed at
-//! random. Read next: `properties/translation.rs`, which does the same for the other two.
+//! random. Read next: `properties/translation.rs`, which tests the other two surfaces in this way.
 
 use crate::legal;
 use crate::streams::cut;
@@ -29,7 +29,7 @@ const USUAL: &str = r#"{"model":"public-model","stream":true,"input":"Hi","reaso
     {"type":"custom","name":"apply_patch"},{"type":"namespace","name":"ns","tools":[{"type":"function","name":"f"}]},
     {"type":"local_shell"},{"type":"tool_search","execution":"client"}]}"#;
 
-/// A model of this vendor's protocol: those that the other surface's requests go to.
+/// A model of this vendor's protocol: one of those that serve the requests of the other surface.
 fn model_of(vendor: Protocol, kind: u8) -> ModelCapabilities {
     model(
         if vendor == Protocol::Messages {
@@ -75,7 +75,7 @@ fn tell(vendor: Protocol, kind: u8, pieces: &[&[u8]], event_bytes_max: usize) ->
     }
 }
 
-/// Small items that stand in where something else stood.
+/// Small items that replace others.
 fn odd_item() -> impl Strategy<Value = Value> {
     prop_oneof![
         odd_value(),

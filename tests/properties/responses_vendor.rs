@@ -1,8 +1,9 @@
-//! Vendors that speak responses, whatever is thrown at them and whatever they throw: what goes out
-//! is what such a vendor takes, and no cut of its answer's bytes matters.
+//! Vendors that speak the responses protocol, with arbitrary requests and arbitrary answers. The
+//! gateway sends only requests that such a vendor accepts. Its output does not depend on where the
+//! bytes of the answer are cut.
 //!
-//! The corpus is the vectors, changed at random. Read next: `properties/responses.rs`, the same of
-//! that surface.
+//! The corpus is the vectors, changed at random. Read next: `properties/responses.rs`, which tests
+//! the responses surface in this way.
 
 use crate::legal;
 use crate::streams::cut;
@@ -85,7 +86,7 @@ const USUAL: [(Protocol, &str); 2] = [
     ),
 ];
 
-/// The event, which does not say the place of its item.
+/// The event without the `output_index` of its item.
 fn without_place(event: &str) -> String {
     let line = |line: &str| {
         let bare = line.strip_prefix("data: ").and_then(|data| {
@@ -132,7 +133,7 @@ fn pass(pieces: &[&[u8]], event_bytes_max: usize) -> (String, bool, bool) {
     )
 }
 
-/// What the vendor refuses in a conversation, whatever else it says.
+/// Returns the first thing in a conversation that the vendor always refuses.
 fn conversation(body: &Value) -> Result<(), String> {
     let items = body["input"]
         .as_array()
@@ -242,7 +243,8 @@ proptest! {
             prop_assert!(told.get("client_metadata").is_none() && told.get("user").is_none());
             let items = told["input"].as_array().map(Vec::as_slice).unwrap_or_default();
             let thoughts: Vec<_> = items.iter().filter(|item| item["type"] == "reasoning").collect();
-            // A vendor may miss the reasoning of an answer that it is named.
+            // If the request names an answer by its id, the vendor may miss the reasoning of that
+            // answer.
             let is_answer = |item: &Value| item["role"] == "assistant" || item["type"].as_str().is_some_and(|kind| kind.ends_with("_call"));
             let is_named = items.iter().any(|item| is_answer(item) && item["id"].is_string());
             prop_assert_eq!(!thoughts.is_empty() || is_named, carries, "{}", told);
@@ -273,8 +275,8 @@ proptest! {
         prop_assert_eq!(passed.2, !passed.1);
     }
 
-    /// Some servers leave `output_index` out. At every moment of the stream as much is told as of
-    /// one that has it.
+    /// Some servers omit `output_index`. At every moment of such a stream, the client has received
+    /// as much as of a stream with `output_index`.
     #[test]
     fn a_stream_without_places_is_told_like_one_with_them(usual in 0..2_usize, pick: Index, end: Index) {
         let stream = pick.get::<String>(CORPUS.streams.as_slice());

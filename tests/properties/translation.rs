@@ -1,9 +1,9 @@
-//! Translation, whatever is thrown at it: what comes out is legal for its reader, and no cut of the
-//! bytes matters.
+//! Translation with arbitrary input: the output is legal for its reader, and does not depend on
+//! where the bytes are cut.
 //!
-//! The corpus is every vector's payload and every recorded client, changed at random: values
-//! swapped inside the JSON, bytes changed outside it. Read next: `properties/legal.rs`, what a
-//! strict reader takes.
+//! The corpus is every vector's payload, changed at random: values swapped inside the JSON, bytes
+//! changed outside it. Read next: `properties/legal.rs`, which defines what a strict reader
+//! accepts.
 
 use crate::legal;
 use crate::streams::cut;
@@ -28,7 +28,7 @@ use std::sync::LazyLock;
 
 pub const EVENT_BYTES_MAX: usize = 1 << 16;
 
-/// The real payloads of one kind: their folders' files of that name.
+/// The real payloads of one kind: the files with these names in the folders of `pair`.
 pub fn payloads(pair: &str, names: &[&str]) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/vectors")
@@ -69,7 +69,7 @@ fn corpus(pair: &str) -> Corpus {
     corpus
 }
 
-/// Streams and whole answers of a vendor.
+/// The streams and whole answers of a vendor.
 pub fn answers_of(vendor: Protocol) -> (&'static [String], &'static [String]) {
     let corpus = corpus_of(other(vendor));
     (&corpus.streams, &corpus.wholes)
@@ -89,7 +89,7 @@ pub fn other(protocol: Protocol) -> Protocol {
     }
 }
 
-/// A model of the other protocol, of one of several kinds.
+/// A model of the other protocol. `kind` selects one of three.
 pub fn model(surface: Protocol, kind: u8) -> ModelCapabilities {
     let efforts = vec![Effort::Low, Effort::Medium, Effort::High];
     match (surface, kind % 3) {
@@ -153,7 +153,7 @@ pub fn ask(
     translate::translate_request(&asked, false)
 }
 
-/// Small values that stand in where something else stood.
+/// Small values that replace others.
 pub fn odd_value() -> impl Strategy<Value = Value> {
     prop::sample::select(vec![
         json!(null),
@@ -177,7 +177,7 @@ pub fn odd_value() -> impl Strategy<Value = Value> {
     ])
 }
 
-/// Puts `value` in the place of the `at`-th value of the tree, depth first, or takes that one out.
+/// Replaces the `at`-th value of the tree, counted depth first, with `value`, or removes it.
 fn change(tree: &mut Value, at: &mut usize, value: &Value, remove: bool) {
     if *at == 0 {
         *tree = value.clone();
@@ -217,7 +217,7 @@ fn size(tree: &Value) -> usize {
     }
 }
 
-/// Some values changed; the model stays, without which there is no request.
+/// Changes some values. The model stays, because there is no request without it.
 pub fn changed(text: &str, changes: &[(Index, Value, bool)]) -> String {
     let Ok(mut tree) = serde_json::from_str::<Value>(text) else {
         return text.to_owned();
@@ -232,7 +232,7 @@ pub fn changed(text: &str, changes: &[(Index, Value, bool)]) -> String {
     tree.to_string()
 }
 
-/// What became of a stream.
+/// The result of a translated stream.
 #[derive(PartialEq, Debug)]
 pub struct Told {
     out: String,
@@ -252,7 +252,7 @@ fn tell(surface: Protocol, request: &str, pieces: &[&[u8]], event_bytes_max: usi
         failed = failed || stream.push(piece, &mut out).is_err();
     }
     failed = failed || stream.finish(&mut out).is_err();
-    // Bytes after the end go nowhere.
+    // Bytes after the end produce no output.
     let length = out.len();
     let _ = stream.push(b"data: {}\n\n", &mut out);
     assert_eq!(out.len(), length);
@@ -275,7 +275,7 @@ fn usual(surface: Protocol) -> &'static str {
     }
 }
 
-/// The data of each event.
+/// The name and the data of each event.
 pub fn events(stream: &str) -> Vec<(String, String)> {
     let mut decoder = SseDecoder::new(1 << 24);
     decoder.feed(stream.as_bytes());
@@ -300,7 +300,7 @@ pub fn changes() -> impl Strategy<Value = Vec<(Index, Value, bool)>> {
     )
 }
 
-/// Streams of the corpus, with whole events left out, doubled or swapped, values changed and bytes
+/// A stream of the corpus with whole events left out, doubled or swapped, and with values and bytes
 /// changed.
 fn changed_stream(
     surface: Protocol,
@@ -430,7 +430,7 @@ proptest! {
     }
 }
 
-/// What both protocols can say: texts, and calls with their results.
+/// Conversations that both protocols can express: texts, and calls with their results.
 fn conversation() -> impl Strategy<Value = Vec<Value>> {
     let text = "[a-zA-Zäß世\"\\\\\n ]{0,8}[a-zA-Z\"]";
     let exchange = (

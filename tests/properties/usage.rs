@@ -1,8 +1,8 @@
-//! What every dialect's counters mean: billed, reported and written on the receipt, whole and
-//! streamed, passed on and translated to each other surface.
+//! The meaning of every dialect's counters: billed, reported, and written on the receipt; whole and
+//! streamed; passed through and translated to each other surface.
 //!
-//! A client is modelled as the official ones are: it reads its protocol's own members and nothing
-//! else.
+//! The modelled client reads its protocol's own members and nothing else, as the official clients
+//! do.
 //!
 //! Read next: `src/usage/metering.rs`.
 
@@ -33,8 +33,7 @@ fn price() -> PriceList {
     PriceList::new([5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new))
 }
 
-/// A whole answer with the usage object that an answer in one piece has: all of its stream's
-/// together.
+/// A whole answer. Its single usage object combines all of the stream's.
 fn whole_of(vendor: Protocol, usages: &[Value]) -> String {
     let mut usage = usages
         .iter()
@@ -67,7 +66,7 @@ fn response(usage: &Value) -> Value {
             "content": [{"type": "output_text", "text": TEXT, "annotations": []}]}], "usage": usage})
 }
 
-/// The same answer as a stream.
+/// The answer of [`whole_of`] as a stream.
 fn stream_of(vendor: Protocol, usages: &[Value]) -> String {
     let events: Vec<(&str, Value)> = match vendor {
         Protocol::Chat => return chat_stream(usages),
@@ -115,7 +114,7 @@ fn stream_of(vendor: Protocol, usages: &[Value]) -> String {
     events.into_iter().map(frame).collect()
 }
 
-/// The first usages stand in chunks with choices, the last one in a chunk of its own.
+/// The first usages are in chunks with choices, the last one is in a chunk of its own.
 fn chat_stream(usages: &[Value]) -> String {
     let (last, earlier) = usages.split_last().unwrap();
     let pieces = earlier.len().max(1);
@@ -164,7 +163,7 @@ fn terms(bounds: &UsageBounds) -> MeteringTerms {
     }
 }
 
-/// What is billed, and what the client reads.
+/// The billed usage, and the usage that the client reads.
 struct Outcome {
     metered: MeteredUsage,
     body: String,
@@ -229,8 +228,8 @@ fn streamed(vendor: Protocol, surface: Protocol, stream: &str, bounds: &UsageBou
     }
 }
 
-/// What a client reads: the input of every class together, of it cached and written, the output, of
-/// it reasoning.
+/// The counts that a client reads. `input` includes every input class, also `cached` and `written`;
+/// `output` includes `reasoning`.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Reported {
     input: u64,
@@ -251,7 +250,7 @@ impl Reported {
         }
     }
 
-    /// As the official client of the surface reads these events, or this answer.
+    /// Reads these events, or this answer, like the official client of the surface.
     fn read(surface: Protocol, events: impl Iterator<Item = Value>) -> Self {
         match surface {
             Protocol::Chat => {
@@ -311,7 +310,8 @@ impl Reported {
         reported
     }
 
-    /// The start's counters, and over them those of each delta. Passes stand beside the counters.
+    /// The counters of the start, overwritten by those of each delta. Compaction passes have
+    /// counters of their own, which are added.
     fn of_messages(events: impl Iterator<Item = Value>) -> Self {
         let mut usage = json!({});
         for event in events {
@@ -320,7 +320,7 @@ impl Reported {
             } else {
                 &event["usage"]
             };
-            // As the official client does, null changes nothing.
+            // A null changes nothing, as in the official client.
             for (name, value) in object
                 .as_object()
                 .into_iter()
@@ -364,7 +364,7 @@ impl Reported {
     }
 }
 
-/// Every way to a client: whole and streamed, passed on and translated.
+/// Every path to a client: whole and streamed, passed through and translated.
 fn each_way(vendor: Protocol, usages: &[Value], bounds: &UsageBounds) -> Vec<(String, Outcome)> {
     let (one, events) = (whole_of(vendor, usages), stream_of(vendor, usages));
     let ways = SURFACES.into_iter().flat_map(|surface| {

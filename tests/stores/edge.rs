@@ -1,4 +1,5 @@
-//! An edge's till on a real Redis: what it was told outlives the edge, and the store.
+//! Tests an edge's billing backend on a real Redis: the ends of its requests survive a crash of the
+//! edge and a loss of the store.
 
 use super::server::Server;
 use super::{micro, now_ms, parts};
@@ -19,7 +20,7 @@ use tempfile::TempDir;
 const ACCOUNT: &str = "acct_edge";
 const SOON: Duration = Duration::from_secs(20);
 
-/// A server, and the folder of an edge.
+/// A Redis server, and the data folder of an edge.
 pub struct World {
     pub server: Server,
     dir: TempDir,
@@ -129,7 +130,7 @@ impl World {
     }
 }
 
-/// Ten output tokens of the shipped model.
+/// Usage of ten output tokens of the shipped model, and their cost in µc.
 fn ten() -> (Usage, i64) {
     (
         Usage {
@@ -170,7 +171,8 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
     {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The ledger has the first, and not the second: the edge ends with its journal left.
+    // The ledger has the first request and not the second, so the edge leaves its journal behind
+    // when it ends.
     world.server.cli(&[
         "set",
         &format!("gw:{{p{}}}:r:req_a", partition(ACCOUNT)),
@@ -220,7 +222,7 @@ async fn a_store_that_lost_everything_is_told_again() {
         .unwrap();
     world.wait_has(10_000_000 - cost, 0).await;
     assert_eq!(world.server.cli(&["flushall"]), "OK");
-    // As the ledger has it, which was not told.
+    // The ledger's balance does not include the request, because no sidecar has entered it.
     world.seed(10_000_000).await;
     world.wait_has(10_000_000 - cost, 0).await;
     assert_eq!(world.events().await.len(), 1);
@@ -239,7 +241,7 @@ async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
         .unwrap();
     let _running = world.hold(&till, "req_b").await.unwrap();
     world.wait_has(10_000_000 - cost, 1_000_000).await;
-    // Another edge finds what this one would leave, were it killed now.
+    // Another edge finds the journal that this one would leave if it were killed now.
     let other = tempfile::tempdir().unwrap();
     let (left, found) = (
         world.dir.path().join("journal").join(till.instance_id()),
@@ -264,7 +266,7 @@ async fn what_is_held_for_a_client_that_left_while_the_store_was_asked_is_given_
         .unwrap()
         .release(RequestOutcome::VendorError, now_ms());
     world.server.signal("STOP");
-    // The question is on its way, and nobody will read the answer.
+    // The reserve request is under way, and nobody will read the answer.
     let left = tokio::time::timeout(Duration::from_millis(50), world.hold(&till, "req_b")).await;
     assert!(left.is_err(), "a store that stands still has answered");
     world.server.signal("CONT");

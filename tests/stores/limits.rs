@@ -1,5 +1,5 @@
-//! What the shared store's scripts count against limits: requests, tokens and what runs at one
-//! time, of a key and of its account, and what a key spends.
+//! Tests the limits that the shared store's scripts enforce: requests, tokens and concurrent
+//! requests of a key and of its account, and the credit that a key may spend.
 //!
 //! Must not know config or HTTP.
 
@@ -47,7 +47,7 @@ fn spending(micro: i64, period: Period) -> RequestLimits {
     }
 }
 
-/// One key of an account.
+/// A client with one key of an account.
 struct Caller<'a> {
     store: &'a SharedStore,
     account: &'a str,
@@ -443,8 +443,8 @@ async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedSto
     is_held(&caller.ask("2", &bounds, 600, 600).await, 600);
 }
 
-/// Two edges' connections, one key: what a minute, a moment and a limit of credit bear is admitted,
-/// and no more.
+/// Through the connections of two edges, a key is admitted up to each limit and no further:
+/// requests and tokens per minute, concurrent requests, and credit.
 async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
     store: &SharedStore,
     other: &SharedStore,

@@ -1,4 +1,5 @@
-//! Real Redis servers of a test's own: one alone, or a cluster of three. They end with the test.
+//! Real Redis servers for a test: a single server, a server with Sentinels, or a cluster of three.
+//! They end with the test.
 
 use model_gateway::store::redis::RedisAddress;
 use std::io::{Read, Write};
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// One `redis-server` process on a free port.
+/// A `redis-server` process on a free port.
 pub struct Server {
     pub port: u16,
     process: Child,
@@ -37,13 +38,13 @@ impl Server {
         }
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Sends it a signal: `STOP`, `CONT`, …
+    /// Sends the server a signal: `STOP`, `CONT`, …
     pub fn signal(&self, name: &str) {
         let pid = self.process.id().to_string();
         assert!(
@@ -55,14 +56,14 @@ impl Server {
         );
     }
 
-    /// The same, but reading takes so long per key that it is met while it does.
+    /// Starts the server again, so slowly that clients meet it while it still loads its data.
     pub fn begin_again_slowly(&mut self, micros_per_key: u32) {
         let slowly = ["--key-load-delay".to_owned(), micros_per_key.to_string()];
         let options = [&self.options[..], &slowly[..]].concat();
         self.process = begin(self.port, &options, self.dir.path());
     }
 
-    /// The same server with what it had on its disk.
+    /// Starts the server again with the data on its disk.
     pub fn start_again(&mut self) {
         self.process = spawn(self.port, &self.options, self.dir.path());
     }
@@ -77,12 +78,12 @@ impl Server {
         RedisAddress::One(format!("redis://127.0.0.1:{}", self.port))
     }
 
-    /// What `redis-cli` says to a command.
+    /// Output of `redis-cli` for this command.
     pub fn cli(&self, command: &[&str]) -> String {
         redis_cli(self.port, command)
     }
 
-    /// Begins a command that is not waited for.
+    /// Starts a command without waiting for it.
     pub fn begin_cli(&self, command: &[&str]) -> Child {
         let mut cli = Command::new("redis-cli");
         cli.args(["-p", &self.port.to_string()])
@@ -100,15 +101,15 @@ impl Drop for Server {
     }
 }
 
-/// What Sentinels call the primary.
+/// The Sentinels' name for the primary.
 pub const MASTER: &str = "gateway";
-/// After how long without an answer a Sentinel takes a server for dead, in ms.
+/// A Sentinel considers a server down after this time without an answer, in ms.
 const DOWN_AFTER_MS: u32 = 500;
-/// How soon another failover is tried after one that came to nothing; and how long a replica of
-/// nobody is left so.
+/// Time until a failed failover is retried, and until a replica of the wrong server is
+/// reconfigured, in ms.
 const FAILOVER_MS: u32 = 3_000;
 
-/// A primary, a replica and three Sentinels on ports from `port`.
+/// A primary, a replica and three Sentinels.
 pub struct Watched {
     pub servers: Vec<Server>,
     sentinels: Vec<(u16, Child)>,
@@ -135,7 +136,7 @@ impl Watched {
         watched
     }
 
-    /// As the config file says it.
+    /// The value of `store` in the config file.
     pub fn store(&self) -> String {
         let nodes: Vec<_> = self
             .sentinels
@@ -152,7 +153,7 @@ impl Watched {
         redis_cli(self.sentinels[index].0, command)
     }
 
-    /// Which of the servers each Sentinel takes for the primary, where all agree.
+    /// Index of the server that all Sentinels consider the primary, or `None` if they disagree.
     pub fn primary(&self) -> Option<usize> {
         let named = |index| self.sentinel(index, &["sentinel", "get-master-addr-by-name", MASTER]);
         let port: u16 = named(0).lines().nth(1)?.parse().ok()?;
@@ -163,8 +164,8 @@ impl Watched {
             .filter(|_| agree)
     }
 
-    /// Waits until a failover could follow: the replica has all, and every Sentinel knows it and
-    /// the others.
+    /// Waits until a failover is possible: the replica is up to date, and each Sentinel knows it
+    /// and the other Sentinels.
     pub fn wait_ready(&self) {
         wait_for(
             "the Sentinels to know each other and a replica in step",
@@ -185,8 +186,8 @@ impl Watched {
         );
     }
 
-    /// After how long a server is taken for dead; and a replica that has not heard of its primary
-    /// for ten times as long is not promoted.
+    /// Sets the time after which a server is considered down. A replica that has been disconnected
+    /// from its primary for ten times as long is not promoted.
     #[allow(dead_code, reason = "not by every test program that has this file")]
     pub fn set_down_after(&self, ms: u32) {
         for index in 0..self.sentinels.len() {
@@ -201,7 +202,8 @@ impl Watched {
         }
     }
 
-    /// Has the replica hear no more of its primary, which goes on; it can be promoted all the same.
+    /// Disconnects the replica from its primary, which keeps running. The replica can still be
+    /// promoted.
     pub fn cut_off(&self, replica: usize) {
         let nobody = free_port().to_string();
         assert_eq!(
@@ -210,7 +212,7 @@ impl Watched {
         );
     }
 
-    /// Starts a server that was killed, as the replica of the primary.
+    /// Starts a killed server again, as a replica of server `of`.
     pub fn start_as_replica(&mut self, index: usize, of: usize) {
         let port = self.servers[of].port.to_string();
         let server = &mut self.servers[index];
@@ -257,7 +259,7 @@ impl Cluster {
     pub fn start_on(port: impl Fn() -> u16) -> Self {
         let nodes: Vec<_> = (0..3)
             .map(|_| {
-                // A node's bus listens on another port, which must be free as well.
+                // A node's cluster bus uses a second port, which must be free as well.
                 let bus = port().to_string();
                 let options = [
                     "--cluster-enabled",
@@ -290,7 +292,7 @@ impl Cluster {
         Self(nodes)
     }
 
-    /// As the config file says it.
+    /// The value of `store` in the config file.
     pub fn store(&self) -> String {
         let nodes: Vec<_> = self
             .0
@@ -305,8 +307,7 @@ impl Cluster {
         self.0[0].cli(&["-c", "exists", key]) == "1"
     }
 
-    /// Moves the slot of `key`, with all that is in it, to the next node, as an operator's tool
-    /// does.
+    /// Moves the slot of `key` with all its keys to the next node, as an operator's tool does.
     pub fn move_slot(&self, key: &str) {
         let slot = self.0[0].cli(&["cluster", "keyslot", key]);
         let from = self
@@ -391,7 +392,8 @@ fn redis_cli(port: u16, command: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// It listens before it has read its files, and refuses everything until then.
+/// Whether the server is ready. It listens before it has loaded its files, and refuses all commands
+/// until then.
 fn answers(port: u16) -> std::io::Result<bool> {
     let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     connection.write_all(b"PING\r\n")?;
@@ -408,8 +410,8 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// Sentinels ask a server how it is every ten seconds, and a replica waits five for others to be
-/// copied to with it.
+/// Sentinels poll a server every ten seconds, and a primary waits five seconds for further replicas
+/// before it starts a copy.
 const SOON: Duration = Duration::from_secs(60);
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {

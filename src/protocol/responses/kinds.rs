@@ -195,7 +195,10 @@ mod tests {
     use crate::protocol::translate::{self, TranslationRequest};
     use serde_json::{Value, json};
 
-    fn translate_request(input: &[Value], tools: &[Value]) -> Result<(String, Vec<String>), String> {
+    fn translate_request(
+        input: &[Value],
+        tools: &[Value],
+    ) -> Result<(String, Vec<String>), String> {
         let accepts = ModelCapabilities::Messages(MessagesModel {
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
             effort_levels: crate::protocol::ir::Effort::ALL.to_vec(),

@@ -1,9 +1,9 @@
-//! Answers that no recording has: letters whose escapes are split, calls that the output limit cut
-//! off, and bodies that are no answers.
+//! Answers that no recording has: characters whose escapes are split, calls that the output limit
+//! cut off, and bodies that are not answers.
 
 use serde_json::{Value, json};
 
-/// Bodies of a 200 that are no answer, whatever the vendor's protocol.
+/// Bodies of a 200 that are not an answer in any vendor protocol.
 pub const NO_ANSWERS: [&str; 12] = [
     "{}",
     "null",
@@ -19,7 +19,7 @@ pub const NO_ANSWERS: [&str; 12] = [
     r#"{"object":"response","status":"in_progress","output":[{"type":"message","content":[{"type":"output_text","text":"Hel"}]}]}"#,
 ];
 
-/// What the answers of [`escapes`] say.
+/// The text of the answers of [`escapes`].
 pub const LETTERS: &str = "a😀b";
 
 fn sse(events: &[String]) -> String {
@@ -29,12 +29,12 @@ fn sse(events: &[String]) -> String {
         .collect()
 }
 
-/// The halves of a text, and of a call's arguments, whose only letter beyond the basic plane is
-/// spelled as two escapes.
+/// The halves of a text, and of a call's arguments. Their only character beyond the basic
+/// multilingual plane is written as two escapes, one in each half.
 const TEXT: [&str; 2] = [r"a\ud83d", r"\ude00b"];
 const ARGUMENTS: [&str; 2] = [r#"{\"k\":\"a\ud83d"#, r#"\ude00b\"}"#];
 
-/// A text and a call's arguments with a letter whose escapes stand in different events.
+/// A text and a call's arguments with one character whose escapes are in different events.
 pub fn escapes(protocol: &str, is_stream: bool) -> String {
     if !is_stream {
         return whole_with(protocol, &TEXT.concat(), &ARGUMENTS.concat(), false);
@@ -144,7 +144,7 @@ fn responses_escapes() -> Vec<String> {
     ]
 }
 
-/// An answer that the output limit cut off in a call's arguments.
+/// An answer that the output limit cut off within a call's arguments.
 pub fn call(protocol: &str, is_stream: bool, arguments: &str) -> String {
     if !is_stream {
         let spelled = json!(arguments).to_string();
@@ -232,7 +232,7 @@ fn responses_call(arguments: &str) -> Vec<Value> {
     if !arguments.is_empty() {
         events.push(json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": arguments}));
     }
-    // No reason is given, as some servers do.
+    // There is no reason for the incomplete answer: some servers give none.
     let end = response(
         "incomplete",
         json!([message, call(arguments, "incomplete")]),
@@ -244,7 +244,8 @@ fn responses_call(arguments: &str) -> Vec<Value> {
     events
 }
 
-/// A whole answer of a text and a call, whose inside is spelled as JSON strings have it.
+/// A whole answer with a text and a call. `text` and `arguments` are the contents of JSON strings,
+/// in their escaped form.
 fn whole_with(protocol: &str, text: &str, arguments: &str, is_cut: bool) -> String {
     match protocol {
         "chat" => {
@@ -262,7 +263,7 @@ fn whole_with(protocol: &str, text: &str, arguments: &str, is_cut: bool) -> Stri
         }
         "messages" => {
             let (input, reason) = match is_cut {
-                // Its own vendor cannot show a part of an object.
+                // A vendor of this protocol cannot represent a part of an object.
                 true => ("{}".to_owned(), "max_tokens"),
                 false => (r#"{"k":"a\ud83d\ude00b"}"#.to_owned(), "tool_use"),
             };

@@ -1,22 +1,21 @@
-//! What a client reads of an answer: what was said, and how it ended. Each surface's own rules are
-//! held to.
+//! What a client reads of an answer: its content, and how it ended. The readers assert the rules of
+//! each surface.
 
 use crate::client::{Answer, End, Request};
 use serde_json::Value;
 
-/// An answer as its client understands it.
+/// An answer as its client parses it.
 #[derive(Debug)]
 pub struct Read {
     pub text: String,
     pub arguments: String,
-    /// Calls of the responses surface that an agent would run.
+    /// Completed tool calls of the responses surface, which an agent would run.
     pub finished_calls: usize,
-    /// The stop reason, in the surface's word.
+    /// The stop reason, in the surface's own term.
     pub stop: Option<String>,
     error: Option<Value>,
 }
 
-/// A request on a surface.
 pub fn post(surface: &str, key: &str, body: &Value) -> Request {
     let path = match surface {
         "chat" => "/v1/chat/completions",
@@ -27,7 +26,8 @@ pub fn post(surface: &str, key: &str, body: &Value) -> Request {
 }
 
 impl Read {
-    /// Reads an answer to its end, which must be clean whatever became of it.
+    /// Reads an answer. Asserts that the connection ended cleanly, whether the answer succeeded or
+    /// failed.
     #[track_caller]
     pub fn new(surface: &str, streams: bool, answer: &Answer, what: &str) -> Self {
         assert_eq!(answer.end(), Some(End::Whole), "{what}: {}", answer.text());
@@ -70,7 +70,7 @@ impl Read {
         self.error.is_some()
     }
 
-    /// What a complete answer says.
+    /// The content of a complete answer: text, tool arguments and stop reason.
     pub fn said(&self) -> (&str, &str, Option<&str>) {
         assert!(self.error.is_none(), "{self:?}");
         (&self.text, &self.arguments, self.stop.as_deref())
@@ -81,7 +81,7 @@ fn push(to: &mut String, value: &Value) {
     to.push_str(value.as_str().unwrap_or_default());
 }
 
-/// The data of each event; all of it must be JSON.
+/// The data of each event. Asserts that all of it is JSON.
 fn events(text: &str, what: &str) -> Vec<Value> {
     let data = text
         .lines()

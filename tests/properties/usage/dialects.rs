@@ -1,20 +1,20 @@
-//! The table: each dialect's counters, what they mean, and what they cost.
+//! The table of dialects: the counters of each, what they mean, and what they cost.
 //!
-//! Figures are computed by hand from what the vendors document or were recorded to send, never by
-//! the program.
+//! The figures are computed by hand from the vendors' documentation and recordings, never by the
+//! program.
 
 use super::ESTIMATED_INPUT;
 use model_gateway::protocol::Protocol;
 use serde_json::{Value, json};
 
-/// The usage objects of one answer, in the order in which its stream has them.
+/// The usage objects of one answer, in the order of its stream.
 pub struct Dialect {
     pub name: &'static str,
     pub vendor: Protocol,
     pub usages: Vec<Value>,
-    /// Input, cache read, cache written, output, reasoning.
+    /// Tokens: input, cache read, cache written, output, reasoning.
     pub billed: [u64; 5],
-    /// At 5 credits per million of input, 0.5 cached, 6.25 written, 25 output: in µc.
+    /// In µc, at 5 credits per million tokens of input, 0.5 cached, 6.25 written, 25 output.
     pub cost: i64,
     pub is_estimated: bool,
 }
@@ -206,7 +206,7 @@ fn odd() -> Vec<Dialect> {
         dialect.is_estimated = true;
         dialect
     };
-    // What is estimated: the answer's 25 bytes at 0.3 tokens each, rounded up.
+    // The estimate: the answer's 25 bytes at 0.3 tokens each, rounded up.
     let (input, output) = (ESTIMATED_INPUT, 8);
     vec![
         chat(
