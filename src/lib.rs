@@ -1,26 +1,66 @@
-//! model-gateway: one address and one key for all models of two kinds of vendor, metered and billed
-//! in credits.
+//! model-gateway: one address and one key for the models of several vendors, metered and billed in
+//! credits.
 //!
-//! This file is the map. Read it first, then `edge.rs`, then follow the numbered hooks.
+//! This file is the map. `ARCHITECTURE.md` shows the layers and follows one request;
+//! `docs/decisions.md` has the reasons. Read `edge.rs` next: its hooks are numbered in the order in
+//! which Pingora calls them.
+//!
+//! # Modules, in reading order
+//!
+//! The path of a request, from the socket inwards:
+//!
+//! * [`edge`]: the proxy; the life of one request, hook by hook.
+//! * [`protocol`]: the three protocols: reads, edits, translates and renders bytes; no I/O.
+//! * [`catalog`]: models, their routes to vendors, and their prices.
+//! * [`upstreams`]: the state of the vendors' endpoints, and which one a request uses.
+//! * [`usage`]: token counts, and what a vendor's counters mean.
+//! * [`money`]: amounts of credit as integers.
+//! * [`billing`]: quote, hold, journal, ledger writer; with a shared store, outbox and ingest.
+//! * [`idempotency`]: one response per idempotency key.
+//! * [`account`]: accounts, API keys and dashboard sessions.
+//! * [`store`]: the SQLite databases and the shared store in Redis.
+//!
+//! For people and administrators:
+//!
+//! * [`sidecar`]: sign-up, dashboard and catalog as web pages.
+//! * [`admin`]: the administrators' HTTP API.
+//! * [`local_link`]: in-memory connections from the edge to a sidecar in the same process.
+//!
+//! The process:
+//!
+//! * [`cli`]: the command line.
+//! * [`app`]: start, reload, upgrade and shutdown.
+//! * [`config`]: the config file and the environment, as validated settings.
+//! * [`telemetry`]: log, access log, metrics and traces.
+//!
+//! Small tools, and what tests use:
+//!
+//! * [`address`]: client addresses and trusted networks.
+//! * [`clock`]: the only source of wall-clock time.
+//! * [`queue`]: a bounded queue between threads.
+//! * [`failpoint`]: named points at which tests kill the process.
+//! * [`simulator`]: simulated vendors.
 //!
 //! # Vocabulary
 //!
-//! * **surface**: the protocol that the client speaks, *chat* (chat completions) or *messages*.
+//! * **surface**: the protocol that the client speaks: *chat* (chat completions), *messages* or
+//!   *responses*.
 //! * **client**: the program that calls the gateway. **vendor**: the service that the gateway
 //!   calls. **endpoint**: one address of a vendor.
-//! * **model**: a catalog id. **route**: a model's vendor, upstream name, price and capabilities.
+//! * **model**: an entry of the catalog, with its vendor, upstream name, price and capabilities.
 //! * **principal**: the account and the key that pay.
-//! * **quote**: the largest possible cost of a request. **hold**: credit reserved for a request.
-//!   **debit**: credit settled.
-//! * **entry**: an immutable line of the ledger. **receipt**: an explanation of an entry.
-//! * **journal**: the edge's append-only file of usage that may not be in the ledger yet.
+//! * **quote**: the largest possible cost of a request. **hold**: credits reserved for a request.
+//!   **settle**: end a hold with a debit. **release**: end it without one.
+//! * **entry**: an immutable line of the ledger. **receipt**: the explanation of an entry.
+//! * **ending**: how a request ended: its usage, cost and outcome.
+//! * **journal**: the edge's append-only file of requests that may not be in the ledger yet.
 
-// In reading order.
 #![cfg_attr(
     test,
     allow(clippy::too_many_lines, reason = "a test reads from top to bottom")
 )]
 
+// Alphabetical, as rustfmt orders them.
 pub mod account;
 pub mod address;
 pub mod admin;
