@@ -64,14 +64,26 @@ def read():
     program = reached(linked, root, {None}) - macros
     build = reached(nodes, root, {None, "build"})
     sums = checksums()
+    # The crates of this repository are parts of the product, not dependencies.
+    own = set(told["workspace_members"]) - {root}
     packages = {}
     for package in told["packages"]:
+        if package["id"] in own:
+            continue
         use = "program" if package["id"] in program else "build" if package["id"] in build else "test"
         package["use"] = use
         package["checksum"] = sums.get((package["name"], package["version"]))
         packages[package["id"]] = package
-    edges = {identity: sorted(edge["pkg"] for edge in node["deps"]) for identity, node in nodes.items()}
+    edges = {identity: sorted(without(own, nodes, node)) for identity, node in nodes.items() if identity not in own}
     return packages.pop(root), packages, edges
+
+
+def without(own, nodes, node):
+    """Ids of the packages that `node` depends on; in the place of our own crates, what those depend on."""
+    found = set()
+    for edge in node["deps"]:
+        found |= without(own, nodes, nodes[edge["pkg"]]) if edge["pkg"] in own else {edge["pkg"]}
+    return found
 
 
 def in_order(packages):

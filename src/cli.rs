@@ -14,7 +14,7 @@ mod vendors;
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::{self, CommandSettings, Settings};
-use crate::{app, clock, failpoint, simulator, telemetry};
+use crate::{app, clock, failpoint, telemetry};
 use account::{AccountCommand, KeyCommand};
 use audit::AuditCommand;
 use clap::{Parser, Subcommand};
@@ -87,7 +87,7 @@ enum Command {
     },
     /// Simulate the vendors' APIs on one port: chat completions, messages and responses. Use it for
     /// tests and load tests.
-    Simulate(simulator::SimulateArgs),
+    Simulate(vendor_simulator::SimulateArgs),
     /// Validate the config file: print all faults, or the URLs that the gateway will call.
     Check,
     /// Print the JSON Schema of the config file.
@@ -210,11 +210,11 @@ fn accept_ledger(settings: &Settings, is_asked: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn simulate(arguments: simulator::SimulateArgs) -> anyhow::Result<()> {
+fn simulate(arguments: vendor_simulator::SimulateArgs) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
-        .block_on(simulator::run(arguments))
+        .block_on(vendor_simulator::run(arguments))
 }
 
 fn check(file: &Path, json: bool) -> anyhow::Result<()> {

@@ -78,7 +78,6 @@ pub mod money;
 pub mod protocol;
 pub mod queue;
 pub mod sidecar;
-pub mod simulator;
 pub mod store;
 pub mod telemetry;
 pub mod upstreams;
