@@ -11,18 +11,18 @@
 )]
 
 use bytes::Bytes;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
-use model_gateway::protocol::capabilities::{
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use llm_protocol::capabilities::{
     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, SamplingSupport, ThinkingType,
     TranslationTarget,
 };
-use model_gateway::protocol::ir::event::ResponseContext;
-use model_gateway::protocol::passthrough::StreamPassthrough;
-use model_gateway::protocol::request::{self, PassthroughContext, RequestEdits};
-use model_gateway::protocol::translate::{self, StreamTranslation, TranslationRequest};
-use model_gateway::protocol::vendor_response::{self, StreamConverter};
-use model_gateway::usage::{MeteringTerms, UsageEstimator};
+use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::request::{self, PassthroughContext, RequestEdits};
+use llm_protocol::translate::{self, StreamTranslation, TranslationRequest};
+use llm_protocol::usage::{MeteringTerms, UsageEstimator};
+use llm_protocol::vendor_response::{self, StreamConverter};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;

@@ -10,14 +10,14 @@ mod endpoint;
 mod fixture;
 mod price;
 
-use crate::protocol::Protocol;
-use crate::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
-use crate::protocol::capabilities::{
-    ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
-};
-use crate::protocol::request::RequestSummary;
 pub use alias::AliasPattern;
 pub use endpoint::{ActiveHealthCheck, EndpointAuth, HttpVersion, VendorEndpoint};
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use llm_protocol::capabilities::{
+    ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
+};
+use llm_protocol::request::RequestSummary;
 pub use price::{
     FeaturePrices, InputTier, PriceBand, PriceList, TierFactors, TokenPrices, factor_for,
 };

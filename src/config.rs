@@ -23,15 +23,15 @@ mod yaml;
 use crate::address::{Network, TrustedProxies};
 use crate::catalog::{Catalog, CatalogModel, CatalogVendor, PriceList, Secret, VendorEndpoint};
 use crate::money::Micro;
-use crate::protocol::Protocol;
-use crate::protocol::capabilities::ModelCapabilities;
-use crate::protocol::capabilities::repair_rules::KnownCapabilities;
 use crate::store::redis::{RedisAddress, SentinelAddress};
 use crate::telemetry::access::LogDestination;
 use crate::telemetry::traces;
 pub use command::{CommandSettings, load_for_command};
 pub use cors::CorsOrigins;
 pub use import::ConfigNames;
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::ModelCapabilities;
+use llm_protocol::capabilities::repair_rules::KnownCapabilities;
 pub use raw::{
     Limits, MAX_ATTEMPTS, MAX_DRAIN_SECONDS, MAX_RATE, MAX_TOTAL_SECONDS, RateLimits, Rates,
     SignupMode,

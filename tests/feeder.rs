@@ -15,12 +15,13 @@ mod server;
 #[path = "feeder/stale.rs"]
 mod stale;
 
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 use model_gateway::account::{AccountStatus, Accounts};
 use model_gateway::billing::ledger_ingest::{IngestWorker, LedgerIngest, adjustment_operation};
 use model_gateway::billing::{Billing, Trial, pricing};
 use model_gateway::config;
 use model_gateway::money::{CreditSplit, Micro};
-use model_gateway::protocol::Protocol;
 use model_gateway::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use model_gateway::store::app::{AccountRow, AppDb, Role};
 use model_gateway::store::ledger::{
@@ -31,7 +32,6 @@ use model_gateway::store::redis::{
     PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply, SettleCommand,
     SettleReply, SharedStore, StoreEvent, partition,
 };
-use model_gateway::usage::Usage;
 use server::{Cluster, Server};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};

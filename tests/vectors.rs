@@ -13,20 +13,20 @@
     clippy::panic
 )]
 
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
-use model_gateway::protocol::capabilities::{
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use llm_protocol::capabilities::{
     ChatModel, FieldMapping, MessagesModel, ModelCapabilities, ParallelToolCalls, ReasoningReplay,
     ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
     TranslationTarget,
 };
-use model_gateway::protocol::failure::Failure;
-use model_gateway::protocol::ir::Effort;
-use model_gateway::protocol::passthrough::{self, StreamPassthrough};
-use model_gateway::protocol::request::{self, ContentSize, PassthroughContext, RequestEdits};
-use model_gateway::protocol::responses::kinds::KINDS;
-use model_gateway::protocol::translate::{self, StreamTranslation, TranslationRequest};
-use model_gateway::usage::{MeteredUsage, MeteringTerms, Usage, UsageEstimator, UsageVerdict};
+use llm_protocol::failure::Failure;
+use llm_protocol::ir::Effort;
+use llm_protocol::passthrough::{self, StreamPassthrough};
+use llm_protocol::request::{self, ContentSize, PassthroughContext, RequestEdits};
+use llm_protocol::responses::kinds::KINDS;
+use llm_protocol::translate::{self, StreamTranslation, TranslationRequest};
+use llm_protocol::usage::{MeteredUsage, MeteringTerms, Usage, UsageEstimator, UsageVerdict};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,10 +7,10 @@
 use crate::catalog::CatalogVendor;
 use crate::config::Settings;
 use crate::edge;
-use crate::protocol::Protocol;
-use crate::protocol::failure::Kind;
 use crate::telemetry::{METRICS, gen_ai};
-use crate::usage::{Excess, ServerTool, Usage};
+use llm_protocol::Protocol;
+use llm_protocol::failure::Kind;
+use llm_protocol::usage::{Excess, ServerTool, Usage};
 use std::collections::BTreeSet;
 
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];

@@ -112,7 +112,7 @@ impl Receipt {
     pub fn cache_savings(&self) -> Micro {
         let usage = self.detail.usage.without_passes();
         let input = usage.input.saturating_add(usage.cache_read);
-        let uncached = crate::usage::Usage {
+        let uncached = llm_protocol::usage::Usage {
             input,
             cache_read: 0,
             ..usage

@@ -3,12 +3,13 @@
 //!
 //! Pure arithmetic. Must not know accounts or stores; `billing/reported_turns.rs` stores the turns.
 //!
-//! Read next: `protocol/request/content.rs`, `usage/estimator.rs`.
+//! Read next: `crates/llm-protocol/src/request/content.rs`,
+//! `crates/llm-protocol/src/usage/estimator.rs`.
 
 use crate::catalog::CatalogModel;
-use crate::protocol::Protocol;
-use crate::protocol::request::ContentSize;
-use crate::usage::{TokenRate, Usage, UsageEstimator};
+use llm_protocol::Protocol;
+use llm_protocol::request::ContentSize;
+use llm_protocol::usage::{TokenRate, Usage, UsageEstimator};
 
 /// The smallest number of input tokens that any vendor caches. Source: the vendors' guides on
 /// prompt caching, read 2026-11.
@@ -218,7 +219,7 @@ mod tests {
     use crate::billing::pricing;
     use crate::catalog::PriceList;
     use crate::money::Micro;
-    use crate::protocol::request;
+    use llm_protocol::request;
     use proptest::prelude::*;
 
     fn model() -> CatalogModel {

@@ -7,7 +7,7 @@
 
 use crate::catalog::{PriceBand, PriceList, TierFactors, factor_for};
 use crate::money::{self, Factor, Micro, Term};
-use crate::usage::{CompactionPass, ServerTool, ServiceTier, Usage, UsageBounds};
+use llm_protocol::usage::{CompactionPass, ServerTool, ServiceTier, Usage, UsageBounds};
 
 /// One class of usage, as a receipt lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,10 +7,10 @@
 use super::pricing::{Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
 use crate::catalog::{CatalogModel, TokenPrices};
 use crate::money::Micro;
-use crate::protocol::Protocol;
-use crate::protocol::failure::Failure;
-use crate::protocol::request::{Features, MAX_IMAGE_TOKENS, RequestSummary};
-use crate::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
+use llm_protocol::Protocol;
+use llm_protocol::failure::Failure;
+use llm_protocol::request::{Features, MAX_IMAGE_TOKENS, RequestSummary};
+use llm_protocol::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
 
 /// The smallest thinking budget that a messages vendor accepts.
 pub const MIN_THINKING_TOKENS: u64 = 1_024;
@@ -249,8 +249,8 @@ mod tests {
     use super::*;
     use crate::catalog::{FeaturePrices, InputTier, PriceList};
     use crate::money::Factor;
-    use crate::protocol::request;
-    use crate::usage::ServiceTier;
+    use llm_protocol::request;
+    use llm_protocol::usage::ServiceTier;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 

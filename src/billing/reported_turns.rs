@@ -6,7 +6,7 @@
 //! account learns anything about another's, and no model is billed by another's tokenizer.
 
 use super::estimate::ReportedTurn;
-use crate::protocol::request::ConversationKey;
+use llm_protocol::request::ConversationKey;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -91,9 +91,9 @@ impl Generations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Protocol;
-    use crate::protocol::request::{self, ContentSize};
-    use crate::usage::Usage;
+    use llm_protocol::Protocol;
+    use llm_protocol::request::{self, ContentSize};
+    use llm_protocol::usage::Usage;
 
     const ANY: u64 = 0;
 

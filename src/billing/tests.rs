@@ -13,9 +13,9 @@ use super::journal::JournalRecord;
 use super::pricing::WorstCase;
 use super::*;
 use crate::clock;
-use crate::protocol::Protocol;
 use crate::store::ledger::Ledger;
-use crate::usage::Usage;
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 

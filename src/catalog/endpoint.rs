@@ -3,7 +3,7 @@
 //! Must not open a connection or choose an endpoint for a request.
 
 use super::Secret;
-use crate::protocol::Protocol;
+use llm_protocol::Protocol;
 use std::time::Duration;
 
 /// One address of a vendor.

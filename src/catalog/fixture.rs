@@ -4,9 +4,9 @@
 use super::{
     CatalogModel, CatalogVendor, EndpointAuth, HttpVersion, PriceList, Secret, VendorEndpoint,
 };
-use crate::protocol::Protocol;
-use crate::protocol::capabilities::ModelCapabilities;
-use crate::protocol::capabilities::repair_rules::KnownCapabilities;
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::ModelCapabilities;
+use llm_protocol::capabilities::repair_rules::KnownCapabilities;
 use std::sync::Arc;
 
 impl VendorEndpoint {

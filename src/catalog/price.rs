@@ -4,7 +4,7 @@
 //! what selects a price; `billing/pricing.rs` multiplies prices by usage.
 
 use crate::money::{Factor, Micro};
-use crate::usage::{ServerTool, ServiceTier, Usage};
+use llm_protocol::usage::{ServerTool, ServiceTier, Usage};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -5,9 +5,9 @@
 use crate::catalog::{Catalog, CatalogModel, CatalogVendor, EndpointAuth, HttpVersion};
 use crate::config::{Settings, suggest};
 use crate::edge::probe::{self, EndpointReport, TestRequest};
-use crate::protocol::{Protocol, translate};
 use anyhow::bail;
 use clap::Subcommand;
+use llm_protocol::{Protocol, translate};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};

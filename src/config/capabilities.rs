@@ -8,13 +8,13 @@ use super::raw::{
     Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, ReasoningReplayKey,
     SamplingKey, SystemRole, ThinkingTypeKey, ToolCallIdsKey, ToolsWithReasoningKey,
 };
-use crate::protocol::Protocol;
-use crate::protocol::capabilities::repair_rules::KnownCapabilities;
-use crate::protocol::capabilities::{
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::repair_rules::KnownCapabilities;
+use llm_protocol::capabilities::{
     ChatModel, MessagesModel, ModelCapabilities, ParallelToolCalls, ReasoningReplay,
     ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
-use crate::protocol::ir::Effort;
+use llm_protocol::ir::Effort;
 
 /// Capabilities of the model with this catalog id.
 pub fn resolve(id: &str, protocol: Protocol, written: &Capabilities) -> ModelCapabilities {
@@ -349,10 +349,10 @@ fn shipped_chat_model(id: &str) -> ChatModel {
 #[cfg(test)]
 mod tests {
     use crate::config;
-    use crate::protocol::Protocol;
-    use crate::protocol::capabilities::repair_rules::KnownCapabilities;
-    use crate::protocol::capabilities::{ModelCapabilities, SamplingSupport, ThinkingType};
-    use crate::protocol::ir::Effort;
+    use llm_protocol::Protocol;
+    use llm_protocol::capabilities::repair_rules::KnownCapabilities;
+    use llm_protocol::capabilities::{ModelCapabilities, SamplingSupport, ThinkingType};
+    use llm_protocol::ir::Effort;
 
     fn parse(text: &str) -> Result<config::Settings, Vec<config::ConfigFault>> {
         let value = |name: &str| match name {

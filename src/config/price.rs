@@ -6,8 +6,8 @@
 use super::{ConfigValidator, raw};
 use crate::catalog::{FeaturePrices, InputTier, PriceList, TierFactors, TokenPrices};
 use crate::money::{Factor, Micro};
-use crate::protocol::Protocol;
-use crate::usage::ServiceTier;
+use llm_protocol::Protocol;
+use llm_protocol::usage::ServiceTier;
 use std::collections::BTreeMap;
 
 /// Price keys whose usage a vendor with these protocols never reports.

@@ -8,8 +8,8 @@ use super::{ConfigValidator, raw, suggest};
 use crate::catalog::{
     ActiveHealthCheck, CatalogVendor, EndpointAuth, HttpVersion, Secret, VendorEndpoint,
 };
-use crate::protocol::Protocol;
 use http::{HeaderName, HeaderValue};
+use llm_protocol::Protocol;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;

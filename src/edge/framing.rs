@@ -8,9 +8,9 @@
 
 use super::{connections, local_api};
 use crate::config::Limits;
-use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::refusals::RefusalReason;
 use http::{HeaderValue, Version, header};
+use llm_protocol::failure::{Failure, Kind};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;

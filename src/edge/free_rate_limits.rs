@@ -10,7 +10,7 @@ use crate::account::Principal;
 use crate::billing::rates::{FreeUse, LimitScope};
 use crate::clock;
 use crate::config::Settings;
-use crate::protocol::failure::{Failure, Kind};
+use llm_protocol::failure::{Failure, Kind};
 
 /// Number of free requests allowed per billed one. Also the weight of a token count, which may be
 /// work for a vendor.

@@ -27,10 +27,10 @@ pub use early_response::{discard_body, keep_alive_past_body};
 
 use super::shutdown::Shutdown;
 use crate::idempotency::{IdempotencyGuard, KeyCommit};
-use crate::protocol::keepalive::KeepAlive;
 use buffered_session::{BufferedDownstream, RESTORE_SESSION_CODE};
 use bytes::Bytes;
 use http::HeaderValue;
+use llm_protocol::keepalive::KeepAlive;
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
 use std::os::fd::RawFd;

@@ -12,10 +12,10 @@
 use super::context::{RequestContext, Stage};
 use super::{Recorders, finish, intake, reject};
 use crate::clock;
-use crate::protocol::failure::{Failure, Kind};
 use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;
 use async_trait::async_trait;
+use llm_protocol::failure::{Failure, Kind};
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;

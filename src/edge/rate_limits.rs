@@ -10,8 +10,8 @@ use crate::billing::rates::{
 };
 use crate::clock::rfc3339;
 use crate::config::{self, Settings};
-use crate::protocol::Protocol;
-use crate::protocol::failure::{ExtraHeaders, Failure, Kind};
+use llm_protocol::Protocol;
+use llm_protocol::failure::{ExtraHeaders, Failure, Kind};
 
 /// Returns the limits for a request of this caller. `tokens` returns the number of tokens that it
 /// may use, and is called only if a limit depends on it.

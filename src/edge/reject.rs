@@ -5,14 +5,14 @@
 
 use super::context::{AdmittedRequest, RequestContext, RouteLabel, Stage};
 use super::{Recorders, admit, connections, finish, intake, response};
-use crate::protocol::Protocol;
-use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::keepalive;
 use crate::telemetry::METRICS;
 use crate::telemetry::log_path::{loggable_method, loggable_path};
 use crate::telemetry::refusals::{self, RefusalReason};
 use bytes::Bytes;
 use http::{HeaderValue, header};
+use llm_protocol::Protocol;
+use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::keepalive;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;

@@ -7,9 +7,9 @@
 
 use super::connections::Connections;
 use crate::config::Settings;
-use crate::protocol::failure::Kind;
 use crate::telemetry::METRICS;
 use arc_swap::ArcSwap;
+use llm_protocol::failure::Kind;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -6,9 +6,9 @@
 use crate::billing::estimate::{InputEstimate, ReportedTurn};
 use crate::billing::reported_turns::{ReportedTurns, TurnKey};
 use crate::catalog::CatalogModel;
-use crate::protocol::Protocol;
-use crate::protocol::request::{ContentSize, ConversationKey};
-use crate::usage::{Usage, UsageEstimator};
+use llm_protocol::Protocol;
+use llm_protocol::request::{ContentSize, ConversationKey};
+use llm_protocol::usage::{Usage, UsageEstimator};
 use std::sync::Arc;
 
 /// One turn of a conversation, at one model.

@@ -5,9 +5,9 @@ use crate::billing::pricing::{Quote, WorstCase};
 use crate::billing::{Billing, BillingBackend, HoldRequest};
 use crate::config;
 use crate::money::Micro;
-use crate::protocol::Protocol;
 use crate::store::ledger::RequestOutcome;
-use crate::usage::Usage;
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 
 /// In the past, so that everything here is expired by the system clock.
 const NOW: i64 = 1_700_000_000_000;

@@ -4,14 +4,14 @@
 use super::SidecarState;
 use super::page::{Frame, html};
 use crate::account::AccountError;
-use crate::protocol::Protocol;
-use crate::protocol::failure::Failure;
 use crate::store::StoreError;
 use askama::Template;
 use axum::extract::State;
 use axum::extract::rejection::FormRejection;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use llm_protocol::Protocol;
+use llm_protocol::failure::Failure;
 use std::sync::Arc;
 
 #[derive(Debug)]

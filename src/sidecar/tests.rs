@@ -604,7 +604,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
     let price = world.price();
     let ledger = Ledger::open(world.folder.path()).unwrap();
     ledger.store_price(&price, 0).unwrap();
-    let usage = crate::usage::Usage {
+    let usage = llm_protocol::usage::Usage {
         input: 1_000,
         cache_read: 1_000,
         output: 10,

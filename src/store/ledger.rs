@@ -23,8 +23,6 @@ use super::sqlite::{self, Readers};
 use crate::catalog::PriceList;
 use crate::failpoint::{self, Point};
 use crate::money::{CreditSplit, Micro};
-use crate::protocol::Protocol;
-use crate::usage::Usage;
 pub use activity::{
     ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, SpendTotals,
 };
@@ -32,6 +30,8 @@ use anchor::{AnchorTrust, LedgerAnchor};
 use batch::{EndingBatch, append};
 pub use claim::Claim;
 pub use key_spend::KeySpend;
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 pub use posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
 };

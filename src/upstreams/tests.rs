@@ -5,7 +5,7 @@ use super::breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
 use super::load_balancer::{Candidate, SmoothRoundRobin, mix_bits, select_by_hash};
 use super::*;
 use crate::catalog::ActiveHealthCheck;
-use crate::protocol::Protocol;
+use llm_protocol::Protocol;
 
 fn endpoint(host: &str, weight: u32) -> VendorEndpoint {
     VendorEndpoint {

@@ -2,8 +2,8 @@
 //! each protocol, on each surface. An answer is complete once its stop reason has arrived, and the
 //! same cut gets the same verdict on all surfaces.
 //!
-//! `src/protocol/vendor_response/completion.rs` states the rule. The request's text asks the
-//! simulated vendor for a cut.
+//! `crates/llm-protocol/src/vendor_response/completion.rs` states the rule. The request's text asks
+//! the simulated vendor for a cut.
 
 use crate::account::{Account, micro};
 use crate::cut_vendor::made::{LETTERS, NO_ANSWERS};

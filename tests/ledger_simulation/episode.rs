@@ -3,6 +3,8 @@
 //! The entries are read through a separate connection, not by the code under test.
 
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 use model_gateway::billing::pricing::{Quote, WorstCase};
 use model_gateway::billing::{self, Billing, Finding, HoldRequest, ReserveError, Trial};
 use model_gateway::catalog::{
@@ -11,10 +13,8 @@ use model_gateway::catalog::{
 };
 use model_gateway::config::Limits;
 use model_gateway::money::Micro;
-use model_gateway::protocol::Protocol;
 use model_gateway::store::StoreError;
 use model_gateway::store::ledger::RequestOutcome;
-use model_gateway::usage::Usage;
 use rusqlite::Connection;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -218,10 +218,8 @@ fn route(prices: &Prices) -> Arc<Route> {
         upstream_model: "b".into(),
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
-        accepts: model_gateway::protocol::capabilities::ModelCapabilities::Messages(
-            Default::default(),
-        ),
-        repairs: model_gateway::protocol::capabilities::repair_rules::KnownCapabilities::NONE,
+        accepts: llm_protocol::capabilities::ModelCapabilities::Messages(Default::default()),
+        repairs: llm_protocol::capabilities::repair_rules::KnownCapabilities::NONE,
         price: Arc::new(PriceList::new(prices.map(Micro::new))),
         fallback: Vec::new(),
         by_responses: None,

@@ -3,10 +3,10 @@
 
 use crate::payloads::*;
 use bytes::Bytes;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::passthrough::{self, rewrite_token_count};
-use model_gateway::protocol::vendor_response::{CompleteResponse, UpstreamError};
-use model_gateway::usage::{MeteringTerms, Usage};
+use llm_protocol::Protocol;
+use llm_protocol::passthrough::{self, rewrite_token_count};
+use llm_protocol::usage::{MeteringTerms, Usage};
+use llm_protocol::vendor_response::{CompleteResponse, UpstreamError};
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 

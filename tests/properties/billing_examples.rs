@@ -4,16 +4,16 @@
 //! Read next: `properties/billing_text.rs`, which tests the rest of the page.
 
 use base64::Engine;
+use llm_protocol::Protocol;
+use llm_protocol::request::{self, ContentSize};
+use llm_protocol::usage::{
+    ChatCounters, CompactionPass, MessagesCounters, MessagesUsage, Usage, UsageBounds,
+    UsageEstimator, UsageVerdict, VendorCounters, meter,
+};
 use model_gateway::billing::estimate::{InputEstimate, ReportedTurn};
 use model_gateway::billing::pricing;
 use model_gateway::catalog::{CatalogModel, PriceList};
 use model_gateway::config;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{self, ContentSize};
-use model_gateway::usage::{
-    ChatCounters, CompactionPass, MessagesCounters, MessagesUsage, Usage, UsageBounds,
-    UsageEstimator, UsageVerdict, VendorCounters, meter,
-};
 use std::sync::Arc;
 
 const PAGE: &str = include_str!("../../docs/billing.md");

@@ -1,8 +1,8 @@
 //! Conversation keys: every turn of a conversation has the same key, another conversation has
 //! another key, and nobody can read the text from the key.
 
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{SESSION_HEADERS, read_summary};
+use llm_protocol::Protocol;
+use llm_protocol::request::{SESSION_HEADERS, read_summary};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::HashSet;

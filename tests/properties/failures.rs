@@ -1,8 +1,8 @@
 //! Failures: every kind on both surfaces, and how the gateway maps a vendor's error.
 
 use crate::payloads::{PUBLIC, UPSTREAM};
-use model_gateway::protocol::Protocol::{self, Chat, Messages};
-use model_gateway::protocol::failure::{Failure, Kind, from_vendor_response};
+use llm_protocol::Protocol::{self, Chat, Messages};
+use llm_protocol::failure::{Failure, Kind, from_vendor_response};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

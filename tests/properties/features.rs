@@ -1,8 +1,8 @@
 //! Features of a request: the gateway finds them where they count, and nowhere else.
 
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{ContentSize, Features, read_summary};
-use model_gateway::usage::ServerTool;
+use llm_protocol::Protocol;
+use llm_protocol::request::{ContentSize, Features, read_summary};
+use llm_protocol::usage::ServerTool;
 
 fn features(protocol: Protocol, members: &str) -> Features {
     let body = format!(r#"{{"model":"m",{members}}}"#);

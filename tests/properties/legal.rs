@@ -4,8 +4,8 @@
 //! The checks are written from the protocols, without knowledge of the translator. Read next:
 //! `properties/translation.rs`.
 
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::capabilities::ModelCapabilities;
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::ModelCapabilities;
 use serde_json::Value;
 use std::collections::BTreeSet;
 

@@ -4,12 +4,12 @@
 //! overflow here.
 
 use crate::cases;
+use llm_protocol::usage::{PerTool, ServerTool, ServiceTier, Usage, UsageBounds};
 use model_gateway::billing::pricing::{
     self, Quote, ServiceTerms, TierRequest, ToolHold, WorstCase,
 };
 use model_gateway::catalog::{FeaturePrices, InputTier, PriceList, TokenPrices};
 use model_gateway::money::{Factor, MAX_MICRO, Micro, exact_line};
-use model_gateway::usage::{PerTool, ServerTool, ServiceTier, Usage, UsageBounds};
 use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

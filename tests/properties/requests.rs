@@ -3,10 +3,8 @@
 
 use crate::payloads::*;
 use bytes::Bytes;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{
-    Features, OutputLimit, RequestEdits, read_summary, rewrite,
-};
+use llm_protocol::Protocol;
+use llm_protocol::request::{Features, OutputLimit, RequestEdits, read_summary, rewrite};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -10,9 +10,9 @@ use crate::translation::{
     EVENT_BYTES_MAX, answers_of, ask, changed, changed_events, changes, events, model, odd_value,
     payloads,
 };
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::capabilities::ModelCapabilities;
-use model_gateway::protocol::translate::{self, StreamTranslation};
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::ModelCapabilities;
+use llm_protocol::translate::{self, StreamTranslation};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};

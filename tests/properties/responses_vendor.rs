@@ -11,13 +11,13 @@ use crate::translation::{
     EVENT_BYTES_MAX, ask, changed, changed_events, changes, events, odd_value, payloads,
 };
 use bytes::Bytes;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
-use model_gateway::protocol::capabilities::{ModelCapabilities, ResponsesModel};
-use model_gateway::protocol::ir::Effort;
-use model_gateway::protocol::passthrough::StreamPassthrough;
-use model_gateway::protocol::request::{self, PassthroughContext, RequestEdits};
-use model_gateway::protocol::translate::{self, StreamTranslation};
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
+use llm_protocol::capabilities::{ModelCapabilities, ResponsesModel};
+use llm_protocol::ir::Effort;
+use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::request::{self, PassthroughContext, RequestEdits};
+use llm_protocol::translate::{self, StreamTranslation};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;

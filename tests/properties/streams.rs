@@ -2,10 +2,10 @@
 //! bytes are cut, and what the gateway learns from a stream.
 
 use crate::payloads::*;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::passthrough::StreamPassthrough;
-use model_gateway::protocol::vendor_response::UpstreamError;
-use model_gateway::usage::{MeteringTerms, ServiceTier, Usage, UsageEstimator, text_tokens};
+use llm_protocol::Protocol;
+use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::usage::{MeteringTerms, ServiceTier, Usage, UsageEstimator, text_tokens};
+use llm_protocol::vendor_response::UpstreamError;
 use proptest::prelude::*;
 
 const EVENT_BYTES_MAX: usize = 1 << 20;

@@ -7,18 +7,16 @@
 
 use crate::legal;
 use crate::streams::cut;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::capabilities::{
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::{
     ChatModel, MessagesModel, ModelCapabilities, ReasoningReplay, SamplingSupport, ThinkingType,
     ToolsWithReasoning, TranslationTarget,
 };
-use model_gateway::protocol::failure::Failure;
-use model_gateway::protocol::ir::Effort;
-use model_gateway::protocol::sse::SseDecoder;
-use model_gateway::protocol::translate::{
-    self, StreamTranslation, TranslatedRequest, TranslationRequest,
-};
-use model_gateway::usage::Usage;
+use llm_protocol::failure::Failure;
+use llm_protocol::ir::Effort;
+use llm_protocol::sse::SseDecoder;
+use llm_protocol::translate::{self, StreamTranslation, TranslatedRequest, TranslationRequest};
+use llm_protocol::usage::Usage;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
@@ -148,7 +146,7 @@ pub fn ask(
         strict: false,
         clock: || 1_700_000_000,
         request_id: "req_0",
-        estimator: model_gateway::usage::UsageEstimator::default(),
+        estimator: llm_protocol::usage::UsageEstimator::default(),
     };
     translate::translate_request(&asked, false)
 }

@@ -4,20 +4,20 @@
 //! The modelled client reads its protocol's own members and nothing else, as the official clients
 //! do.
 //!
-//! Read next: `src/usage/metering.rs`.
+//! Read next: `crates/llm-protocol/src/usage/metering.rs`.
 
 use bytes::Bytes;
+use llm_protocol::Protocol;
+use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::translate::StreamTranslation;
+use llm_protocol::usage::{
+    MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict,
+};
+use llm_protocol::vendor_response::{self, StreamConverter};
 use model_gateway::billing::pricing;
 use model_gateway::catalog::PriceList;
 use model_gateway::money::Micro;
-use model_gateway::protocol::Protocol;
-use model_gateway::protocol::ir::event::ResponseContext;
-use model_gateway::protocol::passthrough::StreamPassthrough;
-use model_gateway::protocol::translate::StreamTranslation;
-use model_gateway::protocol::vendor_response::{self, StreamConverter};
-use model_gateway::usage::{
-    MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict,
-};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -3,15 +3,15 @@
 
 use super::server::Server;
 use super::{micro, now_ms, parts};
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 use model_gateway::billing::pricing::{Quote, WorstCase};
 use model_gateway::billing::{BillingBackend, Hold, HoldRequest, ReserveError, SharedBilling};
 use model_gateway::catalog::{CatalogModel, PriceList};
 use model_gateway::config::{self, Limits};
 use model_gateway::money::Micro;
-use model_gateway::protocol::Protocol;
 use model_gateway::store::ledger::RequestOutcome;
 use model_gateway::store::redis::{AccountSeed, SharedStore, StoreEvent, partition};
-use model_gateway::usage::Usage;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use super::read::{DamageCount, read_journal};
 use super::*;
 use crate::money::Micro;
 use crate::store::ledger::{EndingDetail, RequestOutcome};
-use crate::usage::Usage;
+use llm_protocol::usage::Usage;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;

@@ -13,13 +13,13 @@ use crate::config::Settings;
 use crate::edge::context::{AdmittedRequest, Upstream};
 use crate::edge::cpu_pool;
 use crate::edge::turn::MeteredTurn;
-use crate::protocol::Protocol;
-use crate::protocol::failure::Failure;
-use crate::protocol::request::RequestSummary;
-use crate::protocol::translate;
 use crate::telemetry::METRICS;
 use crate::upstreams::EndpointRegistry;
 use bytes::Bytes;
+use llm_protocol::Protocol;
+use llm_protocol::failure::Failure;
+use llm_protocol::request::RequestSummary;
+use llm_protocol::translate;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use crate::edge::activity::PendingAdmission;
 use crate::edge::intake::{self, BodyHolders, BodyShare};
 use crate::edge::{BodyLimits, Gateway, connections, free_rate_limits, rate_limits};
 use crate::money::Micro;
-use crate::protocol::failure::Failure;
+use llm_protocol::failure::Failure;
 use pingora::proxy::Session;
 use std::sync::Arc;
 

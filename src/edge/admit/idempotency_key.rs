@@ -9,8 +9,8 @@ use crate::clock;
 use crate::config::Settings;
 use crate::edge::Gateway;
 use crate::idempotency::{self, BodyHash, IdempotencyGuard, ReplayedResponse};
-use crate::protocol::failure::{Failure, Kind};
 use crate::store::StoreError;
+use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 
 /// What the gateway does with the request.

@@ -3,8 +3,8 @@
 //!
 //! A request in the vendor's own protocol is passed on with a few edits; any other is translated.
 //! The quote covers what the vendor will read. This file must not know the fields of either
-//! protocol, or who pays. Next: `protocol/request.rs` and `protocol/translate.rs`,
-//! `billing/quote.rs` (the quote).
+//! protocol, or who pays. Next: `crates/llm-protocol/src/request.rs` and
+//! `crates/llm-protocol/src/translate.rs`, `billing/quote.rs` (the quote).
 
 use crate::billing::pricing::Quote;
 use crate::billing::quote;
@@ -13,17 +13,17 @@ use crate::clock;
 use crate::config::Settings;
 use crate::edge::context::RetryWithoutReasoning;
 use crate::edge::turn::MeteredTurn;
-use crate::protocol::Protocol;
-use crate::protocol::capabilities::TranslationTarget;
-use crate::protocol::capabilities::repair_rules::RepairRules;
-use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::ir::event::ResponseContext;
-use crate::protocol::keepalive::KeepAlive;
-use crate::protocol::request::{self, PassthroughContext, RequestEdits, RequestSummary};
-use crate::protocol::responses::EventSequencer;
-use crate::protocol::translate::{self, TranslatedRequest};
-use crate::usage::{PerTool, ServerTool, UsageEstimator};
 use bytes::Bytes;
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::TranslationTarget;
+use llm_protocol::capabilities::repair_rules::RepairRules;
+use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::keepalive::KeepAlive;
+use llm_protocol::request::{self, PassthroughContext, RequestEdits, RequestSummary};
+use llm_protocol::responses::EventSequencer;
+use llm_protocol::translate::{self, TranslatedRequest};
+use llm_protocol::usage::{PerTool, ServerTool, UsageEstimator};
 use std::sync::Arc;
 
 /// What a client requests, and from which model.

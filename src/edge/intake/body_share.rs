@@ -4,8 +4,8 @@
 //! much and sends little takes no memory from others. This file must not read bodies.
 
 use crate::edge::BodyLimits;
-use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
+use llm_protocol::failure::{Failure, Kind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

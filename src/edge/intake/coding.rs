@@ -6,9 +6,9 @@
 
 use super::body_share::BodyShare;
 use crate::edge::BodyLimits;
-use crate::protocol::failure::{Failure, Kind};
 use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
+use llm_protocol::failure::{Failure, Kind};
 use std::io::{self, Write};
 
 /// Maximum window that a zstd body may request, as a power of two: the maximum that the coding's

@@ -4,12 +4,12 @@
 //! This file must not decide which models a key may see: the caller passes only those.
 
 use crate::catalog::CatalogModel;
-use crate::protocol::Protocol;
-use crate::protocol::capabilities::{
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::{
     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, SamplingSupport, ThinkingType,
 };
-use crate::protocol::failure::Failure;
-use crate::protocol::ir::Effort;
+use llm_protocol::failure::Failure;
+use llm_protocol::ir::Effort;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

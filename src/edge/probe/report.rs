@@ -3,7 +3,7 @@
 //! This file must not put a secret into a report.
 
 use crate::catalog::{CatalogVendor, EndpointAuth, VendorEndpoint};
-use crate::protocol::{Protocol, translate};
+use llm_protocol::{Protocol, translate};
 use pingora::{Error, ErrorType};
 use serde::Serialize;
 use std::net::SocketAddr;

@@ -11,11 +11,11 @@ use crate::catalog::VendorEndpoint;
 use crate::edge::admit;
 use crate::edge::context::AdmittedRequest;
 use crate::edge::intake::AbortReason;
-use crate::protocol::failure::{self, Failure, Kind};
 use crate::telemetry::METRICS;
 use crate::upstreams::{
     CoolDownReason, EndpointLease, EndpointQuery, EndpointRegistry, EndpointUnavailable,
 };
+use llm_protocol::failure::{self, Failure, Kind};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -10,11 +10,11 @@ use crate::sidecar::SidecarState;
 use crate::sidecar::error::PageError;
 use crate::sidecar::page::{Frame, group_digits, html};
 use crate::sidecar::session::CurrentUser;
-use crate::usage::Usage;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use llm_protocol::usage::Usage;
 use std::sync::Arc;
 
 /// A row of a receipt, for one class of usage; its credits are exact.
@@ -199,9 +199,9 @@ mod tests {
     use super::*;
     use crate::catalog::PriceList;
     use crate::money::Micro;
-    use crate::protocol::Protocol;
     use crate::store::ledger::EndingDetail;
-    use crate::usage::Usage;
+    use llm_protocol::Protocol;
+    use llm_protocol::usage::Usage;
 
     fn left(usage: Usage, price: PriceList) -> Receipt {
         let detail = EndingDetail {
@@ -285,7 +285,7 @@ mod tests {
     fn a_receipt_has_the_lines_of_each_compaction_and_says_what_was_capped() {
         let price =
             PriceList::new([5, 1, 6, 10, 25].map(|credits| Micro::new(credits * 1_000_000)));
-        let pass = crate::usage::CompactionPass {
+        let pass = llm_protocol::usage::CompactionPass {
             input: 60_385,
             output: 592,
             ..Default::default()

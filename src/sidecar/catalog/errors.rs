@@ -1,8 +1,8 @@
 //! The table of errors that a client can receive, and what to do about each. The statuses come from
 //! the failure definitions.
 
-use crate::protocol::Protocol;
-use crate::protocol::failure::{Failure, Kind};
+use llm_protocol::Protocol;
+use llm_protocol::failure::{Failure, Kind};
 
 /// A row of the table.
 pub struct ErrorRow {

@@ -2,13 +2,13 @@
 //! list comes from the translation tables, so the page cannot promise anything that translation
 //! does not do. For the vendor's own protocol it comes from what the model is known to refuse.
 
-use crate::protocol::Protocol;
-use crate::protocol::capabilities::repair_rules::KnownCapabilities;
-use crate::protocol::capabilities::{
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::repair_rules::KnownCapabilities;
+use llm_protocol::capabilities::{
     ChatModel, FieldMapping, MessagesModel, ModelCapabilities, ResponsesModel, SamplingSupport,
     ThinkingType, ToolsWithReasoning,
 };
-use crate::protocol::translate;
+use llm_protocol::translate;
 use serde::Serialize;
 
 /// Request members with the same limitation.

@@ -190,7 +190,7 @@ fn set_balance(
 mod tests {
     use crate::money::{CreditSplit, Micro};
     use crate::store::ledger::{Ending, EndingDetail, Ledger, Posting, RequestOutcome};
-    use crate::usage::Usage;
+    use llm_protocol::usage::Usage;
     use std::path::Path;
 
     const NOW: i64 = 1_800_000_000_000;

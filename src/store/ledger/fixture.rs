@@ -3,8 +3,8 @@
 
 use super::{Ending, EndingDetail, RequestOutcome};
 use crate::money::Micro;
-use crate::protocol::Protocol;
-use crate::usage::Usage;
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 
 impl Ending {
     /// An ending without usage and cost.

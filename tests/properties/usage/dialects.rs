@@ -4,7 +4,7 @@
 //! program.
 
 use super::ESTIMATED_INPUT;
-use model_gateway::protocol::Protocol;
+use llm_protocol::Protocol;
 use serde_json::{Value, json};
 
 /// The usage objects of one answer, in the order of its stream.

@@ -4,7 +4,7 @@
 use super::*;
 use crate::store::ledger::{EndingDetail, IngestEvent, MIGRATIONS};
 use crate::store::sqlite;
-use crate::usage::Usage;
+use llm_protocol::usage::Usage;
 use rusqlite::{Connection, StatementStatus};
 
 const ACCOUNT: &str = "acct_a";

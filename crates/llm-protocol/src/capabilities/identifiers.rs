@@ -1,0 +1,373 @@
+//! Ids and names that must be valid in the other protocol: call ids, tool names, message ids, end
+//! users.
+//!
+//! It must not keep state between requests: the same request must get the same names, or caches and
+//! retries break.
+//!
+//! Read next: `arguments.rs` in this folder.
+
+use crate::ir::event::ResponseContext;
+use crate::ir::{WarningAction, Warnings};
+use crate::json_string::JsonStr;
+use sha2::{Digest as _, Sha256};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::{Display, Write as _};
+
+/// Maximum length of a call id for a messages vendor.
+const MAX_CALL_ID_CHARS: usize = 64;
+
+/// Maximum length of a call id for a chat vendor.
+const MAX_CHAT_CALL_ID_CHARS: usize = 40;
+
+/// Maximum length of a call id for a responses vendor.
+const MAX_RESPONSES_CALL_ID_CHARS: usize = 64;
+
+/// Maximum length of a tool name that is valid in all protocols.
+const MAX_TOOL_NAME_CHARS: usize = 64;
+
+/// Generates call ids for a messages vendor: `[a-zA-Z0-9_-]+`, at most 64 characters, unique in the
+/// request.
+#[derive(Debug, Default)]
+pub struct CallIdAllocator {
+    calls: u64,
+    /// Ids used so far, and how often each was requested.
+    given: HashMap<String, u64>,
+}
+
+impl CallIdAllocator {
+    /// Returns the id of the next call in the history. The call's result uses the same id.
+    pub fn allocate(&mut self, id: Option<&JsonStr<'_>>) -> String {
+        let index = self.calls;
+        self.calls = self.calls.saturating_add(1);
+        let wanted = match id.map(JsonStr::value) {
+            Some(id) if !id.is_empty() => messages_call_id(id).into_owned(),
+            _ => format!("call_{index}"),
+        };
+        let Some(before) = self.given.get(&wanted).copied() else {
+            self.given.insert(wanted.clone(), 1);
+            return wanted;
+        };
+        // A generated id may equal another call's own id. Counting up stops at the first free one.
+        let mut occurrence = before.saturating_add(1);
+        let mut unique = numbered_id(&wanted, occurrence);
+        while self.given.contains_key(&unique) {
+            occurrence = occurrence.saturating_add(1);
+            unique = numbered_id(&wanted, occurrence);
+        }
+        self.given.insert(wanted, occurrence);
+        self.given.insert(unique.clone(), 1);
+        unique
+    }
+}
+
+fn numbered_id(id: &str, occurrence: u64) -> String {
+    let numbered = format!("{id}__{occurrence}");
+    if numbered.len() <= MAX_CALL_ID_CHARS {
+        numbered
+    } else {
+        format!("{}__{occurrence}", truncate_with_hash(id, 40))
+    }
+}
+
+/// Returns a call id for a messages vendor: the id itself if it is valid.
+pub fn messages_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    if is_plain_name(&id) && id.len() <= MAX_CALL_ID_CHARS {
+        id
+    } else {
+        Cow::Owned(truncate_with_hash(&id, 48))
+    }
+}
+
+/// Returns a call id for a chat vendor: at most 40 characters.
+pub fn chat_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    shorten_call_id(id, MAX_CHAT_CALL_ID_CHARS)
+}
+
+/// Returns a call id for a vendor that accepts only nine letters or digits: the id itself if it is
+/// valid.
+pub fn nine_char_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    if is_nine_char_id(&id) {
+        id
+    } else {
+        Cow::Owned(
+            generate_id("", &id, 0)
+                .chars()
+                .take(NINE_CHAR_ID_LEN)
+                .collect(),
+        )
+    }
+}
+
+/// Returns whether the id has exactly nine letters or digits.
+pub fn is_nine_char_id(id: &str) -> bool {
+    id.len() == NINE_CHAR_ID_LEN && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+const NINE_CHAR_ID_LEN: usize = 9;
+
+/// Returns a call id for a responses vendor: at most 64 characters.
+pub fn responses_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    shorten_call_id(id, MAX_RESPONSES_CALL_ID_CHARS)
+}
+
+fn shorten_call_id(id: Cow<'_, str>, letters_max: usize) -> Cow<'_, str> {
+    if id.len() <= letters_max || id.chars().count() <= letters_max {
+        return id;
+    }
+    let hash: String = hash_hex(&id).chars().take(32).collect();
+    Cow::Owned(format!("call_{hash}"))
+}
+
+/// Returns a tool name that the vendor accepts: `[a-zA-Z0-9_-]{1,64}`. Each changed name adds one
+/// warning and is stored in the response context, so that the answer uses the caller's own name.
+pub fn alias_tool_name<'a>(
+    name: Cow<'a, str>,
+    at: impl Display,
+    warnings: &mut Warnings,
+    recall: &mut ResponseContext,
+) -> Cow<'a, str> {
+    if is_plain_name(&name) && name.len() <= MAX_TOOL_NAME_CHARS {
+        return name;
+    }
+    let alias = truncate_with_hash(&name, 55);
+    if recall
+        .tool_names
+        .insert(alias.clone(), name.into_owned())
+        .is_none()
+    {
+        warnings.add(WarningAction::Renamed, at);
+    }
+    Cow::Owned(alias)
+}
+
+/// Returns the end user's identifier for the vendor: hex SHA-256 of the account id, and of the end
+/// user if the caller named one.
+pub fn hash_end_user(account_id: &str, end_user: Option<&str>) -> String {
+    match end_user {
+        Some(end_user) => hash_hex(&format!("{account_id}:{end_user}")),
+        None => hash_hex(account_id),
+    }
+}
+
+/// Returns the key that separates the account's requests of one kind in a vendor's cache: 32 hex
+/// digits.
+pub fn hash_cache_key(account_id: &str, common: &str) -> String {
+    hash_end_user(account_id, Some(common))
+        .chars()
+        .take(32)
+        .collect()
+}
+
+/// Converts `msg_X` and `resp_X` to `chatcmpl-X`; any other id is replaced by one made from `seed`.
+pub fn chat_response_id(id: Option<&JsonStr<'_>>, seed: &str) -> String {
+    response_id(id, "msg_", "chatcmpl-", seed)
+}
+
+/// Converts `chatcmpl-X` and `resp_X` to `msg_X`; any other id is replaced by one made from `seed`.
+pub fn messages_response_id(id: Option<&JsonStr<'_>>, seed: &str) -> String {
+    response_id(id, "chatcmpl-", "msg_", seed)
+}
+
+fn response_id(id: Option<&JsonStr<'_>>, theirs: &str, ours: &str, seed: &str) -> String {
+    let id = id.map(JsonStr::value).unwrap_or_default();
+    let rest = id
+        .strip_prefix(theirs)
+        .or_else(|| id.strip_prefix("resp_"))
+        .unwrap_or_default();
+    let kept: String = rest.chars().filter(char::is_ascii_alphanumeric).collect();
+    if kept.is_empty() {
+        generate_id(ours, seed, 0)
+    } else {
+        format!("{ours}{kept}")
+    }
+}
+
+/// Returns `prefix` and 24 base62 characters, equal for equal seed and number.
+pub fn generate_id(prefix: &str, seed: &str, number: u64) -> String {
+    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let hash = Sha256::digest(format!("{seed}:{number}"));
+    let letters = hash
+        .iter()
+        .take(24)
+        .filter_map(|byte| LETTERS.get(usize::from(*byte) % LETTERS.len()));
+    let mut id = prefix.to_owned();
+    id.extend(letters.map(|letter| char::from(*letter)));
+    id
+}
+
+/// Returns whether the name has only letters, digits, `_` and `-`, and is not empty.
+pub fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(is_plain_byte)
+}
+
+fn is_plain_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
+}
+
+/// Returns the valid characters of the name, at most `letters`, and a part of its hash that
+/// distinguishes it from similar names.
+fn truncate_with_hash(name: &str, letters: usize) -> String {
+    let plain = |letter: char| {
+        if u8::try_from(letter).is_ok_and(is_plain_byte) {
+            letter
+        } else {
+            '_'
+        }
+    };
+    let mut cut: String = name.chars().map(plain).take(letters).collect();
+    cut.push('_');
+    cut.extend(hash_hex(name).chars().take(8));
+    cut
+}
+
+fn hash_hex(text: &str) -> String {
+    let mut hex = String::with_capacity(64);
+    for byte in Sha256::digest(text) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn safe(id: &str) -> Cow<'_, str> {
+        messages_call_id(Cow::Borrowed(id))
+    }
+
+    #[test]
+    fn ids_that_fit_stay_and_others_are_told_apart_by_a_hash() {
+        assert_eq!(
+            safe("toolu_01A09q90qw90lq917835lq9"),
+            "toolu_01A09q90qw90lq917835lq9"
+        );
+        assert!(matches!(safe("call-1_b"), Cow::Borrowed(_)));
+        // printf 'functions.Bash:0' | sha256sum
+        assert_eq!(
+            safe("functions.Bash:0"),
+            format!("functions_Bash_0_{}", &hash_hex("functions.Bash:0")[..8])
+        );
+        assert_ne!(safe("a.b"), safe("a:b"));
+        let long = "x".repeat(65);
+        assert_eq!(safe(&long).len(), 57);
+        assert!(is_plain_name(&safe("größe")));
+    }
+
+    #[test]
+    fn a_hash_is_hex_of_sha_256() {
+        assert_eq!(
+            hash_hex("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+
+    #[test]
+    fn ids_are_unique_in_a_request_whatever_the_caller_calls_them() {
+        let mut ids = CallIdAllocator::default();
+        let given = ["a", "a", "a__2", "a", "", "call_4", "a__3"];
+        let made: Vec<String> = given
+            .iter()
+            .map(|id| ids.allocate(Some(&JsonStr::from_value(*id))))
+            .collect();
+        assert_eq!(
+            made,
+            [
+                "a",
+                "a__2",
+                "a__2__2",
+                "a__3",
+                "call_4",
+                "call_4__2",
+                "a__3__2"
+            ]
+        );
+        assert_eq!(ids.allocate(None), "call_7");
+        let mut ids = CallIdAllocator::default();
+        let long = "x".repeat(64);
+        assert_eq!(
+            ids.allocate(Some(&JsonStr::from_value(long.as_str()))),
+            long
+        );
+        let second = ids.allocate(Some(&JsonStr::from_value(long.as_str())));
+        assert!(second.len() <= 64 && second.ends_with("__2"), "{second}");
+    }
+
+    #[test]
+    fn chat_ids_are_forty_letters_at_most() {
+        let fits = "ö".repeat(40);
+        assert_eq!(chat_call_id(Cow::Borrowed(&fits)), fits);
+        let long = "toolu_".repeat(7);
+        let short = chat_call_id(Cow::Borrowed(&long));
+        assert_eq!(short, format!("call_{}", &hash_hex(&long)[..32]));
+    }
+
+    #[test]
+    fn a_tool_name_is_renamed_once_and_can_be_given_back() {
+        let (mut warnings, mut recall) = (Warnings::default(), ResponseContext::default());
+        let mut named = |name: &'static str, at: &str| {
+            alias_tool_name(Cow::Borrowed(name), at, &mut warnings, &mut recall)
+        };
+        assert_eq!(
+            named("get_weather", "tools[0].function.name"),
+            "get_weather"
+        );
+        let alias = named("home.light on", "tools[1].function.name").into_owned();
+        assert_eq!(
+            alias,
+            format!("home_light_on_{}", &hash_hex("home.light on")[..8])
+        );
+        assert_eq!(named("home.light on", "messages[2]"), alias);
+        let long: &'static str = "n".repeat(80).leak();
+        assert_eq!(named(long, "tools[2].function.name").len(), 64);
+        assert_eq!(
+            warnings.into_tokens(),
+            [
+                "renamed:tools[1].function.name",
+                "renamed:tools[2].function.name"
+            ]
+        );
+        assert_eq!(recall.client_tool_name(&alias), "home.light on");
+        assert_eq!(recall.client_tool_name("get_weather"), "get_weather");
+    }
+
+    #[test]
+    fn end_users_are_never_told() {
+        assert_eq!(hash_end_user("acct_1", None), hash_hex("acct_1"));
+        assert_eq!(hash_end_user("acct_1", Some("mia")), hash_hex("acct_1:mia"));
+    }
+
+    #[test]
+    fn answer_ids_keep_what_they_can() {
+        let id = |text: &'static str| Some(JsonStr::from_value(text));
+        assert_eq!(
+            chat_response_id(id("msg_01XFDUDYJgAACzvnptvVoYEL").as_ref(), "r"),
+            "chatcmpl-01XFDUDYJgAACzvnptvVoYEL"
+        );
+        assert_eq!(
+            chat_response_id(id("msg_bdrk_01Xy").as_ref(), "r"),
+            "chatcmpl-bdrk01Xy"
+        );
+        assert_eq!(
+            messages_response_id(id("resp_68a1").as_ref(), "r"),
+            "msg_68a1"
+        );
+        assert_eq!(
+            messages_response_id(id("chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT").as_ref(), "r").len(),
+            33
+        );
+        for strange in [None, id("gen-17"), id("msg_"), id("msg_…")] {
+            assert_eq!(
+                chat_response_id(strange.as_ref(), "req_0"),
+                generate_id("chatcmpl-", "req_0", 0)
+            );
+        }
+        assert_eq!(generate_id("call_", "req_0", 1).len(), 29);
+        assert_ne!(
+            generate_id("call_", "req_0", 1),
+            generate_id("call_", "req_0", 2)
+        );
+        assert!(is_plain_name(&generate_id("call_", "req_0", 1)));
+    }
+}

@@ -1,0 +1,335 @@
+//! Adapts tool and answer schemas to what the target accepts.
+//!
+//! It must not copy what it need not change: a schema that fits is sent as written. It knows which
+//! keywords hold schemas, so that it leaves a property, a default or an example with a keyword's
+//! name unchanged.
+//!
+//! Read next: `schema/flatten.rs` (combinators at the top level), `schema/strict.rs`.
+
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::request::MAX_DEPTH;
+use flatten::SchemaFlattener;
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+mod flatten;
+mod strict;
+#[cfg(test)]
+mod tests;
+
+pub use strict::{is_strict_for_chat, restrict_for_messages};
+
+/// A schema adapted to the target.
+#[derive(Debug)]
+pub struct CleanedSchema<'a> {
+    pub json: Cow<'a, str>,
+    /// A line to append to the tool's description: the content of a removed combinator.
+    pub note: Option<String>,
+    /// Whether the meaning changed, which needs a warning.
+    pub rewritten: bool,
+}
+
+/// Error: the top level is not an object schema.
+#[derive(Debug)]
+pub struct NotAnObject;
+
+/// Adapts a schema for a messages vendor. `None`: no parameters.
+///
+/// # Errors
+/// Returns an error if the top level has another type.
+pub fn clean_for_messages(schema: Option<JsonValue<'_>>) -> Result<CleanedSchema<'_>, NotAnObject> {
+    clean_schema(schema, SchemaTarget::Messages)
+}
+
+/// Adapts a schema for a chat vendor. `None`: no parameters.
+///
+/// # Errors
+/// Returns an error if the top level has another type.
+pub fn clean_for_chat(schema: Option<JsonValue<'_>>) -> Result<CleanedSchema<'_>, NotAnObject> {
+    clean_schema(schema, SchemaTarget::Chat)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SchemaTarget {
+    Messages,
+    /// Requires `properties` for objects and `items` for arrays.
+    Chat,
+}
+
+fn clean_schema(
+    schema: Option<JsonValue<'_>>,
+    vendor: SchemaTarget,
+) -> Result<CleanedSchema<'_>, NotAnObject> {
+    let Some(schema) = schema.filter(|schema| !schema.is_null()) else {
+        let json = Cow::Borrowed(r#"{"type":"object","properties":{}}"#);
+        return Ok(CleanedSchema {
+            json,
+            note: None,
+            rewritten: false,
+        });
+    };
+    if !is_object_schema(schema) {
+        return Err(NotAnObject);
+    }
+    if !schema
+        .members()
+        .any(|(key, _)| COMBINATORS.iter().any(|name| key.is(name)))
+    {
+        return Ok(CleanedSchema {
+            json: clean_top_level(schema, vendor),
+            note: None,
+            rewritten: false,
+        });
+    }
+    let (flat, note) = SchemaFlattener::flatten(schema);
+    let json = match JsonDocument::parse(&flat, MAX_DEPTH.saturating_mul(2), NodeBuffer::new()) {
+        Ok(tree) => clean_top_level(tree.root(), vendor).into_owned(),
+        Err(_) => flat,
+    };
+    Ok(CleanedSchema {
+        json: Cow::Owned(json),
+        note,
+        rewritten: true,
+    })
+}
+
+/// Adapts a top level without combinators.
+fn clean_top_level(schema: JsonValue<'_>, vendor: SchemaTarget) -> Cow<'_, str> {
+    let is_named = schema.get("type").is_some_and(|kind| kind.is("object"));
+    if is_named && !needs_cleaning(schema, vendor) {
+        return Cow::Borrowed(schema.raw());
+    }
+    let mut json = JsonWriter::with_capacity(schema.raw().len().saturating_add(64));
+    json.open_object().key("type").str("object");
+    write_members(schema, vendor, &|key| key.is("type"), &mut json);
+    if vendor == SchemaTarget::Chat
+        && !has_type(schema, "object")
+        && schema.get("properties").is_none()
+    {
+        json.key("properties").raw("{}");
+    }
+    json.close_object();
+    Cow::Owned(into_string(json))
+}
+
+fn into_string(json: JsonWriter) -> String {
+    String::from_utf8(json.into_bytes()).unwrap_or_default()
+}
+
+/// Returns whether the type, or one of the types, is `wanted`.
+fn has_type(schema: JsonValue<'_>, wanted: &str) -> bool {
+    schema
+        .get("type")
+        .is_some_and(|kind| kind.is(wanted) || kind.items().any(|kind| kind.is(wanted)))
+}
+
+/// Returns whether the schema's type allows objects.
+fn is_object_schema(schema: JsonValue<'_>) -> bool {
+    schema.is_object() && (schema.get("type").is_none() || has_type(schema, "object"))
+}
+
+/// Content of a keyword's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeywordValue {
+    /// A schema, or an array of them.
+    Schemas,
+    /// Schemas by name.
+    Named,
+    Other,
+}
+
+fn keyword_value(keyword: &str) -> KeywordValue {
+    match keyword {
+        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
+        | "dependencies" => KeywordValue::Named,
+        "allOf"
+        | "anyOf"
+        | "oneOf"
+        | "not"
+        | "if"
+        | "then"
+        | "else"
+        | "items"
+        | "prefixItems"
+        | "additionalItems"
+        | "unevaluatedItems"
+        | "contains"
+        | "additionalProperties"
+        | "unevaluatedProperties"
+        | "propertyNames"
+        | "contentSchema" => KeywordValue::Schemas,
+        _ => KeywordValue::Other,
+    }
+}
+
+fn is_removed(keyword: &str, value: JsonValue<'_>, vendor: SchemaTarget) -> bool {
+    match keyword {
+        "$schema" => true,
+        "$id" => vendor == SchemaTarget::Messages,
+        "required" | "properties" | "items" => value.is_null(),
+        _ => false,
+    }
+}
+
+/// Returns the keywords that the vendor requires for the type and that the schema lacks.
+fn missing_keywords(
+    schema: JsonValue<'_>,
+    vendor: SchemaTarget,
+) -> impl Iterator<Item = &'static str> {
+    let pairs = [("object", "properties"), ("array", "items")]
+        .into_iter()
+        .filter(move |(kind, keyword)| {
+            vendor == SchemaTarget::Chat && has_type(schema, kind) && schema.get(keyword).is_none()
+        });
+    pairs.map(|(_, keyword)| keyword)
+}
+
+fn needs_cleaning(schema: JsonValue<'_>, vendor: SchemaTarget) -> bool {
+    let in_member = |(key, value): (JsonStr<'_>, JsonValue<'_>)| {
+        let keyword = key.value();
+        is_removed(&keyword, value, vendor)
+            || match keyword_value(&keyword) {
+                KeywordValue::Schemas => {
+                    needs_cleaning(value, vendor)
+                        || value.items().any(|item| needs_cleaning(item, vendor))
+                }
+                KeywordValue::Named => value
+                    .members()
+                    .any(|(_, named)| needs_cleaning(named, vendor)),
+                KeywordValue::Other => false,
+            }
+    };
+    schema.members().any(in_member) || missing_keywords(schema, vendor).next().is_some()
+}
+
+fn write_schema(schema: JsonValue<'_>, vendor: SchemaTarget, json: &mut JsonWriter) {
+    if !needs_cleaning(schema, vendor) {
+        json.raw(schema.raw());
+        return;
+    }
+    json.open_object();
+    write_members(schema, vendor, &|_| false, json);
+    json.close_object();
+}
+
+fn write_members(
+    schema: JsonValue<'_>,
+    vendor: SchemaTarget,
+    is_left_out: &dyn Fn(&JsonStr<'_>) -> bool,
+    json: &mut JsonWriter,
+) {
+    for (key, value) in schema.members() {
+        let keyword = key.value();
+        if is_left_out(&key) || is_removed(&keyword, value, vendor) {
+            continue;
+        }
+        json.key_text(&key);
+        write_value(
+            &keyword,
+            value,
+            &|schema, json| write_schema(schema, vendor, json),
+            json,
+        );
+    }
+    for keyword in missing_keywords(schema, vendor) {
+        json.key(keyword).raw("{}");
+    }
+}
+
+/// Writes a keyword's value, with each schema in it written by `write`.
+fn write_value(
+    keyword: &str,
+    value: JsonValue<'_>,
+    write: &dyn Fn(JsonValue<'_>, &mut JsonWriter),
+    json: &mut JsonWriter,
+) {
+    match keyword_value(keyword) {
+        KeywordValue::Schemas if value.is_array() => {
+            json.open_array();
+            value.items().for_each(|item| write(item, json));
+            json.close_array();
+        }
+        KeywordValue::Schemas => write(value, json),
+        KeywordValue::Named if value.is_object() => {
+            json.open_object();
+            for (name, named) in value.members() {
+                json.key_text(&name);
+                write(named, json);
+            }
+            json.close_object();
+        }
+        KeywordValue::Named | KeywordValue::Other => {
+            json.raw(value.raw());
+        }
+    }
+}
+
+/// Keywords that neither vendor accepts at the top level.
+const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+
+/// Returns the identity of a value among those of one document.
+fn value_address(value: JsonValue<'_>) -> usize {
+    value.raw().as_ptr().addr()
+}
+
+/// Targets of the references in a schema.
+struct SchemaRefs<'a> {
+    root: JsonValue<'a>,
+    by_name: HashMap<(&'static str, Cow<'a, str>), JsonValue<'a>>,
+    /// Results by schema identity: a large schema is searched once, however often it is referenced.
+    known: HashMap<usize, Option<JsonValue<'a>>>,
+}
+
+impl<'a> SchemaRefs<'a> {
+    fn new(root: JsonValue<'a>) -> Self {
+        let mut by_name = HashMap::new();
+        for (keyword, start) in [("$defs", "#/$defs/"), ("definitions", "#/definitions/")] {
+            for (name, value) in root.get(keyword).into_iter().flat_map(JsonValue::members) {
+                by_name.insert((start, name.into_value()), value);
+            }
+        }
+        SchemaRefs {
+            root,
+            by_name,
+            known: HashMap::new(),
+        }
+    }
+
+    fn resolve(&self, reference: &str) -> Option<JsonValue<'a>> {
+        if reference == "#" {
+            return Some(self.root);
+        }
+        ["#/$defs/", "#/definitions/"]
+            .into_iter()
+            .find_map(|start| {
+                let name = reference
+                    .strip_prefix(start)?
+                    .replace("~1", "/")
+                    .replace("~0", "~");
+                self.by_name.get(&(start, Cow::Owned(name))).copied()
+            })
+    }
+
+    /// Returns the schema itself, or the schema that it refers to.
+    fn follow(&mut self, mut schema: JsonValue<'a>) -> JsonValue<'a> {
+        const MAX_HOPS: u32 = 8;
+        for _ in 0..MAX_HOPS {
+            match self.resolve_ref(schema) {
+                Some(named) => schema = named,
+                None => break,
+            }
+        }
+        schema
+    }
+
+    fn resolve_ref(&mut self, schema: JsonValue<'a>) -> Option<JsonValue<'a>> {
+        if let Some(known) = self.known.get(&value_address(schema)) {
+            return *known;
+        }
+        let reference = schema.get("$ref").and_then(JsonValue::string);
+        let named = reference.and_then(|reference| self.resolve(&reference));
+        self.known.insert(value_address(schema), named);
+        named
+    }
+}

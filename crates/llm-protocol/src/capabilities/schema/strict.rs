@@ -1,0 +1,295 @@
+//! The strict modes of both vendors: rewrites a schema for a messages vendor's strict mode, and
+//! checks one against a chat vendor's.
+//!
+//! It must not change what a schema allows: a keyword that must be removed is moved to the
+//! description of its node.
+//!
+//! Read next: `pairing.rs` in the parent folder.
+
+use super::{
+    KeywordValue, SchemaRefs, has_type, into_string, keyword_value, value_address, write_value,
+};
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_string::{JsonStr, JsonWriter, compact};
+use crate::request::MAX_DEPTH;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+/// Rewrites a cleaned schema for a messages vendor's strict mode. Returns `None` if that is
+/// impossible (recursive, or with open objects).
+pub fn restrict_for_messages(json: &str) -> Option<String> {
+    let tree = JsonDocument::parse(json, MAX_DEPTH.saturating_mul(2), NodeBuffer::new()).ok()?;
+    let root = tree.root();
+    let mut closed = ClosedSchemaCheck {
+        references: SchemaRefs::new(root),
+        done: HashMap::new(),
+    };
+    if !closed.is_closed(root, 0) {
+        return None;
+    }
+    let mut out = JsonWriter::with_capacity(json.len().saturating_add(64));
+    write_restricted(root, &mut out);
+    Some(into_string(out))
+}
+
+/// Checks a schema for properties that the strict mode does not support.
+struct ClosedSchemaCheck<'a> {
+    references: SchemaRefs<'a>,
+    /// Schemas visited, by identity; the value is true once the visit has ended.
+    done: HashMap<usize, bool>,
+}
+
+impl<'a> ClosedSchemaCheck<'a> {
+    /// Returns whether no object is open and no reference is recursive.
+    fn is_closed(&mut self, schema: JsonValue<'a>, depth: u32) -> bool {
+        // Deeper than any text may nest: a long chain of references, which no vendor accepts
+        // either.
+        if depth > MAX_DEPTH.saturating_mul(2) {
+            return false;
+        }
+        if !schema.is_object() {
+            return true;
+        }
+        match self.done.insert(value_address(schema), false) {
+            None => {}
+            Some(true) => {
+                self.done.insert(value_address(schema), true);
+                return true;
+            }
+            Some(false) => return false,
+        }
+        let is_open = schema
+            .get("additionalProperties")
+            .is_some_and(|open| open.bool() != Some(false));
+        let has_patterns = schema
+            .get("patternProperties")
+            .is_some_and(|named| named.members().next().is_some());
+        let leads_on = schema.get("$ref").is_none_or(|reference| {
+            let named = reference
+                .string()
+                .and_then(|reference| self.references.resolve(&reference));
+            named.is_some_and(|named| self.is_closed(named, depth.saturating_add(1)))
+        });
+        let is_closed = !is_open
+            && !has_patterns
+            && leads_on
+            && self.are_children_closed(schema, depth.saturating_add(1));
+        self.done.insert(value_address(schema), is_closed);
+        is_closed
+    }
+
+    fn are_children_closed(&mut self, schema: JsonValue<'a>, depth: u32) -> bool {
+        schema
+            .members()
+            .filter(|(key, _)| is_strict_keyword(&key.value()) || key.is("oneOf"))
+            .all(|(key, value)| match keyword_value(&key.value()) {
+                KeywordValue::Named => value
+                    .members()
+                    .all(|(_, named)| self.is_closed(named, depth)),
+                KeywordValue::Schemas => {
+                    self.is_closed(value, depth)
+                        && value.items().all(|item| self.is_closed(item, depth))
+                }
+                KeywordValue::Other => true,
+            })
+    }
+}
+
+/// Returns whether a messages vendor's strict mode knows the keyword; for some keywords it allows
+/// only certain values.
+fn is_strict_keyword(keyword: &str) -> bool {
+    matches!(
+        keyword,
+        "type"
+            | "enum"
+            | "const"
+            | "anyOf"
+            | "allOf"
+            | "$ref"
+            | "$defs"
+            | "definitions"
+            | "properties"
+            | "required"
+    ) || matches!(
+        keyword,
+        "items" | "description" | "title" | "minItems" | "format"
+    )
+}
+
+const MESSAGES_STRICT_FORMATS: [&str; 10] = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "uri",
+    "ipv4",
+    "ipv6",
+    "uuid",
+];
+
+/// Treatment of a keyword in the strict mode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StrictRule {
+    Kept,
+    /// `oneOf` becomes `anyOf`.
+    Loosened,
+    /// Moved to the description.
+    Told,
+    Dropped,
+}
+
+fn strict_rule(keyword: &str, value: JsonValue<'_>, has_any_of: bool) -> StrictRule {
+    match keyword {
+        "$schema" | "$id" | "additionalProperties" => StrictRule::Dropped,
+        "const" => StrictRule::Kept,
+        "default" => StrictRule::Told,
+        _ if value.is_null() => StrictRule::Dropped,
+        "description" if !value.is_string() => StrictRule::Dropped,
+        "items" if !value.is_object() => StrictRule::Told,
+        "minItems" if value.count().is_none_or(|count| count > 1) => StrictRule::Told,
+        "format"
+            if !MESSAGES_STRICT_FORMATS
+                .iter()
+                .any(|format| value.is(format)) =>
+        {
+            StrictRule::Told
+        }
+        "oneOf" if !has_any_of => StrictRule::Loosened,
+        _ if is_strict_keyword(keyword) => StrictRule::Kept,
+        _ => StrictRule::Told,
+    }
+}
+
+fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
+    if !schema.is_object() {
+        json.raw(schema.raw());
+        return;
+    }
+    let has_any_of = schema.get("anyOf").is_some();
+    let told = dropped_keywords_note(schema, has_any_of);
+    json.open_object();
+    let mut is_told = told.is_empty();
+    for (key, value) in schema.members() {
+        let keyword = key.value();
+        let written = match strict_rule(&keyword, value, has_any_of) {
+            StrictRule::Kept => keyword.as_ref(),
+            StrictRule::Loosened => "anyOf",
+            StrictRule::Told | StrictRule::Dropped => continue,
+        };
+        json.key(written);
+        match value
+            .text()
+            .filter(|_| keyword == "description" && !is_told)
+        {
+            Some(description) => {
+                let gap = if description.is_empty() { "" } else { "\n\n" };
+                json.concat([
+                    &description,
+                    &JsonStr::from_value(gap),
+                    &JsonStr::from_value(told.as_str()),
+                ]);
+                is_told = true;
+            }
+            None => write_value(
+                written,
+                value,
+                &|schema, json| write_restricted(schema, json),
+                json,
+            ),
+        }
+    }
+    if !is_told {
+        json.key("description").str(&told);
+    }
+    if has_type(schema, "object") || schema.get("properties").is_some() {
+        json.key("additionalProperties").bool(false);
+    }
+    json.close_object();
+}
+
+/// Returns the keywords to be removed, as one line: `{minimum: 1, maximum: 5}`.
+fn dropped_keywords_note(schema: JsonValue<'_>, has_any_of: bool) -> String {
+    let mut told = Vec::new();
+    for (key, value) in schema.members() {
+        let keyword = key.value();
+        if strict_rule(&keyword, value, has_any_of) == StrictRule::Told {
+            let mut line = format!("{keyword}: ").into_bytes();
+            compact(value.raw(), &mut line);
+            told.push(String::from_utf8_lossy(&line).into_owned());
+        }
+    }
+    if told.is_empty() {
+        String::new()
+    } else {
+        format!("{{{}}}", told.join(", "))
+    }
+}
+
+/// Returns whether a chat vendor's strict mode accepts the schema: every object is closed and every
+/// property required.
+pub fn is_strict_for_chat(schema: JsonValue<'_>) -> bool {
+    has_type(schema, "object") && schema.get("anyOf").is_none() && is_strict_schema(schema)
+}
+
+/// Formats that a chat vendor's strict mode knows.
+const CHAT_STRICT_FORMATS: [&str; 9] = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+];
+
+fn is_strict_schema(schema: JsonValue<'_>) -> bool {
+    if !["type", "anyOf", "$ref"]
+        .iter()
+        .any(|keyword| schema.get(keyword).is_some())
+    {
+        return false;
+    }
+    if has_type(schema, "object") || schema.get("properties").is_some() {
+        let is_closed = schema.get("additionalProperties").and_then(JsonValue::bool) == Some(false);
+        let required: HashSet<Cow<'_, str>> = schema
+            .get("required")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .filter_map(JsonValue::string)
+            .collect();
+        let mut properties = schema
+            .get("properties")
+            .into_iter()
+            .flat_map(JsonValue::members);
+        if !is_closed || !properties.all(|(name, _)| required.contains(&name.value())) {
+            return false;
+        }
+    }
+    schema
+        .members()
+        .filter(|(_, value)| !value.is_null())
+        .all(|(key, value)| match key.value().as_ref() {
+            "properties" | "$defs" | "definitions" => {
+                value.members().all(|(_, named)| is_strict_schema(named))
+            }
+            "anyOf" => value.items().all(is_strict_schema),
+            "items" => is_strict_schema(value),
+            "format" => CHAT_STRICT_FORMATS.iter().any(|format| value.is(format)),
+            "type"
+            | "enum"
+            | "const"
+            | "$ref"
+            | "required"
+            | "additionalProperties"
+            | "description"
+            | "title" => true,
+            "pattern" | "multipleOf" | "minimum" | "maximum" | "exclusiveMinimum"
+            | "exclusiveMaximum" => true,
+            "minItems" | "maxItems" | "$schema" => true,
+            _ => false,
+        })
+}

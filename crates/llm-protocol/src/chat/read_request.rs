@@ -1,0 +1,216 @@
+//! Reads a chat completions request into the IR.
+//!
+//! This reader validates what the client API defines: types, ranges and enumerated values. It must
+//! not know the target model. It keeps every member that only chat defines as it is (an [`Opaque`]
+//! of origin chat), and the writer maps, drops or refuses it. A member *inside* a message, part,
+//! call or tool that the IR cannot represent ends here; unless its value is empty, the reader warns
+//! about it. One table lists the outcome of every member: `read_request/fields.rs`.
+//!
+//! Read next: `read_request/fields.rs`, then `read_request/messages.rs`.
+
+pub use fields::FIELDS;
+
+use crate::Protocol;
+use crate::failure::{Failure, Kind};
+use crate::ir::{
+    BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, ReasoningSettings, Request,
+    SamplingParams, ToolChoice, Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use check::{MemberType, wrong_type};
+use std::collections::HashMap;
+
+pub(crate) mod check;
+pub(crate) mod fields;
+pub(crate) mod media;
+mod messages;
+mod parts;
+mod reasoning;
+pub(crate) mod settings;
+mod tools;
+
+/// Reads the request body.
+///
+/// # Errors
+/// Returns an error if the body breaks a rule of the chat completions API.
+pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<'a>, BoxedFailure> {
+    if !body.is_object() {
+        return Err(Box::new(Failure::new(
+            Kind::InvalidRequest,
+            "The request body must be a JSON object.",
+        )));
+    }
+    match body.get("model") {
+        None => {
+            return Err(check::invalid(
+                "model",
+                "you must provide a model parameter",
+            ));
+        }
+        Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
+        Some(_) => {}
+    }
+    let mut request = Request {
+        surface: Protocol::Chat,
+        system: Vec::new(),
+        turns: Vec::new(),
+        tools: Vec::new(),
+        legacy_functions: false,
+        choice: ToolChoice::Absent,
+        parallel_calls: None,
+        limit: settings::limit(body)?,
+        sampling: SamplingParams::default(),
+        stop: settings::stop(body)?,
+        format: OutputFormat::Free,
+        reasoning: ReasoningSettings::default(),
+        end_user: settings::end_user(body)?,
+        tier: check::optional_text(body, "service_tier", "service_tier")?,
+        stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
+        include_usage: false,
+        extra: Vec::new(),
+        own_tools: HashMap::new(),
+        echo: Vec::new(),
+    };
+    request.include_usage = settings::include_usage(body, request.stream, warnings)?;
+    request.sampling = settings::sampling(body)?;
+    request.format = settings::format(body, warnings)?;
+    request.reasoning = settings::reasoning(body, warnings)?;
+    tools::read(body, &mut request, warnings)?;
+    messages::read(body, &mut request, warnings)?;
+    request.extra = extra(body)?;
+    Ok(request)
+}
+
+/// Members that the IR represents, or that carry no information for it.
+const MAPPED_MEMBERS: [&str; 22] = [
+    "function_call",
+    "functions",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "model",
+    "parallel_tool_calls",
+    "reasoning",
+    "reasoning_effort",
+    "response_format",
+    "safety_identifier",
+    "service_tier",
+    "stop",
+    "stream",
+    "stream_options",
+    "temperature",
+    "thinking",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_p",
+    "user",
+];
+
+/// Members of the messages protocol that the chat completions API also accepts.
+const MESSAGES_MEMBERS: [&str; 4] = ["cache_control", "inference_geo", "output_config", "speed"];
+
+/// Members that only the chat protocol defines, with their types.
+const CHAT_ONLY_MEMBERS: [(&str, MemberType); 18] = [
+    ("audio", MemberType::Object),
+    ("frequency_penalty", MemberType::Number),
+    ("logit_bias", MemberType::Object),
+    ("logprobs", MemberType::Bool),
+    ("metadata", MemberType::Object),
+    ("modalities", MemberType::Array),
+    ("moderation", MemberType::Object),
+    ("n", MemberType::Integer),
+    ("prediction", MemberType::Object),
+    ("presence_penalty", MemberType::Number),
+    ("prompt_cache_key", MemberType::String),
+    ("prompt_cache_options", MemberType::Object),
+    ("prompt_cache_retention", MemberType::String),
+    ("seed", MemberType::Integer),
+    ("store", MemberType::Bool),
+    ("top_logprobs", MemberType::Integer),
+    ("verbosity", MemberType::String),
+    ("web_search_options", MemberType::Object),
+];
+
+/// Maximum number of unknown members to keep. The warning header does not list more.
+const MAX_UNKNOWN_MEMBERS: usize = 256;
+
+/// Collects the members that the IR does not represent, known or unknown.
+fn extra<'a>(body: JsonValue<'a>) -> Result<Vec<Opaque<'a>>, BoxedFailure> {
+    let mut extra = Vec::new();
+    for name in MESSAGES_MEMBERS {
+        if let Some(value) = body.get(name) {
+            match name {
+                "cache_control" => drop(check::cache_control(value, name)?),
+                "output_config" => check::check_type(value, MemberType::Object, name)?,
+                _ => check::check_type(value, MemberType::String, name)?,
+            }
+            extra.push(Opaque {
+                origin: Protocol::Messages,
+                name: JsonStr::from_value(name),
+                value,
+            });
+        }
+    }
+    for (name, shape) in CHAT_ONLY_MEMBERS {
+        if let Some(value) = body.get(name) {
+            check::check_type(value, shape, name)?;
+            extra.push(Opaque {
+                origin: Protocol::Chat,
+                name: JsonStr::from_value(name),
+                value,
+            });
+        }
+    }
+    let is_known = |name: &str| {
+        MAPPED_MEMBERS.contains(&name)
+            || MESSAGES_MEMBERS.contains(&name)
+            || CHAT_ONLY_MEMBERS.iter().any(|(known, _)| *known == name)
+    };
+    let unknown = body
+        .members()
+        .filter(|(name, value)| !value.is_null() && !is_known(&name.value()));
+    extra.extend(
+        unknown
+            .take(MAX_UNKNOWN_MEMBERS)
+            .map(|(name, value)| Opaque {
+                origin: Protocol::Chat,
+                name,
+                value,
+            }),
+    );
+    Ok(extra)
+}
+
+/// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
+/// API's own member; many clients send `cache_control` instead.
+pub(crate) fn cache_marker(
+    of: JsonValue<'_>,
+    path: impl std::fmt::Display,
+) -> Result<Option<CacheBreakpoint>, BoxedFailure> {
+    if let Some(marker) = of.get("cache_control") {
+        return check::cache_control(marker, format_args!("{path}.cache_control")).map(Some);
+    }
+    let Some(breakpoint) = of.get("prompt_cache_breakpoint") else {
+        return Ok(None);
+    };
+    check::check_type(
+        breakpoint,
+        MemberType::Object,
+        format_args!("{path}.prompt_cache_breakpoint"),
+    )?;
+    if !breakpoint
+        .get("mode")
+        .is_some_and(|mode| mode.is("explicit"))
+    {
+        return Ok(None);
+    }
+    // The messages protocol has no lifetime of 12 hours; its longest one comes nearest.
+    let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
+    Ok(Some(if is_long {
+        CacheBreakpoint::OneHour
+    } else {
+        CacheBreakpoint::Usual
+    }))
+}

@@ -1,0 +1,243 @@
+//! Type checks for the chat completions API, and errors in the wording that its clients know.
+//!
+//! It must not know any particular member.
+//!
+//! Read next: `read_request/messages.rs`.
+
+use crate::Protocol;
+use crate::failure::Failure;
+use crate::ir::{BoxedFailure, CacheBreakpoint, WarningAction, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use std::fmt::Display;
+
+/// JSON type that a member must have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MemberType {
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Bool,
+}
+
+impl MemberType {
+    fn matches(self, value: JsonValue<'_>) -> bool {
+        match self {
+            MemberType::Object => value.is_object(),
+            MemberType::Array => value.is_array(),
+            MemberType::String => value.is_string(),
+            MemberType::Integer => is_integer(value),
+            MemberType::Number => value.number().is_some(),
+            MemberType::Bool => value.bool().is_some(),
+        }
+    }
+
+    fn description(self) -> &'static str {
+        match self {
+            MemberType::Object => "an object",
+            MemberType::Array => "an array",
+            MemberType::String => "a string",
+            MemberType::Integer => "an integer",
+            MemberType::Number => "a decimal number",
+            MemberType::Bool => "a boolean",
+        }
+    }
+}
+
+fn is_integer(value: JsonValue<'_>) -> bool {
+    value.number().is_some()
+        && value
+            .raw()
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'-')
+}
+
+/// Checks that the value has this type.
+pub(crate) fn check_type(
+    value: JsonValue<'_>,
+    shape: MemberType,
+    path: impl Display,
+) -> Result<(), BoxedFailure> {
+    if shape.matches(value) {
+        Ok(())
+    } else {
+        Err(wrong_type(path, shape.description(), value))
+    }
+}
+
+pub(crate) fn invalid(path: impl Display, message: impl AsRef<str>) -> BoxedFailure {
+    Box::new(
+        Failure::invalid_param(Protocol::Chat, &path.to_string(), message.as_ref())
+            .with_code("invalid_value"),
+    )
+}
+
+pub(crate) fn wrong_type(path: impl Display, expected: &str, value: JsonValue<'_>) -> BoxedFailure {
+    let got = if value.is_object() {
+        "an object"
+    } else if value.is_array() {
+        "an array"
+    } else if value.is_string() {
+        "a string"
+    } else if value.bool().is_some() {
+        "a boolean"
+    } else if is_integer(value) {
+        "an integer"
+    } else if value.number().is_some() {
+        "a decimal number"
+    } else {
+        "null"
+    };
+    let path = path.to_string();
+    let message = format!("Invalid type for '{path}': expected {expected}, but got {got} instead.");
+    Box::new(Failure::invalid_param(Protocol::Chat, &path, &message).with_code("invalid_type"))
+}
+
+pub(crate) fn missing(path: impl Display) -> BoxedFailure {
+    let path = path.to_string();
+    let message = format!("Missing required parameter: '{path}'.");
+    Box::new(
+        Failure::invalid_param(Protocol::Chat, &path, &message)
+            .with_code("missing_required_parameter"),
+    )
+}
+
+/// Error for a value that is not in the member's enumeration. `supported` lists the accepted
+/// values; it is empty if there are many.
+pub(crate) fn unknown_value(
+    path: impl Display,
+    word: &JsonStr<'_>,
+    supported: &str,
+) -> BoxedFailure {
+    let word: String = word.chars().take(MAX_ECHOED_VALUE_CHARS).collect();
+    let supported = if supported.is_empty() {
+        String::new()
+    } else {
+        format!(" Supported values are: {supported}.")
+    };
+    invalid(path, format!("Invalid value: '{word}'.{supported}"))
+}
+
+/// Maximum number of characters of a client's value that an error message repeats.
+const MAX_ECHOED_VALUE_CHARS: usize = 64;
+
+/// Reads a string member that may be absent.
+pub(crate) fn optional_text<'a>(
+    of: JsonValue<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+    match of.get(name) {
+        None => Ok(None),
+        Some(value) => value
+            .text()
+            .map(Some)
+            .ok_or_else(|| wrong_type(path, "a string", value)),
+    }
+}
+
+pub(crate) fn optional_bool(
+    of: JsonValue<'_>,
+    name: &str,
+    path: impl Display,
+) -> Result<Option<bool>, BoxedFailure> {
+    match of.get(name) {
+        None => Ok(None),
+        Some(value) => value
+            .bool()
+            .map(Some)
+            .ok_or_else(|| wrong_type(path, "a boolean", value)),
+    }
+}
+
+pub(crate) fn required_text<'a>(
+    of: JsonValue<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<JsonStr<'a>, BoxedFailure> {
+    match of.get(name) {
+        None => Err(missing(path)),
+        Some(value) => value
+            .text()
+            .ok_or_else(|| wrong_type(path, "a string", value)),
+    }
+}
+
+pub(crate) fn required_object<'a>(
+    of: JsonValue<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<JsonValue<'a>, BoxedFailure> {
+    let value = of.get(name).ok_or_else(|| missing(&path))?;
+    check_type(value, MemberType::Object, path)?;
+    Ok(value)
+}
+
+/// Iterates over the items of an array that may be absent.
+pub(crate) fn optional_items<'a>(
+    of: JsonValue<'a>,
+    name: &str,
+    path: &dyn Display,
+) -> Result<impl Iterator<Item = JsonValue<'a>> + use<'a>, BoxedFailure> {
+    let value = of.get(name);
+    if let Some(value) = value {
+        check_type(value, MemberType::Array, path)?;
+    }
+    Ok(value.into_iter().flat_map(JsonValue::items))
+}
+
+/// Warns about every member that is not in `known`. The path has no indexes: a client that adds its
+/// own member to one message adds it to all of them.
+pub(crate) fn warn_unknown_members(
+    of: JsonValue<'_>,
+    known: &[&str],
+    path: &str,
+    warnings: &mut Warnings,
+) {
+    warn_unlisted_members(of, known, &[], path, warnings);
+}
+
+/// Does what [`warn_unknown_members`] does, with two lists of known members.
+pub(crate) fn warn_unlisted_members(
+    of: JsonValue<'_>,
+    common: &[&str],
+    own: &[&str],
+    path: &str,
+    warnings: &mut Warnings,
+) {
+    for (name, value) in of.members() {
+        let name = name.value();
+        let is_known = common.contains(&name.as_ref()) || own.contains(&name.as_ref());
+        if !is_known && !value.is_null() {
+            warnings.add(WarningAction::Dropped, format_args!("{path}.{name}"));
+        }
+    }
+}
+
+/// Reads a `cache_control` object.
+pub(crate) fn cache_control(
+    value: JsonValue<'_>,
+    path: impl Display,
+) -> Result<CacheBreakpoint, BoxedFailure> {
+    check_type(value, MemberType::Object, &path)?;
+    let kind = required_text(value, "type", format_args!("{path}.type"))?;
+    if !kind.is("ephemeral") {
+        return Err(unknown_value(
+            format_args!("{path}.type"),
+            &kind,
+            "'ephemeral'",
+        ));
+    }
+    match optional_text(value, "ttl", format_args!("{path}.ttl"))? {
+        None => Ok(CacheBreakpoint::Usual),
+        Some(ttl) if ttl.is("5m") => Ok(CacheBreakpoint::FiveMinutes),
+        Some(ttl) if ttl.is("1h") => Ok(CacheBreakpoint::OneHour),
+        Some(ttl) => Err(unknown_value(
+            format_args!("{path}.ttl"),
+            &ttl,
+            "'5m' and '1h'",
+        )),
+    }
+}

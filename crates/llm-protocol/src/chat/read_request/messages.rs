@@ -1,0 +1,320 @@
+//! Reads the messages of a chat request, one turn per message; the leading instructions are
+//! separate.
+//!
+//! It must not merge, move or drop a message. The caller chose the order, and the writer for the
+//! target decides about changes.
+//!
+//! Read next: `read_request/parts.rs`, then `messages/write_request.rs`.
+
+use super::check::{
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
+};
+use super::parts::{self, ChatPartContainer};
+use super::{cache_marker, reasoning};
+use crate::Protocol;
+use crate::ir::{
+    Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, ToolArguments,
+    ToolCall, ToolResult, ToolResultContent, Turn, TurnRole, Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+
+const ROLES: &str = "'system', 'assistant', 'user', 'function', 'tool', and 'developer'";
+
+pub(super) fn read<'a>(
+    body: JsonValue<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    let messages = body
+        .get("messages")
+        .filter(|messages| messages.items().next().is_some());
+    let Some(messages) = messages else {
+        return Err(invalid("messages", "[] is too short - 'messages'"));
+    };
+    let mut is_leading = true;
+    for (index, value) in messages.items().enumerate() {
+        check_type(value, MemberType::Object, format_args!("messages[{index}]"))?;
+        let role = required_text(value, "role", format_args!("messages[{index}].role"))?;
+        let cache = cache_marker(value, format_args!("messages[{index}]"))?;
+        let mut message = ChatMessageReader {
+            index,
+            value,
+            cache,
+            warnings,
+        };
+        let (side, blocks) = match role.value().as_ref() {
+            "system" | "developer" if is_leading => {
+                request.system.extend(message.instructions()?);
+                continue;
+            }
+            "system" | "developer" => (TurnRole::System, message.instructions()?),
+            "user" => (TurnRole::User, message.user()?),
+            "assistant" => (TurnRole::Assistant, message.assistant()?),
+            "tool" => (TurnRole::User, message.tool()?),
+            "function" => (TurnRole::User, message.function()?),
+            _ => {
+                return Err(unknown_value(
+                    format_args!("messages[{index}].role"),
+                    &role,
+                    ROLES,
+                ));
+            }
+        };
+        is_leading = false;
+        request.turns.push(Turn {
+            side,
+            blocks,
+            at: JsonPath::Message(index),
+        });
+    }
+    Ok(())
+}
+
+struct ChatMessageReader<'a, 'w> {
+    index: usize,
+    value: JsonValue<'a>,
+    cache: Option<CacheBreakpoint>,
+    warnings: &'w mut Warnings,
+}
+
+impl<'a> ChatMessageReader<'a, '_> {
+    /// Warns about members that are neither in `own` nor common to all messages. `name`, the
+    /// participant's name, is common and ignored: no other protocol can represent it.
+    fn check_members(&mut self, own: &[&str]) {
+        const COMMON: [&str; 4] = ["role", "content", "name", "cache_control"];
+        warn_unlisted_members(self.value, &COMMON, own, "messages[]", self.warnings);
+    }
+
+    fn content(&mut self, place: ChatPartContainer) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        parts::content(self.value.get("content"), self.index, place, self.warnings)
+    }
+
+    fn instructions(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&[]);
+        let mut blocks = self.content(ChatPartContainer::Instructions)?;
+        if blocks.is_empty() {
+            // Keep the empty message: a request that consists of instructions alone needs its last
+            // message.
+            blocks.push(Block {
+                at: JsonPath::Message(self.index),
+                cache: None,
+                kind: BlockKind::Text(JsonStr::from_value("")),
+            });
+        }
+        apply_cache_to_last(&mut blocks, self.cache);
+        Ok(blocks)
+    }
+
+    fn user(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&[]);
+        let mut blocks = self.content(ChatPartContainer::User)?;
+        apply_cache_to_last(&mut blocks, self.cache);
+        Ok(blocks)
+    }
+
+    fn assistant(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&[
+            "refusal",
+            "tool_calls",
+            "function_call",
+            "audio",
+            "reasoning_details",
+            "thinking_blocks",
+            "reasoning_content",
+            // `reasoning` repeats `reasoning_details` or cannot be sent back; `annotations` holds
+            // sources, and `parsed` a parsed copy of the text.
+            "reasoning",
+            "annotations",
+            "parsed",
+        ]);
+        let index = self.index;
+        let mut texts = self.content(ChatPartContainer::Assistant)?;
+        if let Some(refusal) = optional_text(
+            self.value,
+            "refusal",
+            format_args!("messages[{index}].refusal"),
+        )? {
+            texts.push(Block {
+                at: JsonPath::Message(index),
+                cache: None,
+                kind: BlockKind::Refusal(refusal),
+            });
+        }
+        if let Some(value) = self.value.get("audio") {
+            let kind = Opaque {
+                origin: Protocol::Chat,
+                name: JsonStr::from_value("audio"),
+                value,
+            };
+            texts.push(Block {
+                at: JsonPath::Message(index),
+                cache: None,
+                kind: BlockKind::Opaque(kind),
+            });
+        }
+        let mut blocks = reasoning::interleave_reasoning(
+            reasoning::read_reasoning(self.value),
+            texts,
+            self.calls()?,
+            index,
+        );
+        apply_cache_to_last(&mut blocks, self.cache);
+        Ok(blocks)
+    }
+
+    fn calls(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        let mut calls = Vec::new();
+        let items = optional_items(
+            self.value,
+            "tool_calls",
+            &format_args!("messages[{}].tool_calls", self.index),
+        )?;
+        for (index, value) in items.enumerate() {
+            let at = JsonPath::Call(self.index, index);
+            check_type(value, MemberType::Object, at)?;
+            let kind = BlockKind::Call(self.call(value, at)?);
+            calls.push(Block {
+                at,
+                cache: cache_marker(value, at)?,
+                kind,
+            });
+        }
+        if let Some(value) = self.value.get("function_call") {
+            let path = format!("messages[{}].function_call", self.index);
+            check_type(value, MemberType::Object, &path)?;
+            warn_unknown_members(
+                value,
+                &["name", "arguments"],
+                "messages[].function_call",
+                self.warnings,
+            );
+            let kind = BlockKind::Call(ToolCall {
+                id: Some(JsonStr::from_value(format!("fc_{}", self.index))),
+                name: required_text(value, "name", format_args!("{path}.name"))?,
+                arguments: arguments(value, "arguments", &path)?,
+                is_custom: false,
+            });
+            calls.push(Block {
+                at: JsonPath::Message(self.index),
+                cache: None,
+                kind,
+            });
+        }
+        Ok(calls)
+    }
+
+    fn call(&mut self, value: JsonValue<'a>, at: JsonPath) -> Result<ToolCall<'a>, BoxedFailure> {
+        let kind = optional_text(value, "type", format_args!("{at}.type"))?;
+        let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
+        // Some clients omit the type; it is then the original one, `function`.
+        if let Some(kind) = kind.filter(|kind| !is_custom && !kind.is("function")) {
+            return Err(unknown_value(
+                format_args!("{at}.type"),
+                &kind,
+                "'function' and 'custom'",
+            ));
+        }
+        let (member, text) = if is_custom {
+            ("custom", "input")
+        } else {
+            ("function", "arguments")
+        };
+        // The index of the call in a stream has no meaning in a history.
+        warn_unknown_members(
+            value,
+            &["id", "type", "index", "cache_control", member],
+            "messages[].tool_calls[]",
+            self.warnings,
+        );
+        let path = format!("{at}.{member}");
+        let inner = required_object(value, member, &path)?;
+        let inner_path = if is_custom {
+            "messages[].tool_calls[].custom"
+        } else {
+            "messages[].tool_calls[].function"
+        };
+        warn_unknown_members(inner, &["name", text], inner_path, self.warnings);
+        Ok(ToolCall {
+            id: optional_text(value, "id", format_args!("{at}.id"))?.filter(|id| !id.is_empty()),
+            name: required_text(inner, "name", format_args!("{path}.name"))?,
+            arguments: arguments(inner, text, &path)?,
+            is_custom,
+        })
+    }
+
+    fn tool(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&["tool_call_id", "is_error"]);
+        let path = format!("messages[{}].tool_call_id", self.index);
+        let id = optional_text(self.value, "tool_call_id", path)?.filter(|id| !id.is_empty());
+        self.result(id, None)
+    }
+
+    fn function(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        self.check_members(&["is_error"]);
+        let name = required_text(
+            self.value,
+            "name",
+            format_args!("messages[{}].name", self.index),
+        )?;
+        self.result(None, Some(name))
+    }
+
+    fn result(
+        &mut self,
+        id: Option<JsonStr<'a>>,
+        name: Option<JsonStr<'a>>,
+    ) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        let path = format!("messages[{}].is_error", self.index);
+        let is_error = optional_bool(self.value, "is_error", path)?.unwrap_or(false);
+        let mut cache = self.cache;
+        let content = match self.value.get("content") {
+            Some(content) if content.is_array() => {
+                let mut blocks = self.content(ChatPartContainer::Result)?;
+                // A marker on the last part covers everything before it, which is the whole result.
+                cache = cache.or(blocks.last_mut().and_then(|last| last.cache.take()));
+                ToolResultContent::Blocks(blocks)
+            }
+            Some(content) => {
+                let path = format_args!("messages[{}].content", self.index);
+                let text = content.text();
+                let text = text.ok_or_else(|| {
+                    wrong_type(path, "one of a string or array of objects", content)
+                })?;
+                ToolResultContent::Text(text)
+            }
+            None => ToolResultContent::Nothing,
+        };
+        let kind = BlockKind::Result(ToolResult {
+            id,
+            name,
+            content,
+            is_error,
+        });
+        Ok(vec![Block {
+            at: JsonPath::Message(self.index),
+            cache,
+            kind,
+        }])
+    }
+}
+
+fn arguments<'a>(
+    of: JsonValue<'a>,
+    member: &str,
+    path: &str,
+) -> Result<ToolArguments<'a>, BoxedFailure> {
+    let text = optional_text(of, member, format_args!("{path}.{member}"))?;
+    Ok(ToolArguments::Text(text.unwrap_or(JsonStr::from_value(""))))
+}
+
+/// Applies the message's cache marker to its last block; reasoning blocks accept no marker.
+fn apply_cache_to_last(blocks: &mut [Block<'_>], cache: Option<CacheBreakpoint>) {
+    let last = blocks
+        .iter_mut()
+        .rfind(|block| !matches!(block.kind, BlockKind::Thinking(_)));
+    if let (Some(last), Some(_)) = (last, cache) {
+        last.cache = cache;
+    }
+}

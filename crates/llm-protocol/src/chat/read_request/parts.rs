@@ -1,0 +1,304 @@
+//! Reads the content of a chat message: a string, or parts that each become one block.
+//!
+//! It keeps blank texts: the writer for the target decides whether to send an empty block. It keeps
+//! a part that only chat defines as it is. It also accepts blocks of the messages protocol among
+//! the parts, because many clients send them.
+//!
+//! Read next: `read_request/reasoning.rs`.
+
+use super::check::{
+    MemberType, check_type, invalid, missing, optional_bool, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
+};
+use super::{cache_marker, media};
+use crate::Protocol;
+use crate::ir::{
+    Block, BlockKind, BoxedFailure, File, FileContent, Image, ImageSource, JsonPath, Opaque,
+    ToolResult, ToolResultContent, Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+
+/// Owner of the content. It determines which parts are allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ChatPartContainer {
+    Instructions,
+    User,
+    Assistant,
+    /// Result of a tool call.
+    Result,
+}
+
+/// Reads the content of the message with index `message`.
+pub(super) fn content<'a>(
+    content: Option<JsonValue<'a>>,
+    message: usize,
+    place: ChatPartContainer,
+    warnings: &mut Warnings,
+) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    let Some(content) = content else {
+        return Ok(Vec::new());
+    };
+    if let Some(text) = content.text() {
+        return Ok(vec![Block {
+            at: JsonPath::Message(message),
+            cache: None,
+            kind: BlockKind::Text(text),
+        }]);
+    }
+    if !content.is_array() {
+        let path = format_args!("messages[{message}].content");
+        return Err(wrong_type(
+            path,
+            "one of a string or array of objects",
+            content,
+        ));
+    }
+    let mut blocks = Vec::new();
+    for (index, value) in content.items().enumerate() {
+        blocks.extend(part(
+            value,
+            JsonPath::Part(message, index),
+            place,
+            warnings,
+        )?);
+    }
+    Ok(blocks)
+}
+
+/// Reads one part. Returns `None` for a reasoning part, which is read with the message.
+fn part<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    place: ChatPartContainer,
+    warnings: &mut Warnings,
+) -> Result<Option<Block<'a>>, BoxedFailure> {
+    check_type(value, MemberType::Object, at)?;
+    let name = required_text(value, "type", format_args!("{at}.type"))?;
+    let kind = match (name.value().as_ref(), place) {
+        ("text", _) => {
+            warn_unknown_part_members(value, &["text", "citations"], warnings);
+            BlockKind::Text(required_text(value, "text", format_args!("{at}.text"))?)
+        }
+        (_, ChatPartContainer::Instructions) => {
+            return Err(invalid(
+                at,
+                format!("{at}: system messages may contain only text."),
+            ));
+        }
+        ("refusal", ChatPartContainer::Assistant) => {
+            warn_unknown_part_members(value, &["refusal"], warnings);
+            BlockKind::Refusal(required_text(
+                value,
+                "refusal",
+                format_args!("{at}.refusal"),
+            )?)
+        }
+        ("thinking" | "redacted_thinking", ChatPartContainer::Assistant) => return Ok(None),
+        ("image_url", ChatPartContainer::User | ChatPartContainer::Result) => {
+            image(value, at, warnings)?
+        }
+        ("file", ChatPartContainer::User | ChatPartContainer::Result) => file(value, at, warnings)?,
+        ("input_audio", ChatPartContainer::User | ChatPartContainer::Result) => {
+            warn_unknown_part_members(value, &["input_audio"], warnings);
+            opaque(Protocol::Chat, &name, value)
+        }
+        ("image", ChatPartContainer::User | ChatPartContainer::Result) => {
+            messages_image(value).unwrap_or(messages_opaque(&name, value))
+        }
+        ("document", ChatPartContainer::User | ChatPartContainer::Result) => {
+            messages_document(value).unwrap_or(messages_opaque(&name, value))
+        }
+        ("search_result", ChatPartContainer::User | ChatPartContainer::Result) => {
+            messages_opaque(&name, value)
+        }
+        ("tool_result", ChatPartContainer::User) => messages_result(value, at, warnings)?,
+        _ => return Err(unknown_value(format_args!("{at}.type"), &name, "")),
+    };
+    Ok(Some(Block {
+        at,
+        cache: cache_marker(value, at)?,
+        kind,
+    }))
+}
+
+/// Warns about members that are neither in `own` nor common to all parts.
+fn warn_unknown_part_members(value: JsonValue<'_>, own: &[&str], warnings: &mut Warnings) {
+    const COMMON: [&str; 3] = ["type", "cache_control", "prompt_cache_breakpoint"];
+    warn_unlisted_members(value, &COMMON, own, "messages[].content[]", warnings);
+}
+
+fn opaque<'a>(origin: Protocol, name: &JsonStr<'a>, value: JsonValue<'a>) -> BlockKind<'a> {
+    BlockKind::Opaque(Opaque {
+        origin,
+        name: name.clone(),
+        value,
+    })
+}
+
+fn messages_opaque<'a>(name: &JsonStr<'a>, value: JsonValue<'a>) -> BlockKind<'a> {
+    opaque(Protocol::Messages, name, value)
+}
+
+fn image<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<BlockKind<'a>, BoxedFailure> {
+    warn_unknown_part_members(value, &["image_url"], warnings);
+    let path = format!("{at}.image_url");
+    let inner = required_object(value, "image_url", &path)?;
+    warn_unknown_members(
+        inner,
+        &["url", "detail"],
+        "messages[].content[].image_url",
+        warnings,
+    );
+    let url = required_text(inner, "url", format_args!("{path}.url"))?;
+    let source = media::parse_image_url(url).map_err(|message| invalid(&path, message))?;
+    Ok(BlockKind::Image(Image {
+        source,
+        detail: media::image_detail(inner, &path, warnings),
+    }))
+}
+
+fn file<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<BlockKind<'a>, BoxedFailure> {
+    warn_unknown_part_members(value, &["file"], warnings);
+    let path = format!("{at}.file");
+    let inner = required_object(value, "file", &path)?;
+    warn_unknown_members(
+        inner,
+        &["file_data", "file_id", "filename"],
+        "messages[].content[].file",
+        warnings,
+    );
+    let title = optional_text(inner, "filename", format_args!("{path}.filename"))?;
+    let Some(data) = optional_text(inner, "file_data", format_args!("{path}.file_data"))? else {
+        return match inner.get("file_id") {
+            Some(_) => Ok(opaque(Protocol::Chat, &JsonStr::from_value("file"), value)),
+            None => Err(missing(format_args!("{path}.file_data"))),
+        };
+    };
+    let content =
+        media::parse_file_data(data, title.as_ref()).map_err(|message| invalid(path, message))?;
+    let title = title.filter(|title| !title.is_empty());
+    Ok(BlockKind::File(File {
+        title,
+        context: None,
+        content,
+        wants_citations: false,
+    }))
+}
+
+/// Checks that the object has no members other than `names`.
+fn has_only(value: JsonValue<'_>, names: &[&str]) -> bool {
+    value
+        .members()
+        .all(|(name, value)| value.is_null() || names.iter().any(|known| name.is(known)))
+}
+
+/// Reads an image block of the messages protocol if the IR can represent all of it. Otherwise
+/// returns `None`, and the caller keeps the block as it is.
+fn messages_image(value: JsonValue<'_>) -> Option<BlockKind<'_>> {
+    let source = value.get("source")?;
+    if !has_only(value, &["type", "source", "cache_control"]) {
+        return None;
+    }
+    let kind = source.get("type")?;
+    if kind.is("base64") && has_only(source, &["type", "media_type", "data"]) {
+        let (media_type, data) = (
+            source.get("media_type")?.text()?,
+            source.get("data")?.text()?,
+        );
+        return Some(BlockKind::Image(Image {
+            source: ImageSource::Base64 { media_type, data },
+            detail: None,
+        }));
+    }
+    if kind.is("url") && has_only(source, &["type", "url"]) {
+        let source = ImageSource::Url(source.get("url")?.text()?);
+        return Some(BlockKind::Image(Image {
+            source,
+            detail: None,
+        }));
+    }
+    None
+}
+
+fn messages_document(value: JsonValue<'_>) -> Option<BlockKind<'_>> {
+    let source = value.get("source")?;
+    let known = has_only(
+        value,
+        &[
+            "type",
+            "source",
+            "title",
+            "context",
+            "citations",
+            "cache_control",
+        ],
+    );
+    if !known || !has_only(source, &["type", "media_type", "data"]) {
+        return None;
+    }
+    let data = source.get("data")?.text()?;
+    let content = match source.get("media_type")?.text()?.value().as_ref() {
+        "application/pdf" if source.get("type")?.is("base64") => FileContent::Pdf(data),
+        "text/plain" if source.get("type")?.is("text") => FileContent::Text(data),
+        _ => return None,
+    };
+    let citations = value.get("citations");
+    if citations.is_some_and(|citations| !has_only(citations, &["enabled"])) {
+        return None;
+    }
+    Some(BlockKind::File(File {
+        title: value.get("title").and_then(JsonValue::text),
+        context: value.get("context").and_then(JsonValue::text),
+        content,
+        wants_citations: citations
+            .and_then(|citations| citations.get("enabled")?.bool())
+            .unwrap_or(false),
+    }))
+}
+
+fn messages_result<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<BlockKind<'a>, BoxedFailure> {
+    warn_unknown_part_members(value, &["tool_use_id", "content", "is_error"], warnings);
+    let content = match value.get("content") {
+        None => ToolResultContent::Nothing,
+        Some(content) if content.is_string() => content
+            .text()
+            .map_or(ToolResultContent::Nothing, ToolResultContent::Text),
+        Some(content) => {
+            check_type(content, MemberType::Array, format_args!("{at}.content"))?;
+            let (message, index) = match at {
+                JsonPath::Part(message, index) => (message, index),
+                _ => (0, 0),
+            };
+            let mut blocks = Vec::new();
+            for (nested, value) in content.items().enumerate() {
+                blocks.extend(part(
+                    value,
+                    JsonPath::Nested(message, index, nested),
+                    ChatPartContainer::Result,
+                    warnings,
+                )?);
+            }
+            ToolResultContent::Blocks(blocks)
+        }
+    };
+    Ok(BlockKind::Result(ToolResult {
+        id: optional_text(value, "tool_use_id", format_args!("{at}.tool_use_id"))?
+            .filter(|id| !id.is_empty()),
+        name: None,
+        content,
+        is_error: optional_bool(value, "is_error", format_args!("{at}.is_error"))?.unwrap_or(false),
+    }))
+}

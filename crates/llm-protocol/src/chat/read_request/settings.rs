@@ -1,0 +1,267 @@
+//! Reads the settings of a chat request other than messages and tools: limits, sampling, stop
+//! strings, response format, reasoning.
+//!
+//! It must not know how a target handles them, only whether the client API accepts them.
+//!
+//! Read next: `read_request/tools.rs`.
+
+use super::check::{
+    MemberType, check_type, invalid, optional_bool, optional_text, required_object, required_text,
+    unknown_value, warn_unknown_members, wrong_type,
+};
+use crate::ir::{
+    BoxedFailure, Effort, OutputFormat, ReasoningSettings, RequestedOutputLimit, SamplingParams,
+    Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+
+/// Maximum number of stop strings that the chat completions API accepts.
+const MAX_STOPS: usize = 4;
+
+const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
+
+/// Reads the output limit. `max_completion_tokens` wins over the older `max_tokens`.
+pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
+    for field in ["max_completion_tokens", "max_tokens"] {
+        if let Some(value) = body.get(field) {
+            let tokens = value.count().filter(|tokens| *tokens > 0).ok_or_else(|| {
+                invalid(
+                    field,
+                    format!(
+                        "Invalid '{field}': integer below minimum value. Expected a value >= 1."
+                    ),
+                )
+            })?;
+            return Ok(Some(RequestedOutputLimit { field, tokens }));
+        }
+    }
+    Ok(None)
+}
+
+pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> Result<SamplingParams<'a>, BoxedFailure> {
+    let number = |name: &'static str,
+                  maximum: f64,
+                  words: &str|
+     -> Result<Option<JsonValue<'a>>, BoxedFailure> {
+        let Some(value) = body.get(name) else {
+            return Ok(None);
+        };
+        let number = value
+            .number()
+            .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
+        if !(0.0..=maximum).contains(&number) {
+            return Err(invalid(
+                name,
+                format!("Invalid '{name}': must be between 0 and {words}."),
+            ));
+        }
+        Ok(Some(value))
+    };
+    let top_k = body.get("top_k");
+    if let Some(value) = top_k.filter(|value| value.count().is_none()) {
+        return Err(wrong_type("top_k", "an integer", value));
+    }
+    Ok(SamplingParams {
+        temperature: number("temperature", 2.0, "2")?,
+        top_p: number("top_p", 1.0, "1")?,
+        top_k,
+    })
+}
+
+pub(super) fn stop<'a>(body: JsonValue<'a>) -> Result<Vec<JsonStr<'a>>, BoxedFailure> {
+    let Some(stop) = body.get("stop") else {
+        return Ok(Vec::new());
+    };
+    if let Some(text) = stop.text() {
+        return Ok(if text.is_empty() {
+            Vec::new()
+        } else {
+            vec![text]
+        });
+    }
+    if !stop.is_array() {
+        return Err(wrong_type(
+            "stop",
+            "one of a string or array of strings",
+            stop,
+        ));
+    }
+    let mut texts = Vec::new();
+    for (index, item) in stop.items().enumerate() {
+        if index >= MAX_STOPS {
+            let message =
+                "Invalid 'stop': array too long. Expected an array with maximum length 4.";
+            return Err(invalid("stop", message));
+        }
+        texts.push(
+            item.text()
+                .ok_or_else(|| wrong_type(format_args!("stop[{index}]"), "a string", item))?,
+        );
+    }
+    Ok(texts)
+}
+
+/// Reads `include_usage` from `stream_options`. The other options have no visible effect here.
+pub(super) fn include_usage(
+    body: JsonValue<'_>,
+    stream: bool,
+    warnings: &mut Warnings,
+) -> Result<bool, BoxedFailure> {
+    let Some(options) = body.get("stream_options") else {
+        return Ok(false);
+    };
+    check_type(options, MemberType::Object, "stream_options")?;
+    if !stream {
+        let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
+        return Err(invalid("stream_options", message));
+    }
+    warn_unknown_members(
+        options,
+        &["include_usage", "include_obfuscation"],
+        "stream_options",
+        warnings,
+    );
+    let include_usage = optional_bool(options, "include_usage", "stream_options.include_usage")?;
+    Ok(include_usage.unwrap_or(false))
+}
+
+/// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
+pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+    let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
+    let safety_identifier = some(optional_text(
+        body,
+        "safety_identifier",
+        "safety_identifier",
+    )?);
+    let user = some(optional_text(body, "user", "user")?);
+    let metadata = body
+        .get("metadata")
+        .and_then(|metadata| metadata.get("user_id"))
+        .and_then(JsonValue::text);
+    Ok(safety_identifier.or(some(metadata)).or(user))
+}
+
+pub(super) fn format<'a>(
+    body: JsonValue<'a>,
+    warnings: &mut Warnings,
+) -> Result<OutputFormat<'a>, BoxedFailure> {
+    let Some(format) = body.get("response_format") else {
+        return Ok(OutputFormat::Free);
+    };
+    check_type(format, MemberType::Object, "response_format")?;
+    let kind = required_text(format, "type", "response_format.type")?;
+    warn_unknown_members(
+        format,
+        &["type", "json_schema"],
+        "response_format",
+        warnings,
+    );
+    if kind.is("text") {
+        return Ok(OutputFormat::Free);
+    }
+    if kind.is("json_object") {
+        return Ok(OutputFormat::Json);
+    }
+    if !kind.is("json_schema") {
+        let supported = "'json_object', 'json_schema', and 'text'";
+        return Err(unknown_value("response_format.type", &kind, supported));
+    }
+    let wrapper = required_object(format, "json_schema", "response_format.json_schema")?;
+    let known = ["name", "description", "schema", "strict"];
+    warn_unknown_members(wrapper, &known, "response_format.json_schema", warnings);
+    let schema = required_object(wrapper, "schema", "response_format.json_schema.schema")?;
+    let description = optional_text(
+        wrapper,
+        "description",
+        "response_format.json_schema.description",
+    )?;
+    let description = description.filter(|text| !text.is_empty());
+    let name = wrapper
+        .get("name")
+        .and_then(JsonValue::text)
+        .filter(|name| !name.is_empty());
+    Ok(OutputFormat::Schema {
+        schema,
+        description,
+        name,
+        strict: wrapper.get("strict").and_then(JsonValue::bool),
+    })
+}
+
+/// Reads the reasoning settings from the first of: the members of the messages protocol, the
+/// extension `reasoning`, `reasoning_effort`.
+pub(super) fn reasoning<'a>(
+    body: JsonValue<'a>,
+    warnings: &mut Warnings,
+) -> Result<ReasoningSettings<'a>, BoxedFailure> {
+    let mut reasoning = ReasoningSettings::default();
+    if let Some(thinking) = body.get("thinking") {
+        check_type(thinking, MemberType::Object, "thinking")?;
+        reasoning.thinking = Some(thinking);
+        reasoning.is_verbatim = true;
+    }
+    // The other members of `output_config` are among the extra members.
+    reasoning.is_verbatim |= body
+        .get("output_config")
+        .is_some_and(|config| config.get("effort").is_some());
+    if reasoning.is_verbatim {
+        return Ok(reasoning);
+    }
+    if let Some(extension) = body.get("reasoning") {
+        check_type(extension, MemberType::Object, "reasoning")?;
+        read_reasoning_extension(extension, &mut reasoning, warnings)?;
+    }
+    if reasoning.effort.is_none() && reasoning.budget_tokens.is_none() {
+        reasoning.effort = effort(body, "reasoning_effort", "reasoning_effort")?;
+        reasoning.effort_field = "reasoning_effort";
+    }
+    Ok(reasoning)
+}
+
+/// Reads `{effort, max_tokens, exclude, enabled}`, the extension that aggregators define.
+fn read_reasoning_extension(
+    extension: JsonValue<'_>,
+    reasoning: &mut ReasoningSettings<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    warn_unknown_members(
+        extension,
+        &["effort", "max_tokens", "exclude", "enabled"],
+        "reasoning",
+        warnings,
+    );
+    reasoning.hide = optional_bool(extension, "exclude", "reasoning.exclude")?.unwrap_or(false);
+    let enabled = optional_bool(extension, "enabled", "reasoning.enabled")?;
+    let level = effort(extension, "effort", "reasoning.effort")?;
+    let budget = match extension.get("max_tokens") {
+        None => None,
+        Some(value) => Some(
+            value
+                .count()
+                .ok_or_else(|| wrong_type("reasoning.max_tokens", "an integer", value))?,
+        ),
+    };
+    let (effort, field) = match (enabled, level, budget) {
+        (Some(false), ..) => (Some(Effort::None), "reasoning.enabled"),
+        (_, Some(level), _) => (Some(level), "reasoning.effort"),
+        (_, None, Some(0)) => (Some(Effort::None), "reasoning.max_tokens"),
+        (_, None, Some(_)) => (None, "reasoning.max_tokens"),
+        // The client enabled reasoning without an amount.
+        (Some(true), None, None) => (Some(Effort::Medium), "reasoning.enabled"),
+        (None, None, None) => (None, ""),
+    };
+    reasoning.effort = effort;
+    reasoning.effort_field = field;
+    reasoning.budget_tokens = budget.filter(|_| effort.is_none());
+    Ok(())
+}
+
+fn effort(of: JsonValue<'_>, name: &str, path: &str) -> Result<Option<Effort>, BoxedFailure> {
+    let Some(word) = optional_text(of, name, path)? else {
+        return Ok(None);
+    };
+    Effort::parse(&word.value())
+        .map(Some)
+        .ok_or_else(|| unknown_value(path, &word, EFFORTS))
+}

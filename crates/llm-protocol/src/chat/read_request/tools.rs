@@ -1,0 +1,317 @@
+//! Reads the tools of a chat request, both `tools` and the older `functions`, and the tool choice.
+//!
+//! It must not change a schema or a name: the rules of the target decide that.
+//!
+//! Read next: `read_request/messages.rs`.
+
+use super::cache_marker;
+use super::check::{
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, wrong_type,
+};
+use crate::ir::{BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt::Display;
+
+pub(super) fn read<'a>(
+    body: JsonValue<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    let mut names = HashSet::new();
+    for (index, value) in optional_items(body, "tools", &"tools")?.enumerate() {
+        let tool = tool(index, value, warnings)?;
+        check_unique_name(&mut names, &tool, "tools", index)?;
+        request.tools.push(tool);
+    }
+    for (index, value) in optional_items(body, "functions", &"functions")?.enumerate() {
+        if !request.legacy_functions && !request.tools.is_empty() {
+            return Err(invalid(
+                "functions",
+                "'functions' and 'tools' cannot both be provided.",
+            ));
+        }
+        request.legacy_functions = true;
+        check_type(
+            value,
+            MemberType::Object,
+            format_args!("functions[{index}]"),
+        )?;
+        let function = function(
+            value,
+            "functions[]",
+            format_args!("functions[{index}]"),
+            warnings,
+        )?;
+        let tool = Tool {
+            index,
+            kind: ToolKind::Function(function),
+            cache: None,
+        };
+        check_unique_name(&mut names, &tool, "functions", index)?;
+        request.tools.push(tool);
+    }
+    request.parallel_calls = optional_bool(body, "parallel_tool_calls", "parallel_tool_calls")?;
+    request.choice = choice(body, &names)?;
+    Ok(())
+}
+
+fn check_unique_name<'a>(
+    names: &mut HashSet<Cow<'a, str>>,
+    tool: &Tool<'a>,
+    list: &str,
+    index: usize,
+) -> Result<(), BoxedFailure> {
+    let name = match &tool.kind {
+        ToolKind::Function(function) => function.name.clone(),
+        ToolKind::Custom { name, .. } => name.clone(),
+        ToolKind::Vendor { value, .. } => match value.get("name").and_then(JsonValue::text) {
+            Some(name) => name,
+            None => return Ok(()),
+        },
+    };
+    let name = name.into_value();
+    if names.contains(&name) {
+        return Err(invalid(
+            format_args!("{list}[{index}]"),
+            format!("Tool names must be unique: '{name}'."),
+        ));
+    }
+    names.insert(name);
+    Ok(())
+}
+
+fn tool<'a>(
+    index: usize,
+    value: JsonValue<'a>,
+    warnings: &mut Warnings,
+) -> Result<Tool<'a>, BoxedFailure> {
+    check_type(value, MemberType::Object, format_args!("tools[{index}]"))?;
+    let kind = required_text(value, "type", format_args!("tools[{index}].type"))?;
+    let own = cache_marker(value, format_args!("tools[{index}]"))?;
+    if kind.is("function") {
+        // Some clients repeat the name here.
+        warn_unknown_members(
+            value,
+            &["type", "function", "cache_control", "name"],
+            "tools[]",
+            warnings,
+        );
+        let path = format!("tools[{index}].function");
+        let inner = required_object(value, "function", &path)?;
+        let cache = own.or(cache_marker(inner, &path)?);
+        let function = function(inner, "tools[].function", &path, warnings)?;
+        return Ok(Tool {
+            index,
+            kind: ToolKind::Function(function),
+            cache,
+        });
+    }
+    if kind.is("custom") {
+        warn_unknown_members(
+            value,
+            &["type", "custom", "cache_control"],
+            "tools[]",
+            warnings,
+        );
+        let path = format!("tools[{index}].custom");
+        let inner = required_object(value, "custom", &path)?;
+        let cache = own.or(cache_marker(inner, &path)?);
+        warn_unknown_members(
+            inner,
+            &["name", "description", "format", "cache_control"],
+            "tools[].custom",
+            warnings,
+        );
+        let kind = ToolKind::Custom {
+            name: required_text(inner, "name", format_args!("{path}.name"))?,
+            description: optional_text(inner, "description", format_args!("{path}.description"))?,
+            format: inner.get("format"),
+        };
+        return Ok(Tool { index, kind, cache });
+    }
+    if is_dated(&kind.value()) {
+        return Ok(Tool {
+            index,
+            kind: ToolKind::Vendor { kind, value },
+            cache: own,
+        });
+    }
+    Err(unknown_value(
+        format_args!("tools[{index}].type"),
+        &kind,
+        "'function'",
+    ))
+}
+
+/// Detects a dated tool type of the messages protocol, such as `bash_20250124`.
+fn is_dated(kind: &str) -> bool {
+    kind.rsplit_once('_').is_some_and(|(name, date)| {
+        let is_name = !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        is_name
+            && date.len() == 8
+            && date.starts_with("20")
+            && date.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+fn function<'a>(
+    value: JsonValue<'a>,
+    pattern: &str,
+    path: impl Display,
+    warnings: &mut Warnings,
+) -> Result<FunctionTool<'a>, BoxedFailure> {
+    let known = [
+        "name",
+        "description",
+        "parameters",
+        "strict",
+        "cache_control",
+    ];
+    warn_unknown_members(value, &known, pattern, warnings);
+    let schema = value.get("parameters");
+    if let Some(schema) = schema {
+        check_type(
+            schema,
+            MemberType::Object,
+            format_args!("{path}.parameters"),
+        )?;
+    }
+    Ok(FunctionTool {
+        name: required_text(value, "name", format_args!("{path}.name"))?,
+        description: optional_text(value, "description", format_args!("{path}.description"))?,
+        schema,
+        strict: optional_bool(value, "strict", format_args!("{path}.strict"))?.unwrap_or(false),
+        examples: None,
+    })
+}
+
+fn choice<'a>(
+    body: JsonValue<'a>,
+    names: &HashSet<Cow<'a, str>>,
+) -> Result<ToolChoice<'a>, BoxedFailure> {
+    let (choice, field, list) = match (body.get("tool_choice"), body.get("function_call")) {
+        (Some(value), _) => (tool_choice(value)?, "tool_choice", "tools"),
+        (None, Some(value)) => (function_call(value)?, "function_call", "functions"),
+        (None, None) => return Ok(ToolChoice::Absent),
+    };
+    let named = match &choice {
+        ToolChoice::Absent | ToolChoice::Auto | ToolChoice::None if names.is_empty() => {
+            return Ok(ToolChoice::Absent);
+        }
+        _ if names.is_empty() => {
+            return Err(invalid(
+                field,
+                format!("'{field}' is only allowed when '{list}' are specified."),
+            ));
+        }
+        ToolChoice::Absent | ToolChoice::Auto | ToolChoice::None | ToolChoice::Required => &[],
+        ToolChoice::Tool(name) => std::slice::from_ref(name),
+        ToolChoice::Allowed { names, .. } => names.as_slice(),
+    };
+    if let Some(unknown) = named.iter().find(|name| !names.contains(&name.value())) {
+        return Err(invalid(
+            field,
+            format!("Tool choice '{}' not found in '{list}'.", unknown.value()),
+        ));
+    }
+    Ok(choice)
+}
+
+fn tool_choice<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
+    if let Some(word) = value.text() {
+        return match word.value().as_ref() {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" => Ok(ToolChoice::Required),
+            _ => Err(unknown_value(
+                "tool_choice",
+                &word,
+                "'none', 'auto', and 'required'",
+            )),
+        };
+    }
+    if !value.is_object() {
+        return Err(wrong_type(
+            "tool_choice",
+            "one of a string or an object",
+            value,
+        ));
+    }
+    let kind = required_text(value, "type", "tool_choice.type")?;
+    match kind.value().as_ref() {
+        "function" => tool_name(value, "function", "tool_choice").map(ToolChoice::Tool),
+        "custom" => tool_name(value, "custom", "tool_choice").map(ToolChoice::Tool),
+        "allowed_tools" => allowed_tools(value),
+        _ => Err(unknown_value(
+            "tool_choice.type",
+            &kind,
+            "'allowed_tools', 'function', and 'custom'",
+        )),
+    }
+}
+
+/// Reads the name from `{"type":"function","function":{"name":"…"}}`.
+fn tool_name<'a>(
+    value: JsonValue<'a>,
+    member: &str,
+    path: impl Display,
+) -> Result<JsonStr<'a>, BoxedFailure> {
+    let inner = required_object(value, member, format_args!("{path}.{member}"))?;
+    required_text(inner, "name", format_args!("{path}.{member}.name"))
+}
+
+fn allowed_tools<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
+    let path = "tool_choice.allowed_tools";
+    let inner = required_object(value, "allowed_tools", path)?;
+    let mode = required_text(inner, "mode", "tool_choice.allowed_tools.mode")?;
+    let required = mode.is("required");
+    if !required && !mode.is("auto") {
+        return Err(unknown_value(
+            "tool_choice.allowed_tools.mode",
+            &mode,
+            "'auto' and 'required'",
+        ));
+    }
+    let mut names = Vec::new();
+    for (index, item) in
+        optional_items(inner, "tools", &"tool_choice.allowed_tools.tools")?.enumerate()
+    {
+        let path = format!("tool_choice.allowed_tools.tools[{index}]");
+        let member = if item.get("custom").is_some() {
+            "custom"
+        } else {
+            "function"
+        };
+        names.push(tool_name(item, member, path)?);
+    }
+    if names.is_empty() {
+        return Err(invalid(
+            path,
+            "[] is too short - 'tool_choice.allowed_tools.tools'",
+        ));
+    }
+    Ok(ToolChoice::Allowed { names, required })
+}
+
+fn function_call<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
+    match value.text() {
+        Some(word) if word.is("auto") => Ok(ToolChoice::Auto),
+        Some(word) if word.is("none") => Ok(ToolChoice::None),
+        Some(word) => Err(unknown_value("function_call", &word, "'none' and 'auto'")),
+        None if value.is_object() => {
+            required_text(value, "name", "function_call.name").map(ToolChoice::Tool)
+        }
+        None => Err(wrong_type(
+            "function_call",
+            "one of a string or an object",
+            value,
+        )),
+    }
+}

@@ -1,0 +1,527 @@
+//! Reads a chat vendor's answer, streamed or as one body, into events.
+//!
+//! It must not hold back text: it emits the content of a chunk at once, and borrows it from the
+//! chunk. It buffers only three things: the arguments of a call until its name is known, the text
+//! of a refusal (which it emits again as the stop reason), and reasoning that the client sends back
+//! later. It skips unknown members, and treats members of a wrong type as absent.
+//!
+//! Order inside a chunk: reasoning, text, refusal, calls, finish reason, usage.
+//!
+//! Read next: `chat/read_stream/calls.rs` (assigns fragments to calls), then
+//! `messages/write_stream.rs`.
+
+use crate::Protocol;
+use crate::counters;
+use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason, UpstreamError};
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_scanner::JsonScanner;
+use crate::json_string::{JsonStr, JsonStrBuf};
+use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
+
+mod calls;
+mod reasoning;
+
+use calls::{ChatCallTracker, ChatToolCallDelta};
+use reasoning::ChatReasoningState;
+
+/// Maximum nesting depth of an answer.
+const MAX_DEPTH: u32 = 128;
+
+/// Maximum number of bytes of a refusal that the stop reason repeats.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+
+/// State of the answer after the chunks read so far.
+#[derive(Debug, Default)]
+pub struct ChatStreamReader {
+    /// A chunk has arrived.
+    heard: bool,
+    started: bool,
+    slots: SlotAllocator,
+    /// The text or thinking that continues until something else begins.
+    current: Option<(ChatTextKind, u32)>,
+    reasoning: ChatReasoningState,
+    calls: ChatCallTracker,
+    refusal: JsonStrBuf,
+    finish: Option<ChatFinishReason>,
+    counters: Option<ChatCounters>,
+    tier: Option<ServiceTier>,
+}
+
+/// Assigns slots in ascending order.
+#[derive(Debug, Default)]
+struct SlotAllocator(u32);
+
+impl SlotAllocator {
+    fn allocate(&mut self) -> u32 {
+        let slot = self.0;
+        self.0 = slot.saturating_add(1);
+        slot
+    }
+}
+
+/// Kind of a run of deltas that the protocol does not delimit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ChatTextKind {
+    Text,
+    Refusal,
+    Thinking,
+}
+
+/// Value of `read_finish_reason`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ChatFinishReason {
+    Stop,
+    Calls,
+    Length,
+    Filter,
+    Unknown,
+}
+
+impl ChatStreamReader {
+    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
+    pub fn event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        nodes: NodeBuffer,
+        to: &mut impl EventSink,
+    ) -> (NodeBuffer, Result<(), UpstreamError>) {
+        if data == b"[DONE]" {
+            return (nodes, self.handle_done(to));
+        }
+        let Ok(text) = std::str::from_utf8(data) else {
+            return (
+                nodes,
+                UpstreamError::check_unreadable(Protocol::Chat, name, data),
+            );
+        };
+        match JsonDocument::parse(text, MAX_DEPTH, nodes) {
+            Ok(tree) if !tree.root().is_object() => (
+                tree.into_nodes(),
+                UpstreamError::check_unreadable(Protocol::Chat, name, data),
+            ),
+            Ok(_) if name == b"error" => {
+                (NodeBuffer::new(), Err(UpstreamError::from_error_body(data)))
+            }
+            Ok(tree) => {
+                let outcome = self.read_chunk(tree.root(), false, to);
+                (tree.into_nodes(), outcome)
+            }
+            Err(_) => (
+                NodeBuffer::new(),
+                UpstreamError::check_unreadable(Protocol::Chat, name, data),
+            ),
+        }
+    }
+
+    /// Ends an answer that is complete although its last event is missing.
+    pub fn finish(&mut self, to: &mut impl EventSink) {
+        self.end(to);
+    }
+
+    /// Handles `[DONE]`: the vendor has finished, with or without a finish reason.
+    fn handle_done(&mut self, to: &mut impl EventSink) -> Result<(), UpstreamError> {
+        if !self.started {
+            return Err(if self.heard {
+                UpstreamError::Empty
+            } else {
+                UpstreamError::Cut
+            });
+        }
+        self.end(to);
+        Ok(())
+    }
+
+    /// Reads a chunk or a whole answer. They differ in `delta` and `message`, and in what an entry
+    /// of `tool_calls` means.
+    fn read_chunk(
+        &mut self,
+        chunk: JsonValue<'_>,
+        is_whole: bool,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        self.heard = true;
+        let mut start = ResponseStart::default();
+        let (mut choice, mut counters, mut is_error) = (None, None, false);
+        for (key, value) in chunk.members() {
+            match key.value().as_ref() {
+                "id" => start.id = value.text(),
+                "service_tier" => start.tier = value.text(),
+                "choices" => {
+                    for read in value
+                        .items()
+                        .filter(|choice| choice.is_object())
+                        .map(ChatAnswerChoice::parse)
+                    {
+                        is_error |= read.is_error();
+                        choice = choice.or(Some(read).filter(|read| read.index == 0));
+                    }
+                }
+                "usage" => counters = read_usage(value).or(counters),
+                "error" => is_error |= !value.is_null(),
+                _ => {}
+            }
+        }
+        if is_error {
+            return Err(UpstreamError::from_error_body(chunk.raw().as_bytes()));
+        }
+        self.tier = start
+            .tier
+            .as_ref()
+            .map(|tier| ServiceTier::from_wire(&tier.value()))
+            .or(self.tier);
+        if let Some(choice) = choice {
+            self.start(start, to);
+            if let Some(message) = if is_whole {
+                choice.message
+            } else {
+                choice.delta
+            } {
+                self.message(message, is_whole, to)?;
+            }
+            if let Some(reason) = &choice.finish_reason {
+                self.read_finish_reason(reason, to);
+            }
+        }
+        self.merge_counters(counters, to);
+        Ok(())
+    }
+
+    fn start(&mut self, start: ResponseStart<'_>, to: &mut impl EventSink) {
+        if self.started {
+            return;
+        }
+        self.started = true;
+        to.event(Event::Start(start));
+        self.send_counters(to);
+    }
+
+    fn read_finish_reason(&mut self, reason: &JsonStr<'_>, to: &mut impl EventSink) {
+        let finish = match reason.value().as_ref() {
+            // Some vendors send it with every chunk.
+            "" => return,
+            "stop" => ChatFinishReason::Stop,
+            "tool_calls" | "function_call" => ChatFinishReason::Calls,
+            "length" => ChatFinishReason::Length,
+            "content_filter" => ChatFinishReason::Filter,
+            _ => ChatFinishReason::Unknown,
+        };
+        if self.finish != Some(finish) {
+            self.finish = Some(finish);
+            to.event(Event::Stop(self.stop_reason()));
+        }
+    }
+
+    fn merge_counters(&mut self, counters: Option<ChatCounters>, to: &mut impl EventSink) {
+        let Some(counters) = counters.filter(ChatCounters::is_usage) else {
+            return;
+        };
+        self.counters.get_or_insert_default().merge(&counters);
+        if self.started {
+            self.send_counters(to);
+        }
+    }
+
+    fn send_counters(&self, to: &mut impl EventSink) {
+        if let Some(counters) = self.counters {
+            let counters = &VendorCounters::Chat(ChatCounters {
+                service_tier: self.tier,
+                ..counters
+            });
+            to.event(Event::Counters {
+                counters,
+                is_final: true,
+            });
+        }
+    }
+
+    fn message(
+        &mut self,
+        message: JsonValue<'_>,
+        is_whole: bool,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let said = ChatDelta::parse(message);
+        self.read_reasoning(&said, is_whole, to);
+        if let Some(content) = said.content {
+            self.content(content, to);
+        }
+        if let Some(refusal) = &said.refusal {
+            if self.refusal.len() <= MAX_REFUSAL_BYTES {
+                self.refusal.push(refusal);
+            }
+            self.emit_text(ChatTextKind::Refusal, refusal, to);
+        }
+        match said.calls.filter(|calls| calls.items().next().is_some()) {
+            Some(calls) => {
+                self.calls.begin_chunk();
+                for call in calls.items() {
+                    self.call(&ChatToolCallDelta::parse(call), is_whole, to)?;
+                }
+            }
+            // `function_call` is the older form and holds one call. If the vendor sends both, it is
+            // a repetition.
+            None if self.calls.is_only_legacy() => {
+                if let Some(function) = said.function_call {
+                    self.call(&ChatToolCallDelta::from_function_call(function), false, to)?;
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Reads the content: a string, or the parts that some vendors send instead.
+    fn content(&mut self, content: JsonValue<'_>, to: &mut impl EventSink) {
+        if let Some(text) = content.text() {
+            self.emit_text(ChatTextKind::Text, &text, to);
+        }
+        for part in content.items() {
+            if let Some(text) = part.get("text").and_then(JsonValue::text) {
+                self.emit_text(ChatTextKind::Text, &text, to);
+            }
+        }
+    }
+
+    fn read_reasoning(&mut self, said: &ChatDelta<'_>, is_whole: bool, to: &mut impl EventSink) {
+        let details = said.details.filter(|details| details.is_array());
+        match self.reasoning.select_source(said) {
+            Some(reasoning::ChatReasoningSource::Content) => {
+                said.reasoning_content
+                    .iter()
+                    .for_each(|text| self.emit_text(ChatTextKind::Thinking, text, to));
+            }
+            Some(reasoning::ChatReasoningSource::Plain) => {
+                said.reasoning
+                    .iter()
+                    .for_each(|text| self.emit_text(ChatTextKind::Thinking, text, to));
+            }
+            Some(reasoning::ChatReasoningSource::Details) => {
+                for entry in details.into_iter().flat_map(JsonValue::items) {
+                    if let Some(text) = reasoning::detail_text(entry) {
+                        self.emit_text(ChatTextKind::Thinking, &text, to);
+                    }
+                }
+            }
+            None => {}
+        }
+        for entry in details.into_iter().flat_map(JsonValue::items) {
+            self.reasoning.push_detail(entry, is_whole);
+        }
+    }
+
+    /// Continues the current run, or begins a new one if something else began since.
+    fn emit_text(&mut self, stretch: ChatTextKind, text: &JsonStr<'_>, to: &mut impl EventSink) {
+        if text.is_empty() {
+            return;
+        }
+        let slot = match self.current {
+            Some((current, slot)) if current == stretch => slot,
+            _ => self.open_text(stretch, to),
+        };
+        to.event(Event::Delta {
+            slot,
+            text: text.reborrow(),
+        });
+    }
+
+    fn open_text(&mut self, stretch: ChatTextKind, to: &mut impl EventSink) -> u32 {
+        if stretch != ChatTextKind::Thinking {
+            self.emit_signature(to);
+        }
+        let slot = self.slots.allocate();
+        let piece = match stretch {
+            ChatTextKind::Text => OutputPart::Text,
+            ChatTextKind::Refusal => OutputPart::Refusal,
+            ChatTextKind::Thinking => OutputPart::Thinking,
+        };
+        to.event(Event::Open { slot, piece });
+        self.current = Some((stretch, slot));
+        slot
+    }
+
+    /// Called when something else begins or the answer ends. If the vendor wants reasoning back,
+    /// emits it as the signature of the thinking just emitted, or of one without text.
+    fn emit_signature(&mut self, to: &mut impl EventSink) {
+        let Some(signature) = self.reasoning.take_signature() else {
+            return;
+        };
+        let slot = match self.current {
+            Some((ChatTextKind::Thinking, slot)) => slot,
+            _ => self.open_text(ChatTextKind::Thinking, to),
+        };
+        to.event(Event::Signature {
+            slot,
+            signature: JsonStr::from_value(signature),
+        });
+        // Any later thinking is a new block.
+        self.current = None;
+    }
+
+    fn call(
+        &mut self,
+        entry: &ChatToolCallDelta<'_>,
+        is_whole: bool,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let begins = self.calls.is_new_call(entry, is_whole);
+        if begins {
+            self.emit_signature(to);
+            self.current = None;
+        }
+        self.calls.apply_delta(entry, is_whole, &mut self.slots, to)
+    }
+
+    fn stop_reason(&self) -> StopReason<'_> {
+        match self.finish {
+            _ if !self.refusal.is_empty() => StopReason::Refusal {
+                explanation: Some(self.refusal.text()),
+            },
+            Some(ChatFinishReason::Stop) => StopReason::EndTurn,
+            Some(ChatFinishReason::Calls) => StopReason::ToolUse,
+            Some(ChatFinishReason::Length) => StopReason::MaxTokens,
+            Some(ChatFinishReason::Filter) => StopReason::Refusal { explanation: None },
+            Some(ChatFinishReason::Unknown) | None => StopReason::Unknown,
+        }
+    }
+
+    fn end(&mut self, to: &mut impl EventSink) {
+        self.emit_signature(to);
+        if self.finish.is_some() {
+            // Repeat the stop: the refusal may have continued after the finish reason.
+            to.event(Event::Stop(self.stop_reason()));
+        }
+        to.event(Event::End);
+    }
+}
+
+/// Reads a whole answer into the same events as a stream.
+pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
+    if !body.is_object() {
+        return Err(UpstreamError::NotJson);
+    }
+    let mut reader = ChatStreamReader::default();
+    reader.read_chunk(body, true, to)?;
+    if !reader.started {
+        return Err(UpstreamError::Empty);
+    }
+    reader.end(to);
+    Ok(())
+}
+
+/// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
+/// first.
+#[derive(Debug, Default)]
+struct ChatAnswerChoice<'v> {
+    index: u64,
+    delta: Option<JsonValue<'v>>,
+    message: Option<JsonValue<'v>>,
+    finish_reason: Option<JsonStr<'v>>,
+}
+
+impl<'v> ChatAnswerChoice<'v> {
+    fn parse(choice: JsonValue<'v>) -> Self {
+        let mut read = ChatAnswerChoice::default();
+        for (key, value) in choice.members() {
+            match key.value().as_ref() {
+                "index" => read.index = value.count().unwrap_or(0),
+                "delta" => read.delta = Some(value),
+                "message" => read.message = Some(value),
+                "finish_reason" => read.finish_reason = value.text(),
+                _ => {}
+            }
+        }
+        read
+    }
+
+    /// Returns whether `read_finish_reason` reports a failure. Aggregating vendors send `error`
+    /// there.
+    fn is_error(&self) -> bool {
+        self.finish_reason
+            .as_ref()
+            .is_some_and(|reason| reason.is("error"))
+    }
+}
+
+/// Content of a delta or of a message.
+#[derive(Debug, Default)]
+struct ChatDelta<'v> {
+    content: Option<JsonValue<'v>>,
+    refusal: Option<JsonStr<'v>>,
+    reasoning_content: Option<JsonStr<'v>>,
+    reasoning: Option<JsonStr<'v>>,
+    details: Option<JsonValue<'v>>,
+    calls: Option<JsonValue<'v>>,
+    function_call: Option<JsonValue<'v>>,
+}
+
+impl<'v> ChatDelta<'v> {
+    fn parse(message: JsonValue<'v>) -> Self {
+        let mut said = ChatDelta::default();
+        let mut audio = None;
+        for (key, value) in message.members() {
+            match key.value().as_ref() {
+                "content" => said.content = Some(value).filter(|value| !value.is_null()),
+                "refusal" => said.refusal = non_empty_text(value),
+                "reasoning_content" => said.reasoning_content = non_empty_text(value),
+                "reasoning" => said.reasoning = non_empty_text(value),
+                "reasoning_details" => said.details = Some(value),
+                "tool_calls" => said.calls = Some(value).filter(|value| value.is_array()),
+                "function_call" => {
+                    said.function_call = Some(value).filter(|value| value.is_object())
+                }
+                "audio" => audio = value.get("transcript"),
+                _ => {}
+            }
+        }
+        said.content = said.content.or(audio);
+        said
+    }
+}
+
+/// Returns the string unless it is empty.
+fn non_empty_text(value: JsonValue<'_>) -> Option<JsonStr<'_>> {
+    value.text().filter(|text| !text.is_empty())
+}
+
+fn read_usage(usage: JsonValue<'_>) -> Option<ChatCounters> {
+    counters::read_chat_usage(&mut JsonScanner::new(usage.raw(), MAX_DEPTH))
+        .ok()
+        .flatten()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl EventSink for Nobody {
+        fn event(&mut self, _event: Event<'_>) {}
+    }
+
+    fn read_chunk(reader: &mut ChatStreamReader, chunk: &str) -> Result<(), UpstreamError> {
+        reader
+            .event(b"", chunk.as_bytes(), NodeBuffer::new(), &mut Nobody)
+            .1
+    }
+
+    #[test]
+    fn what_is_kept_of_calls_is_bounded() {
+        let mut reader = ChatStreamReader::default();
+        let call = |id: usize| {
+            format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"id":"call_{id}"}}]}}}}]}}"#)
+        };
+        let outcome = (0..10_000).try_for_each(|id| read_chunk(&mut reader, &call(id)));
+        assert_eq!(outcome, Err(UpstreamError::TooLarge));
+
+        let mut reader = ChatStreamReader::default();
+        let arguments = "x".repeat(100_000);
+        let nameless = format!(
+            r#"{{"choices":[{{"delta":{{"tool_calls":[{{"function":{{"arguments":"{arguments}"}}}}]}}}}]}}"#
+        );
+        let outcome = (0..1_000).try_for_each(|_| read_chunk(&mut reader, &nameless));
+        assert_eq!(outcome, Err(UpstreamError::TooLarge));
+    }
+}

@@ -1,0 +1,320 @@
+//! Writes a request for a chat vendor.
+//!
+//! It refuses, drops or warns about every member that it cannot send: nothing in the IR disappears
+//! without an outcome. It must not validate the caller's types again; the reader did that.
+//!
+//! Read next: `chat/write_request/turns.rs` (the messages), `chat/write_request/effort.rs`.
+
+use crate::capabilities::{
+    ChatModel, ParallelToolCalls, ToolCallIds, ToolsWithReasoning, identifiers, pairing,
+};
+use crate::failure::{Failure, Kind};
+use crate::ir::event::ResponseContext;
+use crate::ir::{BlockKind, BoxedFailure, Request, ToolChoice, WarningAction, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::translate::{EncodedRequest, WriteContext};
+use crate::{Protocol, estimate};
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+
+pub(crate) mod api_variant;
+pub(crate) mod effort;
+pub(crate) mod parts;
+pub(crate) mod results;
+pub(crate) mod text_fallback;
+pub(crate) mod tools;
+mod turns;
+pub(crate) mod unsupported;
+
+use api_variant::ApiVariant;
+use text_fallback::TextFallback;
+use tools::ToolWriter;
+
+/// Maximum number of stop sequences that a chat vendor accepts.
+const MAX_STOPS: usize = 4;
+
+/// Maximum number of tools that a chat vendor accepts.
+const MAX_TOOLS: usize = 128;
+
+/// Prefix of a line that one client puts before its instructions. The line differs in each request,
+/// so it would defeat the prompt cache of every vendor that does not skip it.
+const BILLING_HEADER_PREFIX: &str = "x-anthropic-billing-header:";
+
+/// Writes the request.
+///
+/// # Errors
+/// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
+/// or if calls and results do not pair.
+pub fn write(
+    request: &mut Request<'_>,
+    model: &ChatModel,
+    given: &WriteContext<'_>,
+    warnings: &mut Warnings,
+    recall: &mut ResponseContext,
+) -> Result<EncodedRequest, BoxedFailure> {
+    unsupported::check_members(request, warnings)?;
+    unsupported::check_blocks(request, false)?;
+    strip_billing_header(request);
+    pairing::pair_tool_results(request, warnings)?;
+    recall.show_thinking = effort::wants_visible_thinking(request);
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    let words = TextFallback {
+        warnings,
+        recall,
+        marks: model.cache_breakpoints,
+    };
+    let mut writer = ChatRequestWriter {
+        surface: request.surface,
+        model,
+        given,
+        words,
+        json,
+        carries_thinking: false,
+        replays: true,
+        ids: HashMap::new(),
+        open: VecDeque::new(),
+    };
+    writer
+        .json
+        .open_object()
+        .key("model")
+        .str(given.target.upstream_model);
+    writer.settings(request)?;
+    let has_tools = writer.tools(request)?;
+    let thinker = effort::EffortSupport {
+        reasons: model.reasoning,
+        levels: &model.effort_values,
+        is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
+    };
+    if let Some(effort) = effort::select_effort(request, &thinker, writer.words.warnings) {
+        writer.json.key("reasoning_effort").str(effort.as_str());
+    }
+    api_variant::write_end_user(request, given, &mut writer.json);
+    writer.tier(request);
+    if request.stream {
+        writer.json.key("stream").bool(true);
+        writer
+            .json
+            .key("stream_options")
+            .open_object()
+            .key("include_usage")
+            .bool(true)
+            .close_object();
+    }
+    writer.extras(request);
+    writer.messages(request)?;
+    writer.json.close_object();
+    let ChatRequestWriter {
+        json,
+        carries_thinking,
+        ..
+    } = writer;
+    Ok(EncodedRequest {
+        body: json.into_bytes(),
+        streams: request.stream,
+        carries_thinking,
+    })
+}
+
+/// State shared by all steps of the writing.
+struct ChatRequestWriter<'w> {
+    surface: Protocol,
+    model: &'w ChatModel,
+    given: &'w WriteContext<'w>,
+    words: TextFallback<'w>,
+    json: JsonWriter,
+    carries_thinking: bool,
+    /// The current turn's reasoning is sent back.
+    replays: bool,
+    /// Number of calls that asked for each id.
+    ids: HashMap<String, u64>,
+    /// Ids of calls whose results come next, in order.
+    open: VecDeque<String>,
+}
+
+impl ChatRequestWriter<'_> {
+    fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+        if let Some(limit) = api_variant::output_limit(request, self.given, 1, self.words.warnings)?
+        {
+            self.json.key(self.model.output_limit_field).number(limit);
+        }
+        api_variant::write_sampling(
+            request,
+            self.model.sampling,
+            &mut self.json,
+            self.words.warnings,
+        );
+        if let Some(top_k) = request.sampling.top_k {
+            if self.model.top_k {
+                self.json.key("top_k").raw(top_k.raw());
+            } else {
+                self.words.warnings.add(WarningAction::Dropped, "top_k");
+            }
+        }
+        self.stop(request);
+        ApiVariant::Nested.format("response_format", &request.format, &mut self.json);
+        Ok(())
+    }
+
+    fn stop(&mut self, request: &Request<'_>) {
+        let said = || request.stop.iter().filter(|text| !text.is_blank());
+        let count = said().count();
+        if count == 0 {
+            return;
+        }
+        if !self.model.stop {
+            self.words
+                .warnings
+                .add(WarningAction::Dropped, "stop_sequences");
+            return;
+        }
+        if count > MAX_STOPS {
+            self.words
+                .warnings
+                .add(WarningAction::Clamped, "stop_sequences");
+        }
+        self.json.key("stop").open_array();
+        for text in said().take(MAX_STOPS) {
+            self.json.text(text);
+        }
+        self.json.close_array();
+    }
+
+    /// Writes `tools` and the related members. Returns true if there is a tool.
+    fn tools(&mut self, request: &Request<'_>) -> Result<bool, BoxedFailure> {
+        let model = self.given.target.public_model;
+        let sent = tools::sendable_tools(request, model, self.words.warnings)?;
+        if sent.len() > MAX_TOOLS {
+            let message = format!("at most {MAX_TOOLS} tools are available for this model");
+            return Err(invalid_param(self.surface, "tools", &message));
+        }
+        if sent.is_empty() {
+            // A chat vendor refuses a tool choice without tools.
+            return Ok(false);
+        }
+        if self.model.tools_with_reasoning == ToolsWithReasoning::ResponsesOnly {
+            let message = format!("Tools are not available for model '{model}' on this endpoint.");
+            return Err(Box::new(
+                Failure::new(Kind::InvalidRequest, message).with_param("tools"),
+            ));
+        }
+        let mut writer = ToolWriter {
+            surface: self.surface,
+            wording: ApiVariant::Nested,
+            takes_custom: self.model.custom_tools,
+            words: &mut self.words,
+            json: &mut self.json,
+        };
+        writer.write(&sent, &request.choice)?;
+        let is_taken = match self.model.parallel_tool_calls {
+            ParallelToolCalls::Accepted => true,
+            ParallelToolCalls::WithAutoChoice => {
+                matches!(request.choice, ToolChoice::Absent | ToolChoice::Auto)
+            }
+            ParallelToolCalls::Refused => false,
+        };
+        if request.parallel_calls == Some(false) && !is_taken {
+            let field = match self.surface {
+                Protocol::Messages => "tool_choice.disable_parallel_tool_use",
+                Protocol::Chat | Protocol::Responses => "parallel_tool_calls",
+            };
+            self.words.warnings.add(WarningAction::Dropped, field);
+        } else if request.parallel_calls == Some(false) {
+            self.json.key("parallel_tool_calls").bool(false);
+        }
+        Ok(true)
+    }
+
+    fn tier(&mut self, request: &Request<'_>) {
+        let Some(tier) = &request.tier else { return };
+        if request.surface == Protocol::Messages {
+            if tier.is("standard_only") {
+                self.json.key("service_tier").str("default");
+            }
+        } else if self.given.target.official {
+            self.json.key("service_tier").text(tier);
+        } else if !tier.is("auto") && !tier.is("default") {
+            self.words
+                .warnings
+                .add(WarningAction::Dropped, "service_tier");
+        }
+    }
+
+    /// Writes the members that only the chat protocol defines. Another client API may have the same
+    /// member.
+    fn extras(&mut self, request: &Request<'_>) {
+        for opaque in request
+            .extra
+            .iter()
+            .filter(|opaque| opaque.origin == Protocol::Chat)
+        {
+            let name = opaque.name.value();
+            match name.as_ref() {
+                "verbosity" if !self.model.verbosity => self
+                    .words
+                    .warnings
+                    .add(WarningAction::Dropped, "text.verbosity"),
+                // `prompt_cache_key` is written with the end user; compatible servers do not know
+                // any of the three.
+                "prompt_cache_key" => {}
+                "prompt_cache_options" | "prompt_cache_retention"
+                    if !self.given.target.official => {}
+                name => drop(self.json.key(name).raw(opaque.value.raw())),
+            }
+        }
+    }
+
+    /// Returns the id of the next call. If two calls have the same id, the later one gets a new id.
+    fn call_id(&mut self, id: Option<&JsonStr<'_>>) -> String {
+        let fitting = |id| match self.model.tool_call_ids {
+            ToolCallIds::Any => identifiers::chat_call_id(id),
+            ToolCallIds::Nine => identifiers::nine_char_call_id(id),
+        };
+        let wanted = fitting(id.map(JsonStr::value).unwrap_or_default()).into_owned();
+        let count = self.ids.entry(wanted.clone()).or_default();
+        *count = count.saturating_add(1);
+        let id = match *count {
+            1 => wanted,
+            count => fitting(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
+        };
+        self.open.push_back(id.clone());
+        id
+    }
+}
+
+pub(crate) fn invalid_param(surface: Protocol, path: &str, message: &str) -> BoxedFailure {
+    Box::new(Failure::invalid_param(surface, path, message))
+}
+
+/// Removes the billing header line from the instructions.
+pub(crate) fn strip_billing_header(request: &mut Request<'_>) {
+    for block in &mut request.system {
+        let BlockKind::Text(text) = &mut block.kind else {
+            continue;
+        };
+        if let JsonStr::Token { raw, escaped, .. } = text
+            && raw.starts_with(BILLING_HEADER_PREFIX)
+        {
+            *text = JsonStr::from_token(after_first_line(raw), *escaped);
+        }
+    }
+}
+
+/// Returns the part after the first line of the inside of a JSON string.
+fn after_first_line(raw: &str) -> &str {
+    let mut letters = raw.char_indices();
+    while let Some((_, letter)) = letters.next() {
+        if letter == '\\'
+            && let Some((at, 'n')) = letters.next()
+        {
+            return raw.get(at + 1..).unwrap_or_default();
+        }
+    }
+    ""
+}
+
+/// Returns a string member of an opaque block.
+fn text_member<'a>(value: JsonValue<'a>, name: &str) -> Option<JsonStr<'a>> {
+    value.get(name).and_then(JsonValue::text)
+}

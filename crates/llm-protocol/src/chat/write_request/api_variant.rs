@@ -1,0 +1,165 @@
+//! Writes the members that both protocols of a chat vendor have, each in its own form.
+//!
+//! It must not know a member that only one of the two has.
+//!
+//! Read next: `chat/write_request/tools.rs`.
+
+use super::invalid_param;
+use crate::Protocol;
+use crate::capabilities::{identifiers, schema};
+use crate::ir::{
+    BlockKind, BoxedFailure, OutputFormat, Request, RequestedOutputLimit, WarningAction, Warnings,
+};
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::translate::WriteContext;
+
+/// Position of the members that belong to a `type`: chat nests them in a member with the name of
+/// the type, responses puts them next to `type`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ApiVariant {
+    Nested,
+    Flat,
+}
+
+impl ApiVariant {
+    /// Opens an object of this type.
+    pub fn open(self, kind: &str, json: &mut JsonWriter) {
+        json.open_object().key("type").str(kind);
+        if self == ApiVariant::Nested {
+            json.key(kind).open_object();
+        }
+    }
+
+    pub fn close(self, json: &mut JsonWriter) {
+        if self == ApiVariant::Nested {
+            json.close_object();
+        }
+        json.close_object();
+    }
+
+    /// Writes the response format of the answer's text as the member `name`.
+    pub fn format(self, name: &str, format: &OutputFormat<'_>, json: &mut JsonWriter) {
+        match format {
+            OutputFormat::Free => {}
+            OutputFormat::Json => drop(
+                json.key(name)
+                    .open_object()
+                    .key("type")
+                    .str("json_object")
+                    .close_object(),
+            ),
+            OutputFormat::Schema {
+                schema,
+                description,
+                name: own,
+                strict,
+            } => {
+                self.open("json_schema", json.key(name));
+                json.key("name");
+                match own {
+                    Some(own) => json.text(own),
+                    None => json.str("output"),
+                };
+                if let Some(description) = description {
+                    json.key("description").text(description);
+                }
+                json.key("schema").raw(schema.raw());
+                json.key("strict")
+                    .bool(strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)));
+                self.close(json);
+            }
+        }
+    }
+}
+
+/// Returns the output limit to send: the smallest of the caller's limit, the model's limit and what
+/// the account holder can pay, but at least the vendor's minimum. Returns `None` if no limit is
+/// necessary.
+///
+/// # Errors
+/// Returns an error if the client API requires a limit and there is none, or if the limit is 0.
+pub(crate) fn output_limit(
+    request: &Request<'_>,
+    given: &WriteContext<'_>,
+    least: u64,
+    warnings: &mut Warnings,
+) -> Result<Option<u64>, BoxedFailure> {
+    let most = given.target.max_output_tokens;
+    let payable = given.output_limit.unwrap_or(u64::MAX);
+    let Some(RequestedOutputLimit { field, tokens }) = request.limit else {
+        if request.surface == Protocol::Messages {
+            return Err(invalid_param(
+                request.surface,
+                "max_tokens",
+                "Field required",
+            ));
+        }
+        return Ok((payable < most).then_some(payable.max(least)));
+    };
+    // The readers of the other client APIs refuse 0.
+    if tokens == 0 {
+        let message = "0 is only supported for models that offer cache pre-warming.";
+        return Err(invalid_param(request.surface, field, message));
+    }
+    if tokens > most || tokens < least {
+        warnings.add(WarningAction::Clamped, field);
+    }
+    Ok(Some(tokens.min(most).min(payable).max(least)))
+}
+
+/// Writes `temperature` and `top_p`. A model that accepts neither behaves as if they were 1.
+pub(crate) fn write_sampling(
+    request: &Request<'_>,
+    is_taken: bool,
+    json: &mut JsonWriter,
+    warnings: &mut Warnings,
+) {
+    for (name, value) in [
+        ("temperature", request.sampling.temperature),
+        ("top_p", request.sampling.top_p),
+    ] {
+        let Some(value) = value else { continue };
+        if is_taken {
+            json.key(name).raw(value.raw());
+        } else if value.number() != Some(1.0) {
+            warnings.add(WarningAction::Dropped, name);
+        }
+    }
+}
+
+/// Writes the end user as a hash and, for the vendor's cache, a key that related requests share.
+pub(crate) fn write_end_user(
+    request: &Request<'_>,
+    given: &WriteContext<'_>,
+    json: &mut JsonWriter,
+) {
+    let user = request.end_user.as_ref().map(JsonStr::value);
+    json.key("safety_identifier")
+        .str(&identifiers::hash_end_user(
+            given.account_id,
+            user.as_deref(),
+        ));
+    if given.target.official {
+        json.key("prompt_cache_key")
+            .str(&cache_key(request, given.account_id));
+    }
+}
+
+/// Returns the cache key that the requests of one user, or with the same instructions, share.
+fn cache_key(request: &Request<'_>, account_id: &str) -> String {
+    let named = request
+        .extra
+        .iter()
+        .find(|opaque| opaque.name.is("prompt_cache_key"));
+    let named = named
+        .and_then(|opaque| opaque.value.text())
+        .filter(|key| !key.is_empty());
+    if let Some(common) = named.as_ref().or(request.end_user.as_ref()) {
+        return identifiers::hash_cache_key(account_id, &common.value());
+    }
+    let texts = request.system.iter().filter_map(|block| match &block.kind {
+        BlockKind::Text(text) => Some(text.value()),
+        _ => None,
+    });
+    identifiers::hash_cache_key(account_id, &texts.collect::<String>())
+}

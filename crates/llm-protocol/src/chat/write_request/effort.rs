@@ -1,0 +1,131 @@
+//! Maps `thinking` and `output_config.effort` to one reasoning effort level.
+//!
+//! Read next: `chat/write_request/api_variant.rs`.
+
+use crate::Protocol;
+use crate::ir::{Effort, Request, WarningAction, Warnings};
+use crate::json_document::JsonValue;
+
+/// Largest budget in tokens for each level.
+const BUDGET_LEVELS: [(u64, Effort); 3] = [
+    (4_096, Effort::Low),
+    (16_384, Effort::Medium),
+    (32_768, Effort::High),
+];
+
+/// Preference that `thinking` expresses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ThinkingPreference {
+    Nothing,
+    /// Thinking enabled; the model chooses the amount.
+    Free,
+    Budget(Effort),
+    /// Thinking disabled, or a kind that a chat vendor does not support.
+    Off,
+}
+
+fn thinking_preference(request: &Request<'_>) -> ThinkingPreference {
+    let level_of = |tokens| {
+        let level = BUDGET_LEVELS.iter().find(|(most, _)| tokens <= *most);
+        level.map_or(Effort::Xhigh, |(_, level)| *level)
+    };
+    let Some(thinking) = request.reasoning.thinking else {
+        return request
+            .reasoning
+            .budget_tokens
+            .map_or(ThinkingPreference::Nothing, |tokens| {
+                ThinkingPreference::Budget(level_of(tokens))
+            });
+    };
+    let is = |wanted| thinking.get("type").is_some_and(|kind| kind.is(wanted));
+    if is("enabled") {
+        let tokens = thinking
+            .get("budget_tokens")
+            .and_then(JsonValue::count)
+            .unwrap_or_default();
+        return ThinkingPreference::Budget(level_of(tokens));
+    }
+    if is("adaptive") {
+        ThinkingPreference::Free
+    } else {
+        ThinkingPreference::Off
+    }
+}
+
+/// Returns whether the caller wants to see the reasoning.
+pub(crate) fn wants_visible_thinking(request: &Request<'_>) -> bool {
+    let display = request
+        .reasoning
+        .thinking
+        .and_then(|thinking| thinking.get("display"));
+    let is_omitted = display.is_some_and(|display| display.is("omitted"));
+    matches!(
+        thinking_preference(request),
+        ThinkingPreference::Free | ThinkingPreference::Budget(_)
+    ) && !is_omitted
+}
+
+/// Effort levels that a model supports.
+pub(crate) struct EffortSupport<'m> {
+    pub reasons: bool,
+    /// Supported levels, sorted.
+    pub levels: &'m [Effort],
+    /// Another part of the request rules out reasoning.
+    pub is_kept_from: bool,
+}
+
+/// Returns the effort level to send, or `None` to send no level.
+pub(crate) fn select_effort(
+    request: &Request<'_>,
+    thinker: &EffortSupport<'_>,
+    warnings: &mut Warnings,
+) -> Option<Effort> {
+    let wish = thinking_preference(request);
+    let said = request.reasoning.effort;
+    let is_thinking =
+        request.reasoning.thinking.is_some() && (said.is_none() || wish == ThinkingPreference::Off);
+    let field = if is_thinking || request.reasoning.effort_field.is_empty() {
+        "thinking"
+    } else {
+        request.reasoning.effort_field
+    };
+    if !thinker.reasons {
+        let is_wanted = matches!(
+            wish,
+            ThinkingPreference::Free | ThinkingPreference::Budget(_)
+        );
+        // In a messages request, an effort level alone does not ask for reasoning.
+        let is_asked = request.surface != Protocol::Messages
+            && said.is_some_and(|level| level != Effort::None);
+        if is_wanted || is_asked {
+            warnings.add(
+                WarningAction::Dropped,
+                if request.reasoning.thinking.is_some() {
+                    "thinking"
+                } else {
+                    field
+                },
+            );
+        }
+        return None;
+    }
+    let wanted = match wish {
+        ThinkingPreference::Off => Some(Effort::None),
+        ThinkingPreference::Budget(level) => said.or(Some(level)),
+        ThinkingPreference::Free | ThinkingPreference::Nothing => said,
+    };
+    if thinker.is_kept_from {
+        if wish == ThinkingPreference::Free || wanted.is_some_and(|level| level != Effort::None) {
+            warnings.add(WarningAction::Downgraded, field);
+        }
+        return Some(Effort::None);
+    }
+    let wanted = wanted?;
+    let nearest = wanted.nearest(thinker.levels);
+    match nearest {
+        None => warnings.add(WarningAction::Dropped, field),
+        Some(nearest) if nearest != wanted => warnings.add(WarningAction::Downgraded, field),
+        Some(_) => {}
+    }
+    nearest
+}

@@ -1,0 +1,106 @@
+//! Writes tool results: a `tool` message for each, then one user message with the images and
+//! documents that a `tool` message cannot hold.
+//!
+//! It must not put anything between the results: they must directly follow their calls.
+//!
+//! Read next: `capabilities/pairing.rs`, which moves the results here.
+
+use super::ChatRequestWriter;
+use super::parts::{ContentPart, PartContent};
+use crate::ir::{Block, BlockKind, ToolResult, ToolResultContent};
+use crate::json_string::JsonStr;
+
+impl ChatRequestWriter<'_> {
+    /// Writes the results at the front of a user turn. Returns true if there were any.
+    pub(super) fn write_results<'t>(&mut self, blocks: &'t [Block<'t>]) -> bool {
+        let mut shown = Vec::new();
+        let mut is_any = false;
+        for block in blocks {
+            let BlockKind::Result(result) = &block.kind else {
+                continue;
+            };
+            is_any = true;
+            // The pairing step puts results directly after their calls, in the same order.
+            let id = self.open.pop_front().unwrap_or_default();
+            let media = self.write_result(&id, result);
+            if !media.is_empty() {
+                shown.push(ContentPart::new(PartContent::Text(JsonStr::from_value(
+                    format!("Content returned by tool call {id}:"),
+                ))));
+                shown.extend(media);
+            }
+        }
+        if !shown.is_empty() {
+            self.json
+                .open_object()
+                .key("role")
+                .str("user")
+                .key("content");
+            self.content(&shown);
+            self.json.close_object();
+        }
+        is_any
+    }
+
+    /// Writes one `tool` message. Returns the parts that it cannot hold.
+    fn write_result<'t>(&mut self, id: &str, result: &'t ToolResult<'t>) -> Vec<ContentPart<'t>> {
+        let mut lines: Vec<JsonStr<'t>> = Vec::new();
+        let mut media = Vec::new();
+        match &result.content {
+            ToolResultContent::Nothing => {}
+            ToolResultContent::Text(text) => lines.push(text.reborrow()),
+            ToolResultContent::Blocks(blocks) => {
+                for block in blocks {
+                    if !lines.is_empty() {
+                        lines.push(JsonStr::from_value("\n"));
+                    }
+                    self.push_result_block(block, &mut lines, &mut media);
+                }
+            }
+        }
+        if result.is_error && !lines.first().is_some_and(starts_with_error) {
+            lines.insert(0, JsonStr::from_value("Error: "));
+        }
+        self.json
+            .open_object()
+            .key("role")
+            .str("tool")
+            .key("tool_call_id")
+            .str(id);
+        self.json.key("content").concat(&lines).close_object();
+        media
+    }
+
+    fn push_result_block<'t>(
+        &mut self,
+        block: &'t Block<'t>,
+        lines: &mut Vec<JsonStr<'t>>,
+        media: &mut Vec<ContentPart<'t>>,
+    ) {
+        match &block.kind {
+            BlockKind::Text(text) | BlockKind::Refusal(text) => lines.push(text.reborrow()),
+            BlockKind::Image(image) => {
+                lines.push(JsonStr::from_value("[image]"));
+                media.push(ContentPart::new(PartContent::Image(image)));
+            }
+            BlockKind::File(file) => {
+                lines.push(JsonStr::from_value("[document]"));
+                self.words.push_file(block, file, media);
+            }
+            BlockKind::Opaque(opaque) => lines.extend(self.words.result_block(block.at, opaque)),
+            // The reader refuses them inside a result.
+            BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
+        }
+    }
+}
+
+/// Returns whether the tool's own text already reports a failure.
+pub(crate) fn starts_with_error(text: &JsonStr<'_>) -> bool {
+    let shown = match text {
+        JsonStr::Token { raw, .. } => raw,
+        JsonStr::Made(made) => made.as_ref(),
+    };
+    shown
+        .get(..5)
+        .is_some_and(|start| start.eq_ignore_ascii_case("error"))
+}

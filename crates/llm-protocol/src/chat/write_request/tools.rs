@@ -1,0 +1,282 @@
+//! Writes tools and the tool choice for both protocols of a chat vendor.
+//!
+//! It must not send a tool whose schema only another vendor's models know: a model would invent its
+//! arguments.
+//!
+//! Read next: `capabilities/schema.rs`.
+
+use super::api_variant::ApiVariant;
+use super::text_fallback::TextFallback;
+use super::{invalid_param, text_member};
+use crate::Protocol;
+use crate::capabilities::{FieldMapping, custom_tool, schema};
+use crate::ir::{
+    BoxedFailure, FunctionTool, JsonPath, Request, Tool, ToolChoice, ToolKind, WarningAction,
+    Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::{JsonStr, JsonWriter, compact};
+use crate::messages::read_request::fields;
+
+/// Returns the tools that can be sent. `model` is the public model id, for the error message.
+///
+/// # Errors
+/// Returns an error if the request needs a tool that runs at another vendor or that only another
+/// vendor's models know.
+pub(crate) fn sendable_tools<'t, 'a>(
+    request: &'t Request<'a>,
+    model: &str,
+    warnings: &mut Warnings,
+) -> Result<Vec<&'t Tool<'a>>, BoxedFailure> {
+    let mut sent = Vec::with_capacity(request.tools.len());
+    for tool in &request.tools {
+        match &tool.kind {
+            ToolKind::Vendor { kind, value } => check_vendor_tool(
+                request,
+                JsonPath::Tool(tool.index),
+                (kind, *value),
+                model,
+                warnings,
+            )?,
+            ToolKind::Function(_) | ToolKind::Custom { .. } => sent.push(tool),
+        }
+    }
+    Ok(sent)
+}
+
+/// Checks a tool of another vendor. Only tool search can be dropped.
+fn check_vendor_tool(
+    request: &Request<'_>,
+    at: JsonPath,
+    (kind, value): (&JsonStr<'_>, JsonValue<'_>),
+    model: &str,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    let kind = kind.value();
+    if fields::tool_outcome(&kind) == Some(FieldMapping::Warn) {
+        if let (ToolChoice::Tool(wanted), Some(name)) =
+            (&request.choice, text_member(value, "name"))
+            && wanted.is(&name.value())
+        {
+            let message = format!("'{}' is not available for model '{model}'", name.value());
+            return Err(invalid_param(request.surface, "tool_choice", &message));
+        }
+        warnings.add(WarningAction::Dropped, at);
+        return Ok(());
+    }
+    if kind == "custom" {
+        let message = format!("only 'direct' is available for model '{model}'");
+        return Err(invalid_param(
+            request.surface,
+            &format!("{at}.allowed_callers"),
+            &message,
+        ));
+    }
+    Err(invalid_param(
+        request.surface,
+        &at.to_string(),
+        &format!("'{kind}' is not available for model '{model}'"),
+    ))
+}
+
+/// Writer for tools and the tool choice.
+pub(crate) struct ToolWriter<'t, 'w> {
+    pub surface: Protocol,
+    pub wording: ApiVariant,
+    /// The vendor supports tools that take plain text.
+    pub takes_custom: bool,
+    pub words: &'t mut TextFallback<'w>,
+    pub json: &'t mut JsonWriter,
+}
+
+impl ToolWriter<'_, '_> {
+    /// Writes the members `tools` and `tool_choice`.
+    ///
+    /// # Errors
+    /// Returns an error if a schema is invalid, or if the choice names a tool that is not sent.
+    pub fn write(
+        &mut self,
+        sent: &[&Tool<'_>],
+        choice: &ToolChoice<'_>,
+    ) -> Result<(), BoxedFailure> {
+        if let ToolChoice::Tool(wanted) = choice
+            && !sent.iter().any(|tool| has_name(tool, wanted))
+        {
+            let message = format!("Tool '{}' not found in provided tools", wanted.value());
+            return Err(invalid_param(self.surface, "tool_choice", &message));
+        }
+        self.json.key("tools").open_array();
+        for tool in sent {
+            let at = JsonPath::Tool(tool.index);
+            match &tool.kind {
+                ToolKind::Function(function) => self.function(at, function)?,
+                ToolKind::Custom {
+                    name,
+                    description,
+                    format,
+                } => self.custom(at, name, description.as_ref(), *format),
+                ToolKind::Vendor { .. } => {}
+            }
+        }
+        self.json.close_array();
+        self.choice(choice, sent);
+        Ok(())
+    }
+
+    fn function(&mut self, at: JsonPath, function: &FunctionTool<'_>) -> Result<(), BoxedFailure> {
+        let cleaned = schema::clean_for_chat(function.schema).map_err(|_| {
+            invalid_param(
+                self.surface,
+                &format!("{at}.input_schema.type"),
+                "Input should be 'object'",
+            )
+        })?;
+        if cleaned.rewritten {
+            self.words.warnings.add(WarningAction::Rewritten, at);
+        }
+        let name = self
+            .words
+            .tool_name(&function.name, format_args!("{at}.name"));
+        self.wording.open("function", self.json);
+        self.json.key("name").str(&name);
+        write_description(self.json, function, cleaned.note.as_deref());
+        self.json.key("parameters").raw(&cleaned.json);
+        let is_strict = function.strict
+            && !cleaned.rewritten
+            && function.schema.is_some_and(schema::is_strict_for_chat);
+        if function.strict && !is_strict {
+            self.words
+                .warnings
+                .add(WarningAction::Dropped, format_args!("{at}.strict"));
+        }
+        // If `strict` is absent, the responses protocol treats a function as strict.
+        if is_strict || self.wording == ApiVariant::Flat {
+            self.json.key("strict").bool(is_strict);
+        }
+        self.wording.close(self.json);
+        Ok(())
+    }
+
+    fn custom(
+        &mut self,
+        at: JsonPath,
+        name: &JsonStr<'_>,
+        description: Option<&JsonStr<'_>>,
+        format: Option<JsonValue<'_>>,
+    ) {
+        let own = name;
+        let name = match self.surface {
+            Protocol::Chat => self.words.tool_name(own, format_args!("{at}.custom.name")),
+            Protocol::Messages | Protocol::Responses => {
+                self.words.tool_name(own, format_args!("{at}.name"))
+            }
+        };
+        let kind = if self.takes_custom {
+            "custom"
+        } else {
+            "function"
+        };
+        self.wording.open(kind, self.json);
+        self.json.key("name").str(&name);
+        if !self.takes_custom {
+            custom_tool::write_description(description, format, self.json);
+            self.json.key("parameters").raw(custom_tool::INPUT_SCHEMA);
+            if self.wording == ApiVariant::Flat {
+                self.json.key("strict").bool(false);
+            }
+            self.words
+                .recall
+                .custom_tools
+                .push(own.value().into_owned());
+        } else {
+            if let Some(description) = description {
+                self.json.key("description").text(description);
+            }
+            match (format, self.wording) {
+                (Some(format), ApiVariant::Nested) => {
+                    custom_tool::write_chat_format(format, self.json)
+                }
+                (Some(format), ApiVariant::Flat) => {
+                    custom_tool::write_responses_format(format, self.json)
+                }
+                (None, _) => {}
+            }
+        }
+        self.wording.close(self.json);
+    }
+
+    fn choice(&mut self, choice: &ToolChoice<'_>, sent: &[&Tool<'_>]) {
+        match choice {
+            ToolChoice::Absent => {}
+            ToolChoice::Auto => drop(self.json.key("tool_choice").str("auto")),
+            ToolChoice::None => drop(self.json.key("tool_choice").str("none")),
+            ToolChoice::Required => drop(self.json.key("tool_choice").str("required")),
+            ToolChoice::Tool(name) => {
+                self.json.key("tool_choice");
+                self.write_tool_reference(name, sent);
+            }
+            ToolChoice::Allowed { names, required } => {
+                self.json.key("tool_choice");
+                self.wording.open("allowed_tools", self.json);
+                self.json
+                    .key("mode")
+                    .str(if *required { "required" } else { "auto" })
+                    .key("tools")
+                    .open_array();
+                names
+                    .iter()
+                    .for_each(|name| self.write_tool_reference(name, sent));
+                self.json.close_array();
+                self.wording.close(self.json);
+            }
+        }
+    }
+
+    fn write_tool_reference(&mut self, name: &JsonStr<'_>, sent: &[&Tool<'_>]) {
+        let tool = sent.iter().find(|tool| has_name(tool, name));
+        let is_custom = self.takes_custom
+            && tool.is_some_and(|tool| matches!(tool.kind, ToolKind::Custom { .. }));
+        let name = self.words.tool_name(name, "tool_choice.name");
+        self.wording
+            .open(if is_custom { "custom" } else { "function" }, self.json);
+        self.json.key("name").str(&name);
+        self.wording.close(self.json);
+    }
+}
+
+fn has_name(tool: &Tool<'_>, wanted: &JsonStr<'_>) -> bool {
+    match &tool.kind {
+        ToolKind::Function(FunctionTool { name, .. }) | ToolKind::Custom { name, .. } => {
+            name.is(&wanted.value())
+        }
+        ToolKind::Vendor { .. } => false,
+    }
+}
+
+/// Writes the description, and adds to it what the schema cannot express.
+fn write_description(json: &mut JsonWriter, function: &FunctionTool<'_>, note: Option<&str>) {
+    let mut lines: Vec<JsonStr<'_>> = Vec::new();
+    let own = function
+        .description
+        .as_ref()
+        .filter(|text| !text.is_blank())
+        .map(JsonStr::reborrow);
+    let examples = function.examples.map(|examples| {
+        let mut line = b"Examples: ".to_vec();
+        compact(examples.raw(), &mut line);
+        JsonStr::from_value(String::from_utf8(line).unwrap_or_default())
+    });
+    for line in own
+        .into_iter()
+        .chain(note.map(JsonStr::from_value))
+        .chain(examples)
+    {
+        if !lines.is_empty() {
+            lines.push(JsonStr::from_value("\n"));
+        }
+        lines.push(line);
+    }
+    if !lines.is_empty() {
+        json.key("description").concat(&lines);
+    }
+}

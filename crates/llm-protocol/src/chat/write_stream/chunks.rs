@@ -1,0 +1,214 @@
+//! Encodes an answer as a stream of chunks.
+//!
+//! It must not repeat anything: only the first chunk has the role, and only the first chunk of a
+//! call has its id and name. Clients that accumulate a stream concatenate every string that comes
+//! again. It writes no `event:` and no `id:` lines: after an `id:`, one client takes the next
+//! comment for an event.
+//!
+//! Read next: `write_stream/message.rs`, which encodes one body.
+
+use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
+use super::message::write_tier;
+use crate::capabilities::identifiers;
+use crate::ir::event::{ResponseContext, ResponseStart};
+use crate::json_string::{JsonStr, JsonWriter};
+use std::io::Write;
+
+const DELTA_OPEN: &[u8] = b"{\"index\":0,\"delta\":";
+const NO_FINISH_REASON: &[u8] = b",\"logprobs\":null,\"finish_reason\":null}]";
+const USAGE_NULL: &[u8] = b",\"usage\":null";
+const FRAME_END: &[u8] = b"}\n\n";
+const DONE_FRAME: &[u8] = b"data: [DONE]\n\n";
+
+/// Maximum capacity that the output buffer keeps while it is empty.
+const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
+
+#[derive(Debug, Default)]
+pub(super) struct ChatChunkEncoder {
+    out: Vec<u8>,
+    /// Fixed text of every chunk before its choices (`head`) and after them (`tail`).
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl ChatChunkEncoder {
+    pub fn take(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.out);
+        if self.out.capacity() > MAX_IDLE_BUFFER_BYTES {
+            self.out = Vec::new();
+        }
+    }
+
+    /// Writes a chunk whose delta is `before`, the text, `after`.
+    fn text_chunk(&mut self, before: &[u8], text: &JsonStr<'_>, after: &[u8]) {
+        self.open();
+        self.out.extend_from_slice(before);
+        text.write_unquoted(&mut self.out);
+        self.out.extend_from_slice(after);
+        self.close();
+    }
+
+    /// Writes a chunk whose delta has one member.
+    fn member_chunk(&mut self, name: &str, write: impl FnOnce(&mut JsonWriter)) {
+        self.open();
+        let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
+        json.open_object().key(name);
+        write(&mut json);
+        json.close_object();
+        self.out = json.into_bytes();
+        self.close();
+    }
+
+    /// Writes the part of a chunk before its delta.
+    fn open(&mut self) {
+        self.out.extend_from_slice(&self.head);
+        self.out.extend_from_slice(DELTA_OPEN);
+    }
+
+    /// Writes the part of a chunk after its delta.
+    fn close(&mut self) {
+        self.out.extend_from_slice(NO_FINISH_REASON);
+        self.out.extend_from_slice(&self.tail);
+    }
+}
+
+impl ChatEncoder for ChatChunkEncoder {
+    fn start(&mut self, start: &ResponseStart<'_>, recall: &ResponseContext) {
+        let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
+        json.open_object()
+            .key("id")
+            .str(&identifiers::chat_response_id(
+                start.id.as_ref(),
+                &recall.seed,
+            ));
+        json.key("object")
+            .str("chat.completion.chunk")
+            .key("created")
+            .number(recall.created);
+        json.key("model")
+            .str(&recall.public_model)
+            .key("system_fingerprint")
+            .null();
+        write_tier(start.tier.as_ref(), recall, &mut json);
+        json.key("choices").open_array();
+        self.head = json.into_bytes();
+        let usage = if recall.include_usage {
+            USAGE_NULL
+        } else {
+            b""
+        };
+        self.tail = [usage, FRAME_END].concat();
+        self.text_chunk(
+            b"{\"role\":\"assistant\",\"content\":\"",
+            &JsonStr::from_value(""),
+            b"\",\"refusal\":null}",
+        );
+    }
+
+    fn content(&mut self, text: &JsonStr<'_>) {
+        self.text_chunk(b"{\"content\":\"", text, b"\"}");
+    }
+
+    fn reasoning(&mut self, text: &JsonStr<'_>) {
+        self.text_chunk(b"{\"reasoning_content\":\"", text, b"\"}");
+    }
+
+    fn refusal(&mut self, text: &JsonStr<'_>) {
+        self.text_chunk(b"{\"refusal\":\"", text, b"\"}");
+    }
+
+    fn call(&mut self, number: u64, form: ChatCallForm, id: &JsonStr<'_>, name: &str) {
+        if form == ChatCallForm::Legacy {
+            return self.member_chunk("function_call", |json| {
+                json.open_object()
+                    .key("name")
+                    .str(name)
+                    .key("arguments")
+                    .str("")
+                    .close_object();
+            });
+        }
+        let (kind, arguments) = match form {
+            ChatCallForm::Function | ChatCallForm::Legacy => ("function", "arguments"),
+            ChatCallForm::Custom => ("custom", "input"),
+        };
+        self.member_chunk("tool_calls", |json| {
+            json.open_array()
+                .open_object()
+                .key("index")
+                .number(number)
+                .key("id")
+                .text(id);
+            json.key("type")
+                .str(kind)
+                .key(kind)
+                .open_object()
+                .key("name")
+                .str(name);
+            json.key(arguments)
+                .str("")
+                .close_object()
+                .close_object()
+                .close_array();
+        });
+    }
+
+    fn arguments(&mut self, number: u64, form: ChatCallForm, text: &JsonStr<'_>) {
+        self.open();
+        // Writes to memory cannot fail.
+        let _ = match form {
+            ChatCallForm::Function => write!(
+                self.out,
+                r#"{{"tool_calls":[{{"index":{number},"function":{{"arguments":""#
+            ),
+            ChatCallForm::Custom => write!(
+                self.out,
+                r#"{{"tool_calls":[{{"index":{number},"custom":{{"input":""#
+            ),
+            ChatCallForm::Legacy => write!(self.out, r#"{{"function_call":{{"arguments":""#),
+        };
+        text.write_unquoted(&mut self.out);
+        self.out.extend_from_slice(match form {
+            ChatCallForm::Function | ChatCallForm::Custom => b"\"}}]}".as_slice(),
+            ChatCallForm::Legacy => b"\"}}",
+        });
+        self.close();
+    }
+
+    fn end(&mut self, course: &mut ChatAnswerBuilder) {
+        if !course.details.is_empty() {
+            self.member_chunk("reasoning_details", |json| course.details.write(json));
+        }
+        if !course.sources.is_empty() {
+            self.member_chunk("annotations", |json| course.sources.write(true, json));
+        }
+        if let Some(declined) = course.refusal_explanation() {
+            self.refusal(&declined);
+        }
+        self.out.extend_from_slice(&self.head);
+        let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
+        json.open_object()
+            .key("index")
+            .number(0)
+            .key("delta")
+            .open_object()
+            .close_object();
+        json.key("logprobs")
+            .null()
+            .key("finish_reason")
+            .str(course.finish_reason())
+            .close_object()
+            .close_array();
+        self.out = json.into_bytes();
+        self.out.extend_from_slice(&self.tail);
+        if course.recall.include_usage {
+            self.out.extend_from_slice(&self.head);
+            let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
+            json.close_array().key("usage");
+            course.told.write(&mut json);
+            self.out = json.into_bytes();
+            self.out.extend_from_slice(FRAME_END);
+        }
+        self.out.extend_from_slice(DONE_FRAME);
+    }
+}

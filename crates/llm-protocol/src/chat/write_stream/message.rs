@@ -1,0 +1,251 @@
+//! Encodes an answer as one body.
+//!
+//! It must omit empty members, except those that every client reads: content, refusal, usage.
+//!
+//! Read next: `write_stream/answer_builder.rs`.
+
+use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
+use crate::capabilities::identifiers;
+use crate::ir::event::{ResponseContext, ResponseStart};
+use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+
+/// Maximum number of bytes that are buffered.
+pub(super) const MAX_BODY_BYTES: usize = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct ChatMessageEncoder {
+    /// Members before `choices`.
+    head: JsonWriter,
+    content: JsonStrBuf,
+    refusal: JsonStrBuf,
+    calls: Vec<BufferedChatCall>,
+    /// Number of buffered bytes.
+    bytes: usize,
+    body: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct BufferedChatCall {
+    number: u64,
+    form: ChatCallForm,
+    id: JsonStrBuf,
+    name: String,
+    arguments: JsonStrBuf,
+}
+
+impl ChatMessageEncoder {
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.body)
+    }
+
+    pub fn overflowed(&self) -> bool {
+        self.bytes > MAX_BODY_BYTES
+    }
+
+    fn write(&self, course: &ChatAnswerBuilder, json: &mut JsonWriter) {
+        json.open_object()
+            .key("role")
+            .str("assistant")
+            .key("content");
+        let has_refusal = !self.refusal.is_empty() || course.refusal_explanation().is_some();
+        if course.has_text || (self.calls.is_empty() && !has_refusal) {
+            json.text(&self.content.text());
+        } else {
+            json.null();
+        }
+        json.key("refusal");
+        match course.refusal_explanation() {
+            Some(declined) => json.text(&declined),
+            None if has_refusal => json.text(&self.refusal.text()),
+            None => json.null(),
+        };
+        if !course.sources.is_empty() {
+            json.key("annotations");
+            course.sources.write(false, json);
+        }
+        self.write_calls(json);
+        if course.details.texts().any(|text| !text.is_empty()) {
+            json.key("reasoning_content")
+                .concat(course.details.texts().collect::<Vec<_>>().iter());
+        }
+        if !course.details.is_empty() {
+            json.key("reasoning_details");
+            course.details.write(json);
+        }
+        json.close_object();
+    }
+
+    fn write_calls(&self, json: &mut JsonWriter) {
+        if let [
+            BufferedChatCall {
+                form: ChatCallForm::Legacy,
+                name,
+                arguments,
+                ..
+            },
+        ] = self.calls.as_slice()
+        {
+            json.key("function_call")
+                .open_object()
+                .key("name")
+                .str(name);
+            json.key("arguments").text(&arguments.text()).close_object();
+            return;
+        }
+        if self.calls.is_empty() {
+            return;
+        }
+        json.key("tool_calls").open_array();
+        for call in &self.calls {
+            let (kind, arguments) = match call.form {
+                ChatCallForm::Function | ChatCallForm::Legacy => ("function", "arguments"),
+                ChatCallForm::Custom => ("custom", "input"),
+            };
+            json.open_object()
+                .key("id")
+                .text(&call.id.text())
+                .key("type")
+                .str(kind)
+                .key(kind)
+                .open_object();
+            json.key("name")
+                .str(&call.name)
+                .key(arguments)
+                .text(&call.arguments.text());
+            json.close_object().close_object();
+        }
+        json.close_array();
+    }
+
+    /// Removes the code fence if it encloses the whole content, and shifts the positions in the
+    /// content.
+    fn unwrap_code_fence(&mut self, course: &mut ChatAnswerBuilder) {
+        let content = self.content.text();
+        let content = content.value();
+        let Some((before, inside)) = strip_code_fence(&content) else {
+            return;
+        };
+        let start = JsonStr::from_value(before).code_points();
+        let inside = JsonStr::from_value(inside);
+        course.details.shift_anchors(start, inside.code_points());
+        course.sources.shift_ranges(start, inside.code_points());
+        let mut content = JsonStrBuf::default();
+        content.push(&inside);
+        self.content = content;
+    }
+}
+
+impl ChatEncoder for ChatMessageEncoder {
+    fn start(&mut self, start: &ResponseStart<'_>, recall: &ResponseContext) {
+        self.head
+            .open_object()
+            .key("id")
+            .str(&identifiers::chat_response_id(
+                start.id.as_ref(),
+                &recall.seed,
+            ));
+        self.head
+            .key("object")
+            .str("chat.completion")
+            .key("created")
+            .number(recall.created);
+        self.head
+            .key("model")
+            .str(&recall.public_model)
+            .key("system_fingerprint")
+            .null();
+        write_tier(start.tier.as_ref(), recall, &mut self.head);
+    }
+
+    fn content(&mut self, text: &JsonStr<'_>) {
+        append_counted(text, &mut self.content, &mut self.bytes);
+    }
+
+    /// The answer builder keeps the reasoning.
+    fn reasoning(&mut self, _text: &JsonStr<'_>) {}
+
+    fn refusal(&mut self, text: &JsonStr<'_>) {
+        append_counted(text, &mut self.refusal, &mut self.bytes);
+    }
+
+    fn call(&mut self, number: u64, form: ChatCallForm, id: &JsonStr<'_>, name: &str) {
+        let mut call = BufferedChatCall {
+            number,
+            form,
+            id: JsonStrBuf::default(),
+            name: name.to_owned(),
+            arguments: JsonStrBuf::default(),
+        };
+        append_counted(id, &mut call.id, &mut self.bytes);
+        self.bytes = self
+            .bytes
+            .saturating_add(size_of::<BufferedChatCall>() + name.len());
+        self.calls.push(call);
+    }
+
+    fn arguments(&mut self, number: u64, _form: ChatCallForm, text: &JsonStr<'_>) {
+        if let Some(call) = self.calls.iter_mut().rfind(|call| call.number == number) {
+            append_counted(text, &mut call.arguments, &mut self.bytes);
+        }
+    }
+
+    fn end(&mut self, course: &mut ChatAnswerBuilder) {
+        if course.recall.unwrap_fence {
+            self.unwrap_code_fence(course);
+        }
+        let mut json = std::mem::take(&mut self.head);
+        json.key("choices")
+            .open_array()
+            .open_object()
+            .key("index")
+            .number(0)
+            .key("message");
+        self.write(course, &mut json);
+        json.key("logprobs")
+            .null()
+            .key("finish_reason")
+            .str(course.finish_reason());
+        json.close_object().close_array().key("usage");
+        course.told.write(&mut json);
+        json.close_object();
+        self.body = json.into_bytes();
+    }
+}
+
+fn append_counted(text: &JsonStr<'_>, into: &mut JsonStrBuf, bytes: &mut usize) {
+    let before = into.len();
+    into.push(text);
+    *bytes = bytes.saturating_add(into.len() - before);
+}
+
+/// Writes the service tier that served the request, if the caller asked for one.
+pub(super) fn write_tier(
+    tier: Option<&JsonStr<'_>>,
+    recall: &ResponseContext,
+    json: &mut JsonWriter,
+) {
+    if recall.tell_tier {
+        let tier = tier.map(JsonStr::value);
+        json.key("service_tier").str(match tier.as_deref() {
+            Some("priority") => "priority",
+            Some("batch") => "flex",
+            _ => "default",
+        });
+    }
+}
+
+/// Returns the text before a code fence and the text inside it, if one fence encloses the whole
+/// text.
+fn strip_code_fence(text: &str) -> Option<(&str, &str)> {
+    let fenced = text.trim().strip_prefix("```")?.strip_suffix("```")?;
+    let (language, inside) = fenced.split_once('\n')?;
+    let (inside, indent) = inside.rsplit_once('\n')?;
+    let is_one = !inside
+        .lines()
+        .any(|line| line.trim_start().starts_with("```"));
+    if !is_one || language.contains('`') || !indent.trim().is_empty() {
+        return None;
+    }
+    let start = text.find(fenced)?.checked_add(language.len() + 1)?;
+    Some((text.get(..start)?, inside))
+}

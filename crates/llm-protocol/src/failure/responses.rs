@@ -1,0 +1,104 @@
+//! A failure on the responses surface: the codes that its clients act on, and the last events of a
+//! stream that has begun.
+//!
+//! It must report the failure twice: some clients only know the event `error`, others only
+//! `response.failed`. The official clients throw at the first one, with our message, only in this
+//! order.
+//!
+//! Read next: `failure/table.rs`.
+
+use super::table::{self, FailureRow, OVERLOADED_CODE};
+use super::{Failure, surface_message};
+use crate::Protocol;
+use crate::capabilities::identifiers;
+use crate::json_string::JsonWriter;
+
+/// Returns the code of an error response before the 200. With any other code than this one, the
+/// agent retries a 503 thirty times.
+pub(super) fn error_code<'f>(
+    failure: &'f Failure,
+    row: &FailureRow,
+    status: u16,
+) -> Option<&'f str> {
+    if status == 503 {
+        Some(OVERLOADED_CODE)
+    } else {
+        failure.code.as_deref().or(row.code)
+    }
+}
+
+/// Returns the last events of a stream of which only the request's id is known.
+pub(super) fn encode_stream_error(failure: &Failure, request_id: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    failure.write_responses_events(0, &mut out, |json| {
+        json.key("id")
+            .str(&identifiers::generate_id("resp_", request_id, 0))
+            .key("object")
+            .str("response");
+    });
+    out
+}
+
+impl Failure {
+    /// Writes the two events that end a stream of the responses surface. `sequence` is the number
+    /// of the first. `envelope` writes the members of the response before its status.
+    pub fn write_responses_events(
+        &self,
+        sequence: u64,
+        out: &mut Vec<u8>,
+        envelope: impl FnOnce(&mut JsonWriter),
+    ) {
+        let code = table::responses_code(self.kind);
+        let message = surface_message::message_for_surface(self, Protocol::Responses);
+        out.extend_from_slice(b"event: error\ndata: ");
+        let mut json = JsonWriter::with_buffer(std::mem::take(out));
+        json.open_object()
+            .key("type")
+            .str("error")
+            .key("sequence_number")
+            .number(sequence);
+        json.key("code")
+            .str(code)
+            .key("message")
+            .str(&message)
+            .key("param")
+            .null();
+        json.key("error")
+            .open_object()
+            .key("type")
+            .str("server_error");
+        json.key("code")
+            .str(code)
+            .key("message")
+            .str(&message)
+            .key("param")
+            .null()
+            .close_object()
+            .close_object();
+        *out = json.into_bytes();
+        out.extend_from_slice(b"\n\nevent: response.failed\ndata: ");
+        let mut json = JsonWriter::with_buffer(std::mem::take(out));
+        json.open_object().key("type").str("response.failed");
+        json.key("sequence_number")
+            .number(sequence.saturating_add(1))
+            .key("response")
+            .open_object();
+        envelope(&mut json);
+        json.key("status").str("failed");
+        json.key("error")
+            .open_object()
+            .key("code")
+            .str(code)
+            .key("message")
+            .str(&message)
+            .close_object();
+        json.key("incomplete_details")
+            .null()
+            .key("usage")
+            .null()
+            .close_object()
+            .close_object();
+        *out = json.into_bytes();
+        out.extend_from_slice(b"\n\n");
+    }
+}

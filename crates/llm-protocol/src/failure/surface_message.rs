@@ -1,0 +1,81 @@
+//! Builds the message of a failure where the surfaces need different texts.
+//!
+//! It must not choose a status or a code. Some clients search for exact texts (`prompt is too
+//! long`), so the texts below are the vendors' own.
+//!
+//! Read next: `failure/table.rs`.
+
+use super::{Failure, Kind};
+use crate::Protocol;
+use std::borrow::Cow;
+
+/// Maximum number of characters of the caller's own text that a message repeats.
+const MAX_ECHO_CHARS: usize = 200;
+
+/// Returns the failure's message on this surface.
+pub(super) fn message_for_surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
+    match (failure.kind, failure.model.as_deref()) {
+        (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => match surface {
+            Protocol::Chat | Protocol::Responses => Cow::Owned(format!(
+                "The model `{model}` does not exist or you do not have access to it."
+            )),
+            Protocol::Messages => Cow::Owned(format!("model: {model}")),
+        },
+        (Kind::ContextTooLong, _) => context_too_long_message(&failure.message, surface),
+        _ => Cow::Borrowed(&failure.message),
+    }
+}
+
+/// Rewrites the vendor's message so that a client of the surface recognises the failure, whichever
+/// vendor wrote it.
+fn context_too_long_message(message: &str, surface: Protocol) -> Cow<'_, str> {
+    let of_messages =
+        message.contains("prompt is too long") || message.contains("exceed context limit");
+    let of_chat = message.contains("maximum context length");
+    let told = match surface {
+        Protocol::Chat | Protocol::Responses => of_chat,
+        Protocol::Messages => of_messages,
+    };
+    if told {
+        return Cow::Borrowed(message);
+    }
+    match (surface, first_two_numbers(message)) {
+        // The chat sentence names the maximum first, the messages sentence last.
+        (Protocol::Messages, Some((maximum, tokens))) if of_chat => Cow::Owned(format!(
+            "prompt is too long: {tokens} tokens > {maximum} maximum"
+        )),
+        (Protocol::Chat | Protocol::Responses, Some((tokens, maximum)))
+            if message.contains("prompt is too long") =>
+        {
+            Cow::Owned(format!(
+                "This model's maximum context length is {maximum} tokens. \
+                 However, your messages resulted in {tokens} tokens."
+            ))
+        }
+        (Protocol::Messages, _) => Cow::Owned(format!("prompt is too long: {message}")),
+        (Protocol::Chat | Protocol::Responses, _) => Cow::Owned(format!(
+            "The input is longer than this model's maximum context length: {message}"
+        )),
+    }
+}
+
+fn first_two_numbers(message: &str) -> Option<(u64, u64)> {
+    let mut numbers = message
+        .split(|character: char| !character.is_ascii_digit())
+        .filter_map(|digits| digits.parse::<u64>().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// Converts `messages[2].content` to the messages protocol's path form `messages.2.content`.
+pub(super) fn to_dotted_path(param: &str) -> String {
+    param.replace('[', ".").replace(']', "")
+}
+
+/// Truncates the caller's own text for use in a message.
+pub(super) fn truncate_echo(text: &str) -> String {
+    let mut short: String = text.chars().take(MAX_ECHO_CHARS).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}

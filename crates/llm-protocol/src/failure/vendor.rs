@@ -1,0 +1,327 @@
+//! Converts a vendor's error to a failure for the caller.
+//!
+//! It must not reveal data that concerns only the vendor and the operator: the vendor's model ids,
+//! organisations, keys, addresses, the limits of the operator's account. A message that the caller
+//! can act on keeps the vendor's text, scrubbed; all others get our own text.
+//!
+//! Read next: `failure/scrub.rs`.
+
+use super::{Failure, Kind, MAX_RETRY_AFTER_SECONDS, scrub};
+use crate::Protocol;
+use serde_json::Value;
+
+/// Codes and types that concern the operator's account at the vendor.
+const ACCOUNT_ERROR_CODES: &[&str] = &[
+    "insufficient_quota",
+    "billing_error",
+    "billing_not_active",
+    "account_deactivated",
+];
+
+/// A vendor's error object, in any of the usual shapes. The strings are the vendor's: show them
+/// only through [`from_vendor_error`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VendorError {
+    pub message: String,
+    pub error_type: Option<String>,
+    pub code: Option<String>,
+    pub param: Option<String>,
+}
+
+impl VendorError {
+    /// Parses `{"error":{…}}`, `{"error":"…"}`, or a bare `{"message":…}`. Returns `None` if there
+    /// is no error object.
+    pub(crate) fn parse(body: &[u8]) -> Option<VendorError> {
+        let body: Value = serde_json::from_slice(body).ok()?;
+        let error = match body.get("error") {
+            Some(Value::Null) | None => &body,
+            Some(error) => error,
+        };
+        if let Value::String(message) = error {
+            return Some(VendorError {
+                message: message.clone(),
+                ..VendorError::default()
+            });
+        }
+        let word = |name: &str| match error.get(name) {
+            Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
+        // The messages protocol has its finer code one level down.
+        let detail = error.pointer("/details/error_code").and_then(Value::as_str);
+        let found = VendorError {
+            message: word("message").unwrap_or_default(),
+            error_type: word("type"),
+            code: word("code").or_else(|| detail.map(str::to_owned)),
+            param: word("param"),
+        };
+        let empty = found.message.is_empty() && found.code.is_none();
+        (!empty || body.get("error").is_some_and(Value::is_object)).then_some(found)
+    }
+
+    fn has_code(&self, words: &[&str]) -> bool {
+        [&self.error_type, &self.code]
+            .into_iter()
+            .flatten()
+            .any(|word| words.contains(&word.as_str()))
+    }
+
+    fn message_contains(&self, words: &[&str]) -> bool {
+        let message = self.message.to_ascii_lowercase();
+        words.iter().any(|word| message.contains(word))
+    }
+
+    /// Returns the status that the vendor would have sent, had it not sent a 200 before.
+    fn implied_status(&self) -> u16 {
+        let number = self.code.as_deref().and_then(|code| code.parse().ok());
+        match number {
+            Some(status @ 400..=599) => status,
+            _ if self.has_code(&[
+                "overloaded_error",
+                "overloaded",
+                "server_overloaded",
+                "server_is_overloaded",
+            ]) =>
+            {
+                529
+            }
+            _ if self.has_code(&["rate_limit_error", "rate_limit_exceeded", "slow_down"]) => 429,
+            _ if self.has_code(&["timeout_error"]) => 504,
+            _ if self.has_code(&[
+                "authentication_error",
+                "permission_error",
+                "invalid_api_key",
+                "account_deactivated",
+            ]) =>
+            {
+                401
+            }
+            _ if self.has_code(&["insufficient_quota", "billing_error", "billing_not_active"]) => {
+                402
+            }
+            _ if self.has_code(&["not_found_error", "model_not_found"]) => 404,
+            _ if self.has_code(&[
+                "invalid_request_error",
+                "context_length_exceeded",
+                "invalid_prompt",
+            ]) =>
+            {
+                400
+            }
+            _ if self.is_content_policy_error() || self.is_image_error() => 400,
+            _ if self.has_code(&["request_too_large"]) => 413,
+            _ => 500,
+        }
+    }
+
+    fn is_quota_error(&self) -> bool {
+        self.has_code(&["insufficient_quota", "billing_error", "billing_not_active"])
+            || self.message_contains(&["credit balance is too low", "exceeded your current quota"])
+    }
+
+    /// Returns whether the vendor refuses the operator's key or account, so that every other
+    /// request would fail too. The check uses the vendor's own codes and the start of the message,
+    /// never words inside it, because a message may quote the client.
+    fn is_key_error(&self, status: u16) -> bool {
+        let is_by_code = self.has_code(ACCOUNT_ERROR_CODES)
+            || self
+                .message
+                .to_ascii_lowercase()
+                .starts_with("your credit balance is");
+        match status {
+            401 | 402 => true,
+            // A 403 may concern the model or the client's content.
+            403 => {
+                is_by_code
+                    || !self.has_code(&["model_not_found"])
+                        && !self.is_content_policy_error()
+                        && !self.message_contains(&["flagged"])
+            }
+            400 | 429 => is_by_code,
+            _ => false,
+        }
+    }
+
+    /// Returns whether an error inside a 200 refuses the operator's key or account.
+    pub fn refuses_key(&self) -> bool {
+        self.is_key_error(self.implied_status())
+    }
+
+    /// Returns whether the request needs more tokens than the limit per minute. Some vendors report
+    /// that like a body that is too large.
+    fn is_rate_limit_error(&self) -> bool {
+        self.has_code(&["rate_limit_exceeded", "rate_limit_error"])
+            || self.message_contains(&["tokens per minute"])
+    }
+
+    fn is_context_length_error(&self) -> bool {
+        self.has_code(&["context_length_exceeded"])
+            || self.message_contains(&[
+                "prompt is too long",
+                "exceed context limit",
+                "maximum context length",
+            ])
+    }
+
+    fn is_content_policy_error(&self) -> bool {
+        let is_policy = self
+            .code
+            .as_deref()
+            .is_some_and(|code| code.contains("_policy"));
+        is_policy || self.has_code(&["content_filter", "content_policy_violation"])
+    }
+
+    /// Returns whether an image could not be read; the code of a failed response says why.
+    fn is_image_error(&self) -> bool {
+        self.code
+            .as_deref()
+            .is_some_and(|code| code.starts_with("image_") || code.contains("_image"))
+    }
+
+    fn is_model_error(&self) -> bool {
+        self.has_code(&["model_not_found"]) || self.message_contains(&["model"])
+    }
+}
+
+/// Converts a vendor's response with an error status to a failure. `retry_after` is the vendor's
+/// header, in seconds. Both shapes are parsed for every vendor protocol, because proxies between
+/// the gateway and a vendor use shapes of their own. `body` may be HTML, empty or anything.
+pub fn from_vendor_response(
+    _protocol: Protocol,
+    status: u16,
+    retry_after: Option<&str>,
+    body: &[u8],
+    upstream_model: &str,
+    public_model: &str,
+) -> Failure {
+    let error = VendorError::parse(body);
+    let kind = classify(status, error.as_ref());
+    let error = error.unwrap_or_default();
+    let mut failure = build_failure(kind, &error, upstream_model, public_model);
+    if matches!(failure.kind, Kind::RateLimited | Kind::Overloaded) {
+        failure.retry_after_seconds = retry_after.and_then(parse_retry_after);
+    }
+    failure
+}
+
+/// Converts an error object inside a 200 to a failure: the caller gets its status if nothing was
+/// sent yet, else an error frame.
+pub fn from_vendor_error(
+    _protocol: Protocol,
+    error: &VendorError,
+    upstream_model: &str,
+    public_model: &str,
+) -> Failure {
+    let kind = classify(error.implied_status(), Some(error));
+    build_failure(kind, error, upstream_model, public_model)
+}
+
+/// Returns whether a vendor's response with an error status refuses the operator's key or account,
+/// not this request. Without an error object, only statuses that no proxy between the gateway and
+/// the vendor sets count: a firewall's 403 may concern the client's content.
+pub fn refuses_key(status: u16, body: &[u8]) -> bool {
+    match VendorError::parse(body) {
+        Some(error) => error.is_key_error(status),
+        None => matches!(status, 401 | 402),
+    }
+}
+
+fn classify(status: u16, error: Option<&VendorError>) -> Kind {
+    // Without an error object, only the statuses that a load balancer or proxy sets on its own keep
+    // their meaning.
+    let Some(error) = error else {
+        return match status {
+            401 | 403 => Kind::VendorRefusedUs,
+            402 => Kind::VendorQuota,
+            408 => Kind::VendorRequestTimeout,
+            413 => Kind::BodyTooLarge,
+            429 => Kind::RateLimited,
+            503 | 529 => Kind::Overloaded,
+            504 | 524 => Kind::UpstreamTimeout,
+            _ => Kind::UpstreamFailed,
+        };
+    };
+    match status {
+        403 if error.has_code(&["model_not_found"]) => Kind::VendorModelMissing,
+        403 if error.is_content_policy_error() || error.message_contains(&["flagged"]) => {
+            Kind::ContentPolicy
+        }
+        402 => Kind::VendorQuota,
+        400 | 401 | 403 | 429 if error.is_quota_error() => Kind::VendorQuota,
+        401 | 403 => Kind::VendorRefusedUs,
+        400 | 429 if error.has_code(&["account_deactivated"]) => Kind::VendorRefusedUs,
+        400 if error.has_code(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
+        400 | 413 | 422 if error.is_context_length_error() => Kind::ContextTooLong,
+        400 | 422 if error.is_content_policy_error() => Kind::ContentPolicy,
+        400 => Kind::InvalidRequest,
+        404 if error.is_model_error() => Kind::VendorModelMissing,
+        404 if error.error_type.is_some() => Kind::VendorNotFound,
+        408 => Kind::VendorRequestTimeout,
+        409 => Kind::Conflict,
+        413 if error.is_rate_limit_error() => Kind::RateLimited,
+        413 => Kind::BodyTooLarge,
+        422 => Kind::Unprocessable,
+        429 => Kind::RateLimited,
+        503 | 529 => Kind::Overloaded,
+        504 | 524 => Kind::UpstreamTimeout,
+        // If the vendor does not know a path, method or encoding, the gateway made the mistake, not
+        // the caller.
+        404..=407 | 411 | 415 => Kind::UpstreamFailed,
+        401..=499 => Kind::InvalidRequest,
+        _ => Kind::UpstreamFailed,
+    }
+}
+
+/// Builds the failure, with the vendor's message if it concerns the caller.
+fn build_failure(
+    kind: Kind,
+    error: &VendorError,
+    upstream_model: &str,
+    public_model: &str,
+) -> Failure {
+    let mut failure = Failure::from_kind(kind);
+    let tellable = matches!(
+        kind,
+        Kind::InvalidRequest
+            | Kind::ContextTooLong
+            | Kind::ContentPolicy
+            | Kind::ThreadUnsupported
+            | Kind::Unprocessable
+            | Kind::Conflict
+            | Kind::BodyTooLarge
+            | Kind::VendorNotFound
+    );
+    if kind == Kind::VendorModelMissing {
+        failure.model = Some(public_model.to_owned());
+    }
+    if tellable && !error.message.trim().is_empty() {
+        failure.message = scrub::scrub_message(&error.message, upstream_model, public_model);
+    }
+    if kind == Kind::InvalidRequest {
+        let scrubbed = |word: &String| scrub::scrub_message(word, upstream_model, public_model);
+        failure.param = error.param.as_ref().map(scrubbed);
+        failure.code = error.code.as_ref().map(scrubbed);
+    }
+    failure
+}
+
+/// Parses `retry-after` as whole seconds, rounded up, capped at the longest wait that clients
+/// accept. It does not parse a date, because it has no clock.
+pub fn parse_retry_after(retry_after: &str) -> Option<u32> {
+    let (whole, fraction) = retry_after
+        .trim()
+        .split_once('.')
+        .unwrap_or((retry_after.trim(), ""));
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let part = u32::from(fraction.bytes().any(|byte| byte != b'0'));
+    let seconds: u64 = whole.parse().ok()?;
+    let capped = u32::try_from(seconds).unwrap_or(MAX_RETRY_AFTER_SECONDS);
+    Some(
+        capped
+            .saturating_add(part)
+            .clamp(1, MAX_RETRY_AFTER_SECONDS),
+    )
+}

@@ -1,0 +1,196 @@
+//! An answer as a list of events: readers convert every vendor's answer, streamed or whole, to it,
+//! and writers build every surface's answer from it. A whole answer is a fold over the events.
+//!
+//! Events must not hold anything longer than the call: a reader lends its data, and a writer writes
+//! it at once or keeps its own copy.
+//!
+//! Read next: `messages/read_stream.rs` and `chat/write_stream.rs`, or `chat/read_stream.rs` and
+//! `messages/write_stream.rs`.
+
+use crate::capabilities::ReasoningReplay;
+use crate::json_string::JsonStr;
+use crate::responses::EventSequencer;
+use crate::usage::{Usage, UsageBounds, UsageEstimator, VendorCounters};
+pub use crate::vendor_response::UpstreamError;
+use std::collections::HashMap;
+
+/// One event of an answer. The reader numbers slots, one for each output part, and never reuses a
+/// number.
+///
+/// A reader emits `ResponseStart` first and once, then any number of parts, and `End` last and
+/// once, only if the answer was complete. Parts may overlap (chat's parallel calls do). A writer
+/// whose protocol does not allow that buffers the later parts. Text or thinking that continues
+/// after another part began gets a new slot. A slot need not be closed.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an event is handed on and never kept"
+)]
+pub enum Event<'e> {
+    Start(ResponseStart<'e>),
+    /// An output part begins.
+    Open {
+        slot: u32,
+        piece: OutputPart<'e>,
+    },
+    /// A non-empty fragment of a text, of thinking or of a call's arguments.
+    Delta {
+        slot: u32,
+        text: JsonStr<'e>,
+    },
+    /// The signature of the thinking in `slot`; the last one applies.
+    Signature {
+        slot: u32,
+        signature: JsonStr<'e>,
+    },
+    /// A web source for the text in `slot`.
+    Citation {
+        slot: u32,
+        title: Option<JsonStr<'e>>,
+        url: JsonStr<'e>,
+    },
+    /// The output part is complete.
+    Close {
+        slot: u32,
+    },
+    /// The stop reason. It comes before `End` and may be repeated: the last one applies.
+    Stop(StopReason<'e>),
+    /// The vendor's counters so far, from a reader; the last ones apply. `is_final`: the output
+    /// count is the vendor's final figure, not a placeholder.
+    Counters {
+        counters: &'e VendorCounters,
+        is_final: bool,
+    },
+    /// The usage that is billed, derived from the counters, for a writer. The last one applies.
+    Usage {
+        usage: Usage,
+        is_final: bool,
+    },
+    /// The answer is complete.
+    End,
+}
+
+/// Consumer of the events that a reader emits: a writer, or an observer that counts.
+pub trait EventSink {
+    fn event(&mut self, event: Event<'_>);
+}
+
+#[derive(Debug, Default)]
+pub struct ResponseStart<'e> {
+    pub id: Option<JsonStr<'e>>,
+    /// The service tier, as the vendor names it.
+    pub tier: Option<JsonStr<'e>>,
+}
+
+/// Content of a slot.
+#[derive(Debug)]
+pub enum OutputPart<'e> {
+    Text,
+    /// The model's refusal. Its deltas are text.
+    Refusal,
+    Thinking,
+    /// Encrypted reasoning. `data` is complete.
+    Hidden {
+        data: JsonStr<'e>,
+    },
+    /// A tool call. Its deltas are fragments of the arguments: of JSON, or of a custom tool's plain
+    /// text. The arguments are empty if there is no delta.
+    Call {
+        id: Option<JsonStr<'e>>,
+        name: JsonStr<'e>,
+        is_custom: bool,
+    },
+    /// A completed web search that the vendor ran.
+    Search {
+        query: JsonStr<'e>,
+    },
+    /// A part that the surface cannot express, named by its type: a vendor's own search, a summary.
+    /// Its deltas are omitted.
+    Foreign {
+        kind: JsonStr<'e>,
+    },
+}
+
+/// Why an answer ended, in the terms of the strictest protocol.
+#[derive(Clone, Debug)]
+pub enum StopReason<'e> {
+    EndTurn,
+    StopSequence,
+    ToolUse,
+    MaxTokens,
+    ContextFull,
+    /// `explanation`: the vendor's text.
+    Refusal {
+        explanation: Option<JsonStr<'e>>,
+    },
+    /// No reason, or an unknown one.
+    Unknown,
+}
+
+/// What the translation of an answer needs to know about the request. It uses no clock and no
+/// random numbers; the caller passes those values in.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseContext {
+    /// The model id that the caller used.
+    pub public_model: String,
+    /// Unix time in seconds at which the answer began.
+    pub created: u64,
+    /// Seed for ids that the vendor did not give: the request's own id.
+    pub seed: String,
+    /// The caller's own tool names, by the alias sent to the vendor.
+    pub tool_names: HashMap<String, String>,
+    /// The caller's own names of its custom tools (chat): their calls are returned as custom calls.
+    pub custom_tools: Vec<String>,
+    /// Whether calls are returned as `function_call` (chat).
+    pub legacy_functions: bool,
+    /// Whether the stream ends with usage (chat).
+    pub include_usage: bool,
+    /// Whether only the prompt asked for a JSON object: the writer then removes one code fence
+    /// around a whole text.
+    pub unwrap_fence: bool,
+    /// Whether the caller set a tier, so that the answer names one (chat).
+    pub tell_tier: bool,
+    /// Whether the client sees the reasoning (messages).
+    pub show_thinking: bool,
+    /// Maximum output tokens of the answer; 0 if the caller set none.
+    pub output_limit: u64,
+    /// Estimated input tokens, for members that need a number before the vendor reports one.
+    pub input_estimate: u64,
+    /// Estimates the usage if the vendor reports none, or only a part.
+    pub estimator: UsageEstimator,
+    /// Upper bounds of what the request can use.
+    pub usage_bounds: UsageBounds,
+    /// How calls of tools other than plain functions are returned (responses), by the caller's flat
+    /// name: see [`ResponseContext::client_tool_name`].
+    pub own_tools: HashMap<String, ClientTool>,
+    /// The form in which a chat vendor requires its reasoning back (responses).
+    pub reasoning_replay: ReasoningReplay,
+    /// Numbers the events of a stream (responses).
+    pub voice: Option<EventSequencer>,
+}
+
+/// A tool in the caller's own terms, if it is more than a function of that name (responses).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientTool {
+    pub namespace: Option<String>,
+    pub name: String,
+    pub kind: ToolCallKind,
+}
+
+/// The item type of a call on the responses surface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ToolCallKind {
+    Function,
+    Custom,
+    ToolSearch,
+    LocalShell,
+    Shell,
+    ApplyPatch,
+}
+
+impl ResponseContext {
+    /// Returns the caller's name of a tool for the name that was sent to the vendor.
+    pub fn client_tool_name<'n>(&'n self, name: &'n str) -> &'n str {
+        self.tool_names.get(name).map_or(name, String::as_str)
+    }
+}

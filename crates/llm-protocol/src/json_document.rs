@@ -1,0 +1,354 @@
+//! A JSON text as a flat list of borrowed tokens, built in one pass. The translators read it.
+//!
+//! It must not copy, unescape or convert on its own: a text, a schema or an image remains the slice
+//! that the sender wrote, and a caller that needs the value asks for it. Explicit `null` counts as
+//! absent, as in both protocols. Passthrough does not use it.
+//!
+//! Read next: `ir.rs`, whose parts point into a document.
+
+use super::json_scanner::{self, JsonError, JsonKind, JsonScanner, MAX_COUNT};
+use super::json_string::JsonStr;
+use std::borrow::Cow;
+
+/// The tokens of one JSON text.
+#[derive(Debug)]
+pub struct JsonDocument<'a> {
+    text: &'a str,
+    nodes: Vec<JsonNode>,
+}
+
+/// The node buffer of a document, for reuse by the next one.
+pub type NodeBuffer = Vec<JsonNode>;
+
+/// One token. The children of an object are keys and values in turn.
+#[derive(Clone, Copy, Debug)]
+pub struct JsonNode {
+    kind: JsonKind,
+    start: u32,
+    end: u32,
+    /// For a string: length of its value in UTF-8 bytes. It equals the length between the quotes if
+    /// the string has no escapes.
+    decoded: u32,
+    /// Index of the node after this one and all its descendants.
+    next: u32,
+}
+
+impl<'a> JsonDocument<'a> {
+    /// Parses `text`, which must hold one JSON value, at most `depth_max` levels deep. Reuses the
+    /// memory of `nodes` and clears it first.
+    ///
+    /// # Errors
+    /// Returns an error if the text is not JSON, is too deep, or is larger than 4 GiB.
+    pub(crate) fn parse(
+        text: &'a str,
+        depth_max: u32,
+        mut nodes: NodeBuffer,
+    ) -> Result<Self, JsonError> {
+        nodes.clear();
+        if u32::try_from(text.len()).is_err() {
+            return Err(JsonError::TooDeep);
+        }
+        let mut scan = JsonScanner::new(text, depth_max);
+        read_value(&mut scan, &mut nodes)?;
+        scan.end()?;
+        Ok(JsonDocument { text, nodes })
+    }
+
+    /// Returns the root value.
+    pub fn root(&self) -> JsonValue<'_> {
+        JsonValue { tree: self, at: 0 }
+    }
+
+    /// Returns the node buffer for reuse.
+    pub fn into_nodes(self) -> NodeBuffer {
+        self.nodes
+    }
+}
+
+fn read_value(scan: &mut JsonScanner<'_>, nodes: &mut NodeBuffer) -> Result<(), JsonError> {
+    let kind = scan.kind()?;
+    if kind == JsonKind::String {
+        nodes.push(JsonNode::string(&scan.string()?, nodes.len()));
+        return Ok(());
+    }
+    let at = nodes.len();
+    nodes.push(JsonNode::NULL);
+    let span = match kind {
+        JsonKind::Object => scan.object(|scan, key| {
+            nodes.push(JsonNode::string(&key, nodes.len()));
+            read_value(scan, nodes)
+        })?,
+        JsonKind::Array => scan.array(|scan| read_value(scan, nodes))?,
+        _ => scan.skip()?,
+    };
+    let next = to_index(nodes.len());
+    if let Some(node) = nodes.get_mut(at) {
+        *node = JsonNode {
+            kind,
+            start: to_index(span.start),
+            end: to_index(span.end),
+            decoded: 0,
+            next,
+        };
+    }
+    Ok(())
+}
+
+impl JsonNode {
+    const NULL: JsonNode = JsonNode {
+        kind: JsonKind::Null,
+        start: 0,
+        end: 0,
+        decoded: 0,
+        next: u32::MAX,
+    };
+
+    /// Builds the node of a string that is stored at index `at`.
+    fn string(text: &json_scanner::StringToken<'_>, at: usize) -> Self {
+        JsonNode {
+            kind: JsonKind::String,
+            start: to_index(text.span.start),
+            end: to_index(text.span.end),
+            decoded: u32::try_from(text.decoded_bytes()).unwrap_or(u32::MAX),
+            next: to_index(at.saturating_add(1)),
+        }
+    }
+
+    /// Length of the token in bytes, including the quotes of a string.
+    fn bytes(&self) -> u32 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// Converts an index. It always fits, because a text of 4 GiB or more was refused.
+fn to_index(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+/// One value of a document.
+#[derive(Clone, Copy)]
+pub struct JsonValue<'a> {
+    tree: &'a JsonDocument<'a>,
+    at: u32,
+}
+
+impl std::fmt::Debug for JsonValue<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.raw())
+    }
+}
+
+impl<'a> JsonValue<'a> {
+    fn node(self) -> JsonNode {
+        self.tree
+            .nodes
+            .get(self.at as usize)
+            .copied()
+            .unwrap_or(JsonNode::NULL)
+    }
+
+    fn slice(self, node: JsonNode) -> &'a str {
+        self.tree
+            .text
+            .get(node.start as usize..node.end as usize)
+            .unwrap_or("null")
+    }
+
+    pub(crate) fn kind(self) -> JsonKind {
+        self.node().kind
+    }
+
+    /// Returns the token as written, including inner white space.
+    pub fn raw(self) -> &'a str {
+        self.slice(self.node())
+    }
+
+    pub fn is_null(self) -> bool {
+        self.kind() == JsonKind::Null
+    }
+
+    pub fn is_object(self) -> bool {
+        self.kind() == JsonKind::Object
+    }
+
+    pub fn is_array(self) -> bool {
+        self.kind() == JsonKind::Array
+    }
+
+    pub fn is_string(self) -> bool {
+        self.kind() == JsonKind::String
+    }
+
+    /// Returns the member of that name, or the last one if there are several. Returns `None` for
+    /// null, and if the value is not an object.
+    pub fn get(self, name: &str) -> Option<JsonValue<'a>> {
+        // A name without escapes has a known length: comparing lengths skips most other keys.
+        let mut found = None;
+        let (mut members, bytes) = (self.members(), name.len().saturating_add(2));
+        while let Some(key) = members.peek_key() {
+            let may_be =
+                key.bytes() as usize == bytes || key.decoded.saturating_add(2) < key.bytes();
+            let (key, value) = (
+                JsonValue {
+                    tree: self.tree,
+                    at: members.at,
+                },
+                members.next_value(),
+            );
+            if may_be && key.is(name) {
+                found = Some(value);
+            }
+        }
+        found.filter(|value| !value.is_null())
+    }
+
+    /// Returns the members of an object with their keys, including nulls; nothing for any other
+    /// value.
+    pub fn members(self) -> ObjectMembers<'a> {
+        let node = self.node();
+        let end = if node.kind == JsonKind::Object {
+            node.next
+        } else {
+            0
+        };
+        ObjectMembers {
+            tree: self.tree,
+            at: self.at.saturating_add(1),
+            end,
+        }
+    }
+
+    /// Returns the items of an array, including nulls; nothing for any other value.
+    pub fn items(self) -> ArrayItems<'a> {
+        let node = self.node();
+        let end = if node.kind == JsonKind::Array {
+            node.next
+        } else {
+            0
+        };
+        ArrayItems {
+            tree: self.tree,
+            at: self.at.saturating_add(1),
+            end,
+        }
+    }
+
+    /// Returns the string token, if the value is a string.
+    pub fn text(self) -> Option<JsonStr<'a>> {
+        let node = self.node();
+        if node.kind != JsonKind::String {
+            return None;
+        }
+        let inside = self
+            .tree
+            .text
+            .get(node.start as usize + 1..(node.end as usize).saturating_sub(1));
+        Some(JsonStr::from_measured_token(
+            inside.unwrap_or_default(),
+            node.decoded,
+        ))
+    }
+
+    /// Returns the string's value, if the value is a string.
+    pub fn string(self) -> Option<Cow<'a, str>> {
+        self.text().map(JsonStr::into_value)
+    }
+
+    /// Returns whether the value is the string `wanted`.
+    pub fn is(self, wanted: &str) -> bool {
+        self.text().is_some_and(|text| text.is(wanted))
+    }
+
+    pub fn bool(self) -> Option<bool> {
+        match self.kind() {
+            JsonKind::True => Some(true),
+            JsonKind::False => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Returns the value as a count: digits only, at most 2^53.
+    pub fn count(self) -> Option<u64> {
+        let raw = self.raw();
+        if self.kind() != JsonKind::Number || !raw.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        raw.parse().ok().filter(|count| *count <= MAX_COUNT)
+    }
+
+    /// Returns any number as the nearest `f64`, for range checks. To forward a number, use
+    /// [`JsonValue::raw`].
+    pub fn number(self) -> Option<f64> {
+        if self.kind() != JsonKind::Number {
+            return None;
+        }
+        self.raw().parse().ok()
+    }
+}
+
+/// Iterator over the members of an object.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectMembers<'a> {
+    tree: &'a JsonDocument<'a>,
+    at: u32,
+    end: u32,
+}
+
+impl<'a> ObjectMembers<'a> {
+    /// Returns the next member's key without advancing.
+    fn peek_key(&self) -> Option<&'a JsonNode> {
+        if self.at < self.end {
+            self.tree.nodes.get(self.at as usize)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the next member's value and advances to the member after it.
+    fn next_value(&mut self) -> JsonValue<'a> {
+        let value = JsonValue {
+            tree: self.tree,
+            at: self.at.saturating_add(1),
+        };
+        self.at = value.node().next;
+        value
+    }
+}
+
+impl<'a> Iterator for ObjectMembers<'a> {
+    type Item = (JsonStr<'a>, JsonValue<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.peek_key()?;
+        let key = JsonValue {
+            tree: self.tree,
+            at: self.at,
+        }
+        .text()?;
+        Some((key, self.next_value()))
+    }
+}
+
+/// Iterator over the items of an array.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrayItems<'a> {
+    tree: &'a JsonDocument<'a>,
+    at: u32,
+    end: u32,
+}
+
+impl<'a> Iterator for ArrayItems<'a> {
+    type Item = JsonValue<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let value = JsonValue {
+            tree: self.tree,
+            at: self.at,
+        };
+        self.at = value.node().next;
+        Some(value)
+    }
+}

@@ -1,0 +1,534 @@
+//! A skipping JSON scanner: one pass that checks the grammar, bounds the depth and yields keys and
+//! spans.
+//!
+//! It must not build a tree, copy a value or accept anything that `serde_json` would refuse.
+//! `tests/properties.rs` compares the two through `request::read_summary` and
+//! `passthrough::rewrite_response`. Why not `serde_json` itself: skipping with `IgnoredAny` neither
+//! bounds the depth nor reports the position of a value, and the features of a request must be
+//! found by structure in the same pass.
+//!
+//! Read next: `string_scanner.rs` in this folder, then its two callers `request.rs` and
+//! `passthrough.rs`.
+
+use std::borrow::Cow;
+use string_scanner::StringScanner;
+
+pub(crate) mod string_scanner;
+
+/// Position of a token in the text: `start..end` in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Span {
+    pub start: usize,
+    pub end: usize,
+}
+
+/// Why the scanner refuses a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JsonError {
+    /// Syntax error at this byte.
+    Syntax { at: usize },
+    /// More arrays and objects are open at once than allowed.
+    TooDeep,
+    /// An object has more members than [`MAX_MEMBERS`].
+    TooMany,
+    /// The text has more values than allowed.
+    TooManyValues,
+}
+
+/// Type of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JsonKind {
+    Object,
+    Array,
+    String,
+    Number,
+    True,
+    False,
+    Null,
+}
+
+/// A string token, still in its escaped form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StringToken<'a> {
+    /// The text between the quotes, still escaped.
+    pub raw: &'a str,
+    /// Length of `raw` minus the length of the value in UTF-8 bytes: each escape saves at least one
+    /// byte.
+    saved: usize,
+    /// Span including the quotes.
+    pub span: Span,
+}
+
+impl<'a> StringToken<'a> {
+    /// Returns whether the string has escapes.
+    pub fn is_escaped(&self) -> bool {
+        self.saved > 0
+    }
+
+    /// Returns the string's value; `None` if it holds half a surrogate pair, which a `str` cannot.
+    pub fn value(&self) -> Option<Cow<'a, str>> {
+        if !self.is_escaped() {
+            return Some(Cow::Borrowed(self.raw));
+        }
+        serde_json::from_str::<String>(&format!("\"{}\"", self.raw))
+            .ok()
+            .map(Cow::Owned)
+    }
+
+    /// Returns the string's value, or the raw text if it has none. The raw text then equals no name
+    /// that the gateway looks for.
+    pub fn name(&self) -> Cow<'a, str> {
+        self.value().unwrap_or(Cow::Borrowed(self.raw))
+    }
+
+    /// Length of the value in UTF-8 bytes, as the client sees it. Half a surrogate pair counts as
+    /// U+FFFD.
+    pub fn decoded_bytes(&self) -> u64 {
+        u64::try_from(self.raw.len().saturating_sub(self.saved)).unwrap_or(u64::MAX)
+    }
+}
+
+/// The scanner. Each method consumes exactly one value of any type; callbacks must do the same.
+pub(crate) struct JsonScanner<'a> {
+    text: &'a str,
+    ends: StringScanner<'a>,
+    at: usize,
+    depth: u32,
+    depth_max: u32,
+    escape_bytes: usize,
+    values: u64,
+    values_max: u64,
+}
+
+impl<'a> JsonScanner<'a> {
+    pub fn new(text: &'a str, depth_max: u32) -> Self {
+        JsonScanner {
+            text,
+            ends: StringScanner::new(text.as_bytes()),
+            at: 0,
+            depth: 0,
+            depth_max,
+            escape_bytes: 0,
+            values: 0,
+            values_max: u64::MAX,
+        }
+    }
+
+    /// Limits the scanner to texts of at most `values_max` values: members of objects and items of
+    /// arrays.
+    pub fn with_values_max(self, values_max: u64) -> Self {
+        JsonScanner { values_max, ..self }
+    }
+
+    /// Returns the type of the next value, by its first byte.
+    pub fn kind(&mut self) -> Result<JsonKind, JsonError> {
+        match self.peek() {
+            Some(b'{') => Ok(JsonKind::Object),
+            Some(b'[') => Ok(JsonKind::Array),
+            Some(b'"') => Ok(JsonKind::String),
+            Some(b'-' | b'0'..=b'9') => Ok(JsonKind::Number),
+            Some(b't') => Ok(JsonKind::True),
+            Some(b'f') => Ok(JsonKind::False),
+            Some(b'n') => Ok(JsonKind::Null),
+            _ => Err(self.syntax_error()),
+        }
+    }
+
+    /// Scans an object; calls `member` with each key. `member` must consume the value.
+    pub fn object<E: From<JsonError>>(
+        &mut self,
+        mut member: impl FnMut(&mut Self, StringToken<'a>) -> Result<(), E>,
+    ) -> Result<Span, E> {
+        let start = self.open(b'{')?;
+        if self.peek() == Some(b'}') {
+            return Ok(self.close(start));
+        }
+        let mut members = 0_u32;
+        loop {
+            members += 1;
+            if members > MAX_MEMBERS {
+                return Err(JsonError::TooMany.into());
+            }
+            let key = self.string()?;
+            self.expect(b':')?;
+            self.count_value()?;
+            member(self, key)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => return Ok(self.close(start)),
+                _ => return Err(self.syntax_error().into()),
+            }
+        }
+    }
+
+    /// Scans an array; `item` must consume each value.
+    pub fn array<E: From<JsonError>>(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<Span, E> {
+        let start = self.open(b'[')?;
+        if self.peek() == Some(b']') {
+            return Ok(self.close(start));
+        }
+        loop {
+            self.count_value()?;
+            item(self)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => return Ok(self.close(start)),
+                _ => return Err(self.syntax_error().into()),
+            }
+        }
+    }
+
+    pub fn string(&mut self) -> Result<StringToken<'a>, JsonError> {
+        self.expect(b'"')?;
+        let (bytes, start) = (self.text.as_bytes(), self.at);
+        let (mut at, mut saved, mut before) = (start, 0_usize, SurrogateTracker::default());
+        // Every byte of every string of a body passes through this loop. The arithmetic cannot
+        // overflow, because it counts bytes in memory.
+        loop {
+            at = self.ends.next_special(at);
+            let letter = match bytes.get(at) {
+                Some(b'"') => break,
+                Some(b'\\') => bytes.get(at.wrapping_add(1)).copied().unwrap_or_default(),
+                _ => 0,
+            };
+            let length = usize::from(
+                ESCAPE_LENGTHS
+                    .get(usize::from(letter))
+                    .copied()
+                    .unwrap_or_default(),
+            );
+            if length == 2 {
+                saved = saved.wrapping_add(1);
+            } else if length > 2
+                && let Some(unit) = bytes
+                    .get(at.wrapping_add(2)..)
+                    .and_then(<[u8]>::first_chunk)
+                    .and_then(code_unit)
+            {
+                saved = saved.wrapping_add(before.saved_bytes(unit, at));
+            } else {
+                self.at = at;
+                return Err(self.syntax_error());
+            }
+            at = at.wrapping_add(length);
+        }
+        let raw = self.text.get(start..at).ok_or(self.syntax_error())?;
+        self.at = at + 1;
+        self.escape_bytes = self.escape_bytes.wrapping_add(saved);
+        Ok(StringToken {
+            raw,
+            saved,
+            span: Span {
+                start: start.saturating_sub(1),
+                end: self.at,
+            },
+        })
+    }
+
+    /// Skips one value of any type.
+    pub fn skip(&mut self) -> Result<Span, JsonError> {
+        match self.kind()? {
+            JsonKind::Object => self.object(|scan, _| scan.skip().map(drop)),
+            JsonKind::Array => self.array(|scan| scan.skip().map(drop)),
+            JsonKind::String => self.string().map(|text| text.span),
+            JsonKind::Number => self.number(),
+            JsonKind::True => self.literal("true"),
+            JsonKind::False => self.literal("false"),
+            JsonKind::Null => self.literal("null"),
+        }
+    }
+
+    /// Returns the string if the next value is one, else skips it.
+    pub fn string_or_skip(&mut self) -> Result<Option<StringToken<'a>>, JsonError> {
+        if self.kind()? == JsonKind::String {
+            return self.string().map(Some);
+        }
+        self.skip().map(|_| None)
+    }
+
+    /// Returns the next value as a count: digits only, at most 2^53. Any other value (negative,
+    /// fractional, a string, null) is not a count.
+    pub fn count_or_skip(&mut self) -> Result<Option<u64>, JsonError> {
+        let span = self.skip()?;
+        Ok(self.count(span))
+    }
+
+    /// Returns the count at `span`, by the rule of `count_or_skip`.
+    pub fn count(&self, span: Span) -> Option<u64> {
+        let digits = self.text.get(span.start..span.end)?;
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        digits.parse().ok().filter(|count| *count <= MAX_COUNT)
+    }
+
+    /// Returns the text at `span`.
+    pub fn raw(&self, span: Span) -> Option<&'a str> {
+        self.text.get(span.start..span.end)
+    }
+
+    /// Scans the members if the next value is an object and returns `true`; otherwise skips it.
+    pub fn object_or_skip<E: From<JsonError>>(
+        &mut self,
+        member: impl FnMut(&mut Self, StringToken<'a>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        if self.kind()? == JsonKind::Object {
+            return self.object(member).map(|_| true);
+        }
+        self.skip()?;
+        Ok(false)
+    }
+
+    /// Scans the items if the next value is an array and returns `true`; otherwise skips it.
+    pub fn array_or_skip<E: From<JsonError>>(
+        &mut self,
+        item: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        if self.kind()? == JsonKind::Array {
+            return self.array(item).map(|_| true);
+        }
+        self.skip()?;
+        Ok(false)
+    }
+
+    /// Returns the position after the last token.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes that unescaping saves, summed over all strings read so far.
+    pub fn escape_bytes(&self) -> usize {
+        self.escape_bytes
+    }
+
+    /// Number of object members and array items read so far.
+    pub fn values(&self) -> u64 {
+        self.values
+    }
+
+    fn count_value(&mut self) -> Result<(), JsonError> {
+        self.values = self.values.wrapping_add(1);
+        if self.values > self.values_max {
+            Err(JsonError::TooManyValues)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns the position of the next value.
+    pub fn value_start(&mut self) -> Result<usize, JsonError> {
+        self.kind().map(|_| self.at)
+    }
+
+    /// Checks that only white space is left.
+    pub fn end(&mut self) -> Result<(), JsonError> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.syntax_error()),
+        }
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.text.as_bytes().get(at).copied()
+    }
+
+    /// Returns the next byte that is not white space, without consuming it.
+    fn peek(&mut self) -> Option<u8> {
+        loop {
+            match self.byte(self.at) {
+                Some(b' ' | b'\n' | b'\t' | b'\r') => self.at += 1,
+                other => return other,
+            }
+        }
+    }
+
+    fn expect(&mut self, wanted: u8) -> Result<(), JsonError> {
+        if self.peek() != Some(wanted) {
+            return Err(self.syntax_error());
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn open(&mut self, wanted: u8) -> Result<usize, JsonError> {
+        self.expect(wanted)?;
+        self.depth += 1;
+        if self.depth > self.depth_max {
+            return Err(JsonError::TooDeep);
+        }
+        Ok(self.at.saturating_sub(1))
+    }
+
+    fn close(&mut self, start: usize) -> Span {
+        self.at += 1;
+        self.depth = self.depth.saturating_sub(1);
+        Span {
+            start,
+            end: self.at,
+        }
+    }
+
+    fn number(&mut self) -> Result<Span, JsonError> {
+        let start = self.at;
+        if self.byte(self.at) == Some(b'-') {
+            self.at += 1;
+        }
+        match self.byte(self.at) {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits()?,
+            _ => return Err(self.syntax_error()),
+        }
+        if self.byte(self.at) == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.byte(self.at), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.byte(self.at), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        let end = self.at;
+        Ok(Span { start, end })
+    }
+
+    /// Consumes one digit or more.
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        while self.byte(self.at).is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        if self.at == start {
+            return Err(self.syntax_error());
+        }
+        Ok(())
+    }
+
+    fn literal(&mut self, word: &str) -> Result<Span, JsonError> {
+        let (start, end) = (self.at, self.at + word.len());
+        if self.text.as_bytes().get(start..end) != Some(word.as_bytes()) {
+            return Err(self.syntax_error());
+        }
+        self.at = end;
+        Ok(Span { start, end })
+    }
+
+    fn syntax_error(&self) -> JsonError {
+        JsonError::Syntax { at: self.at }
+    }
+}
+
+/// Length of `\uXXXX` in bytes.
+const UNICODE_ESCAPE_BYTES: u8 = 6;
+
+/// Length of an escape by the character after the backslash; 0 if it is not an escape.
+const ESCAPE_LENGTHS: [u8; 256] = {
+    let mut lengths = [0; 256];
+    let mut letters: &[u8] = br#""\/bfnrt"#;
+    while let [letter, rest @ ..] = letters {
+        lengths[*letter as usize] = 2;
+        letters = rest;
+    }
+    lengths[b'u' as usize] = UNICODE_ESCAPE_BYTES;
+    lengths
+};
+
+/// Parses four hexadecimal digits.
+fn code_unit(digits: &[u8; 4]) -> Option<u32> {
+    digits.iter().try_fold(0, |unit, digit| {
+        Some(unit << 4 | char::from(*digit).to_digit(16)?)
+    })
+}
+
+/// Position after the last high surrogate escape; 0 if there was none.
+#[derive(Clone, Copy, Default)]
+struct SurrogateTracker(usize);
+
+impl SurrogateTracker {
+    /// Returns by how many bytes the character of the escape at `position` is shorter than the
+    /// escape.
+    fn saved_bytes(&mut self, unit: u32, at: usize) -> usize {
+        let first = std::mem::take(&mut self.0);
+        if let 0xd800..=0xdbff = unit {
+            self.0 = at.saturating_add(UNICODE_ESCAPE_BYTES.into());
+        }
+        match unit {
+            0..0x80 => 5,
+            0x80..0x800 => 4,
+            // The second half of a pair, which takes four bytes in all. The first half was counted
+            // as if it stood alone.
+            0xdc00..=0xdfff if first == at => 5,
+            _ => 3,
+        }
+    }
+}
+
+/// Maximum number of members of one object, because name lookups are linear.
+pub(crate) const MAX_MEMBERS: u32 = 10_000;
+
+/// Maximum count accepted: beyond it a JSON number is no longer exact in most programs.
+pub(crate) const MAX_COUNT: u64 = 1 << 53;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn string(text: &str) -> Result<StringToken<'_>, JsonError> {
+        JsonScanner::new(text, 1).string()
+    }
+
+    #[test]
+    fn what_is_no_escape_is_refused_where_it_begins() {
+        for inside in [
+            r"\x",
+            r"\",
+            r"\u12",
+            r"\u12g4",
+            r"\U0041",
+            r"\ud83d\ude0",
+            "\n",
+            "\u{1f}",
+        ] {
+            let text = format!("\"ab{inside}\"");
+            // A backslash at the end of the text escapes the closing quote. The error is then at
+            // the end of the text.
+            let at = if inside == r"\" {
+                text.len()
+            } else {
+                3 + inside.rfind('\\').unwrap_or(0)
+            };
+            assert_eq!(
+                string(&text).err(),
+                Some(JsonError::Syntax { at }),
+                "{text}"
+            );
+        }
+        assert_eq!(string("\"ab").err(), Some(JsonError::Syntax { at: 3 }));
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_is_as_long_as_its_letters(
+            pieces in prop::collection::vec(
+                prop::sample::select(vec![
+                    "x", "größe", "😀", r"\n", r"\\", r#"\""#, r"\/", r"\u0041", r"\u00e4", r"\u20AC", r"\ud83d", r"\ude00",
+                    r"\ud83d\ude00", "a run of letters that is longer than one block, so that the next one begins in it",
+                ]),
+                0..40,
+            ),
+        ) {
+            let raw = pieces.concat();
+            let text = format!("\"{raw}\"");
+            let found = string(&text).unwrap();
+            let value = crate::json_string::JsonStr::from_token(&raw, true).chars().collect::<String>();
+            prop_assert_eq!(found.raw, &raw);
+            prop_assert_eq!(found.decoded_bytes(), value.len() as u64);
+            prop_assert_eq!(found.is_escaped(), raw.contains('\\'));
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! A JSON string that is copied from one body to another, kept in the sender's escaped form until
+//! its value is needed; and a JSON writer.
+//!
+//! It must not normalise: escapes, half surrogate pairs and everything else in a token are written
+//! as they were read.
+//!
+//! Read next: `json_document.rs`, where the tokens come from.
+
+use super::json_scanner::string_scanner::StringScanner;
+use std::borrow::Cow;
+
+/// A string: the sender's token, or text of our own.
+#[derive(Clone, Debug)]
+pub enum JsonStr<'a> {
+    /// The text between the quotes. `decoded`: length of its value in UTF-8 bytes, if known.
+    Token {
+        raw: &'a str,
+        escaped: bool,
+        decoded: Option<u32>,
+    },
+    /// Text of our own, not yet escaped.
+    Made(Cow<'a, str>),
+}
+
+impl<'a> JsonStr<'a> {
+    /// `raw`: the text between the quotes of a validated JSON string.
+    pub(crate) fn from_token(raw: &'a str, escaped: bool) -> Self {
+        JsonStr::Token {
+            raw,
+            escaped,
+            decoded: None,
+        }
+    }
+
+    /// Creates a token whose value has a known length of `decoded` bytes.
+    pub(crate) fn from_measured_token(raw: &'a str, decoded: u32) -> Self {
+        JsonStr::Token {
+            raw,
+            escaped: raw.len() > decoded as usize,
+            decoded: Some(decoded),
+        }
+    }
+
+    pub fn from_value(text: impl Into<Cow<'a, str>>) -> Self {
+        JsonStr::Made(text.into())
+    }
+
+    /// Returns the string's value. Half a surrogate pair, which a `str` cannot hold, becomes U+FFFD
+    /// here (and only here).
+    pub fn into_value(self) -> Cow<'a, str> {
+        match self {
+            JsonStr::Token {
+                raw,
+                escaped: false,
+                ..
+            } => Cow::Borrowed(raw),
+            JsonStr::Token {
+                raw, escaped: true, ..
+            } => Cow::Owned(unescape(raw)),
+            JsonStr::Made(text) => text,
+        }
+    }
+
+    /// Returns the string's value, borrowed.
+    pub fn value(&self) -> Cow<'_, str> {
+        match self {
+            JsonStr::Token {
+                raw,
+                escaped: false,
+                ..
+            } => Cow::Borrowed(raw),
+            JsonStr::Token {
+                raw, escaped: true, ..
+            } => Cow::Owned(unescape(raw)),
+            JsonStr::Made(text) => Cow::Borrowed(text),
+        }
+    }
+
+    /// Returns the string, borrowed.
+    pub fn reborrow(&self) -> JsonStr<'_> {
+        match self {
+            JsonStr::Token {
+                raw,
+                escaped,
+                decoded,
+            } => JsonStr::Token {
+                raw,
+                escaped: *escaped,
+                decoded: *decoded,
+            },
+            JsonStr::Made(text) => JsonStr::Made(Cow::Borrowed(text)),
+        }
+    }
+
+    pub fn is(&self, wanted: &str) -> bool {
+        match self {
+            JsonStr::Token {
+                raw,
+                escaped: false,
+                ..
+            } => *raw == wanted,
+            _ => self.value() == wanted,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            JsonStr::Token { raw, .. } => raw.is_empty(),
+            JsonStr::Made(text) => text.is_empty(),
+        }
+    }
+
+    /// Returns whether the string has only white space.
+    pub fn is_blank(&self) -> bool {
+        let shown = match self {
+            JsonStr::Token { raw, .. } => *raw,
+            JsonStr::Made(text) => text.as_ref(),
+        };
+        // Usually the first character decides. Only a text that begins with an escape or white
+        // space needs a scan.
+        match shown.bytes().next() {
+            None => true,
+            Some(first) if first.is_ascii_graphic() && first != b'\\' => false,
+            Some(_) => self.chars().all(char::is_whitespace),
+        }
+    }
+
+    /// Splits the string after `code_points`. The second part is empty if the string is not longer.
+    pub fn split_at_code_point(self, code_points: u64) -> (Self, Self) {
+        let mut letters = self.chars();
+        let behind = letters.rest.as_str().len();
+        let count = usize::try_from(code_points).unwrap_or(usize::MAX);
+        letters.by_ref().take(count).for_each(drop);
+        let at = behind - letters.rest.as_str().len();
+        match self {
+            JsonStr::Token { raw, escaped, .. } => {
+                let (first, rest) = raw.split_at_checked(at).unwrap_or((raw, ""));
+                (
+                    JsonStr::from_token(first, escaped),
+                    JsonStr::from_token(rest, escaped),
+                )
+            }
+            JsonStr::Made(text) => {
+                let (first, rest) = text.split_at_checked(at).unwrap_or((&text, ""));
+                (
+                    JsonStr::from_value(first.to_owned()),
+                    JsonStr::from_value(rest.to_owned()),
+                )
+            }
+        }
+    }
+
+    /// Returns the string without trailing white space.
+    pub fn trim_end(&self) -> Self {
+        let mut letters = self.chars();
+        let (whole, mut end) = (letters.rest.as_str().len(), 0);
+        while let Some(letter) = letters.next() {
+            if !letter.is_whitespace() {
+                end = whole - letters.rest.as_str().len();
+            }
+        }
+        match self {
+            JsonStr::Token { raw, escaped, .. } => {
+                JsonStr::from_token(raw.get(..end).unwrap_or(raw), *escaped)
+            }
+            JsonStr::Made(text) => JsonStr::from_value(text.get(..end).unwrap_or(text).to_owned()),
+        }
+    }
+
+    /// Appends the inside of the string, escaped, without quotes. Texts can be joined this way
+    /// without decoding them.
+    pub fn write_unquoted(&self, out: &mut Vec<u8>) {
+        match self {
+            JsonStr::Token { raw, .. } => out.extend_from_slice(raw.as_bytes()),
+            JsonStr::Made(text) => escape(text, out),
+        }
+    }
+
+    /// Appends the string with its quotes.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'"');
+        self.write_unquoted(out);
+        out.push(b'"');
+    }
+
+    /// Iterates over the characters of the value without allocating. Half a surrogate pair yields
+    /// one U+FFFD.
+    pub fn chars(&self) -> JsonChars<'_> {
+        match self {
+            JsonStr::Token { raw, escaped, .. } => JsonChars {
+                rest: raw.chars(),
+                escaped: *escaped,
+            },
+            JsonStr::Made(text) => JsonChars {
+                rest: text.chars(),
+                escaped: false,
+            },
+        }
+    }
+
+    /// Length of the value in UTF-8 bytes, for estimates.
+    pub fn decoded_bytes(&self) -> u64 {
+        let length = match self {
+            JsonStr::Token {
+                decoded: Some(bytes),
+                ..
+            } => *bytes as usize,
+            JsonStr::Token {
+                raw,
+                escaped: false,
+                ..
+            } => raw.len(),
+            JsonStr::Token {
+                raw, escaped: true, ..
+            } => decoded_length(raw),
+            JsonStr::Made(text) => text.len(),
+        };
+        u64::try_from(length).unwrap_or(u64::MAX)
+    }
+
+    /// Number of Unicode code points of the value.
+    pub fn code_points(&self) -> u64 {
+        let count = match self {
+            JsonStr::Token {
+                raw,
+                escaped: false,
+                ..
+            } => raw.chars().count(),
+            JsonStr::Token {
+                raw, escaped: true, ..
+            } => {
+                let mut count = 0;
+                for_each_run(raw, |run, letter| {
+                    count += run.chars().count() + usize::from(letter.is_some())
+                });
+                count
+            }
+            JsonStr::Made(text) => text.chars().count(),
+        };
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
+}
+
+/// Iterator over the characters of a string's value.
+#[derive(Clone, Debug)]
+pub struct JsonChars<'a> {
+    rest: std::str::Chars<'a>,
+    escaped: bool,
+}
+
+impl Iterator for JsonChars<'_> {
+    type Item = char;
+
+    fn next(&mut self) -> Option<char> {
+        let letter = self.rest.next()?;
+        if letter != '\\' || !self.escaped {
+            return Some(letter);
+        }
+        Some(match self.rest.next()? {
+            'u' => self.unicode_escape(),
+            other => unescape_char(other),
+        })
+    }
+}
+
+/// Returns the character that a single-letter escape stands for.
+fn unescape_char(letter: char) -> char {
+    match letter {
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        other => other,
+    }
+}
+
+impl JsonChars<'_> {
+    /// Decodes the four digits after `\u`, and the second half of a surrogate pair.
+    fn unicode_escape(&mut self) -> char {
+        let unit = hex_digits(&mut self.rest);
+        if let 0xd800..=0xdbff = unit {
+            let mut ahead = self.rest.clone();
+            let low = (ahead.next() == Some('\\') && ahead.next() == Some('u'))
+                .then(|| hex_digits(&mut ahead));
+            if let Some(low @ 0xdc00..=0xdfff) = low {
+                self.rest = ahead;
+                return char::from_u32(0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00))
+                    .unwrap_or('\u{fffd}');
+            }
+        }
+        char::from_u32(unit).unwrap_or('\u{fffd}')
+    }
+}
+
+/// Reads four hexadecimal digits.
+fn hex_digits(letters: &mut std::str::Chars<'_>) -> u32 {
+    letters.by_ref().take(4).fold(0, |unit, digit| {
+        (unit << 4) | digit.to_digit(16).unwrap_or(0)
+    })
+}
+
+/// Buffer of joined texts, still escaped: for text that outlives its event.
+#[derive(Clone, Debug, Default)]
+pub struct JsonStrBuf {
+    raw: Vec<u8>,
+    escaped: bool,
+}
+
+impl JsonStrBuf {
+    pub fn push(&mut self, text: &JsonStr<'_>) {
+        let before = self.raw.len();
+        text.write_unquoted(&mut self.raw);
+        self.escaped |= match text {
+            JsonStr::Token { escaped, .. } => *escaped,
+            JsonStr::Made(_) => self
+                .raw
+                .get(before..)
+                .is_some_and(|added| added.contains(&b'\\')),
+        };
+    }
+
+    pub fn text(&self) -> JsonStr<'_> {
+        // Tokens and escaped text are UTF-8, so their concatenation is too.
+        JsonStr::from_token(
+            std::str::from_utf8(&self.raw).unwrap_or_default(),
+            self.escaped,
+        )
+    }
+
+    /// Number of bytes held.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.raw.clear();
+        self.escaped = false;
+    }
+}
+
+/// Length of a token's value in bytes.
+fn decoded_length(raw: &str) -> usize {
+    let mut length = 0;
+    for_each_run(raw, |run, letter| {
+        length += run.len() + letter.map_or(0, char::len_utf8)
+    });
+    length
+}
+
+/// Returns the value of a token with escapes.
+fn unescape(raw: &str) -> String {
+    let mut value = String::with_capacity(raw.len());
+    for_each_run(raw, |run, letter| {
+        value.push_str(run);
+        value.extend(letter);
+    });
+    value
+}
+
+/// Splits the inside of a string token into runs without escapes. Each run comes with the character
+/// of the escape that follows it.
+fn for_each_run<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
+    let (bytes, mut ends, mut at) = (raw.as_bytes(), StringScanner::new(raw.as_bytes()), 0);
+    loop {
+        let end = ends.next_special(at);
+        let run = raw.get(at..end).unwrap_or_default();
+        match bytes.get(end..) {
+            Some([b'\\', letter, ..]) if letter.is_ascii() && *letter != b'u' => {
+                each(run, Some(unescape_char(char::from(*letter))));
+                at = end.saturating_add(2);
+            }
+            Some([_, ..]) => {
+                let mut letters = JsonChars {
+                    rest: raw.get(end..).unwrap_or_default().chars(),
+                    escaped: true,
+                };
+                each(run, letters.next());
+                at = raw.len().saturating_sub(letters.rest.as_str().len());
+            }
+            _ => return each(run, None),
+        }
+    }
+}
+
+/// Appends `text` as the inside of a JSON string.
+pub(crate) fn escape(text: &str, out: &mut Vec<u8>) {
+    let bytes = text.as_bytes();
+    let (mut ends, mut copied) = (StringScanner::new(bytes), 0);
+    loop {
+        let at = ends.next_special(copied);
+        out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
+        match bytes.get(at) {
+            None => return,
+            Some(b'"') => out.extend_from_slice(b"\\\""),
+            Some(b'\\') => out.extend_from_slice(b"\\\\"),
+            Some(b'\n') => out.extend_from_slice(b"\\n"),
+            Some(b'\r') => out.extend_from_slice(b"\\r"),
+            Some(b'\t') => out.extend_from_slice(b"\\t"),
+            Some(byte) => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+        }
+        copied = at + 1;
+    }
+}
+
+/// Appends valid JSON without the white space between its tokens.
+pub(crate) fn compact(json: &str, out: &mut Vec<u8>) {
+    let bytes = json.as_bytes();
+    let (mut ends, mut at, mut copied) = (StringScanner::new(bytes), 0, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => at = skip_string(&mut ends, bytes, at + 1),
+            b' ' | b'\n' | b'\r' | b'\t' => {
+                out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
+                at += 1;
+                copied = at;
+            }
+            _ => at += 1,
+        }
+    }
+    out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+}
+
+/// Returns the position after the closing quote of the string whose inside begins at `at`.
+fn skip_string(ends: &mut StringScanner<'_>, bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        at = ends.next_special(at);
+        match bytes.get(at) {
+            Some(b'\\') => at += 2,
+            _ => return at + 1,
+        }
+    }
+}
+
+/// Writes one JSON value, compact. It inserts the commas; the caller closes what it opens.
+#[derive(Debug, Default)]
+pub struct JsonWriter {
+    out: Vec<u8>,
+}
+
+impl JsonWriter {
+    pub fn with_capacity(bytes: usize) -> Self {
+        JsonWriter {
+            out: Vec::with_capacity(bytes),
+        }
+    }
+
+    /// Appends to existing bytes. It inserts no comma after `{`, `[` or `:`.
+    pub fn with_buffer(out: Vec<u8>) -> Self {
+        JsonWriter { out }
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.out
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.out
+    }
+
+    fn comma(&mut self) {
+        if !matches!(
+            self.out.last(),
+            None | Some(b'{' | b'[' | b':' | b' ' | b'\n')
+        ) {
+            self.out.push(b',');
+        }
+    }
+
+    /// Writes a member's name; its value must follow. `name` must not need escaping.
+    pub fn key(&mut self, name: &str) -> &mut Self {
+        self.comma();
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        self
+    }
+
+    /// Writes a member's name that may need escaping.
+    pub fn key_text(&mut self, name: &JsonStr<'_>) -> &mut Self {
+        self.comma();
+        name.write(&mut self.out);
+        self.out.push(b':');
+        self
+    }
+
+    pub fn open_object(&mut self) -> &mut Self {
+        self.comma();
+        self.out.push(b'{');
+        self
+    }
+
+    pub fn close_object(&mut self) -> &mut Self {
+        self.out.push(b'}');
+        self
+    }
+
+    pub fn open_array(&mut self) -> &mut Self {
+        self.comma();
+        self.out.push(b'[');
+        self
+    }
+
+    pub fn close_array(&mut self) -> &mut Self {
+        self.out.push(b']');
+        self
+    }
+
+    /// Writes a value that is already JSON.
+    pub fn raw(&mut self, json: &str) -> &mut Self {
+        self.comma();
+        self.out.extend_from_slice(json.as_bytes());
+        self
+    }
+
+    /// Writes a value that is already JSON on one line, without the white space between its tokens.
+    pub fn compact(&mut self, json: &str) -> &mut Self {
+        self.comma();
+        compact(json, &mut self.out);
+        self
+    }
+
+    pub fn text(&mut self, text: &JsonStr<'_>) -> &mut Self {
+        self.comma();
+        text.write(&mut self.out);
+        self
+    }
+
+    pub fn str(&mut self, text: &str) -> &mut Self {
+        self.comma();
+        self.out.push(b'"');
+        escape(text, &mut self.out);
+        self.out.push(b'"');
+        self
+    }
+
+    pub fn number(&mut self, number: u64) -> &mut Self {
+        self.comma();
+        self.out.extend_from_slice(number.to_string().as_bytes());
+        self
+    }
+
+    pub fn bool(&mut self, value: bool) -> &mut Self {
+        self.raw(if value { "true" } else { "false" })
+    }
+
+    pub fn null(&mut self) -> &mut Self {
+        self.raw("null")
+    }
+
+    /// Writes one string that joins several texts without decoding them.
+    pub fn concat<'t, 'a: 't>(
+        &mut self,
+        texts: impl IntoIterator<Item = &'t JsonStr<'a>>,
+    ) -> &mut Self {
+        self.comma();
+        self.out.push(b'"');
+        for text in texts {
+            text.write_unquoted(&mut self.out);
+        }
+        self.out.push(b'"');
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_those_of_the_value_whatever_its_spelling() {
+        for raw in [
+            r"\u00e4\ud83d\ude00\t\u0022\/x",
+            r"\ud83d\u0041",
+            r"\ude00",
+            r"\ud83d",
+            r"a\\n",
+            "größe",
+        ] {
+            let token = JsonStr::from_token(raw, raw.contains('\\'));
+            let value = token.value();
+            assert_eq!(token.chars().collect::<String>(), value, "{raw}");
+            assert_eq!(token.code_points(), value.chars().count() as u64, "{raw}");
+            assert_eq!(token.decoded_bytes(), value.len() as u64, "{raw}");
+        }
+        assert_eq!(JsonStr::from_token(r"\ud83d\ude00", true).value(), "😀");
+        assert_eq!(JsonStr::from_token(r"\ud83dx", true).value(), "\u{fffd}x");
+    }
+}

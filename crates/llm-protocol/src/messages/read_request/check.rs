@@ -1,0 +1,95 @@
+//! Small checks with errors in the wording of the messages API, and a function that picks members
+//! of an object in one pass.
+//!
+//! It must not know the meaning of any member.
+
+use super::fields;
+use crate::Protocol;
+use crate::capabilities::FieldMapping;
+use crate::failure::Failure;
+use crate::ir::{BoxedFailure, WarningAction, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use std::fmt::Display;
+
+pub(super) const NOT_AN_ARRAY: &str = "Input should be a valid array";
+pub(super) const NOT_AN_INTEGER: &str = "Input should be a valid integer";
+
+pub(super) fn invalid_param(path: impl Display, message: &str) -> BoxedFailure {
+    Box::new(Failure::invalid_param(
+        Protocol::Messages,
+        &path.to_string(),
+        message,
+    ))
+}
+
+pub(super) fn require(
+    value: Option<JsonValue<'_>>,
+    path: impl Display,
+) -> Result<JsonValue<'_>, BoxedFailure> {
+    value.ok_or_else(|| invalid_param(path, "Field required"))
+}
+
+pub(super) fn expect_string(
+    value: JsonValue<'_>,
+    path: impl Display,
+) -> Result<JsonStr<'_>, BoxedFailure> {
+    value
+        .text()
+        .ok_or_else(|| invalid_param(path, "Input should be a valid string"))
+}
+
+pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> Result<(), BoxedFailure> {
+    if value.is_object() {
+        Ok(())
+    } else {
+        Err(invalid_param(path, "Input should be a valid object"))
+    }
+}
+
+/// Reads a boolean; an absent member is false.
+pub(super) fn bool_or_false(
+    value: Option<JsonValue<'_>>,
+    path: impl Display,
+) -> Result<bool, BoxedFailure> {
+    match value {
+        None => Ok(false),
+        Some(value) => value
+            .bool()
+            .ok_or_else(|| invalid_param(path, "Input should be a valid boolean")),
+    }
+}
+
+/// Returns the members with these names, and passes every other member to `other`. The last of
+/// duplicate members wins. A null member counts as absent.
+pub(super) fn pick_members<'a, const N: usize>(
+    object: JsonValue<'a>,
+    names: [&str; N],
+    mut other: impl FnMut(JsonStr<'a>, JsonValue<'a>),
+) -> [Option<JsonValue<'a>>; N] {
+    let mut found = [None; N];
+    for (name, value) in object.members() {
+        let slot = names.iter().position(|wanted| name.is(wanted));
+        match slot.and_then(|slot| found.get_mut(slot)) {
+            Some(found) => *found = (!value.is_null()).then_some(value),
+            None if value.is_null() => {}
+            None => other(name, value),
+        }
+    }
+    found
+}
+
+/// Drops a member that the IR cannot represent: silently if its row says `Drop`, otherwise with a
+/// warning. `row` is the path of its parent in the table, `at` the path of its parent in the
+/// request.
+pub(super) fn warn_dropped_member(
+    row: &str,
+    at: impl Display,
+    name: &JsonStr<'_>,
+    warnings: &mut Warnings,
+) {
+    let name = name.value();
+    if fields::outcome(row, &name) != Some(FieldMapping::Drop) {
+        warnings.add(WarningAction::Dropped, format_args!("{at}.{name}"));
+    }
+}

@@ -1,0 +1,164 @@
+//! Reads the tools and the tool choice of a messages request.
+//!
+//! It must not look into a schema: the writer checks whether a vendor accepts it.
+//!
+//! Read next: `chat/write_request/tools.rs`.
+
+use super::check::{
+    self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require,
+};
+use crate::ir::{BoxedFailure, FunctionTool, JsonPath, Tool, ToolChoice, ToolKind, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use std::collections::HashSet;
+
+pub(super) fn read<'a>(
+    value: Option<JsonValue<'a>>,
+    warnings: &mut Warnings,
+) -> Result<Vec<Tool<'a>>, BoxedFailure> {
+    let Some(value) = value else {
+        return Ok(Vec::new());
+    };
+    if !value.is_array() {
+        return Err(invalid_param("tools", check::NOT_AN_ARRAY));
+    }
+    let each = value.items().enumerate();
+    let tools: Vec<_> = each
+        .map(|(index, value)| tool(index, value, warnings))
+        .collect::<Result<_, _>>()?;
+    let mut names = HashSet::new();
+    for tool in &tools {
+        if let ToolKind::Function(function) = &tool.kind
+            && !names.insert(function.name.value())
+        {
+            return Err(invalid_param("tools", "Tool names must be unique."));
+        }
+    }
+    drop(names);
+    Ok(tools)
+}
+
+fn tool<'a>(
+    index: usize,
+    value: JsonValue<'a>,
+    warnings: &mut Warnings,
+) -> Result<Tool<'a>, BoxedFailure> {
+    let at = JsonPath::Tool(index);
+    expect_object(value, at)?;
+    let kind = value
+        .get("type")
+        .map(|kind| expect_string(kind, format_args!("{at}.type")))
+        .transpose()?;
+    if let Some(kind) = kind
+        && !kind.is("custom")
+    {
+        return Ok(Tool {
+            index,
+            kind: ToolKind::Vendor { kind, value },
+            cache: None,
+        });
+    }
+    let [_, name, description, schema, strict, examples, callers] = pick_members(
+        value,
+        [
+            "type",
+            "name",
+            "description",
+            "input_schema",
+            "strict",
+            "input_examples",
+            "allowed_callers",
+        ],
+        |name, _| check::warn_dropped_member("tools[custom]", at, &name, warnings),
+    );
+    if let Some(callers) = callers
+        && !callers.items().any(|caller| caller.is("direct"))
+    {
+        // Only code that runs at the vendor may call this tool, which no other protocol can
+        // express.
+        return Ok(Tool {
+            index,
+            kind: ToolKind::Vendor {
+                kind: JsonStr::from_value("custom"),
+                value,
+            },
+            cache: None,
+        });
+    }
+    let name = expect_string(
+        require(name, format_args!("{at}.name"))?,
+        format_args!("{at}.name"),
+    )?;
+    if name.is_empty() {
+        return Err(invalid_param(
+            format_args!("{at}.name"),
+            "String should have at least 1 character",
+        ));
+    }
+    let schema = require(schema, format_args!("{at}.input_schema"))?;
+    expect_object(schema, format_args!("{at}.input_schema"))?;
+    if let Some(examples) = examples
+        && !examples.is_array()
+    {
+        return Err(invalid_param(
+            format_args!("{at}.input_examples"),
+            check::NOT_AN_ARRAY,
+        ));
+    }
+    let function = FunctionTool {
+        name,
+        description: description
+            .map(|text| check::expect_string(text, format_args!("{at}.description")))
+            .transpose()?,
+        schema: Some(schema),
+        strict: bool_or_false(strict, format_args!("{at}.strict"))?,
+        examples: examples.filter(|examples| examples.items().next().is_some()),
+    };
+    // No vendor of another protocol accepts a cache marker on a tool.
+    Ok(Tool {
+        index,
+        kind: ToolKind::Function(function),
+        cache: None,
+    })
+}
+
+/// Reads the tool choice, and whether the model may call several tools at once.
+pub(super) fn choice<'a>(
+    value: Option<JsonValue<'a>>,
+    warnings: &mut Warnings,
+) -> Result<(ToolChoice<'a>, Option<bool>), BoxedFailure> {
+    let Some(value) = value else {
+        return Ok((ToolChoice::Absent, None));
+    };
+    expect_object(value, "tool_choice")?;
+    let [kind, name, alone] = pick_members(
+        value,
+        ["type", "name", "disable_parallel_tool_use"],
+        |name, _| {
+            check::warn_dropped_member("tool_choice", "tool_choice", &name, warnings);
+        },
+    );
+    let kind = expect_string(require(kind, "tool_choice.type")?, "tool_choice.type")?;
+    let choice = match kind.value().as_ref() {
+        "auto" => ToolChoice::Auto,
+        "any" => ToolChoice::Required,
+        "none" => ToolChoice::None,
+        "tool" => ToolChoice::Tool(expect_string(
+            require(name, "tool_choice.name")?,
+            "tool_choice.name",
+        )?),
+        other => {
+            let message = format!(
+                "Input tag '{other}' found using 'type' does not match any of the expected tags: \
+                 'any', 'auto', 'none', 'tool'"
+            );
+            return Err(invalid_param("tool_choice", &message));
+        }
+    };
+    let path = "tool_choice.disable_parallel_tool_use";
+    let parallel_calls = alone
+        .map(|alone| bool_or_false(Some(alone), path))
+        .transpose()?
+        .map(|alone| !alone);
+    Ok((choice, parallel_calls))
+}

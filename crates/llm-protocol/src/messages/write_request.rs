@@ -1,0 +1,326 @@
+//! Writes a request for a messages vendor.
+//!
+//! It applies the rules of the target: it merges, moves, drops, warns and refuses. It must not
+//! repeat the checks of the client API, and must not change a text that the vendor accepts. The
+//! outcome of each member of a chat request is in one table, `chat/read_request/fields.rs`.
+//!
+//! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
+
+use crate::capabilities::{MessagesModel, identifiers, pairing};
+use crate::ir::event::ResponseContext;
+use crate::ir::{Block, BoxedFailure, CacheBreakpoint, Request, Warnings};
+use crate::json_string::JsonWriter;
+use crate::translate::{EncodedRequest, WriteContext};
+use crate::{Protocol, estimate};
+use block_writer::BlockWriter;
+use format::MessagesOutputFormat;
+use markers::CacheMarkerBudget;
+use tools::MessagesTools;
+
+mod block_writer;
+mod extras;
+mod format;
+mod markers;
+mod settings;
+pub(crate) mod thinking;
+mod tools;
+pub(crate) mod turns;
+
+pub(crate) use extras::is_default_value;
+
+/// Above this number of output tokens, the gateway asks the vendor for a stream, even if the caller
+/// wants one body: network devices on the way cut a connection that is silent for minutes.
+const MAX_UNSTREAMED_TOKENS: u64 = 8_192;
+
+/// Writes the body. It takes parts out of `translate_request`.
+///
+/// # Errors
+/// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
+/// or if its calls and results do not match.
+pub fn write(
+    request: &mut Request<'_>,
+    model: &MessagesModel,
+    given: &WriteContext<'_>,
+    warnings: &mut Warnings,
+    recall: &mut ResponseContext,
+) -> Result<EncodedRequest, BoxedFailure> {
+    let emptied = turns::remove_unsendable_blocks(request, given.without_thinking, warnings)?;
+    pairing::pair_tool_results(request, warnings)?;
+    let request = &*request;
+    let extras = extras::check_extras(request, model, warnings)?;
+    recall.legacy_functions = request.legacy_functions;
+    recall.tell_tier = request.tier.is_some();
+    let max_tokens = settings::max_tokens(request, given, warnings);
+    let form = format::output_format(request, model, warnings)?;
+    recall.unwrap_fence = matches!(form, MessagesOutputFormat::Asked(_));
+
+    let mut arranged = turns::merge_turns(request, model, warnings);
+    let mut tools =
+        MessagesTools::from_request(request, &arranged, extras.web_search, warnings, recall);
+    let thinking = thinking::plan_thinking(
+        &thinking::ThinkingInputs {
+            reasoning: &request.reasoning,
+            model,
+            max_tokens,
+            is_forced: tools.is_forced(),
+            choice_field: tools.choice_field(),
+            breaks_off: turns::lacks_signed_thinking(&arranged),
+            without: given.without_thinking,
+            says_display: request.surface == Protocol::Responses,
+        },
+        warnings,
+    );
+    if thinking.unforce {
+        tools.unforce();
+    }
+    let prefill =
+        model.prefill && !thinking.is_on() && !matches!(form, MessagesOutputFormat::Schema(_));
+    turns::pad_turns(&mut arranged, request, emptied, prefill, warnings);
+
+    let markers =
+        CacheMarkerBudget::new(request, &tools, &arranged, extras.cache.is_some(), warnings);
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    let streams = request.stream || max_tokens > MAX_UNSTREAMED_TOKENS;
+    let carries_thinking = thinking.is_set_by_gateway() || turns::has_thinking(&arranged);
+
+    let mut scribe = BlockWriter::new(json, request.surface, markers, warnings, recall);
+    scribe
+        .json
+        .open_object()
+        .key("model")
+        .str(given.target.upstream_model)
+        .key("max_tokens")
+        .number(max_tokens);
+    if streams {
+        scribe.json.key("stream").bool(true);
+    }
+    write_system(&mut scribe, &request.system, &form)?;
+    turns::write_messages(&mut scribe, &arranged)?;
+    tools.write(&mut scribe, model)?;
+    thinking.write(&mut scribe.json);
+    write_output_config(&mut scribe.json, &thinking, &form, &extras);
+    settings::write(&mut scribe, request, model, thinking.is_manual());
+    let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
+    let user_id = identifiers::hash_end_user(given.account_id, end_user.as_deref());
+    scribe
+        .json
+        .key("metadata")
+        .open_object()
+        .key("user_id")
+        .str(&user_id)
+        .close_object();
+    for (name, value) in &extras.copied {
+        scribe.json.key(name).compact(value.raw());
+    }
+    if let Some(cache) = extras.cache {
+        write_cache_control(&mut scribe.json, cache);
+    }
+    scribe.json.close_object();
+    Ok(EncodedRequest {
+        body: scribe.json.into_bytes(),
+        streams,
+        carries_thinking,
+    })
+}
+
+/// Writes the caller's instructions, then the gateway's own.
+fn write_system(
+    scribe: &mut BlockWriter<'_>,
+    blocks: &[Block<'_>],
+    form: &MessagesOutputFormat,
+) -> Result<(), BoxedFailure> {
+    if blocks.is_empty() && !matches!(form, MessagesOutputFormat::Asked(_)) {
+        return Ok(());
+    }
+    scribe.json.key("system").open_array();
+    for block in blocks {
+        scribe.block(block, markers::MarkerSection::System)?;
+    }
+    if let MessagesOutputFormat::Asked(words) = form {
+        scribe.text_block(words);
+    }
+    scribe.json.close_array();
+    Ok(())
+}
+
+/// Writes the effort and the output format: those that the gateway chose, and those that the caller
+/// wrote in the vendor's own form.
+fn write_output_config(
+    json: &mut JsonWriter,
+    thinking: &thinking::ThinkingPlan<'_>,
+    form: &MessagesOutputFormat,
+    extras: &extras::MessagesExtras<'_>,
+) {
+    let schema = match form {
+        MessagesOutputFormat::Schema(schema) => Some(schema),
+        MessagesOutputFormat::Free | MessagesOutputFormat::Asked(_) => None,
+    };
+    let own = extras
+        .output_config
+        .into_iter()
+        .flat_map(|config| config.members());
+    let own: Vec<_> = own
+        .filter(|(name, value)| {
+            let is_asked = !matches!(form, MessagesOutputFormat::Free);
+            let is_ours =
+                name.is("format") && is_asked || name.is("effort") && thinking.effort.is_some();
+            !is_ours && !value.is_null()
+        })
+        .filter(|(name, _)| !name.is("effort") || thinking.is_verbatim())
+        .collect();
+    if own.is_empty() && schema.is_none() && thinking.effort.is_none() {
+        return;
+    }
+    json.key("output_config").open_object();
+    if let Some(effort) = thinking.effort {
+        json.key("effort").str(effort.as_str());
+    }
+    if let Some(schema) = schema {
+        json.key("format")
+            .open_object()
+            .key("type")
+            .str("json_schema")
+            .key("schema")
+            .compact(schema)
+            .close_object();
+    }
+    for (name, value) in own {
+        json.key_text(&name).compact(value.raw());
+    }
+    json.close_object();
+}
+
+/// Writes the member `cache_control` with its type and lifetime only, without any other member that
+/// the caller may have added.
+fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint) {
+    json.key("cache_control")
+        .open_object()
+        .key("type")
+        .str("ephemeral");
+    match cache {
+        CacheBreakpoint::Usual => {}
+        CacheBreakpoint::FiveMinutes => {
+            json.key("ttl").str("5m");
+        }
+        CacheBreakpoint::OneHour => {
+            json.key("ttl").str("1h");
+        }
+    }
+    json.close_object();
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Protocol;
+    use crate::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
+    use crate::ir::Effort;
+    use crate::translate::{self, TranslatedRequest, TranslationRequest};
+    use serde_json::{Value, json};
+
+    fn translated(
+        request: &Value,
+        thinking_types: &[ThinkingType],
+        without_thinking: bool,
+    ) -> TranslatedRequest {
+        let accepts = ModelCapabilities::Messages(MessagesModel {
+            thinking_types: thinking_types.to_vec(),
+            effort_levels: vec![Effort::Low, Effort::High],
+            ..MessagesModel::default()
+        });
+        let body = request.to_string();
+        let asked = TranslationRequest::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
+        translate::translate_request(&asked, without_thinking).unwrap()
+    }
+
+    fn body(translated: &TranslatedRequest) -> Value {
+        serde_json::from_slice(&translated.body).unwrap()
+    }
+
+    #[test]
+    fn a_second_attempt_leaves_all_reasoning_out() {
+        let request = json!({
+            "model": "public-model", "max_tokens": 1000, "reasoning_effort": "high",
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello",
+                 "thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "EqQBCgIYAhIM"}]},
+                {"role": "user", "content": "So?"},
+            ],
+        });
+        let types = [ThinkingType::Adaptive, ThinkingType::Disabled];
+        let first = translated(&request, &types, false);
+        assert!(first.carries_thinking && first.warnings.is_empty());
+        assert_eq!(
+            body(&first)["messages"][1]["content"][0]["type"],
+            "thinking"
+        );
+        let second = translated(&request, &types, true);
+        assert!(!second.carries_thinking);
+        assert_eq!(second.warnings, ["dropped:reasoning_effort"]);
+        assert_eq!(body(&second)["thinking"], json!({"type": "disabled"}));
+        assert_eq!(
+            body(&second)["messages"][1]["content"],
+            json!([{"type": "text", "text": "Hello"}])
+        );
+        assert_eq!(body(&second).get("output_config"), None);
+        // Nothing to disable: this model thinks only on request.
+        let manual = translated(
+            &request,
+            &[ThinkingType::Enabled, ThinkingType::Disabled],
+            true,
+        );
+        assert_eq!(body(&manual).get("thinking"), None);
+    }
+
+    #[test]
+    fn a_long_answer_is_asked_for_as_a_stream() {
+        for (max_tokens, stream, streams) in
+            [(8_192, false, false), (8_193, false, true), (1, true, true)]
+        {
+            let request = json!({
+                "model": "public-model", "max_tokens": max_tokens, "stream": stream,
+                "messages": [{"role": "user", "content": "Hi"}],
+            });
+            let told = translated(&request, &[], false);
+            assert_eq!(told.streams, streams);
+            assert_eq!(body(&told).get("stream"), streams.then_some(&json!(true)));
+        }
+    }
+
+    #[test]
+    fn the_answer_is_told_what_the_request_was() {
+        let request = json!({
+            "model": "public-model", "service_tier": "auto", "response_format": {"type": "json_object"},
+            "tools": [
+                {"type": "custom", "custom": {"name": "a.b"}},
+                {"type": "function", "function": {"name": "c"}},
+            ],
+            "messages": [{"role": "user", "content": "Hi"}],
+        });
+        let recall = translated(&request, &[], false).recall;
+        assert!(
+            recall.tell_tier
+                && recall.unwrap_fence
+                && !recall.legacy_functions
+                && !recall.include_usage
+        );
+        assert_eq!(recall.custom_tools, ["a.b"]);
+        assert!(
+            recall
+                .tool_names
+                .iter()
+                .any(|(alias, own)| alias.starts_with("a_b_") && own == "a.b")
+        );
+        let request = json!({
+            "model": "public-model", "stream": true, "stream_options": {"include_usage": true},
+            "functions": [{"name": "c"}], "messages": [{"role": "user", "content": "Hi"}],
+        });
+        let recall = translated(&request, &[], false).recall;
+        assert!(
+            recall.legacy_functions
+                && recall.include_usage
+                && !recall.tell_tier
+                && !recall.unwrap_fence
+        );
+    }
+}

@@ -1,0 +1,364 @@
+//! Writes blocks of the IR as blocks of the messages protocol.
+//!
+//! It must not decide which blocks are sent: an earlier step removed those that the vendor does not
+//! accept. It checks only what shows up during the writing: a URL, a name, broken arguments.
+//!
+//! Read next: `write_request/tools.rs`.
+
+use super::markers::{CacheMarkerBudget, MarkerSection};
+use super::write_cache_control;
+use crate::Protocol;
+use crate::capabilities::arguments;
+use crate::capabilities::identifiers::{self, CallIdAllocator};
+use crate::failure::Failure;
+use crate::ir::event::ResponseContext;
+use crate::ir::{
+    Block, BlockKind, BoxedFailure, CacheBreakpoint, File, FileContent, ImageSource, JsonPath,
+    Opaque, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
+    Warnings,
+};
+use crate::json_string::{JsonStr, JsonWriter};
+use std::collections::VecDeque;
+
+/// Body written so far, and the state needed to write blocks.
+pub(super) struct BlockWriter<'w> {
+    pub json: JsonWriter,
+    pub warnings: &'w mut Warnings,
+    pub recall: &'w mut ResponseContext,
+    surface: Protocol,
+    markers: CacheMarkerBudget,
+    ids: CallIdAllocator,
+    /// Ids of calls whose results come next, in order.
+    open: VecDeque<String>,
+}
+
+impl<'w> BlockWriter<'w> {
+    pub fn new(
+        json: JsonWriter,
+        surface: Protocol,
+        markers: CacheMarkerBudget,
+        warnings: &'w mut Warnings,
+        recall: &'w mut ResponseContext,
+    ) -> Self {
+        let (ids, open) = (CallIdAllocator::default(), VecDeque::new());
+        BlockWriter {
+            json,
+            warnings,
+            recall,
+            surface,
+            markers,
+            ids,
+            open,
+        }
+    }
+
+    pub fn block(&mut self, block: &Block<'_>, place: MarkerSection) -> Result<(), BoxedFailure> {
+        if let BlockKind::Opaque(Opaque {
+            origin: Protocol::Chat | Protocol::Responses,
+            ..
+        }) = block.kind
+        {
+            return Ok(());
+        }
+        self.json.open_object();
+        match &block.kind {
+            BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
+            BlockKind::Image(image) => self.image(&image.source, block.at)?,
+            BlockKind::File(file) => self.file(file, block.at, place)?,
+            BlockKind::Thinking(thinking) => self.thinking(thinking),
+            BlockKind::Call(call) => self.call(call, block.at),
+            BlockKind::Result(outcome) => self.tool_result(outcome, place)?,
+            BlockKind::Opaque(opaque) => self.opaque(opaque),
+        }
+        if !matches!(block.kind, BlockKind::Thinking(_)) {
+            self.cache_control(block.cache, place);
+        }
+        self.json.close_object();
+        Ok(())
+    }
+
+    /// Writes a text block with the gateway's own text.
+    pub fn text_block(&mut self, words: &str) {
+        self.json
+            .open_object()
+            .key("type")
+            .str("text")
+            .key("text")
+            .str(words)
+            .close_object();
+    }
+
+    /// Writes several texts as one text block.
+    pub fn joined_text_block<'t, 'a: 't>(
+        &mut self,
+        texts: impl IntoIterator<Item = &'t JsonStr<'a>>,
+        cache: Option<CacheBreakpoint>,
+    ) {
+        self.json
+            .open_object()
+            .key("type")
+            .str("text")
+            .key("text")
+            .concat(texts);
+        self.cache_control(cache, MarkerSection::Messages);
+        self.json.close_object();
+    }
+
+    /// Writes the member `cache_control` if the block has a marker and the marker is within the
+    /// limit.
+    pub fn cache_control(&mut self, cache: Option<CacheBreakpoint>, place: MarkerSection) {
+        if let Some(cache) = cache
+            && self.markers.allow(place)
+        {
+            write_cache_control(&mut self.json, cache);
+        }
+    }
+
+    fn text(&mut self, text: &JsonStr<'_>) {
+        self.json.key("type").str("text").key("text").text(text);
+    }
+
+    fn image(&mut self, image: &ImageSource<'_>, at: JsonPath) -> Result<(), BoxedFailure> {
+        let json = self
+            .json
+            .key("type")
+            .str("image")
+            .key("source")
+            .open_object();
+        match image {
+            ImageSource::Base64 { media_type, data } => json
+                .key("type")
+                .str("base64")
+                .key("media_type")
+                .text(media_type)
+                .key("data")
+                .text(data),
+            ImageSource::Url(url) if is_https(url) => {
+                json.key("type").str("url").key("url").text(url)
+            }
+            ImageSource::Url(_) => {
+                let message = "Image URLs must use https or a base64 data URL.";
+                return Err(Box::new(Failure::invalid_param(
+                    self.surface,
+                    &format!("{at}.image_url"),
+                    message,
+                )));
+            }
+        };
+        json.close_object();
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        file: &File<'_>,
+        at: JsonPath,
+        place: MarkerSection,
+    ) -> Result<(), BoxedFailure> {
+        let json = self
+            .json
+            .key("type")
+            .str("document")
+            .key("source")
+            .open_object();
+        match &file.content {
+            FileContent::Pdf(data) => {
+                json.key("type")
+                    .str("base64")
+                    .key("media_type")
+                    .str("application/pdf")
+                    .key("data")
+                    .text(data);
+            }
+            FileContent::Text(text) => {
+                json.key("type")
+                    .str("text")
+                    .key("media_type")
+                    .str("text/plain")
+                    .key("data")
+                    .text(text);
+            }
+            FileContent::Url(url) if is_https(url) => {
+                json.key("type").str("url").key("url").text(url);
+            }
+            FileContent::Url(_) => {
+                let failure = Failure::invalid_param(
+                    self.surface,
+                    &format!("{at}.file_url"),
+                    "File URLs must use https.",
+                );
+                return Err(Box::new(failure));
+            }
+            FileContent::Blocks(blocks) => {
+                json.key("type").str("content").key("content").open_array();
+                for block in blocks {
+                    self.block(block, place)?;
+                }
+                self.json.close_array();
+            }
+        }
+        self.json.close_object();
+        for (name, text) in [("title", &file.title), ("context", &file.context)] {
+            if let Some(text) = text {
+                self.json.key(name).text(text);
+            }
+        }
+        if file.wants_citations {
+            self.json
+                .key("citations")
+                .open_object()
+                .key("enabled")
+                .bool(true)
+                .close_object();
+        }
+        Ok(())
+    }
+
+    /// Writes the thinking exactly as the vendor signed it.
+    fn thinking(&mut self, thinking: &Thinking<'_>) {
+        match thinking {
+            Thinking::Shown { text, signature } => {
+                self.json
+                    .key("type")
+                    .str("thinking")
+                    .key("thinking")
+                    .text(text);
+                if let Some(signature) = signature {
+                    self.json.key("signature").text(signature);
+                }
+            }
+            Thinking::Hidden { data } => {
+                self.json
+                    .key("type")
+                    .str("redacted_thinking")
+                    .key("data")
+                    .text(data);
+            }
+        }
+    }
+
+    fn call(&mut self, call: &ToolCall<'_>, at: JsonPath) {
+        let id = self.ids.allocate(call.id.as_ref());
+        let name = identifiers::alias_tool_name(
+            call.name.value(),
+            CallPath {
+                at,
+                call,
+                of: "name",
+            },
+            self.warnings,
+            self.recall,
+        );
+        self.json
+            .key("type")
+            .str("tool_use")
+            .key("id")
+            .str(&id)
+            .key("name")
+            .str(&name)
+            .key("input");
+        self.open.push_back(id);
+        match &call.arguments {
+            ToolArguments::Json(value) => {
+                self.json.compact(value.raw());
+            }
+            ToolArguments::Text(text) if call.is_custom => {
+                self.json
+                    .open_object()
+                    .key("input")
+                    .text(text)
+                    .close_object();
+            }
+            ToolArguments::Text(text) => {
+                if arguments::write_input(text, &mut self.json) {
+                    self.warnings.add(
+                        WarningAction::Rewritten,
+                        CallPath {
+                            at,
+                            call,
+                            of: "arguments",
+                        },
+                    );
+                }
+            }
+        }
+    }
+
+    fn tool_result(
+        &mut self,
+        outcome: &ToolResult<'_>,
+        place: MarkerSection,
+    ) -> Result<(), BoxedFailure> {
+        // The pairing step puts results directly after their calls, in the same order.
+        let id = self.open.pop_front().unwrap_or_default();
+        self.json
+            .key("type")
+            .str("tool_result")
+            .key("tool_use_id")
+            .str(&id);
+        match &outcome.content {
+            ToolResultContent::Text(text) if !text.is_blank() => {
+                self.json.key("content").text(text);
+            }
+            ToolResultContent::Blocks(blocks) if !blocks.is_empty() => {
+                self.json.key("content").open_array();
+                for block in blocks {
+                    self.block(block, place)?;
+                }
+                self.json.close_array();
+            }
+            ToolResultContent::Nothing
+            | ToolResultContent::Text(_)
+            | ToolResultContent::Blocks(_) => {}
+        }
+        if outcome.is_error {
+            self.json.key("is_error").bool(true);
+        }
+        Ok(())
+    }
+
+    /// Writes a block that only this protocol has as the caller wrote it. Its cache marker is
+    /// handled like all others.
+    fn opaque(&mut self, opaque: &Opaque<'_>) {
+        for (name, value) in opaque.value.members() {
+            if !name.is("cache_control") {
+                self.json.key_text(&name).compact(value.raw());
+            }
+        }
+    }
+}
+
+fn is_https(url: &JsonStr<'_>) -> bool {
+    url.chars()
+        .take(8)
+        .map(|letter| letter.to_ascii_lowercase())
+        .eq("https://".chars())
+}
+
+/// Path of a call's name or arguments in the caller's body.
+pub(super) struct CallPath<'c, 'a> {
+    pub at: JsonPath,
+    pub call: &'c ToolCall<'a>,
+    pub of: &'static str,
+}
+
+impl std::fmt::Display for CallPath<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let member = match (self.at, self.call.is_custom) {
+            (JsonPath::Call(..), true) => "custom",
+            (JsonPath::Call(..), false) => "function",
+            (JsonPath::Item(_) | JsonPath::ItemPart(..) | JsonPath::ItemOutput(..), _) => {
+                return write!(f, "{}.{}", self.at, self.of);
+            }
+            (
+                JsonPath::System(_)
+                | JsonPath::Message(_)
+                | JsonPath::Part(..)
+                | JsonPath::Nested(..)
+                | JsonPath::Tool(_),
+                _,
+            ) => "function_call",
+        };
+        write!(f, "{}.{member}.{}", self.at, self.of)
+    }
+}

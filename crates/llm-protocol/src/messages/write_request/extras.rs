@@ -1,0 +1,131 @@
+//! Top-level members that the IR cannot represent: copied, dropped or refused.
+//!
+//! The table `chat/read_request/fields.rs` decides which. This file handles the cases in which the
+//! value of a member changes its outcome.
+//!
+//! Read next: `write_request/turns.rs`.
+
+use crate::Protocol;
+use crate::capabilities::{FieldMapping, MessagesModel};
+use crate::chat::read_request::fields;
+use crate::failure::Failure;
+use crate::ir::{
+    BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, Request, WarningAction, Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::responses::read_request::WEB_SEARCH_MEMBER;
+
+/// Members that the IR does not represent and that are sent nevertheless.
+#[derive(Debug, Default)]
+pub(super) struct MessagesExtras<'a> {
+    /// The vendor's own members, copied.
+    pub copied: Vec<(String, JsonValue<'a>)>,
+    pub output_config: Option<JsonValue<'a>>,
+    pub cache: Option<CacheBreakpoint>,
+    /// `web_search_options` of chat, or the search tool of responses, if the model may search.
+    pub web_search: Option<JsonValue<'a>>,
+}
+
+/// Gives an outcome to every member that the IR cannot represent.
+pub(super) fn check_extras<'a>(
+    request: &Request<'a>,
+    model: &MessagesModel,
+    warnings: &mut Warnings,
+) -> Result<MessagesExtras<'a>, BoxedFailure> {
+    let mut extras = MessagesExtras::default();
+    for Opaque {
+        origin,
+        name,
+        value,
+    } in &request.extra
+    {
+        let name = name.value();
+        match (origin, name.as_ref()) {
+            (Protocol::Messages, "cache_control") => extras.cache = Some(cache_lifetime(*value)),
+            (Protocol::Messages, "output_config") => {
+                if value.get("format").is_some() && !matches!(request.format, OutputFormat::Free) {
+                    warnings.add(WarningAction::Dropped, "output_config.format");
+                }
+                extras.output_config = Some(*value);
+            }
+            (Protocol::Messages, name) => extras.copied.push((name.to_owned(), *value)),
+            (Protocol::Chat, "web_search_options") if model.may_search() => {
+                if value.get("search_context_size").is_some() {
+                    warnings.add(
+                        WarningAction::Dropped,
+                        "web_search_options.search_context_size",
+                    );
+                }
+                extras.web_search = Some(*value);
+            }
+            // The request reader has checked that the model may search.
+            (Protocol::Responses, WEB_SEARCH_MEMBER) => extras.web_search = Some(*value),
+            (Protocol::Chat | Protocol::Responses, name) => {
+                check_chat_member(request.surface, name, *value, warnings)?
+            }
+        }
+    }
+    Ok(extras)
+}
+
+fn cache_lifetime(marker: JsonValue<'_>) -> CacheBreakpoint {
+    match marker.get("ttl") {
+        Some(ttl) if ttl.is("1h") => CacheBreakpoint::OneHour,
+        Some(ttl) if ttl.is("5m") => CacheBreakpoint::FiveMinutes,
+        _ => CacheBreakpoint::Usual,
+    }
+}
+
+fn check_chat_member(
+    surface: Protocol,
+    name: &str,
+    value: JsonValue<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    match fields::outcome(name).unwrap_or(FieldMapping::Warn) {
+        // Mapped members are in the IR and never reach this function.
+        FieldMapping::Map | FieldMapping::Drop => Ok(()),
+        FieldMapping::Warn | FieldMapping::Refuse if is_default_value(name, value) => Ok(()),
+        FieldMapping::Warn => {
+            let is_ours = surface == Protocol::Responses && name == "verbosity";
+            warnings.add(
+                WarningAction::Dropped,
+                if is_ours { "text.verbosity" } else { name },
+            );
+            Ok(())
+        }
+        FieldMapping::Refuse => {
+            let failure = Failure::invalid_param(surface, name, &unsupported_message(name, value));
+            Err(Box::new(failure.with_code("unsupported_value")))
+        }
+    }
+}
+
+/// Returns whether the value is the vendor's default.
+pub(crate) fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {
+    match name {
+        "n" => value.count() == Some(1),
+        "logprobs" | "store" => value.bool() == Some(false),
+        "logit_bias" => value.members().next().is_none(),
+        "presence_penalty" | "frequency_penalty" => value
+            .number()
+            .is_some_and(|penalty| penalty.abs() < f64::EPSILON),
+        "verbosity" => value.is("medium"),
+        "modalities" => value.items().all(|modality| modality.is("text")),
+        _ => false,
+    }
+}
+
+fn unsupported_message(name: &str, value: JsonValue<'_>) -> String {
+    let message = match name {
+        "n" => "This model supports only n = 1.",
+        "modalities" if value.items().any(|modality| modality.is("audio")) => {
+            "Audio output is not supported by this model."
+        }
+        "web_search_options" | "moderation" => {
+            return format!("{name} is not supported for this model.");
+        }
+        _ => return format!("{name} is not supported by this model."),
+    };
+    message.to_owned()
+}

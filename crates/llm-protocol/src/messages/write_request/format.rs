@@ -1,0 +1,118 @@
+//! Response format of the answer: a schema if the model supports one, otherwise an instruction in
+//! text.
+//!
+//! It must not promise more than the model guarantees: it warns if the format is only an
+//! instruction.
+//!
+//! Read next: `capabilities/schema.rs`.
+
+use crate::Protocol;
+use crate::capabilities::{MessagesModel, schema};
+use crate::failure::Failure;
+use crate::ir::{BoxedFailure, OutputFormat, Request, WarningAction, Warnings};
+use crate::json_document::{JsonDocument, NodeBuffer};
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::request::MAX_DEPTH;
+
+const JSON_INSTRUCTION: &str =
+    "Answer with one valid JSON object and nothing else – no code fence, no commentary.";
+const SCHEMA_INSTRUCTION: &str = "Answer with one JSON value that conforms to this JSON Schema and nothing else – no code \
+                            fence, no commentary:\n";
+
+/// How the request asks for the response format.
+#[derive(Debug)]
+pub(super) enum MessagesOutputFormat {
+    Free,
+    /// Instruction at the end of the system prompt.
+    Asked(String),
+    /// Schema that the vendor enforces.
+    Schema(String),
+}
+
+pub(super) fn output_format(
+    request: &Request<'_>,
+    model: &MessagesModel,
+    warnings: &mut Warnings,
+) -> Result<MessagesOutputFormat, BoxedFailure> {
+    let (field, schema_field) = match request.surface {
+        Protocol::Responses => ("text.format", "text.format.schema"),
+        Protocol::Chat | Protocol::Messages => {
+            ("response_format", "response_format.json_schema.schema")
+        }
+    };
+    let (schema, description) = match &request.format {
+        OutputFormat::Free => return Ok(MessagesOutputFormat::Free),
+        OutputFormat::Json => {
+            warnings.add(WarningAction::Emulated, field);
+            return Ok(MessagesOutputFormat::Asked(JSON_INSTRUCTION.to_owned()));
+        }
+        OutputFormat::Schema {
+            schema,
+            description,
+            ..
+        } => (*schema, description.as_ref()),
+    };
+    let cleaned = schema::clean_for_messages(Some(schema)).map_err(|schema::NotAnObject| {
+        let message = format!("{schema_field}: schema must be of type 'object'.");
+        Box::new(Failure::invalid_param(
+            request.surface,
+            schema_field,
+            &message,
+        ))
+    })?;
+    let restricted = Some(&cleaned.json)
+        .filter(|_| model.structured)
+        .and_then(|json| schema::restrict_for_messages(json));
+    if let Some(restricted) = restricted {
+        if cleaned.rewritten {
+            warnings.add(WarningAction::Rewritten, field);
+        }
+        return Ok(MessagesOutputFormat::Schema(add_description(
+            restricted,
+            description,
+            cleaned.note.as_deref(),
+        )));
+    }
+    warnings.add(WarningAction::Emulated, field);
+    let mut compact = JsonWriter::with_capacity(schema.raw().len());
+    compact.compact(schema.raw());
+    // The input was a UTF-8 string, so the output is one too.
+    let compact = String::from_utf8(compact.into_bytes()).unwrap_or_default();
+    Ok(MessagesOutputFormat::Asked(format!(
+        "{SCHEMA_INSTRUCTION}{}",
+        add_description(compact, description, None)
+    )))
+}
+
+/// Returns the schema with a description before its own one and a note after it.
+fn add_description(
+    schema: String,
+    description: Option<&JsonStr<'_>>,
+    note: Option<&str>,
+) -> String {
+    if description.is_none() && note.is_none() {
+        return schema;
+    }
+    let Ok(tree) = JsonDocument::parse(&schema, MAX_DEPTH, NodeBuffer::new()) else {
+        return schema;
+    };
+    let root = tree.root();
+    let own = root
+        .get("description")
+        .and_then(|own| own.string())
+        .filter(|own| !own.is_empty());
+    let given = description.map(|given| given.value());
+    let words: Vec<&str> = given.as_deref().into_iter().chain(own.as_deref()).collect();
+    let mut words = words.join("\n\n");
+    if let Some(note) = note {
+        let gap = if words.is_empty() { "" } else { "\n" };
+        words = format!("{words}{gap}{note}");
+    }
+    let mut json = JsonWriter::with_capacity(schema.len() + words.len());
+    json.open_object().key("description").str(&words);
+    for (name, value) in root.members().filter(|(name, _)| !name.is("description")) {
+        json.key_text(&name).compact(value.raw());
+    }
+    json.close_object();
+    String::from_utf8(json.into_bytes()).unwrap_or_default()
+}

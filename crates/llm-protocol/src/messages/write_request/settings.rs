@@ -1,0 +1,149 @@
+//! Writes the simple members: output limit, sampling, stop sequences, service tier.
+//!
+//! It must not send a member that a newer model refuses, not even with its default value.
+//!
+//! Read next: `capabilities.rs`.
+
+use super::block_writer::BlockWriter;
+use crate::capabilities::{MessagesModel, SamplingSupport};
+use crate::ir::{Request, WarningAction, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use crate::translate::WriteContext;
+
+/// A `top_p` at or above this value has no effect on the model's choice.
+const TOP_P_NO_EFFECT: f64 = 0.99;
+
+/// Minimum `top_p` in a request with a thinking budget.
+const MIN_TOP_P_WITH_BUDGET: f64 = 0.95;
+
+/// Returns the output limit, which the vendor requires: the smallest of the caller's limit, the
+/// model's limit and what the account holder can pay.
+pub(super) fn max_tokens(
+    request: &Request<'_>,
+    given: &WriteContext<'_>,
+    warnings: &mut Warnings,
+) -> u64 {
+    let most = given.target.max_output_tokens;
+    let own = match request.limit {
+        None => most,
+        Some(limit) if limit.tokens > most => {
+            warnings.add(WarningAction::Clamped, limit.field);
+            most
+        }
+        Some(limit) => limit.tokens,
+    };
+    own.min(given.output_limit.unwrap_or(u64::MAX)).max(1)
+}
+
+/// Writes the settings. `manual`: the model has a thinking budget.
+pub(super) fn write(
+    scribe: &mut BlockWriter<'_>,
+    request: &Request<'_>,
+    model: &MessagesModel,
+    manual: bool,
+) {
+    temperature(scribe, request.sampling.temperature, model, manual);
+    let has_temperature = request.sampling.temperature.is_some();
+    top_p(
+        scribe,
+        request.sampling.top_p,
+        model,
+        has_temperature,
+        manual,
+    );
+    if let Some(top_k) = request.sampling.top_k {
+        if model.sampling == SamplingSupport::Fixed || manual {
+            scribe.warnings.add(WarningAction::Dropped, "top_k");
+        } else {
+            scribe.json.key("top_k").raw(top_k.raw());
+        }
+    }
+    stop(scribe, &request.stop);
+    tier(scribe, request.tier.as_ref());
+}
+
+fn temperature(
+    scribe: &mut BlockWriter<'_>,
+    temperature: Option<JsonValue<'_>>,
+    model: &MessagesModel,
+    manual: bool,
+) {
+    let Some(temperature) = temperature else {
+        return;
+    };
+    let number = temperature.number().unwrap_or(1.0);
+    let is_default = number.total_cmp(&1.0).is_eq();
+    if model.sampling == SamplingSupport::Fixed {
+        if !is_default {
+            scribe.warnings.add(WarningAction::Dropped, "temperature");
+        }
+        return;
+    }
+    if number > 1.0 && !is_default {
+        scribe.warnings.add(WarningAction::Clamped, "temperature");
+        scribe.json.key("temperature").number(1);
+    } else if manual && !is_default {
+        scribe.warnings.add(WarningAction::Dropped, "temperature");
+    } else {
+        scribe.json.key("temperature").raw(temperature.raw());
+    }
+}
+
+fn top_p(
+    scribe: &mut BlockWriter<'_>,
+    top_p: Option<JsonValue<'_>>,
+    model: &MessagesModel,
+    has_temperature: bool,
+    manual: bool,
+) {
+    let Some(top_p) = top_p else { return };
+    let number = top_p.number().unwrap_or(1.0);
+    let (is_taken, is_silent) = match model.sampling {
+        SamplingSupport::Fixed => (false, number >= TOP_P_NO_EFFECT),
+        SamplingSupport::OneOf if has_temperature => (false, false),
+        SamplingSupport::OneOf | SamplingSupport::Free => {
+            (!manual || number >= MIN_TOP_P_WITH_BUDGET, false)
+        }
+    };
+    if is_taken {
+        scribe.json.key("top_p").raw(top_p.raw());
+    } else if !is_silent {
+        scribe.warnings.add(WarningAction::Dropped, "top_p");
+    }
+}
+
+/// Writes the stop sequences. The vendor refuses one that consists of white space only.
+fn stop(scribe: &mut BlockWriter<'_>, texts: &[JsonStr<'_>]) {
+    for (index, _) in texts.iter().enumerate().filter(|(_, text)| text.is_blank()) {
+        scribe
+            .warnings
+            .add(WarningAction::Dropped, format_args!("stop[{index}]"));
+    }
+    let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
+    if kept.peek().is_some() {
+        scribe.json.key("stop_sequences").open_array();
+        for text in kept {
+            scribe.json.text(text);
+        }
+        scribe.json.close_array();
+    }
+}
+
+fn tier(scribe: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
+    let Some(tier) = tier else { return };
+    match tier.value().as_ref() {
+        "auto" => {}
+        "default" | "standard_only" => {
+            scribe.json.key("service_tier").str("standard_only");
+        }
+        "priority" | "fast" | "ultrafast" | "scale" => {
+            scribe
+                .warnings
+                .add(WarningAction::Downgraded, "service_tier");
+            scribe.json.key("service_tier").str("auto");
+        }
+        // `flex`, and any future value.
+        _ => scribe.warnings.add(WarningAction::Dropped, "service_tier"),
+    }
+}

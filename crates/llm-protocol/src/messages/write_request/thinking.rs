@@ -1,0 +1,260 @@
+//! Chooses the amount of thinking in the form that the model supports: an effort level, a token
+//! budget, or nothing.
+//!
+//! It must not change what the caller wrote in the vendor's own form: the vendor validates that.
+//!
+//! Read next: `write_request/settings.rs`.
+
+use crate::capabilities::{MessagesModel, ThinkingType};
+use crate::ir::{Effort, ReasoningSettings, WarningAction, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonWriter;
+
+/// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
+/// answer.
+pub(crate) const MIN_BUDGET_TOKENS: u64 = 1_024;
+const MIN_ANSWER_TOKENS: u64 = 1_024;
+
+/// Inputs of the decision.
+pub(super) struct ThinkingInputs<'r, 'a> {
+    pub reasoning: &'r ReasoningSettings<'a>,
+    pub model: &'r MessagesModel,
+    pub max_tokens: u64,
+    /// The tool choice forces a tool call.
+    pub is_forced: bool,
+    /// Request member that forces it.
+    pub choice_field: &'static str,
+    /// The last turn answers calls that the model made without signed reasoning.
+    pub breaks_off: bool,
+    /// The vendor refused the reasoning in the first attempt.
+    pub without: bool,
+    /// The caller decides whether to show thinking that it did not ask for (responses).
+    pub says_display: bool,
+}
+
+/// Decision: what the request to the vendor contains.
+#[derive(Debug)]
+pub(super) struct ThinkingPlan<'a> {
+    mode: ThinkingMode<'a>,
+    hide: bool,
+    pub effort: Option<Effort>,
+    /// Forcing a tool is not allowed in this mode.
+    pub unforce: bool,
+    thinks_by_default: bool,
+}
+
+#[derive(Debug)]
+enum ThinkingMode<'a> {
+    Unsaid,
+    Disabled,
+    BetweenTools,
+    Adaptive,
+    Budget(u64),
+    /// Set by the caller in the vendor's own form.
+    Verbatim(Option<JsonValue<'a>>),
+}
+
+impl ThinkingPlan<'_> {
+    /// Returns whether the model thinks before it answers.
+    pub fn is_on(&self) -> bool {
+        match &self.mode {
+            ThinkingMode::Adaptive | ThinkingMode::Budget(_) => true,
+            ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => self.thinks_by_default,
+            ThinkingMode::Verbatim(Some(thinking)) => {
+                !thinking.get("type").is_some_and(|kind| kind.is("disabled"))
+            }
+            ThinkingMode::Disabled | ThinkingMode::BetweenTools => false,
+        }
+    }
+
+    /// Returns whether the gateway set a budget.
+    pub fn is_manual(&self) -> bool {
+        matches!(self.mode, ThinkingMode::Budget(_))
+    }
+
+    pub fn is_verbatim(&self) -> bool {
+        matches!(self.mode, ThinkingMode::Verbatim(_))
+    }
+
+    /// Returns whether the gateway enabled thinking.
+    pub fn is_set_by_gateway(&self) -> bool {
+        matches!(
+            self.mode,
+            ThinkingMode::Adaptive | ThinkingMode::Budget(_) | ThinkingMode::BetweenTools
+        )
+    }
+
+    /// Writes the member `thinking`.
+    pub fn write(&self, json: &mut JsonWriter) {
+        let kind = match &self.mode {
+            ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => return,
+            ThinkingMode::Verbatim(Some(thinking)) => {
+                json.key("thinking").compact(thinking.raw());
+                return;
+            }
+            ThinkingMode::Disabled => "disabled",
+            ThinkingMode::BetweenTools => "between_tools",
+            ThinkingMode::Adaptive => "adaptive",
+            ThinkingMode::Budget(_) => "enabled",
+        };
+        json.key("thinking").open_object().key("type").str(kind);
+        match &self.mode {
+            ThinkingMode::Budget(tokens) => {
+                json.key("budget_tokens").number(*tokens);
+                if self.hide {
+                    json.key("display").str("omitted");
+                }
+            }
+            // Vendors omit the text unless the request asks for it.
+            ThinkingMode::Adaptive => {
+                json.key("display")
+                    .str(if self.hide { "omitted" } else { "summarized" });
+            }
+            ThinkingMode::Unsaid
+            | ThinkingMode::Disabled
+            | ThinkingMode::BetweenTools
+            | ThinkingMode::Verbatim(_) => {}
+        }
+        json.close_object();
+    }
+}
+
+pub(super) fn plan_thinking<'a>(
+    asked: &ThinkingInputs<'_, 'a>,
+    warnings: &mut Warnings,
+) -> ThinkingPlan<'a> {
+    let ThinkingInputs {
+        reasoning, model, ..
+    } = *asked;
+    let mut plan = ThinkingPlan {
+        mode: ThinkingMode::Unsaid,
+        hide: reasoning.hide,
+        effort: None,
+        unforce: false,
+        thinks_by_default: model.thinks_by_default,
+    };
+    let is_wanted = reasoning.budget_tokens.is_some()
+        || reasoning.effort.is_some_and(|level| level != Effort::None);
+    if asked.without {
+        if is_wanted {
+            warnings.add(WarningAction::Dropped, reasoning.effort_field);
+        }
+        if reasoning.thinking.is_some() {
+            warnings.add(WarningAction::Dropped, "thinking");
+        }
+        disable(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, asked, warnings);
+    } else if reasoning.is_verbatim {
+        plan.mode = ThinkingMode::Verbatim(reasoning.thinking);
+    } else if is_wanted {
+        enable(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, asked, warnings);
+    } else if reasoning.effort == Some(Effort::None) {
+        disable(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, asked, warnings);
+    } else {
+        if asked.says_display
+            && model.thinks_by_default
+            && model.accepts_thinking_type(ThinkingType::Adaptive)
+        {
+            plan.mode = ThinkingMode::Adaptive;
+        }
+        resolve_forced_tool(&mut plan, asked, warnings);
+    }
+    plan
+}
+
+fn disable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
+    let model = asked.model;
+    if !model.accepts_thinking_type(ThinkingType::Adaptive) && !model.thinks_by_default {
+        return;
+    }
+    if model.accepts_thinking_type(ThinkingType::Disabled) {
+        plan.mode = ThinkingMode::Disabled;
+    } else if model.accepts_thinking_type(ThinkingType::BetweenTools) {
+        plan.mode = ThinkingMode::BetweenTools;
+    } else {
+        plan.effort = model.effort_levels.iter().copied().min();
+        if asked.reasoning.effort == Some(Effort::None) {
+            warnings.add(WarningAction::Downgraded, asked.reasoning.effort_field);
+        }
+    }
+}
+
+fn enable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
+    let ThinkingInputs {
+        reasoning, model, ..
+    } = *asked;
+    let field = reasoning.effort_field;
+    if model.accepts_thinking_type(ThinkingType::Adaptive) {
+        plan.mode = ThinkingMode::Adaptive;
+        // `low` is the lowest level of this protocol.
+        let level = reasoning
+            .effort
+            .or(reasoning.budget_tokens.map(effort_for_budget))
+            .map(|level| level.max(Effort::Low));
+        plan.effort = level.and_then(|level| level.nearest(&model.effort_levels));
+        if plan.effort.is_some() && plan.effort != level {
+            warnings.add(WarningAction::Downgraded, field);
+        }
+        return;
+    }
+    let wanted = reasoning
+        .budget_tokens
+        .or(reasoning.effort.map(budget_for_effort))
+        .unwrap_or_default();
+    let budget = clamp_budget(wanted, asked.max_tokens);
+    match budget.filter(|_| model.requires_thinking_budget() && !asked.breaks_off) {
+        Some(budget) => plan.mode = ThinkingMode::Budget(budget),
+        None => warnings.add(WarningAction::Dropped, field),
+    }
+}
+
+/// Reduces a budget so that tokens remain for the answer. Returns `None` if the rest is below the
+/// minimum budget.
+pub(crate) fn clamp_budget(wanted: u64, max_tokens: u64) -> Option<u64> {
+    Some(wanted.min(max_tokens.saturating_sub(MIN_ANSWER_TOKENS)))
+        .filter(|budget| *budget >= MIN_BUDGET_TOKENS)
+}
+
+pub(crate) fn budget_for_effort(level: Effort) -> u64 {
+    match level {
+        Effort::None => 0,
+        Effort::Minimal => 1_024,
+        Effort::Low => 4_096,
+        Effort::Medium => 10_240,
+        Effort::High => 24_576,
+        Effort::Xhigh | Effort::Max => 32_768,
+    }
+}
+
+pub(crate) fn effort_for_budget(budget_tokens: u64) -> Effort {
+    match budget_tokens {
+        0..4_096 => Effort::Low,
+        4_096..16_384 => Effort::Medium,
+        16_384..=32_768 => Effort::High,
+        _ => Effort::Xhigh,
+    }
+}
+
+/// Resolves the conflict between a forced tool and thinking, which exclude each other.
+fn resolve_forced_tool(
+    plan: &mut ThinkingPlan<'_>,
+    asked: &ThinkingInputs<'_, '_>,
+    warnings: &mut Warnings,
+) {
+    if !asked.is_forced || !plan.is_on() {
+        return;
+    }
+    if !asked.model.accepts_thinking_type(ThinkingType::Disabled) {
+        plan.unforce = true;
+        warnings.add(WarningAction::Downgraded, asked.choice_field);
+        return;
+    }
+    // A caller who left thinking to the model loses nothing that it asked for.
+    if plan.is_set_by_gateway() {
+        warnings.add(WarningAction::Dropped, asked.reasoning.effort_field);
+    }
+    plan.mode = ThinkingMode::Disabled;
+    plan.effort = None;
+}

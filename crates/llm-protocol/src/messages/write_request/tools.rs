@@ -1,0 +1,461 @@
+//! Writes tools and the tool choice for a messages vendor.
+//!
+//! It must not invent a tool that the model could call: the stub for a tool of the history cannot
+//! be called.
+//!
+//! Read next: `capabilities/schema.rs`.
+
+use super::block_writer::{BlockWriter, CallPath};
+use super::markers::MarkerSection;
+use super::turns::{MessagesTurn, MessagesTurnPart};
+use crate::Protocol;
+use crate::capabilities::{MessagesModel, custom_tool, identifiers, schema};
+use crate::failure::Failure;
+use crate::ir::event::ResponseContext;
+use crate::ir::{
+    BlockKind, BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, WarningAction,
+    Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::{JsonStr, JsonWriter};
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// Schema for a custom tool: an object with the free text.
+const CUSTOM_SCHEMA: &str =
+    r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}"#;
+
+/// Type of the vendor's own search tool that all models with search accept.
+const WEB_SEARCH_TYPE: &str = "web_search_20250305";
+
+/// Tools as they are sent.
+#[derive(Debug)]
+pub(super) struct MessagesTools<'r, 'a> {
+    legacy: bool,
+    surface: Protocol,
+    /// Tools, each with the name that the vendor receives.
+    list: Vec<(&'r Tool<'a>, Cow<'r, str>)>,
+    /// Names of tools that the history calls and the request no longer contains.
+    stubs: Vec<String>,
+    /// `web_search_options` of chat, or the search tool of responses, if the model may search.
+    web_search: Option<JsonValue<'a>>,
+    /// Maximum number of searches that the caller allows.
+    max_searches: Option<u64>,
+    choice: MessagesToolChoice,
+    one_at_a_time: bool,
+}
+
+/// `tool_choice` as it is sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum MessagesToolChoice {
+    Auto,
+    None,
+    Any,
+    Tool(String),
+}
+
+impl<'r, 'a> MessagesTools<'r, 'a> {
+    pub fn from_request(
+        request: &'r Request<'a>,
+        arranged: &[MessagesTurn<'r, 'a>],
+        web_search: Option<JsonValue<'a>>,
+        warnings: &mut Warnings,
+        recall: &mut ResponseContext,
+    ) -> Self {
+        let allowed: Option<HashSet<Cow<'_, str>>> = match &request.choice {
+            ToolChoice::Allowed { names, .. } => Some(names.iter().map(JsonStr::value).collect()),
+            ToolChoice::Absent
+            | ToolChoice::Auto
+            | ToolChoice::None
+            | ToolChoice::Required
+            | ToolChoice::Tool(_) => None,
+        };
+        let is_flat = request.surface == Protocol::Responses;
+        let list = if request.legacy_functions {
+            "functions"
+        } else {
+            "tools"
+        };
+        let mut tools = MessagesTools {
+            legacy: request.legacy_functions,
+            surface: request.surface,
+            list: Vec::with_capacity(request.tools.len()),
+            stubs: Vec::new(),
+            web_search,
+            max_searches: request
+                .echo
+                .iter()
+                .find(|(name, _)| *name == "max_tool_calls")
+                .and_then(|(_, most)| most.count()),
+            choice: MessagesToolChoice::Auto,
+            one_at_a_time: request.legacy_functions || request.parallel_calls == Some(false),
+        };
+        for tool in &request.tools {
+            let (name, member) = match &tool.kind {
+                ToolKind::Function(function) if request.legacy_functions || is_flat => {
+                    (&function.name, "")
+                }
+                ToolKind::Custom { name, .. } if is_flat => (name, ""),
+                ToolKind::Function(function) => (&function.name, ".function"),
+                ToolKind::Custom { name, .. } => (name, ".custom"),
+                // The vendor defines the name.
+                ToolKind::Vendor { value, .. } => {
+                    let name = value
+                        .get("name")
+                        .and_then(JsonValue::string)
+                        .unwrap_or_default();
+                    if allowed
+                        .as_ref()
+                        .is_none_or(|allowed| allowed.contains(&name))
+                    {
+                        tools.list.push((tool, name));
+                    }
+                    continue;
+                }
+            };
+            let name = name.value();
+            if allowed
+                .as_ref()
+                .is_some_and(|allowed| !allowed.contains(&name))
+            {
+                continue;
+            }
+            if let ToolKind::Custom { .. } = tool.kind {
+                recall.custom_tools.push(name.clone().into_owned());
+            }
+            let path = format_args!("{list}[{}]{member}.name", tool.index);
+            tools.list.push((
+                tool,
+                identifiers::alias_tool_name(name, path, warnings, recall),
+            ));
+        }
+        if tools.list.is_empty() && tools.web_search.is_none() {
+            tools.add_stubs(arranged, warnings, recall);
+        }
+        tools.choice = tools.resolve_choice(&request.choice, warnings, recall);
+        tools
+    }
+
+    /// Adds stubs for tools that the history calls: the vendor refuses calls to tools that the
+    /// request does not list.
+    fn add_stubs(
+        &mut self,
+        arranged: &[MessagesTurn<'_, '_>],
+        warnings: &mut Warnings,
+        recall: &mut ResponseContext,
+    ) {
+        let mut seen = HashSet::new();
+        for block in arranged
+            .iter()
+            .flat_map(|turn| &turn.pieces)
+            .filter_map(MessagesTurnPart::block)
+        {
+            let BlockKind::Call(call) = &block.kind else {
+                continue;
+            };
+            let path = CallPath {
+                at: block.at,
+                call,
+                of: "name",
+            };
+            let name = identifiers::alias_tool_name(call.name.value(), path, warnings, recall)
+                .into_owned();
+            if seen.insert(name.clone()) {
+                self.stubs.push(name);
+            }
+        }
+        if !self.stubs.is_empty() {
+            warnings.add(WarningAction::Inserted, "tools");
+        }
+    }
+
+    fn resolve_choice(
+        &self,
+        choice: &ToolChoice<'_>,
+        warnings: &mut Warnings,
+        recall: &mut ResponseContext,
+    ) -> MessagesToolChoice {
+        if !self.stubs.is_empty() {
+            return MessagesToolChoice::None;
+        }
+        match choice {
+            ToolChoice::Absent
+            | ToolChoice::Auto
+            | ToolChoice::Allowed {
+                required: false, ..
+            } => MessagesToolChoice::Auto,
+            ToolChoice::None => MessagesToolChoice::None,
+            ToolChoice::Required | ToolChoice::Allowed { required: true, .. } => {
+                MessagesToolChoice::Any
+            }
+            ToolChoice::Tool(name) => {
+                // The list contains a tool with that name, so a warning about a new name was
+                // already added there.
+                MessagesToolChoice::Tool(
+                    identifiers::alias_tool_name(
+                        name.value(),
+                        self.choice_field(),
+                        warnings,
+                        recall,
+                    )
+                    .into_owned(),
+                )
+            }
+        }
+    }
+
+    /// Returns whether the model must call a tool.
+    pub fn is_forced(&self) -> bool {
+        matches!(
+            self.choice,
+            MessagesToolChoice::Any | MessagesToolChoice::Tool(_)
+        )
+    }
+
+    pub fn choice_field(&self) -> &'static str {
+        if self.legacy {
+            "function_call"
+        } else {
+            "tool_choice"
+        }
+    }
+
+    /// Replaces a forced choice by `auto`.
+    pub fn unforce(&mut self) {
+        self.choice = MessagesToolChoice::Auto;
+    }
+
+    pub fn marker_count(&self) -> usize {
+        self.list
+            .iter()
+            .filter(|(tool, _)| tool.cache.is_some())
+            .count()
+    }
+
+    /// Writes the members `tools` and `tool_choice`.
+    pub fn write(
+        &self,
+        scribe: &mut BlockWriter<'_>,
+        model: &MessagesModel,
+    ) -> Result<(), BoxedFailure> {
+        if self.list.is_empty() && self.stubs.is_empty() && self.web_search.is_none() {
+            return Ok(());
+        }
+        scribe.json.key("tools").open_array();
+        for (tool, name) in &self.list {
+            scribe.json.open_object();
+            match &tool.kind {
+                ToolKind::Function(function) => {
+                    self.function(scribe, tool.index, name, function, model)?
+                }
+                ToolKind::Custom {
+                    description,
+                    format,
+                    ..
+                } if self.surface == Protocol::Responses => {
+                    // Nothing is lost: the answer returns the input inside the object unchanged.
+                    scribe.json.key("name").str(name);
+                    custom_tool::write_description(description.as_ref(), *format, &mut scribe.json);
+                    scribe
+                        .json
+                        .key("input_schema")
+                        .raw(custom_tool::INPUT_SCHEMA);
+                }
+                ToolKind::Custom {
+                    description,
+                    format,
+                    ..
+                } => {
+                    scribe.warnings.add(
+                        WarningAction::Rewritten,
+                        format_args!("tools[{}]", tool.index),
+                    );
+                    write_wrapped_custom_tool(
+                        &mut scribe.json,
+                        name,
+                        description.as_ref(),
+                        *format,
+                    );
+                }
+                ToolKind::Vendor { value, .. } => {
+                    for (key, value) in value.members().filter(|(key, _)| !key.is("cache_control"))
+                    {
+                        scribe.json.key_text(&key).compact(value.raw());
+                    }
+                }
+            }
+            scribe.cache_control(tool.cache, MarkerSection::Tools);
+            scribe.json.close_object();
+        }
+        for name in &self.stubs {
+            let json = scribe.json.open_object().key("name").str(name);
+            json.key("description").str("Not available in this turn.");
+            json.key("input_schema")
+                .raw(r#"{"type":"object"}"#)
+                .close_object();
+        }
+        if let Some(options) = self.web_search {
+            write_web_search(&mut scribe.json, options, self.max_searches);
+        }
+        scribe.json.close_array();
+        self.write_choice(&mut scribe.json);
+        Ok(())
+    }
+
+    fn write_choice(&self, json: &mut JsonWriter) {
+        let kind = match &self.choice {
+            MessagesToolChoice::Auto if !self.one_at_a_time => return,
+            MessagesToolChoice::Auto => "auto",
+            MessagesToolChoice::None => "none",
+            MessagesToolChoice::Any => "any",
+            MessagesToolChoice::Tool(_) => "tool",
+        };
+        json.key("tool_choice").open_object().key("type").str(kind);
+        if let MessagesToolChoice::Tool(name) = &self.choice {
+            json.key("name").str(name);
+        }
+        if self.one_at_a_time && self.choice != MessagesToolChoice::None {
+            json.key("disable_parallel_tool_use").bool(true);
+        }
+        json.close_object();
+    }
+
+    fn function(
+        &self,
+        scribe: &mut BlockWriter<'_>,
+        index: usize,
+        name: &str,
+        function: &FunctionTool<'_>,
+        model: &MessagesModel,
+    ) -> Result<(), BoxedFailure> {
+        let (list, member) = if self.legacy {
+            ("functions", "")
+        } else {
+            ("tools", ".function")
+        };
+        let cleaned =
+            schema::clean_for_messages(function.schema).map_err(|schema::NotAnObject| {
+                let path = format!("{list}[{index}]{member}.parameters");
+                let message = format!("{path}: schema must be of type 'object'.");
+                Box::new(Failure::invalid_param(self.surface, &path, &message))
+            })?;
+        if cleaned.rewritten {
+            scribe
+                .warnings
+                .add(WarningAction::Rewritten, format_args!("{list}[{index}]"));
+        }
+        scribe.json.key("name").str(name);
+        write_description(
+            &mut scribe.json,
+            function.description.as_ref(),
+            cleaned.note.as_deref(),
+            "\n",
+        );
+        scribe.json.key("input_schema");
+        if !function.strict {
+            scribe.json.raw(&cleaned.json);
+            return Ok(());
+        }
+        match Some(&cleaned.json)
+            .filter(|_| model.structured)
+            .and_then(|json| schema::restrict_for_messages(json))
+        {
+            Some(restricted) => {
+                scribe.json.raw(&restricted).key("strict").bool(true);
+            }
+            None => {
+                scribe.warnings.add(
+                    WarningAction::Dropped,
+                    format_args!("{list}[{index}].strict"),
+                );
+                scribe.json.raw(&cleaned.json);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the member `write_description`: the caller's text, then a gap and what the schema no
+/// longer expresses.
+fn write_description(
+    json: &mut JsonWriter,
+    words: Option<&JsonStr<'_>>,
+    note: Option<&str>,
+    gap: &'static str,
+) {
+    let words = words.filter(|words| !words.is_empty());
+    if words.is_none() && note.is_none() {
+        return;
+    }
+    let gap = words.and(note).map(|_| JsonStr::from_value(gap));
+    let note = note.map(JsonStr::from_value);
+    json.key("description")
+        .concat(words.into_iter().chain(&gap).chain(&note));
+}
+
+/// Writes a tool that takes free text as a tool that takes an object with one string.
+fn write_wrapped_custom_tool(
+    json: &mut JsonWriter,
+    name: &str,
+    words: Option<&JsonStr<'_>>,
+    format: Option<JsonValue<'_>>,
+) {
+    json.key("name").str(name);
+    // The format allows any text, so it needs no note.
+    let format = format.filter(|format| !format.get("type").is_some_and(|kind| kind.is("text")));
+    let note = format.map(|format| {
+        let mut compact = JsonWriter::default();
+        compact.compact(format.raw());
+        format!(
+            "The input must follow this format: {}",
+            String::from_utf8_lossy(compact.as_bytes())
+        )
+    });
+    write_description(json, words, note.as_deref(), "\n\n");
+    json.key("input_schema").raw(CUSTOM_SCHEMA);
+}
+
+/// Writes the search tool. `options` come from chat or from the search tool of responses.
+fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Option<u64>) {
+    json.open_object()
+        .key("type")
+        .str(WEB_SEARCH_TYPE)
+        .key("name")
+        .str("web_search");
+    if let Some(max_uses) = max_uses.filter(|uses| *uses > 0) {
+        json.key("max_uses").number(max_uses);
+    }
+    let domains = options
+        .get("filters")
+        .and_then(|filters| filters.get("allowed_domains"));
+    let mut domains = domains
+        .into_iter()
+        .flat_map(JsonValue::items)
+        .filter_map(JsonValue::text)
+        .peekable();
+    if domains.peek().is_some() {
+        json.key("allowed_domains").open_array();
+        for domain in domains {
+            json.text(&domain);
+        }
+        json.close_array();
+    }
+    let place = options
+        .get("user_location")
+        .filter(|place| place.is_object());
+    let place = place.map(|place| place.get("approximate").unwrap_or(place));
+    if let Some(place) = place {
+        json.key("user_location")
+            .open_object()
+            .key("type")
+            .str("approximate");
+        for (key, value) in place
+            .members()
+            .filter(|(key, value)| !key.is("type") && !value.is_null())
+        {
+            json.key_text(&key).compact(value.raw());
+        }
+        json.close_object();
+    }
+    json.close_object();
+}

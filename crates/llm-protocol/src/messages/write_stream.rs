@@ -1,0 +1,633 @@
+//! Writes an answer as a messages stream. `write_stream/body.rs` writes one messages body.
+//!
+//! It must not break the rules whose violation crashes clients of this protocol: one block is open
+//! at a time, block indexes have no gap, no block is empty or blank, a delta matches its block,
+//! every value of the usage is a number. Overlapping blocks therefore wait in a bounded queue, and
+//! a block opens only when there is content for it.
+//!
+//! A text or thinking block closes as soon as other content arrives; a call closes only when its
+//! arguments are complete. At the end, all queued blocks are written in the order in which they
+//! began.
+//!
+//! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
+
+use crate::ir::event::{Event, EventSink, OutputPart as Kind, ResponseContext};
+use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::reasoning_token;
+use crate::usage::{CompactionPasses, Usage};
+use arguments::ArgumentScanner;
+use completion::MessagesCompletion;
+use std::collections::VecDeque;
+
+mod arguments;
+mod body;
+mod completion;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;
+
+pub use body::MessagesBodyWriter;
+
+/// Keep-alive event for a silent stream.
+pub const KEEP_ALIVE: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
+
+/// Maximum number of bytes in the queue.
+const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
+
+/// Bytes counted for each queued block in addition to its text.
+const BLOCK_OVERHEAD_BYTES: usize = 256;
+
+/// Maximum capacity that the output buffer keeps while it is empty.
+const MAX_IDLE_BUFFER_BYTES: usize = 16 * 1024;
+
+/// Writer of an answer as a messages stream.
+#[derive(Debug)]
+pub struct MessagesStreamWriter {
+    out: Vec<u8>,
+    heard: MessagesCompletion,
+    /// Queue of blocks in output order. Only the first can be open.
+    line: VecDeque<MessagesQueuedBlock>,
+    is_open: bool,
+    next_index: u64,
+    /// Fixed beginning of each delta of the open block.
+    delta_head: Vec<u8>,
+    /// Text or thinking that was opened and has no queued content yet.
+    announced: Option<(u32, MessagesQueuedBlockKind)>,
+    /// White space to write before the next text, if there is one.
+    held_space: JsonStrBuf,
+    waiting_bytes: usize,
+    overflowed: bool,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct MessagesQueuedBlock {
+    slot: u32,
+    said: MessagesQueuedBlockKind,
+    /// Content that could not be sent yet.
+    kept: JsonStrBuf,
+    is_whole: bool,
+}
+
+#[derive(Debug)]
+enum MessagesQueuedBlockKind {
+    Text,
+    /// Text block of its own for a refusal.
+    Refusal,
+    Thinking {
+        signature: String,
+    },
+    /// Hidden thinking, buffered as a whole.
+    Hidden,
+    Call(MessagesQueuedCall),
+}
+
+#[derive(Debug)]
+struct MessagesQueuedCall {
+    id: String,
+    name: String,
+    arguments: ArgumentScanner,
+}
+
+impl MessagesStreamWriter {
+    pub fn new(recall: ResponseContext) -> Self {
+        MessagesStreamWriter {
+            out: Vec::new(),
+            heard: MessagesCompletion::new(recall),
+            line: VecDeque::new(),
+            is_open: false,
+            next_index: 0,
+            delta_head: Vec::new(),
+            announced: None,
+            held_space: JsonStrBuf::default(),
+            waiting_bytes: 0,
+            overflowed: false,
+            is_over: false,
+        }
+    }
+
+    /// Moves the output written so far to `out`.
+    pub fn take(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.out);
+        if self.out.capacity() > MAX_IDLE_BUFFER_BYTES {
+            self.out = Vec::new();
+        }
+    }
+
+    /// Returns whether the queue exceeded its limit. The stream cannot continue then.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    fn open(&mut self, slot: u32, piece: Kind<'_>) {
+        match piece {
+            Kind::Text => self.announced = Some((slot, MessagesQueuedBlockKind::Text)),
+            Kind::Refusal => self.announced = Some((slot, MessagesQueuedBlockKind::Refusal)),
+            Kind::Thinking if self.heard.recall.show_thinking => {
+                self.announced = Some((
+                    slot,
+                    MessagesQueuedBlockKind::Thinking {
+                        signature: String::new(),
+                    },
+                ));
+            }
+            Kind::Hidden { data } if self.heard.recall.show_thinking => {
+                let mut kept = JsonStrBuf::default();
+                kept.push(&data);
+                self.enqueue(MessagesQueuedBlock {
+                    slot,
+                    said: MessagesQueuedBlockKind::Hidden,
+                    kept,
+                    is_whole: true,
+                });
+            }
+            // The caller did not ask for it, or the protocol cannot represent it.
+            Kind::Thinking | Kind::Hidden { .. } | Kind::Search { .. } | Kind::Foreign { .. } => {}
+            Kind::Call {
+                id,
+                name,
+                is_custom,
+            } => {
+                let (id, name) = self.heard.resolve_call(id, &name);
+                let call = MessagesQueuedCall {
+                    id,
+                    name,
+                    arguments: ArgumentScanner::new(is_custom),
+                };
+                let piece = MessagesQueuedBlock {
+                    slot,
+                    said: MessagesQueuedBlockKind::Call(call),
+                    kept: JsonStrBuf::default(),
+                    is_whole: false,
+                };
+                self.enqueue(piece);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, piece: MessagesQueuedBlock) {
+        let names = match &piece.said {
+            MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. }
+            | MessagesQueuedBlockKind::Hidden => 0,
+        };
+        self.add_waiting_bytes(BLOCK_OVERHEAD_BYTES + names + piece.kept.len());
+        self.line.push_back(piece);
+        self.advance(false);
+    }
+
+    fn add_waiting_bytes(&mut self, bytes: usize) {
+        self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
+        self.overflowed |= self.waiting_bytes > MAX_WAITING_BYTES;
+    }
+
+    fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
+        if let Some(first) = self.line.front_mut()
+            && self.is_open
+            && first.slot == slot
+        {
+            // Usual case: pass the delta through.
+            match &mut first.said {
+                MessagesQueuedBlockKind::Text
+                | MessagesQueuedBlockKind::Refusal
+                | MessagesQueuedBlockKind::Thinking { .. } => self.write_delta(text),
+                MessagesQueuedBlockKind::Call(call) => {
+                    let text = call.arguments.forward(text);
+                    self.write_delta(&text);
+                    self.advance(false);
+                }
+                MessagesQueuedBlockKind::Hidden => {}
+            }
+            return;
+        }
+        if let Some(piece) = self.line.iter_mut().rev().find(|piece| piece.slot == slot) {
+            let before = piece.kept.len();
+            match &mut piece.said {
+                MessagesQueuedBlockKind::Call(call) => call.arguments.buffer(text, &mut piece.kept),
+                MessagesQueuedBlockKind::Text
+                | MessagesQueuedBlockKind::Refusal
+                | MessagesQueuedBlockKind::Thinking { .. }
+                | MessagesQueuedBlockKind::Hidden => piece.kept.push(text),
+            }
+            let added = piece.kept.len().saturating_sub(before);
+            self.add_waiting_bytes(added);
+            self.advance(false);
+            return;
+        }
+        self.first_delta(slot, text);
+    }
+
+    /// Handles the first delta of an opened text or thinking. A text that merely continues after
+    /// omitted content or white space remains one block.
+    fn first_delta(&mut self, slot: u32, text: &JsonStr<'_>) {
+        let Some((announced, said)) = self.announced.take_if(|(announced, _)| *announced == slot)
+        else {
+            return;
+        };
+        let goes_on = match (self.line.back(), &said) {
+            (
+                Some(MessagesQueuedBlock {
+                    said: MessagesQueuedBlockKind::Text,
+                    is_whole: false,
+                    ..
+                }),
+                MessagesQueuedBlockKind::Text,
+            ) => true,
+            (
+                Some(MessagesQueuedBlock {
+                    said: MessagesQueuedBlockKind::Refusal,
+                    is_whole: false,
+                    ..
+                }),
+                MessagesQueuedBlockKind::Refusal,
+            ) => true,
+            (
+                Some(MessagesQueuedBlock {
+                    said: MessagesQueuedBlockKind::Thinking { signature },
+                    is_whole: false,
+                    ..
+                }),
+                MessagesQueuedBlockKind::Thinking { .. },
+            ) => signature.is_empty(),
+            _ => false,
+        };
+        if goes_on {
+            if let Some(last) = self.line.back_mut() {
+                last.slot = slot;
+            }
+            self.delta(slot, text);
+            return;
+        }
+        let mut kept = JsonStrBuf::default();
+        if matches!(
+            said,
+            MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal
+        ) {
+            if text.is_blank() {
+                self.held_space.push(text);
+                self.add_waiting_bytes(text_bytes(text));
+                self.announced = Some((announced, said));
+                return;
+            }
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(self.held_space.len());
+            kept = std::mem::take(&mut self.held_space);
+        }
+        kept.push(text);
+        self.enqueue(MessagesQueuedBlock {
+            slot,
+            said,
+            kept,
+            is_whole: false,
+        });
+    }
+
+    fn set_signature(&mut self, slot: u32, given: &JsonStr<'_>) {
+        let given = given.value().into_owned();
+        self.add_waiting_bytes(given.len());
+        if let Some(piece) = self.line.iter_mut().rev().find(|piece| piece.slot == slot) {
+            if let MessagesQueuedBlockKind::Thinking { signature } = &mut piece.said {
+                *signature = given;
+            }
+        } else if let Some((slot, _)) = self.announced.take_if(|(announced, said)| {
+            *announced == slot && matches!(said, MessagesQueuedBlockKind::Thinking { .. })
+        }) {
+            let said = MessagesQueuedBlockKind::Thinking { signature: given };
+            self.enqueue(MessagesQueuedBlock {
+                slot,
+                said,
+                kept: JsonStrBuf::default(),
+                is_whole: false,
+            });
+        }
+    }
+
+    fn close(&mut self, slot: u32) {
+        if let Some(piece) = self.line.iter_mut().find(|piece| piece.slot == slot) {
+            piece.is_whole = true;
+            self.advance(false);
+        }
+    }
+
+    /// Opens and closes blocks as far as the queue allows. `at_end`: no more content follows.
+    fn advance(&mut self, at_end: bool) {
+        while let Some(first) = self.line.front() {
+            let is_last = self.line.len() == 1;
+            let is_done = at_end || first.is_whole || (!is_last && first.may_close_early());
+            if !self.is_open {
+                if !is_done && !first.is_ready() {
+                    return;
+                }
+                self.open_first(is_done, at_end);
+            }
+            if !is_done {
+                return;
+            }
+            self.close_first();
+        }
+    }
+
+    /// Opens the first block of the queue. `is_done`: its content is complete and is written now.
+    fn open_first(&mut self, is_done: bool, at_end: bool) {
+        let Some(mut first) = self.line.pop_front() else {
+            return;
+        };
+        let mut json = self.frame("content_block_start");
+        json.key("index")
+            .number(self.next_index)
+            .key("content_block")
+            .open_object();
+        match &first.said {
+            MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal => {
+                json.key("type").str("text").key("text").str("")
+            }
+            MessagesQueuedBlockKind::Thinking { .. } => json
+                .key("type")
+                .str("thinking")
+                .key("thinking")
+                .str("")
+                .key("signature")
+                .str(""),
+            MessagesQueuedBlockKind::Hidden => json
+                .key("type")
+                .str("redacted_thinking")
+                .key("data")
+                .text(&first.kept.text()),
+            MessagesQueuedBlockKind::Call(call) => {
+                json.key("type").str("tool_use").key("id").str(&call.id);
+                json.key("name")
+                    .str(&call.name)
+                    .key("input")
+                    .open_object()
+                    .close_object()
+            }
+        };
+        json.close_object();
+        self.end_frame(json);
+        self.is_open = true;
+        self.delta_head.clear();
+        let (kind, member) = match &first.said {
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Hidden => ("text_delta", "text"),
+            MessagesQueuedBlockKind::Thinking { .. } => ("thinking_delta", "thinking"),
+            MessagesQueuedBlockKind::Call(_) => ("input_json_delta", "partial_json"),
+        };
+        let head = format!(
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{},\"delta\":{{\"type\":\
+             \"{kind}\",\"{member}\":\"",
+            self.next_index
+        );
+        self.delta_head.extend_from_slice(head.as_bytes());
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(first.kept.len());
+        let kept = std::mem::take(&mut first.kept);
+        match &first.said {
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. } => self.write_delta(&kept.text()),
+            MessagesQueuedBlockKind::Hidden => {}
+            MessagesQueuedBlockKind::Call(call) => {
+                let was_cut = at_end && self.heard.is_cut_short() && self.line.is_empty();
+                let text = call.arguments.initial_text(&kept, is_done, was_cut);
+                self.write_delta(&text);
+            }
+        }
+        self.line.push_front(first);
+    }
+
+    fn close_first(&mut self) {
+        let Some(first) = self.line.pop_front() else {
+            return;
+        };
+        if let MessagesQueuedBlockKind::Thinking { signature } = &first.said {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(signature.len());
+            let mut json = self.frame("content_block_delta");
+            json.key("index")
+                .number(self.next_index)
+                .key("delta")
+                .open_object();
+            let signature = if signature.is_empty() {
+                reasoning_token::TOKEN_PREFIX
+            } else {
+                signature
+            };
+            json.key("type")
+                .str("signature_delta")
+                .key("signature")
+                .str(signature)
+                .close_object();
+            self.end_frame(json);
+        }
+        let mut json = self.frame("content_block_stop");
+        json.key("index").number(self.next_index);
+        self.end_frame(json);
+        let names = match &first.said {
+            MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. }
+            | MessagesQueuedBlockKind::Hidden => 0,
+        };
+        self.waiting_bytes = self
+            .waiting_bytes
+            .saturating_sub(BLOCK_OVERHEAD_BYTES + names);
+        self.is_open = false;
+        self.next_index += 1;
+    }
+
+    fn write_delta(&mut self, text: &JsonStr<'_>) {
+        if text.is_empty() {
+            return;
+        }
+        self.out.extend_from_slice(&self.delta_head);
+        text.write_unquoted(&mut self.out);
+        self.out.extend_from_slice(b"\"}}\n\n");
+    }
+
+    fn start(&mut self) {
+        let mut json = self.frame("message_start");
+        json.key("message").open_object();
+        self.heard.write_envelope(&mut json);
+        json.key("content").open_array().close_array();
+        json.key("stop_reason").null().key("stop_sequence").null();
+        json.key("usage").open_object();
+        json.key("input_tokens")
+            .number(self.heard.recall.input_estimate);
+        json.key("cache_creation_input_tokens")
+            .number(0)
+            .key("cache_read_input_tokens")
+            .number(0);
+        json.key("output_tokens").number(0);
+        json.close_object().close_object();
+        self.end_frame(json);
+        self.out.extend_from_slice(KEEP_ALIVE);
+    }
+
+    fn end(&mut self) {
+        self.advance(true);
+        let mut json = self.frame("message_delta");
+        json.key("delta").open_object();
+        self.heard.write_stop(&mut json);
+        json.key("container").null().close_object();
+        json.key("usage");
+        write_usage(&self.heard.usage(), &mut json);
+        self.end_frame(json);
+        let json = self.frame("message_stop");
+        self.end_frame(json);
+        self.is_over = true;
+    }
+
+    /// Begins an event. The event name and the JSON repeat the type, because some clients read only
+    /// one of them.
+    fn frame(&mut self, kind: &str) -> JsonWriter {
+        let mut out = std::mem::take(&mut self.out);
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\ndata: ");
+        let mut json = JsonWriter::with_buffer(out);
+        json.open_object().key("type").str(kind);
+        json
+    }
+
+    fn end_frame(&mut self, mut json: JsonWriter) {
+        json.close_object();
+        self.out = json.into_bytes();
+        self.out.extend_from_slice(b"\n\n");
+    }
+}
+
+impl EventSink for MessagesStreamWriter {
+    fn event(&mut self, event: Event<'_>) {
+        if self.is_over || self.overflowed {
+            return;
+        }
+        match event {
+            Event::Start(start) => {
+                self.heard.start(&start);
+                self.start();
+            }
+            Event::Open { slot, piece } => self.open(slot, piece),
+            Event::Delta { slot, text } => {
+                self.heard.count_generated(&text);
+                self.delta(slot, &text);
+            }
+            Event::Signature { slot, signature } => self.set_signature(slot, &signature),
+            // Citations: the text itself names its sources.
+            Event::Citation { .. } | Event::Counters { .. } => {}
+            Event::Close { slot } => self.close(slot),
+            Event::Stop(stop) => self.heard.set_stop(stop),
+            Event::Usage { usage, .. } => self.heard.set_usage(usage),
+            Event::End => self.end(),
+        }
+        if self.overflowed {
+            self.line.clear();
+            self.held_space.clear();
+        }
+    }
+}
+
+impl MessagesQueuedBlock {
+    /// Returns whether the block can be opened: it has content, and the rest of it is not needed
+    /// first.
+    fn is_ready(&self) -> bool {
+        match &self.said {
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Hidden => true,
+            MessagesQueuedBlockKind::Thinking { signature } => {
+                !self.kept.is_empty() || !signature.is_empty()
+            }
+            MessagesQueuedBlockKind::Call(call) => call.arguments.may_open(),
+        }
+    }
+
+    /// Returns whether the block may close early when other content arrives.
+    fn may_close_early(&self) -> bool {
+        match &self.said {
+            MessagesQueuedBlockKind::Text
+            | MessagesQueuedBlockKind::Refusal
+            | MessagesQueuedBlockKind::Thinking { .. }
+            | MessagesQueuedBlockKind::Hidden => true,
+            MessagesQueuedBlockKind::Call(call) => call.arguments.is_complete(),
+        }
+    }
+}
+
+/// Writes the usage object at the end of the stream, with every member that clients read.
+pub fn write_usage(usage: &Usage, json: &mut JsonWriter) {
+    // The protocol's counters exclude the compaction passes, which have a list of their own.
+    let (passes, usage) = (&usage.compactions, &usage.without_passes());
+    json.open_object()
+        .key("input_tokens")
+        .number(usage.input.saturating_add(usage.audio_input));
+    json.key("cache_creation_input_tokens")
+        .number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
+    json.key("cache_read_input_tokens").number(usage.cache_read);
+    json.key("output_tokens").number(usage.output_total());
+    json.key("output_tokens_details")
+        .open_object()
+        .key("thinking_tokens")
+        .number(usage.reasoning)
+        .close_object();
+    if usage.cache_write_1h > 0 {
+        json.key("cache_creation").open_object();
+        json.key("ephemeral_5m_input_tokens")
+            .number(usage.cache_write_5m);
+        json.key("ephemeral_1h_input_tokens")
+            .number(usage.cache_write_1h)
+            .close_object();
+    }
+    if usage.web_searches > 0 {
+        json.key("server_tool_use").open_object();
+        json.key("web_search_requests")
+            .number(usage.web_searches)
+            .close_object();
+    }
+    write_iterations(passes, json);
+    json.close_object();
+}
+
+fn write_iterations(passes: &CompactionPasses, json: &mut JsonWriter) {
+    if passes.is_empty() {
+        return;
+    }
+    json.key("iterations").open_array();
+    for pass in passes.iter() {
+        let [input, read, short, long, output] = [
+            pass.input,
+            pass.cache_read,
+            pass.cache_write_5m,
+            pass.cache_write_1h,
+            pass.output,
+        ]
+        .map(u64::from);
+        json.open_object()
+            .key("type")
+            .str("compaction")
+            .key("input_tokens")
+            .number(input);
+        json.key("output_tokens")
+            .number(output)
+            .key("cache_read_input_tokens")
+            .number(read);
+        json.key("cache_creation_input_tokens")
+            .number(short.saturating_add(long));
+        json.key("cache_creation")
+            .open_object()
+            .key("ephemeral_5m_input_tokens")
+            .number(short);
+        json.key("ephemeral_1h_input_tokens")
+            .number(long)
+            .close_object()
+            .close_object();
+    }
+    json.close_array();
+}
+
+fn text_bytes(text: &JsonStr<'_>) -> usize {
+    match text {
+        JsonStr::Token { raw, .. } => raw.len(),
+        JsonStr::Made(text) => text.len(),
+    }
+}

@@ -1,0 +1,277 @@
+//! Writes an answer as one messages body.
+//!
+//! It must limit what it holds: a stream that becomes one body has no known length.
+//!
+//! Read next: `messages/write_stream/completion.rs`.
+
+use super::completion::MessagesCompletion;
+use crate::capabilities::arguments::{write_input, write_truncated_input};
+use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext};
+use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::reasoning_token;
+
+/// Maximum number of bytes that are buffered.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes counted for each block in addition to its text, in memory and in the output.
+const BLOCK_OVERHEAD_BYTES: usize = 256;
+
+/// Writer of an answer as one messages body.
+#[derive(Debug)]
+pub struct MessagesBodyWriter {
+    heard: MessagesCompletion,
+    blocks: Vec<MessagesBodyBlock>,
+    bytes: usize,
+    overflowed: bool,
+}
+
+#[derive(Debug)]
+struct MessagesBodyBlock {
+    slot: u32,
+    kind: MessagesBodyBlockKind,
+    text: JsonStrBuf,
+}
+
+#[derive(Debug)]
+enum MessagesBodyBlockKind {
+    Text,
+    Refusal,
+    Thinking {
+        signature: String,
+    },
+    Hidden,
+    Call {
+        id: String,
+        name: String,
+        is_custom: bool,
+    },
+}
+
+impl MessagesBodyWriter {
+    pub fn new(recall: ResponseContext) -> Self {
+        MessagesBodyWriter {
+            heard: MessagesCompletion::new(recall),
+            blocks: Vec::new(),
+            bytes: 0,
+            overflowed: false,
+        }
+    }
+
+    /// Returns whether the answer is larger than the limit.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// Returns the body once the answer is complete.
+    pub fn body(&mut self) -> Vec<u8> {
+        let mut json = JsonWriter::with_capacity(self.bytes + 1024);
+        json.open_object();
+        self.heard.write_envelope(&mut json);
+        json.key("content").open_array();
+        let last = self.blocks.len().saturating_sub(1);
+        for (at, block) in self.blocks.iter().enumerate() {
+            block.write(at == last && self.heard.is_cut_short(), &mut json);
+        }
+        json.close_array();
+        self.heard.write_stop(&mut json);
+        json.key("container").null();
+        self.write_usage(&mut json);
+        json.close_object();
+        json.into_bytes()
+    }
+
+    fn write_usage(&self, json: &mut JsonWriter) {
+        let usage = self.heard.usage();
+        let cache_write = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
+        json.key("usage").open_object();
+        json.key("input_tokens")
+            .number(usage.input.saturating_add(usage.audio_input));
+        json.key("cache_creation_input_tokens").number(cache_write);
+        json.key("cache_read_input_tokens").number(usage.cache_read);
+        json.key("cache_creation").open_object();
+        json.key("ephemeral_5m_input_tokens")
+            .number(usage.cache_write_5m);
+        json.key("ephemeral_1h_input_tokens")
+            .number(usage.cache_write_1h)
+            .close_object();
+        json.key("output_tokens").number(usage.output_total());
+        json.key("output_tokens_details")
+            .open_object()
+            .key("thinking_tokens")
+            .number(usage.reasoning)
+            .close_object();
+        json.key("server_tool_use").null();
+        json.key("service_tier").str(if self.heard.is_priority() {
+            "priority"
+        } else {
+            "standard"
+        });
+        json.close_object();
+    }
+
+    fn open(&mut self, slot: u32, piece: OutputPart<'_>) {
+        let mut text = JsonStrBuf::default();
+        let kind = match piece {
+            OutputPart::Text => MessagesBodyBlockKind::Text,
+            OutputPart::Refusal => MessagesBodyBlockKind::Refusal,
+            OutputPart::Thinking if self.heard.recall.show_thinking => {
+                MessagesBodyBlockKind::Thinking {
+                    signature: String::new(),
+                }
+            }
+            OutputPart::Hidden { data } if self.heard.recall.show_thinking => {
+                text.push(&data);
+                MessagesBodyBlockKind::Hidden
+            }
+            // The caller did not ask for it, or the protocol cannot represent it.
+            OutputPart::Thinking
+            | OutputPart::Hidden { .. }
+            | OutputPart::Search { .. }
+            | OutputPart::Foreign { .. } => return,
+            OutputPart::Call {
+                id,
+                name,
+                is_custom,
+            } => {
+                let (id, name) = self.heard.resolve_call(id, &name);
+                self.bytes = self.bytes.saturating_add(id.len() + name.len());
+                MessagesBodyBlockKind::Call {
+                    id,
+                    name,
+                    is_custom,
+                }
+            }
+        };
+        self.bytes = self.bytes.saturating_add(BLOCK_OVERHEAD_BYTES + text.len());
+        // A text that merely continues after omitted content remains one block.
+        match (self.blocks.last_mut(), &kind) {
+            (
+                Some(
+                    last @ MessagesBodyBlock {
+                        kind: MessagesBodyBlockKind::Text,
+                        ..
+                    },
+                ),
+                MessagesBodyBlockKind::Text,
+            ) => last.slot = slot,
+            _ => self.blocks.push(MessagesBodyBlock { slot, kind, text }),
+        }
+    }
+
+    fn block(&mut self, slot: u32) -> Option<&mut MessagesBodyBlock> {
+        self.blocks
+            .iter_mut()
+            .rev()
+            .find(|block| block.slot == slot)
+    }
+
+    fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
+        self.heard.count_generated(text);
+        let Some(block) = self.block(slot) else {
+            return;
+        };
+        let before = block.text.len();
+        block.text.push(text);
+        let added = block.text.len().saturating_sub(before);
+        self.bytes = self.bytes.saturating_add(added);
+    }
+
+    fn set_signature(&mut self, slot: u32, given: &JsonStr<'_>) {
+        let Some(MessagesBodyBlock {
+            kind: MessagesBodyBlockKind::Thinking { signature },
+            ..
+        }) = self.block(slot)
+        else {
+            return;
+        };
+        *signature = given.value().into_owned();
+        let added = signature.len();
+        self.bytes = self.bytes.saturating_add(added);
+    }
+}
+
+impl EventSink for MessagesBodyWriter {
+    fn event(&mut self, event: Event<'_>) {
+        if self.overflowed {
+            return;
+        }
+        match event {
+            Event::Start(start) => self.heard.start(&start),
+            Event::Open { slot, piece } => self.open(slot, piece),
+            Event::Delta { slot, text } => self.delta(slot, &text),
+            Event::Signature { slot, signature } => self.set_signature(slot, &signature),
+            // Citations: the text itself names its sources.
+            Event::Citation { .. } | Event::Close { .. } | Event::Counters { .. } | Event::End => {}
+            Event::Stop(stop) => self.heard.set_stop(stop),
+            Event::Usage { usage, .. } => self.heard.set_usage(usage),
+        }
+        if self.bytes > MAX_ANSWER_BYTES {
+            self.overflowed = true;
+            self.blocks = Vec::new();
+        }
+    }
+}
+
+impl MessagesBodyBlock {
+    /// Writes the block. `was_cut`: the answer was cut off inside this block.
+    fn write(&self, was_cut: bool, json: &mut JsonWriter) {
+        let text = self.text.text();
+        match &self.kind {
+            // Vendors refuse a blank block when it comes back with the history.
+            MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal if text.is_blank() => {}
+            MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal => {
+                json.open_object()
+                    .key("type")
+                    .str("text")
+                    .key("text")
+                    .text(&text);
+                json.key("citations").null().close_object();
+            }
+            MessagesBodyBlockKind::Thinking { signature }
+                if text.is_empty() && signature.is_empty() => {}
+            MessagesBodyBlockKind::Thinking { signature } => {
+                let signature = if signature.is_empty() {
+                    reasoning_token::TOKEN_PREFIX
+                } else {
+                    signature
+                };
+                json.open_object()
+                    .key("type")
+                    .str("thinking")
+                    .key("thinking")
+                    .text(&text);
+                json.key("signature").str(signature).close_object();
+            }
+            MessagesBodyBlockKind::Hidden => {
+                json.open_object()
+                    .key("type")
+                    .str("redacted_thinking")
+                    .key("data")
+                    .text(&text)
+                    .close_object();
+            }
+            MessagesBodyBlockKind::Call {
+                id,
+                name,
+                is_custom,
+            } => {
+                json.open_object()
+                    .key("type")
+                    .str("tool_use")
+                    .key("id")
+                    .str(id)
+                    .key("name")
+                    .str(name)
+                    .key("input");
+                if was_cut {
+                    write_truncated_input(&text, json);
+                } else if *is_custom {
+                    json.open_object().key("input").text(&text).close_object();
+                } else {
+                    write_input(&text, json);
+                }
+                json.close_object();
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Data of an answer other than its blocks: id, stop reason, usage. Streams and bodies write it
+//! alike.
+//!
+//! It must not leave out a number: clients crash on a usage value that is missing or null, so the
+//! gateway estimates what the vendor did not report.
+//!
+//! Read next: `capabilities/identifiers.rs`, which generates ids.
+
+use crate::capabilities::identifiers;
+use crate::ir::event::{ResponseContext, ResponseStart, StopReason};
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::usage::Usage;
+
+#[derive(Debug)]
+pub(super) struct MessagesCompletion {
+    pub recall: ResponseContext,
+    id: String,
+    is_priority: bool,
+    stop: StopReason<'static>,
+    usage: Option<Usage>,
+    generated_bytes: u64,
+    /// Whether the answer contains calls, and number of ids generated for calls.
+    has_calls: bool,
+    ids_made: u64,
+}
+
+impl MessagesCompletion {
+    pub(super) fn new(recall: ResponseContext) -> Self {
+        MessagesCompletion {
+            recall,
+            id: String::new(),
+            is_priority: false,
+            stop: StopReason::Unknown,
+            usage: None,
+            generated_bytes: 0,
+            has_calls: false,
+            ids_made: 0,
+        }
+    }
+
+    pub(super) fn start(&mut self, start: &ResponseStart<'_>) {
+        self.id = identifiers::messages_response_id(start.id.as_ref(), &self.recall.seed);
+        self.is_priority = start.tier.as_ref().is_some_and(|tier| tier.is("priority"));
+    }
+
+    pub(super) fn count_generated(&mut self, text: &JsonStr<'_>) {
+        self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
+    }
+
+    /// Returns a call's id, and the caller's own name for the tool.
+    pub(super) fn resolve_call(
+        &mut self,
+        id: Option<JsonStr<'_>>,
+        name: &JsonStr<'_>,
+    ) -> (String, String) {
+        self.has_calls = true;
+        let id = if let Some(id) = id.filter(|id| !id.is_empty()) {
+            id.into_value().into_owned()
+        } else {
+            self.ids_made += 1;
+            identifiers::generate_id("call_", &self.recall.seed, self.ids_made)
+        };
+        (id, self.recall.client_tool_name(&name.value()).to_owned())
+    }
+
+    pub(super) fn set_stop(&mut self, stop: StopReason<'_>) {
+        self.stop = match stop {
+            StopReason::EndTurn => StopReason::EndTurn,
+            StopReason::StopSequence => StopReason::StopSequence,
+            StopReason::ToolUse => StopReason::ToolUse,
+            StopReason::MaxTokens => StopReason::MaxTokens,
+            StopReason::ContextFull => StopReason::ContextFull,
+            StopReason::Refusal { explanation } => {
+                let explanation =
+                    explanation.map(|text| JsonStr::from_value(text.into_value().into_owned()));
+                StopReason::Refusal { explanation }
+            }
+            StopReason::Unknown => StopReason::Unknown,
+        };
+    }
+
+    pub(super) fn set_usage(&mut self, usage: Usage) {
+        self.usage = Some(usage);
+    }
+
+    /// Returns whether a limit or a filter cut off the answer; the last call may then be
+    /// incomplete.
+    pub(super) fn is_cut_short(&self) -> bool {
+        matches!(
+            self.stop,
+            StopReason::MaxTokens | StopReason::ContextFull | StopReason::Refusal { .. }
+        )
+    }
+
+    pub(super) fn is_priority(&self) -> bool {
+        self.is_priority
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let told = self
+            .usage
+            .and_then(|usage| usage.if_plausible(self.generated_bytes));
+        told.unwrap_or_else(|| {
+            self.recall
+                .estimator
+                .usage(self.usage, self.generated_bytes)
+        })
+    }
+
+    /// Writes the members from `id` to `model`.
+    pub(super) fn write_envelope(&self, json: &mut JsonWriter) {
+        json.key("id")
+            .str(&self.id)
+            .key("type")
+            .str("message")
+            .key("role")
+            .str("assistant");
+        json.key("model").str(&self.recall.public_model);
+    }
+
+    /// Writes `stop_reason`, `stop_sequence` and `stop_details`.
+    pub(super) fn write_stop(&self, json: &mut JsonWriter) {
+        let reason = match &self.stop {
+            // Some vendors report `set_stop` although the model made a call, others `tool_calls`
+            // although it made none. Agents would then stop, or wait forever.
+            StopReason::EndTurn | StopReason::ToolUse | StopReason::Unknown if self.has_calls => {
+                "tool_use"
+            }
+            StopReason::EndTurn | StopReason::ToolUse | StopReason::Unknown => "end_turn",
+            StopReason::StopSequence => "stop_sequence",
+            StopReason::MaxTokens => "max_tokens",
+            StopReason::ContextFull => "model_context_window_exceeded",
+            StopReason::Refusal { .. } => "refusal",
+        };
+        json.key("stop_reason")
+            .str(reason)
+            .key("stop_sequence")
+            .null()
+            .key("stop_details");
+        let StopReason::Refusal { explanation } = &self.stop else {
+            json.null();
+            return;
+        };
+        json.open_object()
+            .key("type")
+            .str("refusal")
+            .key("category")
+            .null()
+            .key("explanation");
+        match explanation {
+            Some(explanation) => json.text(explanation),
+            None => json.null(),
+        };
+        json.close_object();
+    }
+}

@@ -1,0 +1,657 @@
+//! Passthrough, for the same protocol on both sides: it restores the public model name, observes
+//! the usage and changes nothing else.
+//!
+//! It must not build a tree, reorder or reformat: the output equals the input except for the
+//! model's name and usage that the caller did not ask for. It must not decide what is billed; it
+//! reports what it observed.
+//!
+//! Read next, in the folder of this module: `chat.rs` and `messages.rs`, which parse one event;
+//! then `sse.rs`.
+
+use super::Protocol;
+use super::failure::VendorError;
+use super::json_edit::{self, JsonEdit};
+use super::responses::EventSequencer;
+use super::sse::{EventTooLarge, SseDecoder, SseEvent};
+use super::vendor_response::{Completion, StopReasonStatus, UpstreamError};
+use crate::usage::{MeteredUsage, MeteringTerms, Usage, VendorCounters};
+
+mod body;
+mod chat;
+mod end_events;
+mod messages;
+mod responses;
+mod split_chars;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+pub use body::{read_usage, rewrite_response, rewrite_token_count};
+
+/// Maximum nesting depth of an answer. Requests have a lower limit.
+const MAX_RESPONSE_DEPTH: u32 = 128;
+
+/// Events of the responses protocol that only confirm the request.
+const RESPONSES_OPENING_EVENTS: [&str; 4] = [
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+    "keepalive",
+];
+
+impl From<EventTooLarge> for UpstreamError {
+    fn from(_: EventTooLarge) -> Self {
+        UpstreamError::TooLarge
+    }
+}
+
+/// Passthrough of a stream from vendor to client.
+#[derive(Debug)]
+pub struct StreamPassthrough {
+    decoder: SseDecoder,
+    watch: PassthroughState,
+    /// Whether the stream has ended or failed. Further bytes are dropped.
+    is_over: bool,
+}
+
+/// State observed in the stream. `chat.rs`, `messages.rs` and `responses.rs` parse the parts that
+/// are specific to a protocol.
+#[derive(Debug)]
+struct PassthroughState {
+    protocol: Protocol,
+    /// The public model id as a JSON string, with its quotes.
+    model_json: String,
+    terms: MeteringTerms,
+    /// The usage that was sent to the client so far.
+    reported: Usage,
+    /// Whether the client received the estimate that is billed (chat).
+    reports_estimate: bool,
+    hide_usage: bool,
+    started: bool,
+    /// Whether more than the opening was sent on.
+    has_content: bool,
+    completion: Completion,
+    /// Whether the vendor's body has ended.
+    has_ended: bool,
+    generated_bytes: u64,
+    shows_thinking: bool,
+    split_letters: split_chars::SplitCharJoiner,
+    chat: chat::ChatStreamState,
+    messages: messages::MessagesStreamState,
+    responses: responses::ResponsesStreamState,
+    /// Writes the end of a responses stream that fails.
+    voice: Option<EventSequencer>,
+}
+
+impl StreamPassthrough {
+    /// `hide_usage`: a chat caller did not ask for usage, so the usage chunk and `"usage":null` are
+    /// removed. `event_bytes_max`: maximum size of an event.
+    pub fn new(
+        protocol: Protocol,
+        public_model: &str,
+        hide_usage: bool,
+        event_bytes_max: usize,
+    ) -> Self {
+        StreamPassthrough {
+            decoder: SseDecoder::new(event_bytes_max),
+            watch: PassthroughState {
+                protocol,
+                model_json: json_edit::json_string(public_model),
+                terms: MeteringTerms::default(),
+                reported: Usage::default(),
+                reports_estimate: false,
+                hide_usage,
+                started: false,
+                has_content: false,
+                completion: Completion::default(),
+                has_ended: false,
+                generated_bytes: 0,
+                shows_thinking: false,
+                split_letters: split_chars::SplitCharJoiner::default(),
+                chat: chat::ChatStreamState::default(),
+                messages: messages::MessagesStreamState::default(),
+                responses: responses::ResponsesStreamState::default(),
+                voice: (protocol == Protocol::Responses)
+                    .then(|| EventSequencer::from_vendor(public_model)),
+            },
+            is_over: false,
+        }
+    }
+
+    /// Sets the terms by which the request's usage is metered, and the number of choices that the
+    /// client asked for.
+    #[must_use]
+    pub fn with_request(mut self, terms: MeteringTerms, choices: u64) -> Self {
+        self.watch.terms = terms;
+        self.watch.chat.expect_choices(choices);
+        self
+    }
+
+    /// Returns the stream's event sequencer, if its protocol numbers events.
+    pub fn sequencer(&self) -> Option<&EventSequencer> {
+        self.watch.voice.as_ref()
+    }
+
+    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
+    /// the terminal event are in `out` when [`StreamPassthrough::is_complete`] turns true within
+    /// this call: the caller must write its journal before it releases `out`. After an error or the
+    /// terminal event, further bytes are dropped.
+    ///
+    /// # Errors
+    /// Returns an [`UpstreamError`] if the stream cannot continue and the answer is not complete.
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.decoder.feed(bytes);
+        let outcome = self
+            .process_events(out)
+            .or_else(|fault| self.end_without_last_event(Some(fault), out));
+        self.is_over = outcome.is_err() || self.is_complete();
+        outcome
+    }
+
+    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
+    /// its end.
+    ///
+    /// # Errors
+    /// Returns an error if the answer is not complete: the vendor's error if its last event is one,
+    /// else [`UpstreamError::Cut`].
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return if self.is_complete() {
+                Ok(())
+            } else {
+                Err(UpstreamError::Cut)
+            };
+        }
+        self.is_over = true;
+        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
+        // detected.
+        self.decoder.close();
+        self.watch.has_ended = true;
+        let fault = self.process_events(out).err();
+        if self.is_complete() {
+            return Ok(());
+        }
+        self.end_without_last_event(
+            fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))),
+            out,
+        )
+    }
+
+    /// Ends an answer whose last event is missing.
+    fn end_without_last_event(
+        &mut self,
+        fault: Option<UpstreamError>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), UpstreamError> {
+        let usage = self.usage();
+        self.watch.completion.check_end(usage.is_some(), fault)?;
+        let PassthroughState {
+            protocol,
+            model_json,
+            chat,
+            messages,
+            ..
+        } = &self.watch;
+        match protocol {
+            Protocol::Chat => {
+                let usage = self.watch.unreported_usage();
+                end_events::write_chat_end(chat, model_json, usage.as_ref(), out);
+            }
+            Protocol::Messages => end_events::write_messages_stop(messages, out),
+            // Its stop reason is its last event.
+            Protocol::Responses => {}
+        }
+        self.watch.completion.record_last_event()
+    }
+
+    /// Returns whether the stop reason has come and the last event has not.
+    pub fn is_finishing(&self) -> bool {
+        self.watch.completion.is_finishing()
+    }
+
+    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
+    pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+        let PassthroughState {
+            protocol,
+            model_json,
+            hide_usage,
+            chat,
+            messages,
+            responses,
+            ..
+        } = &self.watch;
+        match protocol {
+            Protocol::Chat => {
+                end_events::write_chat_end(chat, model_json, (!hide_usage).then_some(usage), out)
+            }
+            Protocol::Messages => end_events::write_messages_end(messages, usage, out),
+            Protocol::Responses => {
+                end_events::write_responses_end(responses, model_json, usage, out)
+            }
+        }
+        self.watch.completion = Completion::from_gateway_end();
+        self.is_over = true;
+    }
+
+    /// Returns whether the answer is complete and its last byte was written to `out`.
+    pub fn is_complete(&self) -> bool {
+        self.watch.completion.is_complete()
+    }
+
+    /// Returns whether more than the opening was sent on. `message_start`, `response.created`, a
+    /// chunk with only the role, pings and comments are not content that a client waits for.
+    pub fn has_content(&self) -> bool {
+        self.watch.has_content
+    }
+
+    /// Returns whether any event with data was sent on.
+    pub fn has_started(&self) -> bool {
+        self.watch.started
+    }
+
+    /// Returns the usage once the vendor has reported final counts.
+    pub fn usage(&self) -> Option<MeteredUsage> {
+        self.watch.usage()
+    }
+
+    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
+    pub fn counted_output(&self) -> u64 {
+        self.watch
+            .counted_usage()
+            .map_or(0, |metered| metered.counted_output)
+    }
+
+    /// Returns the usage counted so far.
+    pub fn usage_so_far(&self) -> Option<Usage> {
+        self.watch.known_usage()
+    }
+
+    /// UTF-8 bytes of the text, reasoning, refusal and tool arguments sent on, for estimates.
+    pub fn generated_bytes(&self) -> u64 {
+        self.watch.generated_bytes
+    }
+
+    /// Returns whether any thinking was seen, if only its signature.
+    pub fn shows_thinking(&self) -> bool {
+        self.watch.shows_thinking
+    }
+
+    /// Returns whether a messages vendor refused before any output. The vendor documents this as
+    /// free.
+    pub fn refused_free(&self) -> bool {
+        self.watch.messages.refused_free(self.watch.generated_bytes)
+    }
+
+    fn process_events(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        while !self.watch.completion.is_complete() {
+            let Some(event) = self.decoder.next_event()? else {
+                break;
+            };
+            self.watch.handle_event(&event, out)?;
+        }
+        Ok(())
+    }
+}
+
+impl PassthroughState {
+    /// Returns the counters of the whole answer, if they have come.
+    fn final_counters(&self) -> Option<VendorCounters> {
+        match self.protocol {
+            Protocol::Chat => self.chat.counters(),
+            Protocol::Messages => self.messages.usage.total(),
+            Protocol::Responses => self.responses.counters(),
+        }
+    }
+
+    fn usage(&self) -> Option<MeteredUsage> {
+        Some(usage::meter_billed(
+            &self.final_counters()?,
+            &self.terms,
+            self.generated_bytes,
+        ))
+    }
+
+    /// Returns the usage counted so far, without any estimate.
+    fn counted_usage(&self) -> Option<MeteredUsage> {
+        let so_far = match self.protocol {
+            Protocol::Messages => self.messages.usage.so_far(),
+            Protocol::Chat | Protocol::Responses => None,
+        };
+        Some(usage::meter_counted(
+            &so_far.or_else(|| self.final_counters())?,
+            &self.terms.bounds,
+        ))
+    }
+
+    /// Returns the usage counted so far, or known from other members.
+    fn known_usage(&self) -> Option<Usage> {
+        self.counted_usage()
+            .map(|metered| metered.usage)
+            .or_else(|| match self.protocol {
+                Protocol::Chat => self.chat.usage_so_far(),
+                Protocol::Messages => None,
+                Protocol::Responses => self.responses.usage_so_far(),
+            })
+    }
+
+    /// Returns the usage that is billed if the vendor reports none.
+    fn estimated_usage(&self) -> Usage {
+        self.terms
+            .estimator
+            .usage(self.known_usage(), self.generated_bytes)
+    }
+
+    /// Returns the usage that the client asked for and has not received at the end of the answer
+    /// (chat).
+    fn unreported_usage(&self) -> Option<Usage> {
+        let is_read = self.hide_usage || self.reports_estimate || self.final_counters().is_some();
+        (!is_read).then(|| self.estimated_usage())
+    }
+
+    /// Returns the usage object that replaces `raw`, which has these counters. `is_end`: nothing is
+    /// generated after it.
+    fn restate_usage(
+        &mut self,
+        counters: Option<VendorCounters>,
+        raw: &str,
+        is_end: bool,
+    ) -> Option<String> {
+        let counters = counters?;
+        let metered = self
+            .usage()
+            .filter(|_| is_end)
+            .or_else(|| self.counted_usage())?;
+        let before = std::mem::replace(&mut self.reported, metered.usage);
+        usage::restate_usage(self.protocol, &counters, &metered, &before, raw)
+    }
+
+    fn handle_event(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), UpstreamError> {
+        let data = event.data.unwrap_or_default().trim_ascii();
+        if data.is_empty() {
+            // By the rules of event streams this is not an event: comments and blank lines are sent
+            // on. The incomplete start of an event is not, if the vendor broke off.
+            if !self.has_ended {
+                out.extend_from_slice(event.raw);
+            }
+            return Ok(());
+        }
+        if data.starts_with(b":") {
+            // A comment that a proxy wrapped as data: clients fail on it, and nobody needs it.
+            return Ok(());
+        }
+        match self.protocol {
+            Protocol::Chat => self.handle_chat_event(event, data, out)?,
+            Protocol::Messages => self.handle_messages_event(event, out)?,
+            Protocol::Responses => self.handle_responses_event(event, data, out)?,
+        }
+        self.started = true;
+        Ok(())
+    }
+
+    fn handle_chat_event(
+        &mut self,
+        event: &SseEvent<'_>,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), UpstreamError> {
+        if data == b"[DONE]" {
+            self.completion.record_last_event()?;
+            if let Some(usage) = self.unreported_usage() {
+                end_events::write_chat_usage_chunk(&self.chat, &self.model_json, &usage, out);
+            }
+            out.extend_from_slice(event.raw);
+            return Ok(());
+        }
+        let Some(chunk) = chat::parse_chunk(event_text(event)) else {
+            return self.forward_unreadable(event, out);
+        };
+        if chunk.is_error || event.name == b"error" {
+            return Err(UpstreamError::from_error_body(
+                event.data.unwrap_or_default(),
+            ));
+        }
+        self.has_content |= !chunk.is_opening();
+        self.generated_bytes = self.generated_bytes.saturating_add(chunk.generated_bytes);
+        self.shows_thinking |= chunk.has_reasoning;
+        self.chat.record_chunk(&chunk, event_text(event));
+        self.completion.set_stop_reason(self.chat.stop_reason());
+        if self.chat.continues_after_stop() {
+            self.completion.withdraw_stop_reason();
+        }
+        if self.hide_usage && chunk.is_usage_only() {
+            return Ok(());
+        }
+        let hidden = chunk
+            .null_usage
+            .filter(|_| self.hide_usage)
+            .map(|span| JsonEdit::new(span, ""));
+        let restated = match chunk.has_empty_usage() {
+            true => Some(self.replace_empty_usage(&chunk)),
+            false => {
+                let raw = chunk
+                    .usage_at
+                    .and_then(|at| event_text(event).get(at.start..at.end))
+                    .unwrap_or_default();
+                self.restate_usage(
+                    chunk.counters().map(VendorCounters::Chat),
+                    raw,
+                    self.completion.has_stopped(),
+                )
+            }
+        };
+        let restated = chunk
+            .usage_at
+            .zip(restated.as_deref())
+            .map(|(span, usage)| JsonEdit::new(span, usage));
+        let edits = [
+            chunk
+                .model
+                .map(|span| JsonEdit::new(span, &self.model_json)),
+            hidden.or(restated),
+        ];
+        forward_event(&mut self.split_letters, self.protocol, event, edits, out);
+        Ok(())
+    }
+
+    fn handle_messages_event(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), UpstreamError> {
+        let Some(seen) = messages::parse_event(event_text(event)) else {
+            return self.forward_unreadable(event, out);
+        };
+        // The newest clients use the JSON's type, all others the event's name. An error or end by
+        // either one counts.
+        let is = |word: &str| seen.kind.as_deref() == Some(word) || event.name == word.as_bytes();
+        if is("error") || (seen.kind.is_none() && seen.has_error) {
+            return Err(UpstreamError::from_error_body(
+                event.data.unwrap_or_default(),
+            ));
+        }
+        self.has_content |= !is("message_start") && !is("ping");
+        self.generated_bytes = self.generated_bytes.saturating_add(seen.generated_bytes);
+        self.shows_thinking |= seen.has_thinking;
+        if is("content_block_start") {
+            self.messages.begin_block(seen.index);
+        } else if is("content_block_stop") {
+            self.messages.end_block();
+        }
+        if self.messages.has_stopped() && seen.generated_bytes > 0 {
+            self.completion.withdraw_stop_reason();
+        }
+        self.messages
+            .record_event(&seen, is("message_start"), is("message_delta"));
+        self.completion
+            .set_stop_reason(StopReasonStatus::from_bool(self.messages.has_stopped()));
+        if is("message_stop") {
+            self.completion.record_last_event()?;
+        }
+        let edit = seen.model.filter(|_| is("message_start"));
+        let counters = seen
+            .usage
+            .filter(|_| is("message_start") || is("message_delta"))
+            .map(VendorCounters::Messages);
+        let has_stopped = self.messages.has_stopped();
+        let restated = if is("message_delta") && has_stopped && self.lacks_usage() {
+            Some(usage::encode_usage(self.protocol, &self.estimated_usage()))
+        } else {
+            let raw = seen
+                .usage_at
+                .and_then(|at| event_text(event).get(at.start..at.end))
+                .unwrap_or_default();
+            self.restate_usage(counters, raw, has_stopped)
+        };
+        let end = usage::closing_brace(event_text(event));
+        let restated =
+            restated.map(|usage| usage::usage_edit(event_text(event), seen.usage_at, end, usage));
+        let restated = restated
+            .as_ref()
+            .map(|(span, usage)| JsonEdit::new(*span, usage));
+        let edits = [
+            edit.map(|span| JsonEdit::new(span, &self.model_json)),
+            restated,
+        ];
+        forward_event(&mut self.split_letters, self.protocol, event, edits, out);
+        Ok(())
+    }
+}
+
+impl PassthroughState {
+    /// Returns whether the answer has ended without any billable count from the vendor.
+    fn lacks_usage(&self) -> bool {
+        self.final_counters().is_none() && !self.messages.refused_free(self.generated_bytes)
+    }
+
+    /// Returns the replacement for the usage in a chunk that counts nothing: the estimate if no
+    /// other usage can follow, else null.
+    fn replace_empty_usage(&mut self, chunk: &chat::ChatChunk) -> String {
+        if !chunk.is_usage_only() || !self.completion.has_stopped() {
+            return "null".to_owned();
+        }
+        self.reports_estimate = true;
+        usage::encode_usage(self.protocol, &self.estimated_usage())
+    }
+
+    /// Sends an event on unchanged if it may hold anything.
+    fn forward_unreadable(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), UpstreamError> {
+        UpstreamError::check_unreadable(self.protocol, event.name, event.data.unwrap_or_default())?;
+        self.has_content = true;
+        out.extend_from_slice(event.raw);
+        Ok(())
+    }
+
+    fn handle_responses_event(
+        &mut self,
+        event: &SseEvent<'_>,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), UpstreamError> {
+        if data == b"[DONE]" {
+            // From the chat protocol: no client of this protocol waits for it.
+            return Ok(());
+        }
+        let Some(seen) = responses::parse_event(event_text(event)) else {
+            return self.forward_unreadable(event, out);
+        };
+        let kind = seen.kind.as_deref().unwrap_or_default();
+        let is = |word: &str| kind == word || event.name == word.as_bytes();
+        let is_end = is("response.completed") || is("response.incomplete");
+        if is("error") || is("response.failed") || is_end && seen.response.has_error {
+            return Err(vendor_error_from(event));
+        }
+        self.has_content |= !RESPONSES_OPENING_EVENTS.contains(&kind);
+        self.generated_bytes = self.generated_bytes.saturating_add(seen.delta_bytes);
+        self.shows_thinking |= seen.has_reasoning;
+        self.responses.record_event(&seen, event_text(event));
+        if let Some(voice) = &self.voice {
+            voice.observe_vendor(
+                self.responses.id_json().trim_matches('"'),
+                self.responses.next_sequence(),
+            );
+        }
+        if is_end {
+            // Items may come complete, without deltas.
+            self.generated_bytes = self.generated_bytes.max(seen.response.output_bytes);
+            self.completion.set_stop_reason(StopReasonStatus::All);
+            self.completion.record_last_event()?;
+        }
+        let restated = if is_end && seen.response.is_given && self.lacks_usage() {
+            Some(usage::encode_usage(self.protocol, &self.estimated_usage()))
+        } else {
+            let raw = seen
+                .response
+                .usage_at
+                .and_then(|at| event_text(event).get(at.start..at.end))
+                .unwrap_or_default();
+            self.restate_usage(
+                seen.response.counters().map(VendorCounters::Chat),
+                raw,
+                is_end,
+            )
+        };
+        let (at, end) = (seen.response.usage_at, seen.response.closing_brace);
+        let restated = restated.map(|usage| usage::usage_edit(event_text(event), at, end, usage));
+        let restated = restated
+            .as_ref()
+            .map(|(span, usage)| JsonEdit::new(*span, usage));
+        let edits = [
+            seen.response
+                .model
+                .map(|span| JsonEdit::new(span, &self.model_json)),
+            restated,
+        ];
+        forward_event(&mut self.split_letters, self.protocol, event, edits, out);
+        Ok(())
+    }
+}
+
+/// Writes an event with these edits, and with split surrogate pairs joined.
+fn forward_event(
+    letters: &mut split_chars::SplitCharJoiner,
+    protocol: Protocol,
+    event: &SseEvent<'_>,
+    edits: [Option<JsonEdit<'_>>; 2],
+    out: &mut Vec<u8>,
+) {
+    let letters = letters.edits(protocol, event_text(event));
+    if letters.is_empty() {
+        return json_edit::write_edited_event(event, edits, out);
+    }
+    let letters = letters
+        .iter()
+        .map(|(span, text)| JsonEdit::new(*span, text));
+    let mut edits: Vec<_> = edits.into_iter().flatten().chain(letters).collect();
+    json_edit::write_edited_event_with(event, &mut edits, out);
+}
+
+/// Returns the vendor's error in an event that holds a failed response or is an error itself.
+fn vendor_error_from(event: &SseEvent<'_>) -> UpstreamError {
+    let data: Option<serde_json::Value> =
+        serde_json::from_slice(event.data.unwrap_or_default()).ok();
+    let failed = data
+        .as_ref()
+        .and_then(|data| data.get("response"))
+        .map(ToString::to_string);
+    let error = failed.and_then(|response| VendorError::parse(response.as_bytes()));
+    error.map_or_else(
+        || UpstreamError::from_error_body(event.data.unwrap_or_default()),
+        UpstreamError::Vendor,
+    )
+}
+
+/// Returns the event's data, or an empty text if it is not UTF-8, which no JSON parser accepts.
+fn event_text<'a>(event: &SseEvent<'a>) -> &'a str {
+    std::str::from_utf8(event.data.unwrap_or_default()).unwrap_or_default()
+}

@@ -1,0 +1,219 @@
+//! Passthrough of a whole JSON answer that came with a 2xx status.
+//!
+//! It must not change anything but the model's name and the usage. `vendor_response/completion.rs`
+//! decides when an answer is complete.
+//!
+//! Read next: `failure.rs`, for bodies that are not answers.
+
+use super::chat::ChatChunk;
+use super::usage::{closing_brace, encode_usage, meter_billed, restate_usage, usage_edit};
+use super::{chat, messages, responses};
+use crate::Protocol;
+use crate::json_edit::{self, JsonEdit};
+use crate::json_scanner::Span;
+use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage, VendorCounters};
+use crate::vendor_response::{CompleteResponse, Completion, StopReasonStatus, UpstreamError};
+use bytes::Bytes;
+
+/// Reads a whole answer, renames its model, and rewrites its usage if it differs from what is
+/// billed by `terms`.
+///
+/// # Errors
+/// Returns an [`UpstreamError`] if the body is not an answer, is an error, or lacks its stop
+/// reason.
+pub fn rewrite_response(
+    protocol: Protocol,
+    public_model: &str,
+    body: Bytes,
+    terms: &MeteringTerms,
+) -> Result<CompleteResponse, UpstreamError> {
+    let (seen, completeness) = scan_body(protocol, &body)?;
+    completeness?;
+    let usage = seen.usage(terms);
+    let ResponseBodyScan {
+        model,
+        usage_at,
+        counters,
+        tier,
+        generated_bytes,
+        refused_free,
+    } = seen;
+    let learned = usage
+        .map(|metered| metered.usage)
+        .or_else(|| tier.map(Usage::from_tier));
+    let text = std::str::from_utf8(&body).unwrap_or_default();
+    let restated = match counters.zip(usage) {
+        Some((counters, usage)) => {
+            let raw = usage_at
+                .and_then(|at| text.get(at.start..at.end))
+                .unwrap_or_default();
+            restate_usage(protocol, &counters, &usage, &Usage::default(), raw)
+        }
+        None if refused_free => None,
+        // The estimate that is billed instead.
+        None => Some(encode_usage(
+            protocol,
+            &terms.estimator.usage(learned, generated_bytes),
+        )),
+    };
+    let restated = restated.map(|usage| usage_edit(text, usage_at, closing_brace(text), usage));
+    let restated = restated
+        .as_ref()
+        .map(|(span, usage)| JsonEdit::new(*span, usage));
+    let body = edit_body(body.clone(), model, public_model, restated);
+    Ok(CompleteResponse {
+        body,
+        usage,
+        learned,
+        generated_bytes,
+        refused_free,
+    })
+}
+
+/// Reads a token count, which has no stop reason, and renames its model.
+///
+/// # Errors
+/// Returns an [`UpstreamError`] if the body is an error or not JSON.
+pub fn rewrite_token_count(
+    protocol: Protocol,
+    public_model: &str,
+    body: Bytes,
+) -> Result<Bytes, UpstreamError> {
+    let (seen, _) = scan_body(protocol, &body)?;
+    Ok(edit_body(body, seen.model, public_model, None))
+}
+
+/// Returns the usage of an incomplete answer, because the operator pays the vendor for it.
+pub fn read_usage(protocol: Protocol, body: &[u8], terms: &MeteringTerms) -> Option<Usage> {
+    Some(scan_body(protocol, body).ok()?.0.usage(terms)?.usage)
+}
+
+/// Findings about a whole body.
+struct ResponseBodyScan {
+    model: Option<Span>,
+    /// Span of the usage, of any type.
+    usage_at: Option<Span>,
+    counters: Option<VendorCounters>,
+    tier: Option<ServiceTier>,
+    generated_bytes: u64,
+    refused_free: bool,
+}
+
+impl ResponseBodyScan {
+    fn usage(&self, terms: &MeteringTerms) -> Option<MeteredUsage> {
+        Some(meter_billed(
+            self.counters.as_ref()?,
+            terms,
+            self.generated_bytes,
+        ))
+    }
+}
+
+/// Reads a body. Fails if it is an error; the inner result says whether it is a complete answer.
+fn scan_body(
+    protocol: Protocol,
+    body: &[u8],
+) -> Result<(ResponseBodyScan, Result<(), UpstreamError>), UpstreamError> {
+    let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
+    let (seen, is_error, (is_answer, has_stopped)) = match protocol {
+        Protocol::Chat => {
+            let answer = chat::parse_chunk(text).ok_or(UpstreamError::NotJson)?;
+            let counters = answer.counters().map(|counters| ChatCounters {
+                service_tier: answer.tier,
+                ..counters
+            });
+            let ending = (answer.has_choices(), answer.is_finished());
+            let ChatChunk {
+                model,
+                usage_at,
+                tier,
+                generated_bytes,
+                is_error,
+                ..
+            } = answer;
+            let counters = counters.map(VendorCounters::Chat);
+            (
+                ResponseBodyScan {
+                    model,
+                    usage_at,
+                    counters,
+                    tier,
+                    generated_bytes,
+                    refused_free: false,
+                },
+                is_error,
+                ending,
+            )
+        }
+        Protocol::Messages => {
+            let answer = messages::parse_event(text).ok_or(UpstreamError::NotJson)?;
+            let is_error = answer.kind.as_deref() == Some("error") || answer.has_error;
+            let settled = answer.to_stream_state();
+            let refused_free = settled.refused_free(answer.generated_bytes);
+            let seen = ResponseBodyScan {
+                model: answer.model,
+                usage_at: answer.usage_at,
+                counters: settled.usage.total(),
+                tier: None,
+                generated_bytes: answer.generated_bytes,
+                refused_free,
+            };
+            (
+                seen,
+                is_error,
+                (
+                    answer.has_content || answer.has_stop_reason,
+                    answer.has_stop_reason,
+                ),
+            )
+        }
+        Protocol::Responses => {
+            let answer = responses::parse_body(text).ok_or(UpstreamError::NotJson)?;
+            let seen = ResponseBodyScan {
+                model: answer.model,
+                usage_at: answer.usage_at,
+                counters: answer.counters().map(VendorCounters::Chat),
+                tier: answer.tier,
+                generated_bytes: answer.output_bytes,
+                refused_free: false,
+            };
+            (
+                seen,
+                answer.is_failure(),
+                (answer.has_output, answer.has_ended),
+            )
+        }
+    };
+    if is_error {
+        return Err(UpstreamError::from_error_body(body));
+    }
+    let mut completion = Completion::default();
+    completion.set_stop_reason(StopReasonStatus::from_bool(has_stopped));
+    let is_complete = is_answer && completion.record_last_event().is_ok();
+    Ok((
+        seen,
+        if is_complete {
+            Ok(())
+        } else {
+            Err(UpstreamError::Empty)
+        },
+    ))
+}
+
+/// Renames the model and rewrites the usage in a body.
+fn edit_body(
+    body: Bytes,
+    model: Option<Span>,
+    public_model: &str,
+    restated: Option<JsonEdit<'_>>,
+) -> Bytes {
+    let model_json = json_edit::json_string(public_model);
+    let renamed = model.map(|span| JsonEdit::new(span, &model_json));
+    let mut edits: Vec<_> = renamed.into_iter().chain(restated).collect();
+    if edits.is_empty() {
+        return body;
+    }
+    let mut edited = Vec::with_capacity(body.len().saturating_add(model_json.len()));
+    json_edit::apply_edits(&body, &mut edits, &mut edited);
+    Bytes::from(edited)
+}

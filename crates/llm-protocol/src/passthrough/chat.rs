@@ -1,0 +1,417 @@
+//! Reads a chat chunk or a whole chat answer in one skipping pass.
+//!
+//! It must not copy text: it counts. It skips unknown members and treats members of a wrong type as
+//! absent.
+//!
+//! Read next: `messages.rs`, its counterpart for messages.
+
+use super::MAX_RESPONSE_DEPTH;
+use crate::counters;
+use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
+use crate::vendor_response::StopReasonStatus;
+
+/// Maximum length in bytes of an answer's id that is stored.
+const MAX_ID_BYTES: usize = 256;
+
+/// One chunk, or a whole answer: they differ only in `read_delta` and `message`.
+#[derive(Default, Debug)]
+pub(super) struct ChatChunk {
+    pub id: Option<Span>,
+    created: u64,
+    pub model: Option<Span>,
+    pub usage: Option<ChatCounters>,
+    /// Span of the usage, of any type.
+    pub usage_at: Option<Span>,
+    pub tier: Option<ServiceTier>,
+    /// Span of the member `"usage":null`, with the comma that belongs to it.
+    pub null_usage: Option<Span>,
+    pub is_error: bool,
+    pub generated_bytes: u64,
+    /// Base64 bytes of audio output.
+    sound_bytes: u64,
+    pub has_reasoning: bool,
+    /// Whether a delta has content: anything except the role and empty texts.
+    has_delta: bool,
+    choices: Vec<ChunkChoice>,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct ChunkChoice {
+    index: u64,
+    is_finished: bool,
+    has_content: bool,
+}
+
+impl ChatChunk {
+    /// Returns the counters, if there are any.
+    pub fn counters(&self) -> Option<ChatCounters> {
+        self.usage.filter(ChatCounters::is_usage)
+    }
+
+    /// Returns whether the chunk only opens the answer: a role, an empty text, or findings about
+    /// the prompt.
+    pub fn is_opening(&self) -> bool {
+        let is_finished = self.choices.iter().any(|choice| choice.is_finished);
+        !self.has_delta && !is_finished
+    }
+
+    /// Returns whether there are choices. A whole answer has choices, and each has its finish
+    /// reason.
+    pub fn has_choices(&self) -> bool {
+        !self.choices.is_empty()
+    }
+
+    /// Returns whether each choice has its finish reason; see [`ChatChunk::has_choices`].
+    pub fn is_finished(&self) -> bool {
+        self.choices.iter().all(|choice| choice.is_finished)
+    }
+
+    /// Returns whether the usage is neither null nor counts anything.
+    pub fn has_empty_usage(&self) -> bool {
+        self.usage_at.is_some() && self.null_usage.is_none() && self.counters().is_none()
+    }
+
+    /// Returns whether a vendor sends the chunk only because the request asked for usage.
+    pub fn is_usage_only(&self) -> bool {
+        self.usage.is_some() && self.choices.is_empty()
+    }
+}
+
+/// State of a stream after the chunks so far.
+#[derive(Default, Debug)]
+pub(super) struct ChatStreamState {
+    /// The id as a JSON string, with its quotes.
+    id_json: String,
+    created: u64,
+    usage: Option<ChatCounters>,
+    /// The tier, which every chunk repeats.
+    tier: Option<ServiceTier>,
+    sound_bytes: u64,
+    /// Bit sets by choice index. The surface allows 128 choices.
+    begun: u128,
+    finished: u128,
+    /// Number of choices that the client asked for; 0: not set.
+    choices: u64,
+    goes_on_behind_stop: bool,
+}
+
+impl ChatStreamState {
+    /// Sets the number of choices that the client asked for.
+    pub fn expect_choices(&mut self, choices: u64) {
+        self.choices = choices;
+    }
+
+    /// Adds a chunk; `text_bytes` is its JSON.
+    pub fn record_chunk(&mut self, chunk: &ChatChunk, text: &str) {
+        if self.id_json.is_empty()
+            && let Some(id) = chunk
+                .id
+                .and_then(|id| text.get(id.start..id.end))
+                .filter(|id| id.len() <= MAX_ID_BYTES)
+        {
+            id.clone_into(&mut self.id_json);
+            self.created = chunk.created;
+        }
+        for choice in &chunk.choices {
+            let bit = 1_u128 << choice.index.min(127);
+            self.begun |= bit;
+            self.goes_on_behind_stop |= choice.has_content && self.finished & bit != 0;
+            if choice.is_finished {
+                self.finished |= bit;
+            }
+        }
+        self.tier = chunk.tier.or(self.tier);
+        self.sound_bytes = self.sound_bytes.saturating_add(chunk.sound_bytes);
+        if let Some(counters) = chunk.counters() {
+            self.usage.get_or_insert_default().merge(&counters);
+        }
+    }
+
+    pub fn counters(&self) -> Option<VendorCounters> {
+        self.usage.map(|usage| {
+            VendorCounters::Chat(ChatCounters {
+                service_tier: self.tier,
+                ..usage
+            })
+        })
+    }
+
+    /// Returns the usage known before the vendor reports it: the tier and the audio output.
+    pub fn usage_so_far(&self) -> Option<Usage> {
+        let known = self.tier.is_some() || self.sound_bytes > 0;
+        let audio_output = self.sound_bytes.div_ceil(AUDIO_BYTES_PER_TOKEN);
+        known.then(|| Usage {
+            service_tier: self.tier,
+            audio_output,
+            ..Usage::default()
+        })
+    }
+
+    pub fn id_json(&self) -> &str {
+        if self.id_json.is_empty() {
+            "\"\""
+        } else {
+            &self.id_json
+        }
+    }
+
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// Returns the choices that have begun and have no finish reason.
+    pub fn unfinished_choices(&self) -> impl Iterator<Item = u64> {
+        let unfinished = self.begun & !self.finished;
+        (0..128_u64).filter(move |index| (unfinished >> index) & 1 == 1)
+    }
+
+    /// Returns how many of the choices have a finish reason.
+    pub fn stop_reason(&self) -> StopReasonStatus {
+        if self.begun == 0 || self.begun != self.finished {
+            StopReasonStatus::Missing
+        } else if u64::from(self.begun.count_ones()) < self.choices.min(128) {
+            StopReasonStatus::Begun
+        } else {
+            StopReasonStatus::All
+        }
+    }
+
+    /// Returns whether a choice had content after its finish reason.
+    pub fn continues_after_stop(&self) -> bool {
+        self.goes_on_behind_stop
+    }
+}
+
+/// Reads a chunk or an answer; `None` if it is not a JSON object.
+pub(super) fn parse_chunk(text: &str) -> Option<ChatChunk> {
+    let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
+    if scan.kind().ok()? != JsonKind::Object {
+        return None;
+    }
+    let mut chunk = ChatChunk::default();
+    let mut null_usage = NullUsageFinder::default();
+    scan.object(|scan, key| {
+        null_usage.next_member(&key);
+        match key.name().as_ref() {
+            "id" => chunk.id = scan.string_or_skip()?.map(|id| id.span),
+            "created" => chunk.created = scan.count_or_skip()?.unwrap_or(0),
+            "model" => chunk.model = scan.string_or_skip()?.map(|model| model.span),
+            "service_tier" => chunk.tier = counters::read_tier(scan)?.or(chunk.tier),
+            "usage" if scan.kind()? == JsonKind::Null => {
+                let value = scan.skip()?;
+                chunk.usage_at = Some(value);
+                null_usage.record_value(&key, value);
+            }
+            "usage" => {
+                let start = scan.value_start()?;
+                chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage);
+                chunk.usage_at = Some(Span {
+                    start,
+                    end: scan.position(),
+                });
+            }
+            "error" => {
+                chunk.is_error |= scan.kind()? != JsonKind::Null;
+                scan.skip()?;
+            }
+            "choices" => drop(scan.array_or_skip(|scan| read_choice(scan, &mut chunk))?),
+            _ => drop(scan.skip()?),
+        }
+        null_usage.end_member(scan.position());
+        Ok::<(), JsonError>(())
+    })
+    .ok()?;
+    scan.end().ok()?;
+    chunk.null_usage = null_usage.removal_span();
+    Some(chunk)
+}
+
+/// Finds the span to remove so that the object stays valid JSON: up to the next member, or from the
+/// end of the previous member if it is the last.
+#[derive(Default)]
+struct NullUsageFinder {
+    span: Option<Span>,
+    is_last: bool,
+    end_before: Option<usize>,
+}
+
+impl NullUsageFinder {
+    fn next_member(&mut self, key: &StringToken<'_>) {
+        if let Some(span) = self.span.as_mut().filter(|_| self.is_last) {
+            span.end = key.span.start;
+        }
+        self.is_last = false;
+    }
+
+    fn record_value(&mut self, key: &StringToken<'_>, value: Span) {
+        // A second one is left: one removal keeps the object valid.
+        if self.span.is_none() {
+            self.span = Some(Span {
+                start: key.span.start,
+                end: value.end,
+            });
+            self.is_last = true;
+        }
+    }
+
+    fn end_member(&mut self, end: usize) {
+        if !self.is_last {
+            self.end_before = Some(end);
+        }
+    }
+
+    fn removal_span(self) -> Option<Span> {
+        let span = self.span?;
+        let start = self
+            .end_before
+            .filter(|_| self.is_last)
+            .unwrap_or(span.start);
+        Some(Span { start, ..span })
+    }
+}
+
+fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), JsonError> {
+    let mut choice = ChunkChoice::default();
+    let mut said = DeltaBytes::default();
+    let mut is_error = false;
+    scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "index" => choice.index = scan.count_or_skip()?.unwrap_or(0),
+            "finish_reason" => {
+                let reason = scan.string_or_skip()?;
+                // Some vendors send an empty one with every chunk.
+                choice.is_finished |= reason.is_some_and(|reason| !reason.raw.is_empty());
+                // This reports a failure, not a reason to stop. Vendors that aggregate other
+                // vendors send it.
+                is_error |= reason.is_some_and(|reason| reason.raw == "error");
+            }
+            "delta" | "message" => said = read_delta(scan)?,
+            _ => drop(scan.skip()?),
+        }
+        Ok::<(), JsonError>(())
+    })?;
+    choice.has_content = said.bytes > 0 || said.reasoning > 0 || said.sound > 0;
+    chunk.choices.push(choice);
+    chunk.is_error |= is_error;
+    chunk.generated_bytes = chunk
+        .generated_bytes
+        .saturating_add(said.bytes)
+        .saturating_add(said.reasoning);
+    chunk.sound_bytes = chunk.sound_bytes.saturating_add(said.sound);
+    if said.sound > 0 {
+        // It was generated, although it is not text.
+        chunk.generated_bytes = chunk.generated_bytes.max(1);
+    }
+    chunk.has_reasoning |= said.reasoning > 0;
+    chunk.has_delta |= said.bytes > 0 || said.reasoning > 0 || said.sound > 0 || said.has_other;
+    Ok(())
+}
+
+/// Base64 bytes of audio per token. A stream's audio has 16-bit samples at 24 kHz, which are 64 000
+/// such bytes a second, and a token is a twentieth of a second. Source: the chat vendor's guides to
+/// audio, read 2026-11.
+const AUDIO_BYTES_PER_TOKEN: u64 = 3_200;
+
+/// Bytes generated in a delta or message: text and arguments, reasoning, audio.
+#[derive(Default)]
+struct DeltaBytes {
+    bytes: u64,
+    reasoning: u64,
+    sound: u64,
+    /// Whether there is a call or an unknown member.
+    has_other: bool,
+}
+
+/// Counts a delta or message. Vendors that use two names for reasoning repeat the same text under
+/// both.
+fn read_delta(scan: &mut JsonScanner<'_>) -> Result<DeltaBytes, JsonError> {
+    let (mut bytes, mut reasoning, mut sound) = (0_u64, 0_u64, 0_u64);
+    let mut has_other = false;
+    scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "role" => drop(scan.skip()?),
+            "content" => bytes += content_bytes(scan)?,
+            "refusal" => bytes += text_bytes(scan)?,
+            "reasoning_content" | "reasoning" => reasoning = reasoning.max(text_bytes(scan)?),
+            "function_call" => {
+                has_other |= scan.kind()? != JsonKind::Null;
+                bytes += argument_bytes(scan)?;
+            }
+            "audio" => {
+                has_other |= scan.kind()? != JsonKind::Null;
+                scan.object_or_skip(|scan, key| {
+                    match key.name().as_ref() {
+                        "transcript" => bytes += text_bytes(scan)?,
+                        "data" => sound += text_bytes(scan)?,
+                        _ => drop(scan.skip()?),
+                    }
+                    Ok::<(), JsonError>(())
+                })?;
+            }
+            "tool_calls" => {
+                scan.array_or_skip(|scan| {
+                    has_other = true;
+                    scan.object_or_skip(|scan, key| {
+                        match key.name().as_ref() {
+                            "function" | "custom" => bytes += argument_bytes(scan)?,
+                            _ => drop(scan.skip()?),
+                        }
+                        Ok::<(), JsonError>(())
+                    })?;
+                    Ok::<(), JsonError>(())
+                })?;
+            }
+            _ => {
+                // Null, or an empty text or list.
+                let span = scan.skip()?;
+                has_other |= span.end.saturating_sub(span.start) > "null".len();
+            }
+        }
+        Ok::<(), JsonError>(())
+    })?;
+    Ok(DeltaBytes {
+        bytes,
+        reasoning,
+        sound,
+        has_other,
+    })
+}
+
+/// Counts a string, or the parts that some vendors stream instead.
+fn content_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
+    if scan.kind()? != JsonKind::Array {
+        return text_bytes(scan);
+    }
+    let mut bytes = 0_u64;
+    scan.array(|scan| {
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "text" => bytes += text_bytes(scan)?,
+                _ => drop(scan.skip()?),
+            }
+            Ok::<(), JsonError>(())
+        })?;
+        Ok::<(), JsonError>(())
+    })?;
+    Ok(bytes)
+}
+
+fn argument_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
+    let mut bytes = 0_u64;
+    scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "arguments" | "input" => bytes += text_bytes(scan)?,
+            _ => drop(scan.skip()?),
+        }
+        Ok::<(), JsonError>(())
+    })?;
+    Ok(bytes)
+}
+
+/// Returns the UTF-8 bytes of a string; 0 for any other value.
+fn text_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
+    Ok(scan
+        .string_or_skip()?
+        .map_or(0, |text| text.decoded_bytes()))
+}

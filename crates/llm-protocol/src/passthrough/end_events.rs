@@ -1,0 +1,164 @@
+//! Writes the end of a stream in the vendor's place: the vendor continued past the output limit, or
+//! sent a stop reason and no last event.
+//!
+//! It must not decide that a stream ends, nor its usage.
+//!
+//! Read next: `chat.rs` and `messages.rs` in this folder, which keep the state that an end needs.
+
+use super::{chat, messages, responses};
+use crate::chat::write_stream::write_usage as write_chat_usage;
+use crate::json_string::JsonWriter;
+use crate::messages::write_stream::write_usage as write_messages_usage;
+use crate::responses::write_stream::completion::write_usage as write_responses_usage;
+use crate::usage::Usage;
+
+/// Writes a finish chunk for every unfinished choice, the usage unless it is hidden, and the
+/// terminal event.
+pub(super) fn write_chat_end(
+    seen: &chat::ChatStreamState,
+    model_json: &str,
+    usage: Option<&Usage>,
+    out: &mut Vec<u8>,
+) {
+    for index in seen.unfinished_choices() {
+        let finish = |json: &mut JsonWriter| {
+            json.open_object()
+                .key("index")
+                .number(index)
+                .key("delta")
+                .open_object()
+                .close_object();
+            json.key("logprobs")
+                .null()
+                .key("finish_reason")
+                .str("length")
+                .close_object();
+        };
+        write_chat_chunk(seen, model_json, &finish, None, out);
+    }
+    if let Some(usage) = usage {
+        write_chat_usage_chunk(seen, model_json, usage, out);
+    }
+    out.extend_from_slice(b"data: [DONE]\n\n");
+}
+
+/// Writes the chunk with only the usage.
+pub(super) fn write_chat_usage_chunk(
+    seen: &chat::ChatStreamState,
+    model_json: &str,
+    usage: &Usage,
+    out: &mut Vec<u8>,
+) {
+    write_chat_chunk(seen, model_json, &|_| {}, Some(usage), out);
+}
+
+fn write_chat_chunk(
+    seen: &chat::ChatStreamState,
+    model_json: &str,
+    choices: &dyn Fn(&mut JsonWriter),
+    usage: Option<&Usage>,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"data: ");
+    let mut json = JsonWriter::with_buffer(std::mem::take(out));
+    json.open_object();
+    json.key("id")
+        .raw(seen.id_json())
+        .key("object")
+        .str("chat.completion.chunk");
+    json.key("created")
+        .number(seen.created())
+        .key("model")
+        .raw(model_json);
+    json.key("choices").open_array();
+    choices(&mut json);
+    json.close_array();
+    if let Some(usage) = usage {
+        json.key("usage");
+        write_chat_usage(usage, &mut json);
+    }
+    json.close_object();
+    *out = json.into_bytes();
+    out.extend_from_slice(b"\n\n");
+}
+
+/// Writes the end of the open block, the stop reason with the usage, and the terminal event.
+pub(super) fn write_messages_end(
+    seen: &messages::MessagesStreamState,
+    usage: &Usage,
+    out: &mut Vec<u8>,
+) {
+    write_block_stop(seen, out);
+    write_event("message_delta", out, |json| {
+        json.key("delta")
+            .open_object()
+            .key("stop_reason")
+            .str("max_tokens")
+            .key("stop_sequence")
+            .null();
+        json.close_object().key("usage");
+        write_messages_usage(usage, json);
+    });
+    write_event("message_stop", out, |_| {});
+}
+
+/// Writes the terminal event, after the vendor's stop reason.
+pub(super) fn write_messages_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
+    write_block_stop(seen, out);
+    write_event("message_stop", out, |_| {});
+}
+
+fn write_block_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
+    if let Some(index) = seen.open_block() {
+        write_event("content_block_stop", out, |json| {
+            json.key("index").number(index);
+        });
+    }
+}
+
+/// Writes the terminal event. Open items stay open: the client shows them as cut off.
+pub(super) fn write_responses_end(
+    seen: &responses::ResponsesStreamState,
+    model_json: &str,
+    usage: &Usage,
+    out: &mut Vec<u8>,
+) {
+    write_event("response.incomplete", out, |json| {
+        json.key("sequence_number")
+            .number(seen.next_sequence())
+            .key("response")
+            .open_object();
+        json.key("id")
+            .raw(seen.id_json())
+            .key("object")
+            .str("response")
+            .key("created_at")
+            .number(seen.created());
+        json.key("status").str("incomplete").key("error").null();
+        json.key("incomplete_details")
+            .open_object()
+            .key("reason")
+            .str("max_output_tokens")
+            .close_object();
+        json.key("model")
+            .raw(model_json)
+            .key("output")
+            .open_array()
+            .close_array();
+        json.key("usage");
+        write_responses_usage(usage, json);
+        json.close_object();
+    });
+}
+
+fn write_event(kind: &str, out: &mut Vec<u8>, members: impl FnOnce(&mut JsonWriter)) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\ndata: ");
+    let mut json = JsonWriter::with_buffer(std::mem::take(out));
+    json.open_object().key("type").str(kind);
+    members(&mut json);
+    json.close_object();
+    *out = json.into_bytes();
+    out.extend_from_slice(b"\n\n");
+}

@@ -1,0 +1,382 @@
+//! Reads an event of a responses stream or a whole response in one skipping pass.
+//!
+//! It must not copy text: it counts. It skips unknown members and treats members of a wrong type as
+//! absent.
+//!
+//! Read next: `body.rs`.
+
+use super::MAX_RESPONSE_DEPTH;
+use crate::counters;
+use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
+use std::borrow::Cow;
+
+/// Maximum length in bytes of a response's id that is stored.
+const MAX_ID_BYTES: usize = 256;
+
+/// One event, or a whole response.
+#[derive(Default, Debug)]
+pub(super) struct ResponsesEventScan<'a> {
+    /// The member `type` of an event.
+    pub kind: Option<Cow<'a, str>>,
+    sequence: Option<u64>,
+    pub delta_bytes: u64,
+    /// Whether the event concerns reasoning.
+    pub has_reasoning: bool,
+    /// The server tool, if the event's item is a call of one.
+    tool_call: Option<ServerTool>,
+    /// The response in the event, or the whole body.
+    pub response: ResponsesBodyScan,
+}
+
+/// A response, possibly incomplete.
+#[derive(Default, Debug)]
+pub(super) struct ResponsesBodyScan {
+    pub is_given: bool,
+    id: Option<Span>,
+    created: u64,
+    pub model: Option<Span>,
+    pub has_error: bool,
+    is_failed: bool,
+    /// Whether its status is final: `completed` or `incomplete`.
+    pub has_ended: bool,
+    /// Whether its output is a list.
+    pub has_output: bool,
+    usage: Option<ChatCounters>,
+    /// Span of the usage, of any type.
+    pub usage_at: Option<Span>,
+    /// Position of the closing brace.
+    pub closing_brace: usize,
+    pub tier: Option<ServiceTier>,
+    uses_reported: PerTool<Option<u64>>,
+    /// Calls of server tools in its output.
+    tool_calls: PerTool<u64>,
+    /// UTF-8 bytes of the texts and arguments in its output.
+    pub output_bytes: u64,
+}
+
+impl ResponsesBodyScan {
+    /// Returns the counters, if there are any.
+    pub fn counters(&self) -> Option<ChatCounters> {
+        let counters = self.usage.filter(ChatCounters::is_usage)?;
+        let tool_uses = self.uses_reported.or(&self.tool_calls);
+        Some(ChatCounters {
+            service_tier: self.tier,
+            tool_uses,
+            ..counters
+        })
+    }
+
+    /// Returns whether it is an error, not an answer.
+    pub fn is_failure(&self) -> bool {
+        self.is_failed || self.has_error
+    }
+}
+
+/// State of a stream after the events so far.
+#[derive(Default, Debug)]
+pub(super) struct ResponsesStreamState {
+    /// The id as a JSON string, with its quotes.
+    id_json: String,
+    created: u64,
+    next_sequence: u64,
+    usage: Option<ChatCounters>,
+    tier: Option<ServiceTier>,
+    /// Number of finished calls of server tools.
+    tool_calls: PerTool<u64>,
+}
+
+impl ResponsesStreamState {
+    /// Adds an event; `text` is its JSON.
+    pub fn record_event(&mut self, event: &ResponsesEventScan<'_>, text: &str) {
+        let counted = self.next_sequence.saturating_add(1);
+        self.next_sequence = event
+            .sequence
+            .map_or(counted, |number| number.saturating_add(1));
+        let response = &event.response;
+        if self.id_json.is_empty()
+            && let Some(id) = response
+                .id
+                .and_then(|id| text.get(id.start..id.end))
+                .filter(|id| id.len() <= MAX_ID_BYTES)
+        {
+            id.clone_into(&mut self.id_json);
+            self.created = response.created;
+        }
+        self.tier = response.tier.or(self.tier);
+        if let Some(tool) = event
+            .tool_call
+            .filter(|_| event.kind.as_deref() == Some("response.output_item.done"))
+        {
+            self.tool_calls.add(tool);
+        }
+        if let Some(counters) = response.counters() {
+            self.usage.get_or_insert_default().merge(&counters);
+        }
+    }
+
+    pub fn counters(&self) -> Option<VendorCounters> {
+        self.usage.map(VendorCounters::Chat)
+    }
+
+    /// Returns the usage known before the vendor reports it: the tier, and the uses of server
+    /// tools.
+    pub fn usage_so_far(&self) -> Option<Usage> {
+        let is_known = self.tier.is_some() || !self.tool_calls.is_zero();
+        is_known.then(|| {
+            Usage {
+                service_tier: self.tier,
+                ..Usage::default()
+            }
+            .with_uses(self.tool_calls)
+        })
+    }
+
+    pub fn id_json(&self) -> &str {
+        if self.id_json.is_empty() {
+            "\"\""
+        } else {
+            &self.id_json
+        }
+    }
+
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// Returns the sequence number of the next event.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+}
+
+/// Reads an event; `None` if it is not a JSON object.
+pub(super) fn parse_event(text: &str) -> Option<ResponsesEventScan<'_>> {
+    let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
+    if scan.kind().ok()? != JsonKind::Object {
+        return None;
+    }
+    let mut seen = ResponsesEventScan::default();
+    let outcome: Result<_, JsonError> = scan.object(|scan, key| {
+        match key.name().as_ref() {
+            "type" => seen.kind = scan.string_or_skip()?.map(|kind| kind.name()),
+            "sequence_number" => seen.sequence = scan.count_or_skip()?,
+            "delta" => {
+                seen.delta_bytes = scan
+                    .string_or_skip()?
+                    .map_or(0, |delta| delta.decoded_bytes())
+            }
+            "response" => read_response(scan, &mut seen.response)?,
+            "item" => {
+                let mut item = OutputItemScan::default();
+                scan.object_or_skip(|scan, key| item.read_member(&key.name(), scan))?;
+                seen.has_reasoning |= item.is_reasoning;
+                seen.tool_call = item.billed_call();
+            }
+            _ => drop(scan.skip()?),
+        }
+        Ok(())
+    });
+    outcome.and_then(|_| scan.end()).ok()?;
+    seen.has_reasoning |= seen
+        .kind
+        .as_deref()
+        .is_some_and(|kind| kind.starts_with("response.reasoning"));
+    Some(seen)
+}
+
+/// Reads a whole response; `None` if it is not a JSON object.
+pub(super) fn parse_body(text: &str) -> Option<ResponsesBodyScan> {
+    let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
+    if scan.kind().ok()? != JsonKind::Object {
+        return None;
+    }
+    let mut whole = ResponsesBodyScan::default();
+    read_response(&mut scan, &mut whole)
+        .and_then(|()| scan.end())
+        .ok()?;
+    Some(whole)
+}
+
+fn read_response(
+    scan: &mut JsonScanner<'_>,
+    response: &mut ResponsesBodyScan,
+) -> Result<(), JsonError> {
+    response.is_given |= scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "id" => response.id = scan.string_or_skip()?.map(|id| id.span),
+            "created_at" => response.created = scan.count_or_skip()?.unwrap_or(0),
+            "model" => response.model = scan.string_or_skip()?.map(|model| model.span),
+            "status" => {
+                let status = scan.string_or_skip()?;
+                response.is_failed =
+                    status.is_some_and(|status| matches!(status.raw, "failed" | "cancelled"));
+                response.has_ended =
+                    status.is_some_and(|status| matches!(status.raw, "completed" | "incomplete"));
+            }
+            "error" => {
+                response.has_error = scan.kind()? != JsonKind::Null;
+                scan.skip()?;
+            }
+            "usage" => {
+                let start = scan.value_start()?;
+                response.usage = counters::read_responses_usage(scan)?.or(response.usage);
+                response.usage_at = Some(Span {
+                    start,
+                    end: scan.position(),
+                });
+            }
+            "service_tier" => response.tier = counters::read_tier(scan)?.or(response.tier),
+            "tool_usage" => response.uses_reported.web_search = read_search_count(scan)?,
+            "output" => {
+                response.has_output = scan.kind()? == JsonKind::Array;
+                let (bytes, calls) = (&mut response.output_bytes, &mut response.tool_calls);
+                scan.array_or_skip(|scan| {
+                    read_output(scan, bytes).map(|item| item.count_call(calls))
+                })?;
+            }
+            _ => drop(scan.skip()?),
+        }
+        Ok(())
+    })?;
+    response.closing_brace = scan.position().saturating_sub(1);
+    Ok(())
+}
+
+/// The billing-relevant facts of an output item.
+#[derive(Default)]
+struct OutputItemScan {
+    is_reasoning: bool,
+    tool: Option<ServerTool>,
+    /// Whether a search only opened a page or searched within one. That is not billed.
+    has_other_action: bool,
+}
+
+impl OutputItemScan {
+    fn read_member(&mut self, name: &str, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        match name {
+            "type" => {
+                let kind = scan.string_or_skip()?;
+                self.is_reasoning = kind.as_ref().is_some_and(|kind| kind.raw == "reasoning");
+                self.tool = kind.and_then(|kind| ServerTool::from_call_item(kind.raw));
+            }
+            "action" => drop(scan.object_or_skip(|scan, key| {
+                if key.name() != "type" {
+                    return scan.skip().map(drop);
+                }
+                let kind = scan.string_or_skip()?;
+                self.has_other_action = kind.is_some_and(|kind| kind.raw != "search");
+                Ok(())
+            })?),
+            _ => drop(scan.skip()?),
+        }
+        Ok(())
+    }
+
+    fn billed_call(&self) -> Option<ServerTool> {
+        self.tool
+            .filter(|tool| *tool != ServerTool::WebSearch || !self.has_other_action)
+    }
+
+    fn count_call(&self, calls: &mut PerTool<u64>) {
+        if let Some(tool) = self.billed_call() {
+            calls.add(tool);
+        }
+    }
+}
+
+fn read_search_count(scan: &mut JsonScanner<'_>) -> Result<Option<u64>, JsonError> {
+    let mut searches = None;
+    scan.object_or_skip(|scan, key| {
+        if key.name() != "web_search" {
+            return scan.skip().map(drop);
+        }
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "num_requests" => searches = scan.count_or_skip()?,
+                _ => drop(scan.skip()?),
+            }
+            Ok::<(), JsonError>(())
+        })
+        .map(drop)
+    })?;
+    Ok(searches)
+}
+
+/// Reads an item and adds the bytes of all generated text in it, at any level.
+fn read_output(scan: &mut JsonScanner<'_>, bytes: &mut u64) -> Result<OutputItemScan, JsonError> {
+    let mut item = OutputItemScan::default();
+    match scan.kind()? {
+        JsonKind::Array => drop(scan.array(|scan| read_output(scan, bytes).map(drop))?),
+        JsonKind::Object => drop(scan.object(|scan, key| match key.name().as_ref() {
+            "text" | "arguments" | "input" | "refusal" => {
+                let told = scan
+                    .string_or_skip()?
+                    .map_or(0, |text| text.decoded_bytes());
+                *bytes = bytes.saturating_add(told);
+                Ok(())
+            }
+            "content" | "summary" => read_output(scan, bytes).map(drop),
+            name => item.read_member(name, scan),
+        })?),
+        _ => drop(scan.skip()?),
+    }
+    Ok(item)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const USAGE: &str = r#""usage":{"input_tokens":9,"output_tokens":4}"#;
+    const OUTPUT: &str = r#"[{"type":"web_search_call","action":{"type":"search","query":"x"}},
+        {"action":{"type":"open_page","url":"https://x"},"type":"web_search_call"},{"type":"web_search_call"},
+        {"type":"code_interpreter_call","code":"1","container_id":"c"},{"type":"mcp_list_tools","tools":[]},
+        {"type":"mcp_call","arguments":"{}"},{"type":"mcp_call","arguments":"{}"},
+        {"type":"message","content":[{"type":"output_text","text":"mcp_call"}]}]"#;
+
+    fn uses(uses: PerTool<u64>) -> [u64; 3] {
+        [uses.web_search, uses.code_execution, uses.mcp]
+    }
+
+    #[test]
+    fn calls_of_server_tools_are_counted_by_their_items_where_the_vendor_does_not_count_them() {
+        let whole = |more: &str| {
+            let text = format!(r#"{{"status":"completed",{more}"output":{OUTPUT},{USAGE}}}"#);
+            uses(parse_body(&text).unwrap().counters().unwrap().tool_uses)
+        };
+        assert_eq!(whole(""), [2, 1, 2], "a page that is opened is no search");
+        assert_eq!(
+            whole(r#""tool_usage":{"web_search":{"num_requests":5}},"#),
+            [5, 1, 2]
+        );
+        assert_eq!(
+            whole(r#""tool_usage":{"web_search":{"num_requests":0}},"#),
+            [0, 1, 2]
+        );
+        let text = format!(r#"{{"status":"completed","output":{OUTPUT},{USAGE}}}"#);
+        assert_eq!(parse_body(&text).unwrap().output_bytes, 12);
+    }
+
+    #[test]
+    fn what_a_stream_used_is_known_before_its_end() {
+        let mut seen = ResponsesStreamState::default();
+        for kind in ["response.output_item.added", "response.output_item.done"] {
+            for item in [
+                r#"{"type":"mcp_call"}"#,
+                r#"{"type":"code_interpreter_call"}"#,
+                r#"{"type":"reasoning"}"#,
+            ] {
+                let text = format!(r#"{{"type":"{kind}","item":{item}}}"#);
+                seen.record_event(&parse_event(&text).unwrap(), &text);
+            }
+        }
+        let usage = seen.usage_so_far().unwrap();
+        assert_eq!(
+            [usage.web_searches, usage.code_executions, usage.mcp_calls],
+            [0, 1, 1]
+        );
+        assert!(ResponsesStreamState::default().usage_so_far().is_none());
+    }
+}

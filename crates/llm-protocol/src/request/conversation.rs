@@ -1,0 +1,312 @@
+//! Identifies the conversation of a request: one short key for all its turns.
+//!
+//! Some clients send a session id. For the others the key comes from the beginning, which every
+//! later turn repeats: the instructions and the first messages. It must not store or report any of
+//! the content: the key is a truncated hash that also covers the account. It must not scan the body
+//! again: the request summary has the spans of the beginning.
+
+use super::RequestSummary;
+use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
+use sha2::{Digest as _, Sha256};
+use std::fmt;
+
+/// Headers in which clients send a session id, in the order of trust: agents, relays, then other
+/// names.
+pub const SESSION_HEADERS: [&str; 16] = [
+    "x-claude-code-session-id",
+    "x-opencode-session",
+    "x-session-affinity",
+    "x-session-id",
+    "session-id",
+    "session_id",
+    "conversation-id",
+    "conversation_id",
+    "x-conversation-id",
+    "thread-id",
+    "thread_id",
+    "x-thread-id",
+    "x-amp-thread-id",
+    "x-litellm-session-id",
+    "x-grok-conv-id",
+    "x-client-session-id",
+];
+
+/// Members of `metadata` with a session id.
+const SESSION_MEMBERS: [&str; 5] = [
+    "session_id",
+    "sessionId",
+    "conversation_id",
+    "thread_id",
+    "chat_id",
+];
+
+/// Maximum length of a session id in bytes. A longer one is ignored.
+const MAX_ID_BYTES: usize = 512;
+
+/// Number of messages at the beginning that the key covers.
+const MAX_HEAD_MESSAGES: usize = 8;
+
+/// Number of bytes hashed at each end of a text, together with its length, so that a text of a
+/// megabyte is not hashed whole.
+const HASHED_END_BYTES: usize = 4_096;
+
+/// Maximum number of texts that the key covers.
+const MAX_TEXTS: u32 = 64;
+
+/// Prefix of instructions that change with every request.
+const VOLATILE_PREFIX: &[u8] = b"x-anthropic-billing-header:";
+
+/// Key of an account's conversation: 64 bits of SHA-256, written as 16 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConversationKey(u64);
+
+impl ConversationKey {
+    /// Returns the key as a uniformly distributed number, for load distribution.
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ConversationKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for ConversationKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Spans of the members that identify the conversation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ConversationSpans {
+    system: Option<Span>,
+    head: [MessageSpans; MAX_HEAD_MESSAGES],
+    messages: usize,
+    session: Option<Span>,
+    cache_key: Option<Span>,
+    metadata: Option<Span>,
+}
+
+/// Spans of two members of one of the first messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MessageSpans {
+    role: Option<Span>,
+    content: Option<Span>,
+}
+
+impl MessageSpans {
+    /// Records a member of the message. The first of its name counts.
+    pub(super) fn record_member(&mut self, name: &str, span: Span) {
+        let place = match name {
+            "role" => &mut self.role,
+            "content" => &mut self.content,
+            _ => return,
+        };
+        place.get_or_insert(span);
+    }
+}
+
+impl ConversationSpans {
+    /// Records a top-level member at `span`. The first of its name counts.
+    pub(super) fn record_member(&mut self, name: &str, span: Span) {
+        let sign = match name {
+            "system" | "instructions" => &mut self.system,
+            "session_id" => &mut self.session,
+            "prompt_cache_key" => &mut self.cache_key,
+            "metadata" => &mut self.metadata,
+            _ => return,
+        };
+        sign.get_or_insert(span);
+    }
+
+    /// Records the next message.
+    pub(super) fn record_message(&mut self, head: MessageSpans) {
+        if let Some(place) = self.head.get_mut(self.messages) {
+            *place = head;
+            self.messages = self.messages.saturating_add(1);
+        }
+    }
+}
+
+impl RequestSummary {
+    /// Returns the key of the conversation that `body` continues. This summary must have been read
+    /// from `body`. `header` returns the value of a header. The key does not cover the model,
+    /// because a conversation may change it.
+    pub fn conversation_key<'h>(
+        &self,
+        account: &str,
+        header: impl Fn(&str) -> Option<&'h str>,
+        body: &[u8],
+    ) -> ConversationKey {
+        let mut hash = Sha256::new();
+        hash_part(&mut hash, b'a', account.as_bytes());
+        let named = SESSION_HEADERS
+            .iter()
+            .find_map(|name| header(name).and_then(valid_id).map(str::to_owned));
+        match named.or_else(|| self.signs.session_id(body)) {
+            Some(id) => hash_part(&mut hash, b'i', id.as_bytes()),
+            None => ConversationHasher {
+                hash: &mut hash,
+                texts: 0,
+            }
+            .hash_opening(&self.signs, body),
+        }
+        let digest = hash.finalize();
+        ConversationKey(
+            digest
+                .first_chunk::<8>()
+                .map_or(0, |half| u64::from_be_bytes(*half)),
+        )
+    }
+}
+
+impl ConversationSpans {
+    /// Returns the session id in a member of the body.
+    fn session_id(&self, body: &[u8]) -> Option<String> {
+        let named_by = |span: &Option<Span>| {
+            valid_id(&parse_string(slice_at(body, (*span)?)?)?).map(str::to_owned)
+        };
+        let metadata = || find_session_id(slice_at(body, self.metadata?)?);
+        named_by(&self.session)
+            .or_else(metadata)
+            .or_else(|| named_by(&self.cache_key))
+    }
+}
+
+/// Returns the text at `span`. The body was read before, so it is UTF-8.
+fn slice_at(body: &[u8], span: Span) -> Option<&str> {
+    std::str::from_utf8(body.get(span.start..span.end)?).ok()
+}
+
+/// Returns the value if it is a string.
+fn parse_string(value: &str) -> Option<String> {
+    let text = JsonScanner::new(value, super::MAX_DEPTH)
+        .string_or_skip()
+        .ok()??;
+    Some(text.name().into_owned())
+}
+
+/// Returns the session id, trimmed, if it is valid.
+fn valid_id(value: &str) -> Option<&str> {
+    let value = value.trim();
+    let fits =
+        !value.is_empty() && value.len() <= MAX_ID_BYTES && !value.contains(char::is_control);
+    fits.then_some(value)
+}
+
+/// Returns the session id in an object: a member of that name, or a part of `user_id`, in which one
+/// agent combines several ids as a JSON object in a string or as `user_…_session_…`. A user id
+/// alone is not a session, because a user has many.
+fn find_session_id(object: &str) -> Option<String> {
+    let (mut session, mut user) = (None, None);
+    let members = JsonScanner::new(object, super::MAX_DEPTH).object_or_skip(|scan, key| {
+        let name = key.name();
+        let value = scan
+            .string_or_skip()?
+            .map(|value| value.name().into_owned());
+        if SESSION_MEMBERS.contains(&name.as_ref()) {
+            session = session.take().or(value);
+        } else if name == "user_id" {
+            user = value;
+        }
+        Ok::<(), JsonError>(())
+    });
+    members.ok()?;
+    let named = session.as_deref().and_then(valid_id).map(str::to_owned);
+    named.or_else(|| {
+        let user = user.filter(|user| user.len() <= MAX_ID_BYTES)?;
+        match user.rsplit_once("_session_") {
+            Some((_, session)) => valid_id(session).map(str::to_owned),
+            // The recursion ends, because the string's content is shorter than the string.
+            None if user.starts_with('{') => find_session_id(&user),
+            None => None,
+        }
+    })
+}
+
+/// Hashes the texts at the beginning of a conversation, still escaped.
+struct ConversationHasher<'a> {
+    hash: &'a mut Sha256,
+    texts: u32,
+}
+
+impl ConversationHasher<'_> {
+    fn hash_opening(&mut self, signs: &ConversationSpans, body: &[u8]) {
+        if let Some(system) = signs.system {
+            self.hash_value(body, system, b's');
+        }
+        for head in signs.head.iter().take(signs.messages) {
+            let role = head
+                .role
+                .and_then(|role| parse_string(slice_at(body, role)?));
+            let is_instruction = matches!(role.as_deref(), Some("system" | "developer"));
+            if let Some(content) = head.content {
+                self.hash_value(body, content, if is_instruction { b's' } else { b'm' });
+            }
+            if !is_instruction {
+                break;
+            }
+        }
+    }
+
+    /// The value was scanned before, so this cannot fail. If it did, it would stop at the same
+    /// place each time.
+    fn hash_value(&mut self, body: &[u8], span: Span, mark: u8) {
+        // A string's end is known without a scan.
+        let token = body
+            .get(span.start..span.end)
+            .and_then(|value| value.strip_prefix(b"\"")?.strip_suffix(b"\""));
+        match token {
+            Some(inside) => self.hash_text(inside, mark),
+            None => {
+                let value = slice_at(body, span).unwrap_or_default();
+                let _ = self.hash_texts(&mut JsonScanner::new(value, super::MAX_DEPTH), mark);
+            }
+        }
+    }
+
+    /// Hashes every text in a value at any level, without the markers that clients move between
+    /// turns.
+    fn hash_texts(&mut self, scan: &mut JsonScanner<'_>, mark: u8) -> Result<(), JsonError> {
+        match scan.kind()? {
+            JsonKind::String => {
+                self.hash_text(scan.string()?.raw.as_bytes(), mark);
+                Ok(())
+            }
+            JsonKind::Array => scan.array(|scan| self.hash_texts(scan, mark)).map(drop),
+            JsonKind::Object => scan
+                .object(|scan, key| match key.name().as_ref() {
+                    "type" | "cache_control" | "prompt_cache_breakpoint" => scan.skip().map(drop),
+                    _ => self.hash_texts(scan, mark),
+                })
+                .map(drop),
+            _ => scan.skip().map(drop),
+        }
+    }
+
+    /// Hashes the text between the quotes of a string.
+    fn hash_text(&mut self, bytes: &[u8], mark: u8) {
+        if self.texts >= MAX_TEXTS || bytes.starts_with(VOLATILE_PREFIX) {
+            return;
+        }
+        self.texts = self.texts.saturating_add(1);
+        let first = bytes.get(..HASHED_END_BYTES).unwrap_or(bytes);
+        let last = bytes
+            .len()
+            .saturating_sub(HASHED_END_BYTES)
+            .max(first.len());
+        hash_part(self.hash, mark, first);
+        hash_part(self.hash, b'e', bytes.get(last..).unwrap_or_default());
+        self.hash.update((bytes.len() as u64).to_le_bytes());
+    }
+}
+
+/// Hashes one part with its length, so that parts cannot be confused with one another.
+fn hash_part(hash: &mut Sha256, mark: u8, bytes: &[u8]) {
+    hash.update([mark]);
+    hash.update((bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
+}

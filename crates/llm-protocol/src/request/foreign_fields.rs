@@ -1,0 +1,944 @@
+//! Removes the remains of another vendor's answers from a conversation that this vendor would
+//! refuse although it speaks the caller's protocol: reasoning that it did not sign, call ids in a
+//! format that it refuses, members that it does not know.
+//!
+//! It must not touch anything else, nor validate a request: the vendor refuses what cannot be
+//! parsed here. Nearly always there is nothing to do; the request summary shows whether the body
+//! must be read at all.
+//!
+//! Read next: `request/repair.rs` (what this model refuses, in the same pass),
+//! `request/rewrite.rs`, which applies these edits together with its own.
+
+use super::{MAX_DEPTH, RequestSummary};
+use crate::Protocol;
+use crate::capabilities::identifiers::{self, CallIdAllocator};
+use crate::capabilities::repair_rules::RepairRules;
+use crate::ir::{JsonPath, WarningAction, Warnings};
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_edit;
+use crate::json_scanner::Span;
+use crate::json_string::JsonStr;
+use crate::reasoning_token;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+
+mod limits;
+mod responses;
+
+pub use responses::{PassthroughContext, clean_responses_request};
+
+/// The edits that a body needs, and their warnings.
+#[derive(Clone, Debug, Default)]
+pub struct RequestCleanup {
+    pub(super) edits: Vec<(Span, String)>,
+    /// Warnings `action:path`, sorted.
+    pub warnings: Vec<String>,
+    /// Whether the body was repaired, so that its summary must be read again.
+    pub is_repaired: bool,
+    /// Whether the thinking budget was inserted here: it may then be lowered or left out.
+    pub makes_budget: bool,
+}
+
+/// Computes the edits for `body` before the gateway sends it to a vendor of the same protocol: it
+/// removes another vendor's remains, and members that the model is known to refuse by `rules`.
+/// `official`: the vendor is the one that defined the protocol, not a compatible server.
+pub fn clean_request(
+    protocol: Protocol,
+    official: bool,
+    body: &[u8],
+    outline: &RequestSummary,
+    rules: Option<&RepairRules<'_>>,
+) -> RequestCleanup {
+    let left = outline.features.leftovers;
+    let is_clean = match protocol {
+        Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
+        Protocol::Chat => !official || !left.members && !left.long_ids,
+        // Responses bodies always need some edits: see `clean_responses_request`.
+        Protocol::Responses => true,
+    };
+    let keeps_account_members = !left.account_members || protocol == Protocol::Responses;
+    let rules = rules.filter(|rules| outline.needs_repair(rules));
+    if is_clean && keeps_account_members && !left.second_limits && rules.is_none() {
+        return RequestCleanup::default();
+    }
+    let Ok(text) = std::str::from_utf8(body) else {
+        return RequestCleanup::default();
+    };
+    let Ok(tree) = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()) else {
+        return RequestCleanup::default();
+    };
+    let mut strip = ForeignFieldRemover::new(text);
+    if !keeps_account_members {
+        strip.remove_members(tree.root(), "", account_members(protocol));
+    }
+    if left.second_limits {
+        strip.remove_duplicate_limits(tree.root(), protocol);
+    }
+    match protocol {
+        Protocol::Messages if !is_clean => strip.clean_messages(tree.root(), is_unsigned_thinking),
+        Protocol::Chat if !is_clean => strip.clean_chat(tree.root()),
+        Protocol::Messages | Protocol::Chat | Protocol::Responses => {}
+    }
+    if let Some(rules) = rules {
+        strip.repair(tree.root(), rules, false);
+    }
+    strip.finish()
+}
+
+/// Computes the edits for a retry with the same protocol without the reasoning of earlier turns,
+/// which another model made and this vendor may not be able to read. Returns `None` if the body has
+/// no such reasoning. For responses bodies see [`clean_responses_request`].
+pub fn remove_reasoning(
+    protocol: Protocol,
+    body: &[u8],
+    rules: &RepairRules<'_>,
+) -> Option<RequestCleanup> {
+    let text = std::str::from_utf8(body).ok()?;
+    let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
+    let mut strip = ForeignFieldRemover::new(text);
+    match protocol {
+        Protocol::Messages if has_thinking(tree.root()) => {
+            // A turn with thinking enabled must begin with a thinking block. The vendor refuses the
+            // edit that clears thinking if thinking is off.
+            strip.remove_members(tree.root(), "", &["thinking"]);
+            strip.remove_thinking_edits(tree.root());
+            strip.clean_messages(tree.root(), is_thinking);
+        }
+        Protocol::Chat => strip.clean_chat(tree.root()),
+        Protocol::Messages | Protocol::Responses => {}
+    }
+    if strip.warnings.is_empty() && !strip.drops_gateways_reasoning {
+        return None;
+    }
+    strip.remove_members(tree.root(), "", account_members(protocol));
+    strip.remove_duplicate_limits(tree.root(), protocol);
+    strip.repair(tree.root(), rules, true);
+    Some(strip.finish())
+}
+
+/// Type of the context edit by which the vendor clears thinking.
+const CLEAR_THINKING_EDIT: &str = "clear_thinking_20251015";
+
+pub(super) struct ForeignFieldRemover<'a> {
+    text: &'a str,
+    pub(super) edits: Vec<(Span, String)>,
+    /// Spans of removed members and items, without their commas.
+    pub(super) gone: Vec<Span>,
+    pub(super) warnings: Warnings,
+    /// Whether reasoning is removed that the gateway itself put into the history. That needs no
+    /// warning.
+    drops_gateways_reasoning: bool,
+    pub(super) is_repaired: bool,
+    pub(super) makes_budget: bool,
+}
+
+/// Top-level members that concern the operator's account at the vendor and that no answer depends
+/// on. They are removed. `store` would keep the answer there, where nobody reads it.
+fn account_members(protocol: Protocol) -> &'static [&'static str] {
+    match protocol {
+        Protocol::Chat => &["store"],
+        Protocol::Messages => &["user_profile_id", "workspace_id", "diagnostics"],
+        // See `clean_responses_request`.
+        Protocol::Responses => &[],
+    }
+}
+
+/// Members that the vendor of the chat protocol does not know, by their position.
+const FOREIGN_MEMBERS: [&str; 5] = [
+    "thinking",
+    "reasoning",
+    "output_config",
+    "top_k",
+    "cache_control",
+];
+const FOREIGN_MESSAGE_MEMBERS: [&str; 4] = [
+    "reasoning_content",
+    "reasoning_details",
+    "thinking_blocks",
+    "cache_control",
+];
+/// The members of a message in which the gateway writes another vendor's reasoning.
+const GATEWAY_REASONING_MEMBERS: [&str; 2] = ["reasoning_content", "reasoning_details"];
+const FOREIGN_PART_MEMBERS: [&str; 1] = ["cache_control"];
+
+impl<'a> ForeignFieldRemover<'a> {
+    fn new(text: &'a str) -> Self {
+        ForeignFieldRemover {
+            text,
+            edits: Vec::new(),
+            gone: Vec::new(),
+            warnings: Warnings::default(),
+            drops_gateways_reasoning: false,
+            is_repaired: false,
+            makes_budget: false,
+        }
+    }
+
+    /// Builds the edits. Each removed member takes one comma with it.
+    fn finish(self) -> RequestCleanup {
+        let ForeignFieldRemover {
+            text,
+            mut edits,
+            mut gone,
+            warnings,
+            is_repaired,
+            makes_budget,
+            ..
+        } = self;
+        gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
+        let mut gone = gone.into_iter().peekable();
+        while let Some(mut run) = gone.next() {
+            // Merges removals that lie inside this one or directly after it.
+            while let Some(next) =
+                gone.next_if(|next| next.start < run.end || next.start == skip_comma(text, run.end))
+            {
+                run.end = run.end.max(next.end);
+            }
+            let before = text.get(..run.start).unwrap_or_default().trim_end();
+            let cut = match before.strip_suffix(',') {
+                Some(before) => Span {
+                    start: before.trim_end().len(),
+                    end: run.end,
+                },
+                None => Span {
+                    start: run.start,
+                    end: skip_comma(text, run.end),
+                },
+            };
+            edits.push((cut, String::new()));
+        }
+        RequestCleanup {
+            edits,
+            warnings: warnings.into_tokens(),
+            is_repaired,
+            makes_budget,
+        }
+    }
+
+    fn clean_chat(&mut self, root: JsonValue<'a>) {
+        self.remove_members(root, "", &FOREIGN_MEMBERS);
+        for (index, message) in root
+            .get("messages")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .enumerate()
+        {
+            let at = format!("{}.", JsonPath::Message(index));
+            if is_gateway_reasoning(message) {
+                self.remove_members_silently(message, &GATEWAY_REASONING_MEMBERS);
+                self.remove_members(message, &at, &["thinking_blocks", "cache_control"]);
+            } else {
+                self.remove_members(message, &at, &FOREIGN_MESSAGE_MEMBERS);
+            }
+            self.shorten_id(message.get("tool_call_id"));
+            for (part, value) in message
+                .get("content")
+                .into_iter()
+                .flat_map(JsonValue::items)
+                .enumerate()
+            {
+                self.remove_members(
+                    value,
+                    &format!("{}.", JsonPath::Part(index, part)),
+                    &FOREIGN_PART_MEMBERS,
+                );
+            }
+            for (call, value) in message
+                .get("tool_calls")
+                .into_iter()
+                .flat_map(JsonValue::items)
+                .enumerate()
+            {
+                self.remove_members(
+                    value,
+                    &format!("{}.", JsonPath::Call(index, call)),
+                    &FOREIGN_PART_MEMBERS,
+                );
+                self.shorten_id(value.get("id"));
+            }
+        }
+        for (index, tool) in root
+            .get("tools")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .enumerate()
+        {
+            let at = format!("{}.", JsonPath::Tool(index));
+            self.remove_members(tool, &at, &FOREIGN_PART_MEMBERS);
+            if let Some(function) = tool.get("function") {
+                self.remove_members(function, &format!("{at}function."), &FOREIGN_PART_MEMBERS);
+            }
+        }
+    }
+
+    fn shorten_id(&mut self, id: Option<JsonValue<'a>>) {
+        let Some((place, id)) = id.and_then(|id| Some((id, id.string()?))) else {
+            return;
+        };
+        let short = identifiers::chat_call_id(Cow::Borrowed(&id));
+        if short != id {
+            self.replace_string(place, &short);
+        }
+    }
+
+    /// Removes the context edits that clear thinking.
+    pub(super) fn remove_thinking_edits(&mut self, root: JsonValue<'a>) {
+        let edits = || {
+            root.get("context_management")
+                .and_then(|edits| edits.get("edits"))
+                .into_iter()
+        };
+        let of_thinking = |edit: &JsonValue<'_>| {
+            edit.get("type")
+                .is_some_and(|kind| kind.is(CLEAR_THINKING_EDIT))
+        };
+        let (mut places, mut goes) = (Vec::new(), 0);
+        for edit in edits().flat_map(JsonValue::items) {
+            goes += usize::from(of_thinking(&edit));
+            places.push((self.span(edit.raw()), of_thinking(&edit)));
+        }
+        match goes {
+            0 => {}
+            all if all == places.len() => self.remove_members(root, "", &["context_management"]),
+            _ => {
+                self.warnings
+                    .add(WarningAction::Dropped, "context_management.edits");
+                self.remove_spans(&places);
+            }
+        }
+    }
+
+    fn remove_members(&mut self, object: JsonValue<'a>, path: &str, foreign: &[&str]) {
+        let is_foreign = |key: &JsonStr<'_>| foreign.iter().find(|name| key.is(name)).copied();
+        if !object.members().any(|(key, _)| is_foreign(&key).is_some()) {
+            return;
+        }
+        let mut places = Vec::new();
+        for (key, value) in object.members() {
+            let name = is_foreign(&key);
+            if let Some(name) = name.filter(|_| !value.is_null()) {
+                self.warnings
+                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
+            }
+            places.push((self.member_span(&key, value), name.is_some()));
+        }
+        self.remove_spans(&places);
+    }
+
+    /// Removes the members of these names without a warning: the caller loses none of its own data.
+    fn remove_members_silently(&mut self, object: JsonValue<'a>, names: &[&str]) {
+        let goes = |key: &JsonStr<'_>| names.iter().any(|name| key.is(name));
+        let places: Vec<_> = object
+            .members()
+            .map(|(key, value)| (self.member_span(&key, value), goes(&key)))
+            .collect();
+        self.drops_gateways_reasoning = true;
+        self.remove_spans(&places);
+    }
+
+    /// `goes`: selects the assistant's blocks that are removed.
+    fn clean_messages(&mut self, root: JsonValue<'a>, goes: fn(JsonValue<'_>) -> bool) {
+        let (mut places, mut calls) = (Vec::new(), CallIdMap::default());
+        for (index, message) in root
+            .get("messages")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .enumerate()
+        {
+            let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
+            let blocks = || {
+                message
+                    .get("content")
+                    .into_iter()
+                    .flat_map(JsonValue::items)
+            };
+            let goes = |block: &JsonValue<'_>| is_assistant && goes(*block);
+            let is_lost = |block: &JsonValue<'_>| goes(block) && !is_gateway_thinking(*block);
+            for (part, _) in blocks().enumerate().filter(|(_, block)| is_lost(block)) {
+                self.warnings
+                    .add(WarningAction::Dropped, JsonPath::Part(index, part));
+            }
+            self.drops_gateways_reasoning |=
+                blocks().any(|block| goes(&block) && is_gateway_thinking(block));
+            let is_left_empty = blocks().next().is_some() && blocks().all(|block| goes(&block));
+            places.push((self.span(message.raw()), is_left_empty));
+            if !is_left_empty {
+                let blocks: Vec<_> = blocks()
+                    .map(|block| (self.span(block.raw()), goes(&block)))
+                    .collect();
+                self.remove_spans(&blocks);
+            }
+            for block in blocks() {
+                self.fix_call_id(block, index, &mut calls);
+            }
+        }
+        self.remove_spans(&places);
+    }
+
+    /// Gives a call or its result an id that the vendor accepts.
+    fn fix_call_id(&mut self, block: JsonValue<'a>, message: usize, calls: &mut CallIdMap<'a>) {
+        let kind = block.get("type");
+        let is = |wanted: &str| kind.is_some_and(|kind| kind.is(wanted));
+        let safe = if is("tool_use") {
+            block
+                .get("id")
+                .and_then(|id| Some((id, calls.map_call_id(id.text()?, message)?)))
+        } else if is("tool_result") {
+            block
+                .get("tool_use_id")
+                .and_then(|id| Some((id, calls.map_result_id(id.text()?)?)))
+        } else {
+            None
+        };
+        if let Some((place, safe)) = safe {
+            self.replace_string(place, &safe);
+        }
+    }
+
+    pub(super) fn replace_string(&mut self, value: JsonValue<'a>, text: &str) {
+        let span = self.span(value.raw());
+        self.edits.push((span, json_edit::json_string(text)));
+    }
+
+    /// Removes the members or items that are marked `true`.
+    fn remove_spans(&mut self, places: &[(Span, bool)]) {
+        self.gone.extend(
+            places
+                .iter()
+                .filter(|(_, is_removed)| *is_removed)
+                .map(|(span, _)| *span),
+        );
+    }
+
+    /// Returns the span of a member, from its name's first quote to its value's end.
+    pub(super) fn member_span(&self, key: &JsonStr<'_>, value: JsonValue<'_>) -> Span {
+        Span {
+            start: self.key_span(key).start,
+            end: self.span(value.raw()).end,
+        }
+    }
+
+    /// Returns the span of a member's name, with its quotes.
+    pub(super) fn key_span(&self, key: &JsonStr<'_>) -> Span {
+        match key {
+            JsonStr::Token { raw, .. } => {
+                let Span { start, end } = self.span(raw);
+                Span {
+                    start: start.saturating_sub(1),
+                    end: end.saturating_add(1),
+                }
+            }
+            JsonStr::Made(_) => Span::default(),
+        }
+    }
+
+    /// Returns the span of a slice of the text.
+    pub(super) fn span(&self, piece: &str) -> Span {
+        let start = piece
+            .as_ptr()
+            .addr()
+            .saturating_sub(self.text.as_ptr().addr());
+        Span {
+            start,
+            end: start.saturating_add(piece.len()),
+        }
+    }
+}
+
+/// Returns the position after the comma at `end` and the white space around it; `end` itself if no
+/// comma follows.
+fn skip_comma(text: &str, end: usize) -> usize {
+    let rest = text.get(end..).unwrap_or_default();
+    let Some(behind) = rest.trim_start().strip_prefix(',') else {
+        return end;
+    };
+    text.len().saturating_sub(behind.trim_start().len())
+}
+
+/// Returns whether no messages vendor can have signed the thinking block.
+fn is_unsigned_thinking(block: JsonValue<'_>) -> bool {
+    block.get("type").is_some_and(|kind| kind.is("thinking"))
+        && block
+            .get("signature")
+            .and_then(JsonValue::text)
+            .is_none_or(|signature| !reasoning_token::is_vendor_signature(&signature.value()))
+}
+
+/// Returns whether the gateway signed the block. The caller then loses none of its own data.
+fn is_gateway_thinking(block: JsonValue<'_>) -> bool {
+    let signature = block.get("signature").and_then(JsonValue::text);
+    signature.is_some_and(|signature| signature.value().starts_with(reasoning_token::TOKEN_PREFIX))
+}
+
+/// Returns whether the gateway wrote the message's `reasoning_details`: each entry has an anchor in
+/// the answer.
+fn is_gateway_reasoning(message: JsonValue<'_>) -> bool {
+    let details = || {
+        message
+            .get("reasoning_details")
+            .into_iter()
+            .flat_map(JsonValue::items)
+    };
+    details().next().is_some() && details().all(|entry| entry.get("anchor").is_some())
+}
+
+/// Returns whether the block is reasoning, with any signature.
+fn is_thinking(block: JsonValue<'_>) -> bool {
+    block
+        .get("type")
+        .is_some_and(|kind| kind.is("thinking") || kind.is("redacted_thinking"))
+}
+
+fn has_thinking(root: JsonValue<'_>) -> bool {
+    let mut messages = root.get("messages").into_iter().flat_map(JsonValue::items);
+    messages.any(|message| {
+        message
+            .get("content")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .any(is_thinking)
+    })
+}
+
+/// The call ids so far. All ids count, including valid ones, so that a generated id is unique.
+#[derive(Default)]
+struct CallIdMap<'a> {
+    ids: CallIdAllocator,
+    /// By invalid id: the message that used it last, and the new ids of its calls there.
+    unfit: HashMap<Cow<'a, str>, (usize, VecDeque<String>)>,
+}
+
+impl<'a> CallIdMap<'a> {
+    /// Returns a replacement for the id of a call if the id is invalid.
+    fn map_call_id(&mut self, id: JsonStr<'a>, message: usize) -> Option<String> {
+        let safe = self.ids.allocate(Some(&id));
+        let id = id.into_value();
+        if identifiers::is_plain_name(&id) {
+            return None;
+        }
+        let (last, open) = self.unfit.entry(id).or_default();
+        if *last != message {
+            open.clear();
+            *last = message;
+        }
+        open.push_back(safe.clone());
+        Some(safe)
+    }
+
+    /// Returns the replacement for the id of a result. Results of several calls with one id are
+    /// matched in order.
+    fn map_result_id(&mut self, id: JsonStr<'a>) -> Option<String> {
+        let id = id.into_value();
+        if identifiers::is_plain_name(&id) {
+            return None;
+        }
+        match self.unfit.get_mut(&id) {
+            Some((_, open)) if open.len() > 1 => open.pop_front(),
+            Some((_, open)) => open.front().cloned(),
+            None => Some(identifiers::messages_call_id(id).into_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::ModelCapabilities;
+    use crate::capabilities::repair_rules::KnownCapabilities;
+    use crate::request::{RequestEdits, read_summary, rewrite_cleaned};
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use serde_json::{Value as Any, json};
+
+    /// Reads the summary of the body; adds a model if the body has none.
+    fn outline(protocol: Protocol, body: &str) -> RequestSummary {
+        let model = if body.contains("\"model\"") {
+            "{"
+        } else {
+            "{\"model\":\"m\","
+        };
+        read_summary(protocol, body.replacen('{', model, 1).as_bytes()).unwrap()
+    }
+
+    fn is_clean(protocol: Protocol, body: &str) -> bool {
+        let left = outline(protocol, body).features.leftovers;
+        match protocol {
+            Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
+            Protocol::Chat => !left.members && !left.long_ids,
+            Protocol::Responses => true,
+        }
+    }
+
+    fn stripped(protocol: Protocol, body: &str) -> (String, Vec<String>) {
+        let RequestCleanup {
+            edits, warnings, ..
+        } = clean_request(
+            protocol,
+            true,
+            body.as_bytes(),
+            &outline(protocol, body),
+            None,
+        );
+        let mut splices: Vec<_> = edits
+            .iter()
+            .map(|(span, text)| json_edit::JsonEdit::new(*span, text))
+            .collect();
+        let mut out = Vec::new();
+        json_edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
+        (String::from_utf8(out).unwrap(), warnings)
+    }
+
+    fn check(protocol: Protocol, body: &str, wanted: &str, warnings: &[&str]) {
+        let (found, told) = stripped(protocol, body);
+        assert_eq!(found, wanted);
+        assert_eq!(told, warnings);
+        assert_eq!(
+            stripped(protocol, wanted),
+            (wanted.to_owned(), Vec::new()),
+            "again"
+        );
+    }
+
+    #[test]
+    fn what_clears_thoughts_goes_with_them_and_other_edits_stay() {
+        let turn = r#""messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"x"},{"type":"text","text":"b"}]}]"#;
+        let left = r#""messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]"#;
+        let (clears, uses) = (
+            r#"{"type":"clear_thinking_20251015","keep":"all"}"#,
+            r#"{"type":"clear_tool_uses_20250919"}"#,
+        );
+        let of = |edits: &str, rest: &str| {
+            format!(r#"{{"context_management":{{"edits":[{edits}]}},{rest}}}"#)
+        };
+        for (body, wanted, told) in [
+            (
+                of(clears, turn),
+                format!("{{{left}}}"),
+                "dropped:context_management",
+            ),
+            (
+                of(&format!("{clears},{uses}"), turn),
+                of(uses, left),
+                "dropped:context_management.edits",
+            ),
+            (
+                of(uses, turn),
+                of(uses, left),
+                "dropped:messages[0].content[0]",
+            ),
+        ] {
+            let accepts = ModelCapabilities::Messages(Default::default());
+            let none = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
+            let RequestCleanup {
+                edits, warnings, ..
+            } = remove_reasoning(Protocol::Messages, body.as_bytes(), &none).unwrap();
+            let mut splices: Vec<_> = edits
+                .iter()
+                .map(|(span, text)| json_edit::JsonEdit::new(*span, text))
+                .collect();
+            let mut out = Vec::new();
+            json_edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), wanted);
+            assert!(
+                warnings.iter().any(|warning| warning == told),
+                "{warnings:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn reasoning_that_the_gateway_put_into_the_history_goes_without_a_warning() {
+        let ours = r#"{"type":"reasoning.text","text":"a","signature":"EqQB","format":"anthropic-claude-v1","anchor":"0:0"}"#;
+        let theirs = r#"{"type":"reasoning.text","text":"a"}"#;
+        let body = |details: &str| {
+            format!(
+                r#"{{"messages":[{{"role":"assistant","reasoning_content":"a","reasoning_details":[{details}],"content":"b"}}]}}"#
+            )
+        };
+        let left = r#"{"messages":[{"role":"assistant","content":"b"}]}"#;
+        check(Protocol::Chat, &body(ours), left, &[]);
+        let warnings = [
+            "dropped:messages[0].reasoning_content",
+            "dropped:messages[0].reasoning_details",
+        ];
+        check(Protocol::Chat, &body(theirs), left, &warnings);
+        check(
+            Protocol::Chat,
+            &body(&format!("{ours},{theirs}")),
+            left,
+            &warnings,
+        );
+        // A vendor that refuses it gets a second attempt without it.
+        let accepts = ModelCapabilities::Chat(Default::default());
+        let rules = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
+        let stripped = remove_reasoning(Protocol::Chat, body(ours).as_bytes(), &rules).unwrap();
+        assert!(!stripped.edits.is_empty() && stripped.warnings.is_empty());
+        assert!(remove_reasoning(Protocol::Chat, left.as_bytes(), &rules).is_none());
+    }
+
+    #[test]
+    fn nothing_is_kept_in_or_read_from_the_operators_account() {
+        let chat = r#"{"store":true,"messages":[{"role":"user","content":"store"}]}"#;
+        check(
+            Protocol::Chat,
+            chat,
+            r#"{"messages":[{"role":"user","content":"store"}]}"#,
+            &["dropped:store"],
+        );
+        check(
+            Protocol::Messages,
+            r#"{"diagnostics":{"previous_message_id":"m"}, "user_profile_id":"u","messages":[],"workspace_id":"w"}"#,
+            r#"{"messages":[]}"#,
+            &[
+                "dropped:diagnostics",
+                "dropped:user_profile_id",
+                "dropped:workspace_id",
+            ],
+        );
+        for (protocol, body) in [
+            (Protocol::Chat, r#"{"store":false,"messages":[]}"#),
+            (
+                Protocol::Chat,
+                r#"{"store":null,"metadata":{"store":true},"messages":[]}"#,
+            ),
+            (Protocol::Messages, r#"{"diagnostics":null,"messages":[]}"#),
+        ] {
+            check(protocol, body, body, &[]);
+        }
+    }
+
+    #[test]
+    fn output_limits_by_another_name_are_dropped() {
+        let limits = r#"{"n_predict":-1,"max_tokens":7,"messages":[],"maxNewTokens":9,"best_of":null,"max_output_tokens":9}"#;
+        let told = [
+            "dropped:max_new_tokens",
+            "dropped:max_output_tokens",
+            "dropped:n_predict",
+        ];
+        check(
+            Protocol::Chat,
+            limits,
+            r#"{"max_tokens":7,"messages":[]}"#,
+            &told,
+        );
+        check(
+            Protocol::Messages,
+            limits,
+            r#"{"max_tokens":7,"messages":[]}"#,
+            &told,
+        );
+        check(
+            Protocol::Chat,
+            r#"{"options":{"num_predict":9,"num_ctx":5},"extra_body":{"max_tokens":9,"google":{"thinking_config":{"include_thoughts":true},"generationConfig":[{"maxOutputTokens":9}]},"n":4,"parameters":{"best\u005fof":3}},"messages":[]}"#,
+            r#"{"options":{"num_ctx":5},"extra_body":{"google":{"thinking_config":{"include_thoughts":true},"generationConfig":[{}]},"parameters":{}},"messages":[]}"#,
+            &[
+                "dropped:extra_body.best_of",
+                "dropped:extra_body.max_output_tokens",
+                "dropped:extra_body.max_tokens",
+                "dropped:extra_body.n",
+                "dropped:options.num_predict",
+            ],
+        );
+        // In a schema and in a tool's arguments it is data. The surface's own limits remain.
+        for body in [
+            r#"{"max_tokens":7,"max_completion_tokens":7,"n":2,"messages":[]}"#,
+            r#"{"extra_body":{"guided_decoding":{"json_schema":{"max_length":5}},"metadata":{"n":1}},"messages":[]}"#,
+            r#"{"response_format":{"json_schema":{"schema":{"max_length":5}}},"messages":[{"role":"user","max_length":1}]}"#,
+        ] {
+            check(Protocol::Chat, body, body, &[]);
+        }
+    }
+
+    #[test]
+    fn unsigned_reasoning_goes_and_signed_stays() {
+        check(
+            Protocol::Messages,
+            r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"gw1.x"}, {"type":"text","text":"b"},{"type":"thinking","thinking":"c"}]}]}"#,
+            r#"{"messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]}"#,
+            // The first block is the gateway's own.
+            &["dropped:messages[0].content[2]"],
+        );
+        check(
+            Protocol::Messages,
+            r#"{"messages":[{"role":"user","content":"x"}, {"content":[{"signature":"","thinking":"a","type":"thinking"}],"role":"assistant"},{"role":"user","content":"y"}]}"#,
+            r#"{"messages":[{"role":"user","content":"x"},{"role":"user","content":"y"}]}"#,
+            &["dropped:messages[1].content[0]"],
+        );
+        for signed in [
+            r#"{"thinking":{"type":"adaptive"},"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"\"a\"","signature":"EqQB"}]}]}"#,
+            r#"{"messages":[{"role":"assistant","content":[{"signature":"EqQB","thinking":"","type":"thinking"}]}]}"#,
+            r#"{"messages":[{"role":"assistant","content":[{"type":"redacted_thinking","data":"EmwK"}]},{"role":"user","content":"\"type\":\"thinking\""}]}"#,
+        ] {
+            assert!(is_clean(Protocol::Messages, signed), "{signed}");
+            check(Protocol::Messages, signed, signed, &[]);
+        }
+        let in_doubt = r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","signature":"a\/b","thinking":"c"}]},{"role":"user","content":[{"type":"thinking","thinking":"mine"}]}]}"#;
+        check(Protocol::Messages, in_doubt, in_doubt, &[]);
+    }
+
+    #[test]
+    fn ids_that_a_messages_vendor_refuses_are_replaced_on_both_sides() {
+        let call = |id: &str| json!({"type": "tool_use", "id": id, "name": "bash", "input": {"id": "a.b"}});
+        let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": "ok"});
+        let body = |ids: [&str; 5]| {
+            let [first, second, third, fourth, fifth] = ids;
+            let messages = json!([
+                {"role": "assistant", "content": [call(first), call(second)]},
+                {"role": "user", "content": [result(first), result(second)]},
+                {"role": "assistant", "content": [call(third), call(fourth), call(fifth)]},
+                {"role": "user", "content": [result(third), result(fourth), result(fifth)]}
+            ]);
+            json!({ "messages": messages }).to_string()
+        };
+        let bash = identifiers::messages_call_id("functions.Bash:0".into()).into_owned();
+        let again = format!("{bash}__2");
+        let given = body([
+            "functions.Bash:0",
+            "toolu_01A09q90qw90lq917835lq9",
+            "functions.Bash:0",
+            "",
+            "b",
+        ]);
+        let wanted = body([
+            &bash,
+            "toolu_01A09q90qw90lq917835lq9",
+            &again,
+            "call_3",
+            "b",
+        ]);
+        check(Protocol::Messages, &given, &wanted, &[]);
+        let escaped = body(["a/b", "c", "d", "e", "f"]);
+        let slashes = escaped.replace("a/b", r"a\/b");
+        let safe = identifiers::messages_call_id("a/b".into()).into_owned();
+        check(
+            Protocol::Messages,
+            &slashes,
+            &escaped.replace("a/b", &safe),
+            &[],
+        );
+        let (twice, _) = stripped(Protocol::Messages, &body(["a.a", "a.a", "b", "c", "d"]));
+        let made = identifiers::messages_call_id("a.a".into()).into_owned();
+        assert_eq!(twice, body([&made, &format!("{made}__2"), "b", "c", "d"]));
+    }
+
+    #[test]
+    fn chats_own_vendor_gets_no_member_that_it_does_not_know() {
+        let long = "toolu_".repeat(7);
+        let short = identifiers::chat_call_id(Cow::Borrowed(&long)).into_owned();
+        check(
+            Protocol::Chat,
+            &format!(
+                r#"{{"reasoning": {{"effort":"low"}}, "top_k":null,"model":"m","messages":[{{"role":"assistant","content":[{{"type":"text","text":"\"thinking\"","cache_control":{{"type":"ephemeral"}}}}],"reasoning_content":null,"reasoning_details":[],"tool_calls":[{{"id":"{long}","cache_control":{{}}}}],"thinking_blocks":[1]}},{{"role":"tool","tool_call_id":"{long}"}}],"tools":[{{"function":{{"cache_control":{{}}}},"cache_control":{{}}}}],"thinking":{{}}}}"#
+            ),
+            &format!(
+                r#"{{"model":"m","messages":[{{"role":"assistant","content":[{{"type":"text","text":"\"thinking\""}}],"tool_calls":[{{"id":"{short}"}}]}},{{"role":"tool","tool_call_id":"{short}"}}],"tools":[{{"function":{{}}}}]}}"#
+            ),
+            &[
+                "dropped:messages[0].content[0].cache_control",
+                "dropped:messages[0].reasoning_details",
+                "dropped:messages[0].thinking_blocks",
+                "dropped:messages[0].tool_calls[0].cache_control",
+                "dropped:reasoning",
+                "dropped:thinking",
+                "dropped:tools[0].cache_control",
+                "dropped:tools[0].function.cache_control",
+            ],
+        );
+        let usual = r#"{"reasoning_effort":"low","messages":[{"role":"tool","tool_call_id":"call_1","content":"\"top_k\""}]}"#;
+        assert!(is_clean(Protocol::Chat, usual));
+        let foreign = r#"{"thinking":{},"messages":[]}"#;
+        let other = clean_request(
+            Protocol::Chat,
+            false,
+            foreign.as_bytes(),
+            &outline(Protocol::Chat, foreign),
+            None,
+        );
+        assert!(other.edits.is_empty() && other.warnings.is_empty());
+    }
+
+    #[test]
+    fn what_goes_and_what_is_put_in_do_not_meet() {
+        let body =
+            Bytes::from_static(br#"{"thinking":{"type":"adaptive"},"model":"m","messages":[]}"#);
+        let outline = read_summary(Protocol::Chat, &body).unwrap();
+        let edits = RequestEdits {
+            model: "up",
+            output_limit: Some(7),
+            output_limit_field: "max_completion_tokens",
+            thinking_budget: None,
+            include_usage: false,
+        };
+        let found = rewrite_cleaned(
+            &body,
+            &outline,
+            &edits,
+            clean_request(Protocol::Chat, true, &body, &outline, None),
+        );
+        assert_eq!(
+            found,
+            &br#"{"max_completion_tokens":7,"model":"up","messages":[]}"#[..]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left() {
+        let of_another = outline(
+            Protocol::Messages,
+            r#"{"messages":[{"content":[{"type":"thinking"}]}]}"#,
+        );
+        assert!(of_another.features.leftovers.unsigned_thinking);
+        for body in [
+            &b""[..],
+            b"[1",
+            br#"{"messages":7,"thinking":1}"#,
+            br#"{"messages":[null,[]]}"#,
+            b"\"\xff",
+        ] {
+            assert!(
+                clean_request(Protocol::Messages, true, body, &of_another, None)
+                    .edits
+                    .is_empty()
+            );
+        }
+    }
+
+    /// Generates a block of an assistant's turn, as a client may write it.
+    fn blocks() -> impl Strategy<Value = String> {
+        let words = vec![
+            r#"{"type":"thinking","thinking":"a \"thinking\"","signature":"Eq+/"}"#,
+            r#"{"signature": "Eq", "thinking": "", "type": "thinking" }"#,
+            r#"{"type":"thinking","signature":"Eq","thinking":"a"}"#,
+            r#"{"type":"thinking","thinking":"a","signature":"gw1."}"#,
+            r#"{"type":"thinking","thinking":"a","signature":""}"#,
+            r#"{"type":"thinking","thinking":"a","signature":null}"#,
+            r#"{"type":"thinking","thinking":"a"}"#,
+            r#"{"thinking":"a","type":"thinking"}"#,
+            r#"{"signature":"gw1.","thinking":"a","type":"thinking"}"#,
+            r#"{"type":"tool_use","id":"a.b","name":"x","input":{"signature":"Eq","thinking":"b"}}"#,
+            r#"{"type":"tool_use","id":"ab","name":"x","input":{"type":"thinking"}}"#,
+            r#"{"type":"text","text":"\"type\":\"thinking\",\"signature\":\"\""}"#,
+        ];
+        proptest::sample::select(words).prop_map(str::to_owned)
+    }
+
+    proptest! {
+        #[test]
+        fn after_it_nothing_is_left_to_do(turns in prop::collection::vec(prop::collection::vec(blocks(), 0..5), 0..4)) {
+            let turn = |blocks: &Vec<String>| format!(r#"{{"role":"assistant","content":[{}]}}"#, blocks.join(" , "));
+            let turns: Vec<String> = turns.iter().map(turn).collect();
+            let result = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"a.b"}]}"#;
+            let body = format!(r#"{{"messages":[{},{result}]}}"#, turns.join(",")).replace("[,", "[");
+            let (found, _) = stripped(Protocol::Messages, &body);
+            let read: Any = serde_json::from_str(&found).unwrap();
+            for block in read["messages"].as_array().unwrap().iter().flat_map(|turn| turn["content"].as_array().unwrap()) {
+                let is_signed = block["signature"].as_str().is_some_and(|signature| signature.starts_with("Eq"));
+                prop_assert!(block["type"] != "thinking" || is_signed, "{}", block);
+                prop_assert!(block["id"] != "a.b" && block["tool_use_id"] != "a.b", "{}", block);
+            }
+            let empty_before = body.matches(r#""content":[]"#).count();
+            prop_assert_eq!(found.matches(r#""content":[]"#).count(), empty_before);
+            prop_assert_eq!(stripped(Protocol::Messages, &found).0, found);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Removes output limits that are not the surface's: under another vendor's name, or in a vendor's
+//! own options.
+//!
+//! A vendor that applies one of them could generate more than was reserved. It must not touch the
+//! surface's own limits.
+//!
+//! Read next: `request/extensions.rs`, which has the names.
+
+use super::ForeignFieldRemover;
+use crate::Protocol;
+use crate::ir::WarningAction;
+use crate::json_document::JsonValue;
+use crate::json_scanner::Span;
+use crate::request::extensions::Extension;
+use crate::request::vendor_state;
+
+impl<'a> ForeignFieldRemover<'a> {
+    /// Removes output limits that the vendor might apply instead of the surface's.
+    pub(super) fn remove_duplicate_limits(&mut self, root: JsonValue<'a>, protocol: Protocol) {
+        let mut places = Vec::new();
+        for (key, value) in root.members() {
+            match Extension::from_top_level(protocol, &key.value()) {
+                Some(Extension::OutputLimit(name)) => {
+                    if !value.is_null() {
+                        self.warnings.add(WarningAction::Dropped, name);
+                    }
+                    places.push((self.member_span(&key, value), true));
+                }
+                Some(Extension::Options(object)) => {
+                    self.collect_option_limits(value, object, &mut places)
+                }
+                _ => {}
+            }
+        }
+        self.remove_spans(&places);
+    }
+
+    /// Removes the limits in a vendor's own options, at any depth. `object`: name of the outermost
+    /// member.
+    fn collect_option_limits(
+        &mut self,
+        value: JsonValue<'a>,
+        object: &'static str,
+        places: &mut Vec<(Span, bool)>,
+    ) {
+        for item in value.items() {
+            self.collect_option_limits(item, object, places);
+        }
+        for (key, value) in value.members() {
+            let name = key.value();
+            match Extension::from_options(&name) {
+                Some(Extension::OutputLimit(name)) => {
+                    if !value.is_null() {
+                        self.warnings
+                            .add(WarningAction::Dropped, format_args!("{object}.{name}"));
+                    }
+                    places.push((self.member_span(&key, value), true));
+                }
+                _ if vendor_state::is_client_data(&name) && name != "parameters" => {}
+                _ => self.collect_option_limits(value, object, places),
+            }
+        }
+    }
+}

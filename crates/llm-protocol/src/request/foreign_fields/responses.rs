@@ -1,0 +1,723 @@
+//! Edits a responses body before the gateway sends it to a vendor of that protocol. The vendor
+//! stores nothing of a conversation, so an item must be sent, not referenced. Everything that is
+//! sent belongs to the operator's account. Members that reference other objects of the vendor
+//! account were refused before: see `request/vendor_state.rs`.
+//!
+//! It must not check what the vendor checks itself. It handles only references to the operator's
+//! account at the vendor, features that nobody pays for, and remains of another vendor's answers.
+//!
+//! Read next: `request/rewrite.rs`.
+
+use super::{ForeignFieldRemover, RequestCleanup};
+use crate::Protocol;
+use crate::capabilities::identifiers;
+use crate::capabilities::repair_rules::RepairRules;
+use crate::failure::Failure;
+use crate::ir::{BoxedFailure, JsonPath, WarningAction};
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_edit::json_string;
+use crate::json_scanner::Span;
+use crate::json_string::JsonStr;
+use crate::reasoning_token;
+use crate::request::{MAX_DEPTH, RequestSummary};
+use crate::usage::PerTool;
+use std::borrow::Cow;
+
+/// The account that a passthrough request belongs to, and what its model may do.
+#[derive(Clone, Copy, Debug)]
+pub struct PassthroughContext<'a> {
+    pub account_id: &'a str,
+    /// Whether the vendor is the one that defined the protocol, not a compatible server.
+    pub official: bool,
+    /// The vendor's own tools that are sold.
+    pub sold: PerTool<bool>,
+    /// Whether the vendor refused the reasoning in the first attempt.
+    pub without_reasoning: bool,
+    /// The public model id, for the text of a refusal.
+    pub model: &'a str,
+    /// The known refusals of the model.
+    pub repair: RepairRules<'a>,
+}
+
+/// Computes the edits of a responses body for passthrough. The flag is true if reasoning remains in
+/// the body, or the id of an item that followed reasoning; the vendor may refuse either.
+///
+/// # Errors
+/// Returns an error if the body references an object stored at the vendor, or asks for a tool that
+/// runs there and is not sold.
+pub fn clean_responses_request(
+    body: &[u8],
+    outline: &RequestSummary,
+    sender: &PassthroughContext<'_>,
+) -> Result<(RequestCleanup, bool), Failure> {
+    let Ok(text) = std::str::from_utf8(body) else {
+        return Ok(Default::default());
+    };
+    let Ok(tree) = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()) else {
+        return Ok(Default::default());
+    };
+    let mut strip = ForeignFieldRemover::new(text);
+    let carries = strip
+        .clean_responses(tree.root(), sender)
+        .map_err(|refused| *refused)?;
+    if outline.needs_repair(&sender.repair) {
+        strip.repair(tree.root(), &sender.repair, sender.without_reasoning);
+    }
+    Ok((strip.finish(), carries))
+}
+
+/// Tools that the client runs.
+const CLIENT_TOOLS: [&str; 6] = [
+    "function",
+    "custom",
+    "namespace",
+    "tool_search",
+    "local_shell",
+    "apply_patch",
+];
+
+impl<'a> ForeignFieldRemover<'a> {
+    /// Returns true if reasoning or an answer's id remains.
+    fn clean_responses(
+        &mut self,
+        root: JsonValue<'a>,
+        sender: &PassthroughContext<'_>,
+    ) -> Result<bool, BoxedFailure> {
+        refuse_background(root)?;
+        self.clean_top_level(root, sender);
+        if let Some(tools) = root.get("tools") {
+            self.check_tools(tools, "tools", sender)?;
+        }
+        refuse_choice(root, sender)?;
+        let keeps_ids = root.get("store").and_then(JsonValue::bool) == Some(false);
+        self.clean_input(root.get("input"), keeps_ids, sender)
+    }
+
+    /// Edits top-level members: removes some and sets others to the gateway's values.
+    fn clean_top_level(&mut self, root: JsonValue<'a>, sender: &PassthroughContext<'_>) {
+        let inside = self.span(root.raw()).start.saturating_add(1);
+        let mut added = String::new();
+        let given = |name: &str| {
+            root.get(name)
+                .and_then(JsonValue::text)
+                .filter(|text| !text.is_empty())
+        };
+        let user = given("safety_identifier").or_else(|| given("user"));
+        let user = identifiers::hash_end_user(
+            sender.account_id,
+            user.as_ref().map(JsonStr::value).as_deref(),
+        );
+        let (mut has_store, mut has_user) = (false, false);
+        let mut places = Vec::new();
+        for (key, value) in root.members() {
+            let mut goes = false;
+            match key.value().as_ref() {
+                "store" => {
+                    has_store = true;
+                    if value.bool() != Some(false) {
+                        self.edits
+                            .push((self.span(value.raw()), "false".to_owned()));
+                    }
+                    if value.bool() == Some(true) {
+                        self.warnings.add(WarningAction::Dropped, "store");
+                    }
+                }
+                "safety_identifier" => {
+                    has_user = true;
+                    self.replace_string(value, &user);
+                }
+                "prompt_cache_key" if sender.official && value.is_string() => {
+                    let key = identifiers::hash_cache_key(
+                        sender.account_id,
+                        &value.string().unwrap_or_default(),
+                    );
+                    self.replace_string(value, &key);
+                }
+                "prompt_cache_key" | "user" | "client_metadata" => goes = true,
+                _ => {}
+            }
+            places.push((self.member_span(&key, value), goes));
+        }
+        if !has_store {
+            added.push_str(r#""store":false,"#);
+        }
+        if !has_user {
+            added.push_str(&format!(r#""safety_identifier":{},"#, json_string(&user)));
+        }
+        // Inserted before the removals, because the first member may be removed.
+        self.edits.insert(
+            0,
+            (
+                Span {
+                    start: inside,
+                    end: inside,
+                },
+                added,
+            ),
+        );
+        self.remove_spans(&places);
+    }
+
+    /// Edits tools that run at the vendor: removes web searches that are not sold, refuses all
+    /// other unsold tools.
+    fn check_tools(
+        &mut self,
+        tools: JsonValue<'a>,
+        path: &str,
+        sender: &PassthroughContext<'_>,
+    ) -> Result<(), BoxedFailure> {
+        let mut places = Vec::new();
+        for (index, tool) in tools.items().enumerate() {
+            let kind = tool
+                .get("type")
+                .and_then(JsonValue::string)
+                .unwrap_or_default();
+            let is_far_shell = kind == "shell"
+                && tool
+                    .get("environment")
+                    .and_then(|environment| environment.get("type"))
+                    .is_some_and(|kind| !kind.is("local"));
+            let is_search = kind.starts_with("web_search");
+            let goes = is_search && !sender.sold.web_search;
+            if goes {
+                self.warnings
+                    .add(WarningAction::Dropped, format_args!("{path}[{index}]"));
+            }
+            let is_own = CLIENT_TOOLS.contains(&kind.as_ref()) || kind == "shell" && !is_far_shell;
+            let is_own = is_own || is_sold_tool(&kind, sender);
+            if !is_search && !is_own && !kind.is_empty() {
+                let message = format!(
+                    "{path}[{index}]: '{kind}' is not available for model '{}'.",
+                    sender.model
+                );
+                return Err(invalid_param_with_code(
+                    &format!("{path}[{index}]"),
+                    &message,
+                    "unsupported_value",
+                ));
+            }
+            places.push((self.span(tool.raw()), goes));
+        }
+        self.remove_spans(&places);
+        Ok(())
+    }
+
+    /// Edits the conversation. `keeps_ids`: the client set `store` to false, so it knows that
+    /// nothing is stored.
+    fn clean_input(
+        &mut self,
+        input: Option<JsonValue<'a>>,
+        keeps_ids: bool,
+        sender: &PassthroughContext<'_>,
+    ) -> Result<bool, BoxedFailure> {
+        let Some(input) = input.filter(|input| input.is_array()) else {
+            return Ok(false);
+        };
+        let (mut places, mut carries, mut lost_reasoning) = (Vec::new(), false, false);
+        for (index, item) in input.items().enumerate() {
+            let id = item.get("id").and_then(JsonValue::string);
+            let kind = match item.get("type").and_then(JsonValue::string) {
+                Some(kind) => kind,
+                // A reference may omit its type.
+                None if id.is_some() && item.get("role").is_none() => {
+                    Cow::Borrowed("item_reference")
+                }
+                None => Cow::Borrowed("message"),
+            };
+            let is_answer = kind.ends_with("_call")
+                || item.get("role").is_some_and(|role| role.is("assistant"));
+            let mut goes = false;
+            match kind.as_ref() {
+                "item_reference" => {
+                    refuse_reference(id.as_deref().unwrap_or_default(), index)?;
+                    self.warnings
+                        .add(WarningAction::Dropped, JsonPath::Item(index));
+                    goes = true;
+                }
+                // It references its container, which may hold another account's files. The items
+                // after it contain its result.
+                "code_interpreter_call" => {
+                    self.warnings
+                        .add(WarningAction::Dropped, JsonPath::Item(index));
+                    goes = true;
+                }
+                // Without the image the vendor would look it up.
+                "image_generation_call" if item.get("result").is_none() => {
+                    refuse_reference(id.as_deref().unwrap_or_default(), index)?;
+                }
+                "reasoning" => {
+                    goes = sender.without_reasoning || is_foreign_reasoning(item);
+                    lost_reasoning |= goes;
+                    carries |= !goes;
+                }
+                "additional_tools" | "tool_search_output" => {
+                    if let Some(tools) = item.get("tools") {
+                        self.check_tools(
+                            tools,
+                            &format!("{}.tools", JsonPath::Item(index)),
+                            sender,
+                        )?;
+                    }
+                }
+                _ if is_answer => {}
+                // The user's turn: the lost reasoning belonged to the turn before.
+                _ => lost_reasoning = false,
+            }
+            let is_bare = lost_reasoning || sender.without_reasoning;
+            let names_nothing = kind != "reasoning"
+                && match sender.official {
+                    // This vendor looks up an id among its stored items, together with the
+                    // reasoning before it.
+                    true => !keeps_ids || is_answer && is_bare,
+                    // Compatible servers store nothing, and many require the id of an earlier
+                    // answer.
+                    false => {
+                        is_answer && sender.without_reasoning
+                            || !is_valid_id(&kind, id.as_deref().unwrap_or_default())
+                    }
+                };
+            match id {
+                Some(_) if !goes && names_nothing => self.remove_id(item),
+                // With the id, the vendor may notice the reasoning that the client did not keep.
+                Some(_) if !goes => carries |= is_answer,
+                _ => {}
+            }
+            places.push((self.span(item.raw()), goes));
+        }
+        self.remove_spans(&places);
+        Ok(carries)
+    }
+
+    fn remove_id(&mut self, item: JsonValue<'a>) {
+        let members: Vec<_> = item
+            .members()
+            .map(|(key, value)| (self.member_span(&key, value), key.is("id")))
+            .collect();
+        self.remove_spans(&members);
+    }
+}
+
+/// Maximum length of an item's id in characters.
+const MAX_ID_CHARS: usize = 64;
+
+/// Returns whether the id has the protocol's format for items of this kind.
+fn is_valid_id(kind: &str, id: &str) -> bool {
+    let prefix = match kind {
+        "message" => "msg_",
+        "function_call" => "fc_",
+        "custom_tool_call" => "ctc_",
+        // The format of their ids differs between servers.
+        _ => "",
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    id.len() > prefix.len()
+        && id.len() <= MAX_ID_CHARS
+        && id.starts_with(prefix)
+        && id.bytes().all(is_plain)
+}
+
+fn invalid_param_with_code(param: &str, message: &str, code: &str) -> BoxedFailure {
+    Box::new(Failure::invalid_param(Protocol::Responses, param, message).with_code(code))
+}
+
+/// Refuses background mode: the vendor would have to store an answer that is fetched later.
+fn refuse_background(root: JsonValue<'_>) -> Result<(), BoxedFailure> {
+    if root.get("background").and_then(JsonValue::bool) == Some(true) {
+        let message = "background is not supported on this endpoint.";
+        return Err(invalid_param_with_code(
+            "background",
+            message,
+            "unsupported_parameter",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a reference to a stored item. A reference to reasoning passes, because only the
+/// reasoning is lost; without any other item the conversation would be incomplete.
+fn refuse_reference(id: &str, index: usize) -> Result<(), BoxedFailure> {
+    if id.starts_with("rs_") {
+        return Ok(());
+    }
+    let message = format!(
+        "Item with id '{id}' not found. This endpoint stores no items: set store=false so that items are sent in full."
+    );
+    Err(invalid_param_with_code(
+        &JsonPath::Item(index).to_string(),
+        &message,
+        "item_not_found",
+    ))
+}
+
+/// Returns whether the vendor's own tool has a price.
+fn is_sold_tool(kind: &str, sender: &PassthroughContext<'_>) -> bool {
+    match kind {
+        "code_interpreter" => sender.sold.code_execution,
+        "mcp" => sender.sold.mcp,
+        kind => kind.starts_with("web_search") && sender.sold.web_search,
+    }
+}
+
+/// Refuses a choice of a tool that is not sent with the request.
+fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> Result<(), BoxedFailure> {
+    let Some(kind) = root
+        .get("tool_choice")
+        .and_then(|choice| choice.get("type"))
+        .and_then(JsonValue::string)
+    else {
+        return Ok(());
+    };
+    let is_known = matches!(
+        kind.as_ref(),
+        "function" | "custom" | "allowed_tools" | "shell" | "apply_patch"
+    );
+    if is_known || is_sold_tool(&kind, sender) {
+        return Ok(());
+    }
+    Err(invalid_param_with_code(
+        "tool_choice",
+        &format!("Tool choice '{kind}' not found in 'tools'."),
+        "invalid_value",
+    ))
+}
+
+/// Returns whether this vendor did not make the reasoning, or the item only has its id.
+fn is_foreign_reasoning(item: JsonValue<'_>) -> bool {
+    match item
+        .get("encrypted_content")
+        .and_then(JsonValue::text)
+        .filter(|sealed| !sealed.is_empty())
+    {
+        Some(sealed) => sealed.value().starts_with(reasoning_token::TOKEN_PREFIX),
+        None => item.get("id").is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::repair_rules::KnownCapabilities;
+    use crate::capabilities::{ModelCapabilities, ResponsesModel};
+    use crate::request::{RequestEdits, read_summary, rewrite_cleaned};
+    use bytes::Bytes;
+    use serde_json::{Value as Any, json};
+
+    static ACCEPTS: ModelCapabilities = ModelCapabilities::Responses(ResponsesModel {
+        reasoning: false,
+        effort_values: Vec::new(),
+        summaries: false,
+        sampling: false,
+        cache_breakpoints: false,
+        verbosity: false,
+        functions_only: false,
+    });
+
+    const SENDER: PassthroughContext<'static> = PassthroughContext {
+        account_id: "acct_1",
+        official: true,
+        sold: PerTool {
+            web_search: false,
+            web_fetch: false,
+            code_execution: false,
+            tool_search: false,
+            mcp: false,
+        },
+        without_reasoning: false,
+        model: "public",
+        repair: RepairRules {
+            accepts: &ACCEPTS,
+            known: KnownCapabilities::NONE,
+            max_output_tokens: 0,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
+        },
+    };
+
+    /// Returns the body as sent, and the warnings.
+    fn sent(body: &str, sender: &PassthroughContext<'_>) -> Result<(Any, Vec<String>), Failure> {
+        let bytes = Bytes::copy_from_slice(body.as_bytes());
+        let outline = read_summary(Protocol::Responses, &bytes).unwrap();
+        let (stripped, _) = clean_responses_request(&bytes, &outline, sender)?;
+        let edits = RequestEdits {
+            model: "up",
+            output_limit: Some(100),
+            output_limit_field: "max_output_tokens",
+            thinking_budget: None,
+            include_usage: false,
+        };
+        let warnings = stripped.warnings.clone();
+        let out = rewrite_cleaned(&bytes, &outline, &edits, stripped);
+        Ok((serde_json::from_slice(&out).unwrap(), warnings))
+    }
+
+    #[test]
+    fn tools_that_an_item_brings_along_are_judged_and_held_for_like_others() {
+        for kind in ["additional_tools", "tool_search_output"] {
+            let item = |tool: Any| json!({"type": kind, "call_id": "c1", "execution": "client", "tools": [tool]});
+            let body = |tool: Any| json!({"model": "public", "input": [item(tool)]}).to_string();
+            let failure = sent(&body(json!({"type": "code_interpreter"})), &SENDER).unwrap_err();
+            assert_eq!(failure.code.as_deref(), Some("unsupported_value"), "{kind}");
+            let searches = body(json!({"type": "web_search"}));
+            let features = read_summary(Protocol::Responses, searches.as_bytes())
+                .unwrap()
+                .features;
+            assert!(
+                features.tool_offers.web_search.is_some() && features.tools,
+                "{kind}"
+            );
+            let (out, warnings) = sent(&searches, &SENDER).unwrap();
+            assert!(
+                !out.to_string().contains("web_search") && !warnings.is_empty(),
+                "{kind}: {out}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_kept_at_the_vendor_can_be_named_however_it_is_said() {
+        for item in [
+            json!({"id": "msg_secret"}),
+            json!({"type": null, "id": "msg_secret"}),
+            json!({"type": "image_generation_call", "id": "ig_secret"}),
+        ] {
+            let body = json!({"model": "public", "input": [item]}).to_string();
+            assert!(sent(&body, &SENDER).is_err(), "{body}");
+        }
+    }
+
+    fn refusal(body: &Any) -> (String, String) {
+        let failure = sent(&body.to_string(), &SENDER).unwrap_err();
+        (
+            failure.param.unwrap_or_default(),
+            failure.code.unwrap_or_default(),
+        )
+    }
+
+    fn with_input(items: Any) -> Any {
+        json!({"model": "m", "store": false, "input": items})
+    }
+
+    fn input(items: Any, sender: &PassthroughContext<'_>) -> Any {
+        sent(&with_input(items).to_string(), sender).unwrap().0["input"].clone()
+    }
+
+    #[test]
+    fn nothing_is_stored_and_callers_are_not_told() {
+        let user = identifiers::hash_end_user("acct_1", Some("mia"));
+        for body in [
+            r#"{"model":"m","input":"hi","user":"mia","client_metadata":{"a":1},"prompt_cache_key":"k"}"#,
+            r#"{"client_metadata":{} , "model":"m","store":null,"safety_identifier":"mia", "prompt_cache_key":"k","input":"hi"}"#,
+            r#"{ "user":"mia","prompt_cache_key":"k","model":"m","input":"hi","store":true,"max_output_tokens":200}"#,
+        ] {
+            let (sent, warnings) = sent(body, &SENDER).unwrap();
+            let wanted = json!({
+                "model": "up", "input": "hi", "store": false, "safety_identifier": user, "max_output_tokens": 100,
+                "prompt_cache_key": identifiers::hash_cache_key("acct_1", "k")
+            });
+            assert_eq!(sent, wanted, "{body}");
+            assert_eq!(!warnings.is_empty(), body.contains("\"store\":true"));
+        }
+        let other = PassthroughContext {
+            official: false,
+            ..SENDER
+        };
+        let (sent, _) = sent(
+            r#"{"model":"m","input":"hi","prompt_cache_key":"k"}"#,
+            &other,
+        )
+        .unwrap();
+        assert_eq!(sent.get("prompt_cache_key"), None);
+    }
+
+    #[test]
+    fn what_is_kept_at_the_vendor_cannot_be_named() {
+        let body = |name: &str, value: Any| json!({"model": "m", "input": "hi", name: value});
+        let refused = ("background".to_owned(), "unsupported_parameter".to_owned());
+        assert_eq!(refusal(&body("background", json!(true))), refused);
+        assert!(sent(&body("background", Any::Null).to_string(), &SENDER).is_ok());
+        let reference = |id: &str| {
+            with_input(
+                json!([{"type": "item_reference", "id": id}, {"role": "user", "content": "x"}]),
+            )
+        };
+        assert_eq!(
+            refusal(&reference("msg_1")),
+            ("input[0]".to_owned(), "item_not_found".to_owned())
+        );
+        let (sent, warnings) = sent(&reference("rs_1").to_string(), &SENDER).unwrap();
+        assert_eq!(
+            (sent["input"].clone(), warnings),
+            (
+                json!([{"role": "user", "content": "x"}]),
+                vec!["dropped:input[0]".to_owned()]
+            )
+        );
+    }
+
+    #[test]
+    fn tools_that_run_at_the_vendor_are_refused_and_searches_left_out() {
+        let tool = |kind: &str| json!({"model": "m", "input": "hi", "tools": [{"type": "function", "name": "f"}, {"type": kind}]});
+        for kind in [
+            "code_interpreter",
+            "file_search",
+            "image_generation",
+            "mcp",
+            "computer_use_preview",
+            "new_thing",
+        ] {
+            assert_eq!(refusal(&tool(kind)).0, "tools[1]", "{kind}");
+        }
+        for kind in [
+            "custom",
+            "namespace",
+            "tool_search",
+            "local_shell",
+            "shell",
+            "apply_patch",
+        ] {
+            assert_eq!(
+                sent(&tool(kind).to_string(), &SENDER).unwrap().0["tools"]
+                    .as_array()
+                    .unwrap()
+                    .len(),
+                2
+            );
+        }
+        for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
+            let (told, warnings) = sent(&tool(kind).to_string(), &SENDER).unwrap();
+            assert_eq!(
+                (told["tools"].as_array().unwrap().len(), warnings),
+                (1, vec!["dropped:tools[1]".to_owned()])
+            );
+            let sold = PassthroughContext {
+                sold: PerTool {
+                    web_search: true,
+                    ..SENDER.sold
+                },
+                ..SENDER
+            };
+            assert_eq!(
+                sent(&tool(kind).to_string(), &sold).unwrap().0["tools"][1]["type"],
+                kind
+            );
+        }
+        let sold = PassthroughContext {
+            sold: PerTool {
+                code_execution: true,
+                mcp: true,
+                ..SENDER.sold
+            },
+            ..SENDER
+        };
+        for kind in ["code_interpreter", "mcp"] {
+            let (mut told, _) = sent(&tool(kind).to_string(), &sold).unwrap();
+            assert_eq!(told["tools"][1].take(), json!({"type": kind}));
+        }
+        let ran = json!([{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "code": "1"}, {"role": "user", "content": "x"}]);
+        assert_eq!(
+            input(ran, &sold),
+            json!([{"role": "user", "content": "x"}]),
+            "its container is not named again"
+        );
+        let mut far = tool("shell");
+        far["tools"][1]["environment"] = json!({"type": "container_auto"});
+        assert_eq!(refusal(&far).0, "tools[1]");
+        let mut chosen = tool("web_search");
+        chosen["tool_choice"] = json!({"type": "web_search"});
+        assert_eq!(refusal(&chosen).0, "tool_choice");
+        let added = json!([{"type": "additional_tools", "role": "developer", "tools": [{"type": "web_search"}, {"type": "function", "name": "f"}]}]);
+        assert_eq!(
+            input(added, &SENDER)[0]["tools"],
+            json!([{"type": "function", "name": "f"}])
+        );
+    }
+
+    #[test]
+    fn foreign_reasoning_goes_with_the_names_of_what_it_led_to() {
+        let thought = |sealed: Any| json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed});
+        let call = json!({"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{\"id\":1}"});
+        let mut bare = call.clone();
+        bare.as_object_mut().unwrap().remove("id");
+        let output =
+            json!({"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "x"});
+        let said = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": []});
+        let own = json!([thought(json!("gAAAA1")), call, output, said]);
+        assert_eq!(input(own.clone(), &SENDER), own);
+        for foreign in [
+            json!("gw1.m.e30"),
+            json!("gw1.c.e30"),
+            json!("gw1."),
+            Any::Null,
+            json!(""),
+        ] {
+            let given = json!([thought(foreign.clone()), call, output, said]);
+            assert_eq!(
+                input(given, &SENDER),
+                json!([bare, output, said]),
+                "{foreign}"
+            );
+        }
+        let again = PassthroughContext {
+            without_reasoning: true,
+            ..SENDER
+        };
+        // No item may then have an id that refers to what is left out, in any turn.
+        let mut nameless = said.clone();
+        nameless.as_object_mut().unwrap().remove("id");
+        assert_eq!(input(own.clone(), &again), json!([bare, output, nameless]));
+        let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, said]);
+        assert_eq!(input(readable.clone(), &SENDER), readable);
+        // A client that does not set `store` to false sends ids of items that do not exist.
+        let mut body = with_input(own);
+        body.as_object_mut().unwrap().remove("store");
+        let told = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
+        let ids: Vec<_> = told
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item.get("id").is_some())
+            .collect();
+        assert_eq!(ids, [true, false, false, false]);
+    }
+
+    /// Compatible servers require the id of an earlier answer and do not look up stored items.
+    #[test]
+    fn ids_stay_towards_a_compatible_server_where_they_are_valid() {
+        let compatible = PassthroughContext {
+            official: false,
+            ..SENDER
+        };
+        let lost = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gw1.m.e30"});
+        let message =
+            |id: &str| json!({"type": "message", "id": id, "role": "assistant", "content": []});
+        let call = |id: &str| json!({"type": "function_call", "id": id, "call_id": "c", "name": "f", "arguments": "{}"});
+        let long = format!("msg_{}", "x".repeat(61));
+        let fits = format!("msg_{}", "x".repeat(60));
+        for (item, stays) in [
+            (message("msg_1"), true),
+            (message(&fits), true),
+            (message(&long), false),
+            (message("msg_"), false),
+            (message("chatcmpl-1"), false),
+            (message("msg_ö"), false),
+            (call("fc_1"), true),
+            (call("call_1"), false),
+        ] {
+            for store in [Any::Null, json!(false), json!(true)] {
+                let body = json!({"model": "m", "store": store, "input": [lost, item]});
+                let told = sent(&body.to_string(), &compatible).unwrap().0["input"].clone();
+                let mut wanted = item.clone();
+                if !stays {
+                    wanted.as_object_mut().unwrap().remove("id");
+                }
+                assert_eq!(told, json!([wanted]), "{store}");
+            }
+        }
+        let again = PassthroughContext {
+            without_reasoning: true,
+            ..compatible
+        };
+        assert_eq!(input(json!([message("msg_1")]), &again)[0].get("id"), None);
+    }
+}

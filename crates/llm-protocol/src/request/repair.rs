@@ -1,0 +1,151 @@
+//! Edits what this model is known to refuse in a body of its own protocol, as translation would:
+//! members are removed, renamed, lowered or moved, and every other byte stays unchanged.
+//!
+//! Clients choose a dialect by the vendor's name of the model, which they cannot do with a catalog
+//! id. It must not repair anything without a known refusal, nor what every model of the protocol
+//! refuses: the vendor reports that. Each change adds a warning, unless the member asked for the
+//! default. A repaired body needs no further repair.
+//!
+//! Read next: `request/repair_hints.rs` (whether there is anything to do),
+//! `repair/{chat,messages,responses}.rs`.
+
+use super::foreign_fields::ForeignFieldRemover;
+use crate::capabilities::ModelCapabilities;
+use crate::capabilities::repair_rules::RepairRules;
+use crate::ir::{Effort, WarningAction};
+use crate::json_document::JsonValue;
+use crate::json_edit::json_string;
+use crate::json_scanner::Span;
+
+mod chat;
+mod messages;
+mod responses;
+
+/// Decision about a member.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MemberDecision {
+    Keep,
+    /// The member asked for what the model does anyway.
+    DropSilently,
+    Drop,
+}
+
+/// Decision about an effort that the model may not know.
+enum EffortDecision {
+    Keep,
+    Drop,
+    Lower(Effort),
+}
+
+fn decide_effort(effort: Option<Effort>, levels: &[Effort]) -> EffortDecision {
+    match effort {
+        // An unknown level is left to the vendor.
+        None => EffortDecision::Keep,
+        Some(effort) if levels.contains(&effort) => EffortDecision::Keep,
+        Some(effort) => effort
+            .nearest(levels)
+            .map_or(EffortDecision::Drop, EffortDecision::Lower),
+    }
+}
+
+impl<'a> ForeignFieldRemover<'a> {
+    /// Edits what the model of these rules refuses. `without_thinking`: the vendor refused the
+    /// thinking, so it is already removed.
+    pub(super) fn repair(
+        &mut self,
+        root: JsonValue<'a>,
+        rules: &RepairRules<'_>,
+        without_thinking: bool,
+    ) {
+        let before = (self.edits.len(), self.gone.len());
+        match rules.accepts {
+            ModelCapabilities::Chat(model) => self.repair_chat(root, model, &rules.known),
+            ModelCapabilities::Messages(model) => {
+                self.repair_messages(root, model, rules, without_thinking)
+            }
+            ModelCapabilities::Responses(model) => self.repair_responses(root, model, &rules.known),
+        }
+        self.is_repaired |= before != (self.edits.len(), self.gone.len());
+    }
+
+    /// Applies `verdict` to every member of the object at `path`.
+    fn filter_members(
+        &mut self,
+        object: JsonValue<'a>,
+        path: &str,
+        verdict: impl Fn(&str, JsonValue<'a>) -> MemberDecision,
+    ) {
+        for (key, value) in object.members() {
+            let name = key.value();
+            let verdict = verdict(&name, value);
+            if verdict == MemberDecision::Drop {
+                self.warnings
+                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
+            }
+            if verdict != MemberDecision::Keep {
+                self.gone.push(self.member_span(&key, value));
+            }
+        }
+    }
+
+    /// Removes the member of this name without a warning.
+    fn drop_member(&mut self, object: JsonValue<'a>, name: &str) {
+        self.filter_members(object, "", |member, _| {
+            if member == name {
+                MemberDecision::DropSilently
+            } else {
+                MemberDecision::Keep
+            }
+        });
+    }
+
+    /// Inserts a member before all others.
+    fn insert_member(&mut self, object: JsonValue<'a>, name: &str, value: &str) {
+        let inside = self.span(object.raw()).start.saturating_add(1);
+        let comma = if object.members().next().is_some() {
+            ","
+        } else {
+            ""
+        };
+        // Inserted before the removals, because the first member may be removed.
+        self.edits.insert(
+            0,
+            (
+                Span {
+                    start: inside,
+                    end: inside,
+                },
+                format!("{}:{value}{comma}", json_string(name)),
+            ),
+        );
+    }
+
+    /// Replaces a value with JSON.
+    fn replace_raw(&mut self, value: JsonValue<'a>, json: String) {
+        self.edits.push((self.span(value.raw()), json));
+    }
+}
+
+/// Returns the member's value as a known effort level.
+fn parse_effort(value: Option<JsonValue<'_>>) -> Option<Effort> {
+    Effort::parse(&value?.string()?)
+}
+
+/// Returns whether the value is null or the default number.
+fn is_default_number(value: JsonValue<'_>, usual: f64) -> bool {
+    value.is_null()
+        || value
+            .number()
+            .is_some_and(|number| number.total_cmp(&usual).is_eq())
+}
+
+/// Returns whether the value is null or empty.
+fn is_empty_value(value: JsonValue<'_>) -> bool {
+    value.is_null()
+        || value.is_array() && value.items().next().is_none()
+        || value.is_object() && value.members().next().is_none()
+        || value.text().is_some_and(|text| text.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

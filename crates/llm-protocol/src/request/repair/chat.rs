@@ -1,0 +1,237 @@
+//! Repairs chat bodies: name of the output limit, sampling, effort, roles, ids of calls.
+//!
+//! It must not change `system` for a model that prefers `developer`: such models accept both.
+
+use super::{
+    EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,
+    is_empty_value, parse_effort,
+};
+use crate::capabilities::identifiers;
+use crate::capabilities::repair_rules::KnownCapabilities;
+use crate::capabilities::{ChatModel, ParallelToolCalls, ReasoningReplay, ToolCallIds};
+use crate::ir::{Effort, JsonPath, WarningAction};
+use crate::json_document::JsonValue;
+use crate::json_edit::json_string;
+use crate::request::repair_hints::must_disable_reasoning;
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+const EFFORT_MEMBER: &str = "reasoning_effort";
+
+impl<'a> ForeignFieldRemover<'a> {
+    pub(super) fn repair_chat(
+        &mut self,
+        root: JsonValue<'a>,
+        model: &ChatModel,
+        known: &KnownCapabilities,
+    ) {
+        if known.output_limit_field {
+            self.rename_limit(root, model.output_limit_field);
+        }
+        let is_auto = root
+            .get("tool_choice")
+            .is_none_or(|choice| choice.is("auto"));
+        self.filter_members(root, "", |name, value| {
+            decide_setting(name, value, model, known, is_auto)
+        });
+        self.repair_chat_effort(root, model, known);
+        if known.system_role && model.system_role == "system" {
+            self.rename_developer_roles(root);
+        }
+        if known.reasoning_replay
+            && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
+        {
+            self.drop_earlier_reasoning(root);
+        }
+        if known.tool_call_ids && model.tool_call_ids == ToolCallIds::Nine {
+            self.rewrite_nine_char_ids(root);
+        }
+    }
+
+    /// Renames the limit to the one name that the vendor knows.
+    fn rename_limit(&mut self, root: JsonValue<'a>, own: &'static str) {
+        let other = if own == "max_tokens" {
+            "max_completion_tokens"
+        } else {
+            "max_tokens"
+        };
+        if root.get(other).is_none() {
+            return;
+        }
+        if root.get(own).is_some() {
+            self.warnings.add(WarningAction::Dropped, other);
+            self.drop_member(root, other);
+            return;
+        }
+        // A null member of the right name would be a duplicate.
+        self.drop_member(root, own);
+        self.warnings.add(WarningAction::Renamed, other);
+        for (key, _) in root.members().filter(|(key, _)| key.is(other)) {
+            self.edits.push((self.key_span(&key), json_string(own)));
+        }
+    }
+
+    fn repair_chat_effort(
+        &mut self,
+        root: JsonValue<'a>,
+        model: &ChatModel,
+        known: &KnownCapabilities,
+    ) {
+        let given = root.get(EFFORT_MEMBER);
+        let has_tools = ["tools", "functions"]
+            .iter()
+            .any(|name| root.get(name).is_some_and(|list| !is_empty_value(list)));
+        if must_disable_reasoning(model, known) && has_tools {
+            match given {
+                Some(effort) if effort.is("none") => {}
+                Some(effort) => {
+                    self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
+                    self.replace_string(effort, "none");
+                }
+                None => {
+                    self.drop_member(root, EFFORT_MEMBER);
+                    self.warnings.add(WarningAction::Inserted, EFFORT_MEMBER);
+                    self.insert_member(root, EFFORT_MEMBER, "\"none\"");
+                }
+            }
+            return;
+        }
+        let Some(given) = given else { return };
+        let effort = parse_effort(Some(given));
+        if known.reasoning && !model.reasoning {
+            if effort != Some(Effort::None) {
+                self.warnings.add(WarningAction::Dropped, EFFORT_MEMBER);
+            }
+            self.drop_member(root, EFFORT_MEMBER);
+            return;
+        }
+        let verdict = if known.efforts {
+            decide_effort(effort, &model.effort_values)
+        } else {
+            EffortDecision::Keep
+        };
+        match verdict {
+            EffortDecision::Keep => {}
+            EffortDecision::Drop => {
+                self.warnings.add(WarningAction::Dropped, EFFORT_MEMBER);
+                self.drop_member(root, EFFORT_MEMBER);
+            }
+            EffortDecision::Lower(level) => {
+                self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
+                self.replace_string(given, level.as_str());
+            }
+        }
+    }
+
+    fn rename_developer_roles(&mut self, root: JsonValue<'a>) {
+        for (index, message) in root
+            .get("messages")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .enumerate()
+        {
+            if let Some(role) = message.get("role").filter(|role| role.is("developer")) {
+                self.warnings.add(
+                    WarningAction::Renamed,
+                    format_args!("{}.role", JsonPath::Message(index)),
+                );
+                self.replace_string(role, "system");
+            }
+        }
+    }
+
+    /// Keeps reasoning only in the current turn: after the last user message.
+    fn drop_earlier_reasoning(&mut self, root: JsonValue<'a>) {
+        let messages = || root.get("messages").into_iter().flat_map(JsonValue::items);
+        let last = messages()
+            .enumerate()
+            .filter(|(_, message)| message.get("role").is_some_and(|role| role.is("user")));
+        let turn = last.map(|(index, _)| index).last().unwrap_or_default();
+        let behind = || messages().skip(turn);
+        let calls = |message: JsonValue<'_>| {
+            message
+                .get("tool_calls")
+                .is_some_and(|calls| !is_empty_value(calls))
+        };
+        let has_calls = behind().any(calls);
+        for (index, message) in messages()
+            .enumerate()
+            .filter(|(index, _)| *index < turn || !has_calls)
+        {
+            let path = format!("{}.", JsonPath::Message(index));
+            self.filter_members(message, &path, |name, value| match name {
+                "reasoning_content" if is_empty_value(value) => MemberDecision::DropSilently,
+                "reasoning_content" => MemberDecision::Drop,
+                _ => MemberDecision::Keep,
+            });
+        }
+    }
+
+    /// Replaces the ids of calls and of their results; equal ids stay equal.
+    fn rewrite_nine_char_ids(&mut self, root: JsonValue<'a>) {
+        let mut made: HashMap<Cow<'a, str>, String> = HashMap::new();
+        for message in root.get("messages").into_iter().flat_map(JsonValue::items) {
+            let calls = message
+                .get("tool_calls")
+                .into_iter()
+                .flat_map(JsonValue::items);
+            let ids = calls
+                .filter_map(|call| call.get("id"))
+                .chain(message.get("tool_call_id"));
+            for place in ids {
+                let Some(id) = place
+                    .string()
+                    .filter(|id| !identifiers::is_nine_char_id(id))
+                else {
+                    continue;
+                };
+                let nine = made
+                    .entry(id.clone())
+                    .or_insert_with(|| identifiers::nine_char_call_id(id).into_owned());
+                self.edits.push((self.span(place.raw()), json_string(nine)));
+            }
+        }
+    }
+}
+
+/// Decides about a top-level member that depends on no other.
+fn decide_setting(
+    name: &str,
+    value: JsonValue<'_>,
+    model: &ChatModel,
+    known: &KnownCapabilities,
+    is_auto: bool,
+) -> MemberDecision {
+    let is_sampled = !known.sampling || model.sampling;
+    let (is_refused, asks_nothing) = match name {
+        "temperature" | "top_p" => (!is_sampled && !is_default_number(value, 1.0), false),
+        "presence_penalty" | "frequency_penalty" => {
+            (!is_sampled && !is_default_number(value, 0.0), false)
+        }
+        "logit_bias" => (!is_sampled && !value.is_null(), is_empty_value(value)),
+        "stop" => (
+            known.stop && !model.stop && !value.is_null(),
+            is_empty_value(value),
+        ),
+        "verbosity" => (
+            known.verbosity && !model.verbosity && !value.is_null(),
+            false,
+        ),
+        "top_k" => (known.top_k && !model.top_k && !value.is_null(), false),
+        "parallel_tool_calls" => {
+            let is_refused = known.parallel_tool_calls
+                && match model.parallel_tool_calls {
+                    ParallelToolCalls::Accepted => false,
+                    ParallelToolCalls::WithAutoChoice => !is_auto,
+                    ParallelToolCalls::Refused => true,
+                };
+            (is_refused && !value.is_null(), value.bool() == Some(true))
+        }
+        _ => return MemberDecision::Keep,
+    };
+    match (is_refused, asks_nothing) {
+        (false, _) => MemberDecision::Keep,
+        (true, true) => MemberDecision::DropSilently,
+        (true, false) => MemberDecision::Drop,
+    }
+}

@@ -1,0 +1,301 @@
+//! Repairs messages bodies: sampling, thinking, effort.
+//!
+//! It must not touch turns: `messages/turns.rs` does.
+
+use super::{
+    EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,
+    parse_effort,
+};
+use crate::capabilities::repair_rules::RepairRules;
+use crate::capabilities::{MessagesModel, SamplingSupport, ThinkingType};
+use crate::ir::{Effort, WarningAction};
+use crate::json_document::JsonValue;
+use crate::messages::write_request::thinking::{
+    MIN_BUDGET_TOKENS, budget_for_effort, clamp_budget, effort_for_budget,
+};
+use crate::reasoning_token;
+
+mod turns;
+
+const THINKING: &str = "thinking";
+const OUTPUT_CONFIG: &str = "output_config";
+
+/// From this value on, `top_p` excludes nothing that a model would choose.
+const TOP_P_NO_EFFECT: f64 = 0.99;
+
+/// The effort of a model if the request enables thinking without a level.
+const DEFAULT_EFFORT: Effort = Effort::High;
+
+impl<'a> ForeignFieldRemover<'a> {
+    pub(super) fn repair_messages(
+        &mut self,
+        root: JsonValue<'a>,
+        model: &MessagesModel,
+        rules: &RepairRules<'_>,
+        without_thinking: bool,
+    ) {
+        let known = &rules.known;
+        if known.sampling {
+            self.repair_messages_sampling(root, model);
+        }
+        let thinking = root
+            .get(THINKING)
+            .filter(|_| known.thinking_types && !without_thinking);
+        let made = thinking.and_then(|thinking| self.repair_thinking(root, thinking, model, rules));
+        if known.efforts {
+            self.repair_messages_effort(root, model, made);
+        }
+        if known.mid_system && !model.mid_system {
+            self.rewrite_system_turns(root);
+        }
+        if known.prefill && !model.prefill {
+            self.append_continue_turn(root);
+        }
+    }
+
+    fn repair_messages_sampling(&mut self, root: JsonValue<'a>, model: &MessagesModel) {
+        let has_temperature = root.get("temperature").is_some();
+        self.filter_members(root, "", |name, value| {
+            let is_usual = match name {
+                _ if value.is_null() => return MemberDecision::Keep,
+                "temperature" => is_default_number(value, 1.0),
+                "top_p" => value
+                    .number()
+                    .is_some_and(|number| number >= TOP_P_NO_EFFECT),
+                "top_k" => false,
+                _ => return MemberDecision::Keep,
+            };
+            match model.sampling {
+                // The model refuses even the default value.
+                SamplingSupport::Fixed if is_usual => MemberDecision::DropSilently,
+                SamplingSupport::Fixed => MemberDecision::Drop,
+                SamplingSupport::OneOf if name == "top_p" && has_temperature => {
+                    MemberDecision::Drop
+                }
+                SamplingSupport::OneOf | SamplingSupport::Free => MemberDecision::Keep,
+            }
+        });
+    }
+
+    /// Repairs `repair_thinking`. Returns the effort that must replace a removed budget.
+    fn repair_thinking(
+        &mut self,
+        root: JsonValue<'a>,
+        thinking: JsonValue<'a>,
+        model: &MessagesModel,
+        rules: &RepairRules<'_>,
+    ) -> Option<Effort> {
+        let kind = thinking
+            .get("type")
+            .and_then(JsonValue::string)
+            .and_then(|kind| ThinkingType::parse(&kind))?;
+        let budget = thinking.get("budget_tokens").and_then(JsonValue::count);
+        match kind {
+            ThinkingType::Enabled
+                if model.accepts_thinking_type(kind) && !lacks_signed_thinking(root) =>
+            {
+                self.clamp_thinking_budget(root, thinking, rules)
+            }
+            ThinkingType::Enabled if model.accepts_thinking_type(ThinkingType::Adaptive) => {
+                self.warnings.add(WarningAction::Rewritten, THINKING);
+                self.rewrite_thinking(thinking, ThinkingType::Adaptive, None);
+                return budget.map(effort_for_budget);
+            }
+            ThinkingType::Enabled => self.drop_thinking(root),
+            _ if model.accepts_thinking_type(kind) => {}
+            ThinkingType::Adaptive if model.requires_thinking_budget() => {
+                self.set_budget_from_effort(root, thinking, rules)
+            }
+            ThinkingType::Disabled if model.accepts_thinking_type(ThinkingType::BetweenTools) => {
+                self.warnings.add(WarningAction::Rewritten, THINKING);
+                self.rewrite_thinking(thinking, ThinkingType::BetweenTools, None);
+            }
+            ThinkingType::Disabled if !model.thinks_by_default => self.drop_member(root, THINKING),
+            _ => self.drop_thinking(root),
+        }
+        None
+    }
+
+    fn drop_thinking(&mut self, root: JsonValue<'a>) {
+        self.warnings.add(WarningAction::Dropped, THINKING);
+        self.drop_member(root, THINKING);
+        // The vendor refuses it if thinking is off.
+        self.remove_thinking_edits(root);
+    }
+
+    /// Lowers a budget that leaves no tokens for the answer.
+    fn clamp_thinking_budget(
+        &mut self,
+        root: JsonValue<'a>,
+        thinking: JsonValue<'a>,
+        rules: &RepairRules<'_>,
+    ) {
+        let place = thinking.get("budget_tokens");
+        let Some((place, tokens)) = place.and_then(|place| Some((place, place.count()?))) else {
+            return;
+        };
+        let tokens = tokens.min(rules.thinking_budget.unwrap_or(u64::MAX));
+        let max_tokens = max_tokens(root, rules);
+        if rules.is_interleaved || tokens < max_tokens {
+            return;
+        }
+        match clamp_budget(tokens, max_tokens).or(min_budget(max_tokens)) {
+            Some(budget) => {
+                self.warnings
+                    .add(WarningAction::Clamped, "thinking.budget_tokens");
+                self.replace_raw(place, budget.to_string());
+            }
+            None => self.drop_thinking(root),
+        }
+    }
+
+    /// For a model that thinks only with a budget: sets the budget by the effort, within the output
+    /// limit.
+    fn set_budget_from_effort(
+        &mut self,
+        root: JsonValue<'a>,
+        thinking: JsonValue<'a>,
+        rules: &RepairRules<'_>,
+    ) {
+        let effort = parse_effort(
+            root.get(OUTPUT_CONFIG)
+                .and_then(|config| config.get("effort")),
+        )
+        .unwrap_or(DEFAULT_EFFORT);
+        let choice = root
+            .get("tool_choice")
+            .and_then(|choice| choice.get("type"));
+        let is_forced = choice.is_some_and(|kind| kind.is("any") || kind.is("tool"));
+        let budget = clamp_budget(budget_for_effort(effort), max_tokens(root, rules));
+        match budget.filter(|_| !is_forced && !lacks_signed_thinking(root)) {
+            Some(budget) => {
+                self.makes_budget = true;
+                self.warnings.add(WarningAction::Rewritten, THINKING);
+                self.rewrite_thinking(thinking, ThinkingType::Enabled, Some(budget));
+            }
+            None => self.drop_thinking(root),
+        }
+    }
+
+    /// Rewrites the object with another type. A model with adaptive thinking shows its thinking
+    /// only if the request asks for it.
+    fn rewrite_thinking(
+        &mut self,
+        thinking: JsonValue<'a>,
+        kind: ThinkingType,
+        budget: Option<u64>,
+    ) {
+        let mut json = format!(r#"{{"type":"{}""#, kind.as_str());
+        if let Some(budget) = budget {
+            json.push_str(&format!(r#","budget_tokens":{budget}"#));
+        }
+        let display = thinking.get("display").map(JsonValue::raw);
+        if let Some(display) =
+            display.or((kind == ThinkingType::Adaptive).then_some("\"summarized\""))
+        {
+            json.push_str(&format!(r#","display":{display}"#));
+        }
+        json.push('}');
+        self.replace_raw(thinking, json);
+    }
+
+    /// `made`: the effort that must replace a removed budget.
+    fn repair_messages_effort(
+        &mut self,
+        root: JsonValue<'a>,
+        model: &MessagesModel,
+        made: Option<Effort>,
+    ) {
+        const PATH: &str = "output_config.effort";
+        let config = root.get(OUTPUT_CONFIG);
+        let Some(given) = config.and_then(|config| config.get("effort")) else {
+            if let Some(level) = made.and_then(|level| level.nearest(&model.effort_levels)) {
+                self.insert_effort(root, level);
+            }
+            return;
+        };
+        match decide_effort(parse_effort(Some(given)), &model.effort_levels) {
+            EffortDecision::Keep => {}
+            EffortDecision::Lower(level) => {
+                self.warnings.add(WarningAction::Downgraded, PATH);
+                self.replace_string(given, level.as_str());
+            }
+            EffortDecision::Drop => {
+                self.warnings.add(WarningAction::Dropped, PATH);
+                match config.filter(|config| config.members().any(|(key, _)| !key.is("effort"))) {
+                    Some(config) => self.drop_member(config, "effort"),
+                    None => self.drop_member(root, OUTPUT_CONFIG),
+                }
+            }
+        }
+    }
+
+    fn insert_effort(&mut self, root: JsonValue<'a>, level: Effort) {
+        let level = format!("\"{}\"", level.as_str());
+        match root.get(OUTPUT_CONFIG) {
+            Some(config) => {
+                self.drop_member(config, "effort");
+                self.insert_member(config, "effort", &level);
+            }
+            None => {
+                self.drop_member(root, OUTPUT_CONFIG);
+                self.insert_member(root, OUTPUT_CONFIG, &format!(r#"{{"effort":{level}}}"#));
+            }
+        }
+    }
+}
+
+fn max_tokens(root: JsonValue<'_>, rules: &RepairRules<'_>) -> u64 {
+    let given = root
+        .get("max_tokens")
+        .and_then(JsonValue::count)
+        .unwrap_or(rules.max_output_tokens);
+    given.min(rules.output_limit.unwrap_or(u64::MAX))
+}
+
+/// Returns the smallest budget that a vendor accepts, if it is below the limit.
+fn min_budget(max_tokens: u64) -> Option<u64> {
+    (MIN_BUDGET_TOKENS < max_tokens).then_some(MIN_BUDGET_TOKENS)
+}
+
+fn content_blocks(message: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>> {
+    message
+        .get("content")
+        .into_iter()
+        .flat_map(JsonValue::items)
+}
+
+/// Returns whether the last turn answers calls that were made without signed reasoning. A model
+/// that thinks with a budget refuses to continue thinking there.
+fn lacks_signed_thinking(root: JsonValue<'_>) -> bool {
+    let messages: Vec<JsonValue<'_>> = root
+        .get("messages")
+        .into_iter()
+        .flat_map(JsonValue::items)
+        .collect();
+    let is_assistant =
+        |message: &JsonValue<'_>| message.get("role").is_some_and(|role| role.is("assistant"));
+    let Some(last) = messages.iter().rposition(is_assistant) else {
+        return false;
+    };
+    let is =
+        |block: JsonValue<'_>, wanted: &str| block.get("type").is_some_and(|kind| kind.is(wanted));
+    let behind = messages.iter().skip(last.saturating_add(1)).copied();
+    let answers = behind
+        .clone()
+        .flat_map(content_blocks)
+        .any(|block| is(block, "tool_result"));
+    let is_last = behind.count() == 0;
+    let first = messages
+        .get(last)
+        .and_then(|message| content_blocks(*message).next());
+    let begins_with_thought = first.is_some_and(|block| {
+        let signature = block.get("signature").and_then(JsonValue::text);
+        is(block, "redacted_thinking")
+            || is(block, "thinking")
+                && signature.is_some_and(|signature| {
+                    reasoning_token::is_vendor_signature(&signature.value())
+                })
+    });
+    (answers || is_last) && !begins_with_thought
+}

@@ -1,0 +1,217 @@
+//! Repairs turns that a messages model refuses: instructions inside the conversation, and a final
+//! assistant turn.
+//!
+//! It must not move anything else. Instructions before the conversation move to `system`; later
+//! ones become reminders in a user turn, as in translation.
+
+use super::super::{ForeignFieldRemover, is_empty_value};
+use crate::ir::{JsonPath, WarningAction};
+use crate::json_document::JsonValue;
+use crate::json_edit::json_string;
+use crate::json_scanner::Span;
+use crate::json_string::JsonStr;
+use crate::messages::write_request::turns::{CONTINUE_PROMPT, REMINDER_TAGS};
+
+impl<'a> ForeignFieldRemover<'a> {
+    /// Moves instructions of the role `system`.
+    pub(super) fn rewrite_system_turns(&mut self, root: JsonValue<'a>) {
+        let messages: Vec<JsonValue<'a>> = root
+            .get("messages")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .collect();
+        if !messages.iter().any(|message| is_system(*message)) {
+            return;
+        }
+        let first_other = messages.iter().position(|message| !is_system(*message));
+        // Instructions alone are not a conversation: the last of them becomes the user's message.
+        let leading = first_other.unwrap_or(messages.len().saturating_sub(1));
+        let mut instructions = Vec::new();
+        for (index, message) in messages
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(_, message)| is_system(*message))
+        {
+            self.warnings
+                .add(WarningAction::Rewritten, JsonPath::Message(index));
+            if index < leading {
+                instructions.extend(message.get("content"));
+                self.gone.push(self.span(message.raw()));
+            } else if first_other.is_none() {
+                let role = message.get("role").unwrap_or(message);
+                self.replace_string(role, "user");
+            } else {
+                self.insert_reminder(&messages, index);
+            }
+        }
+        self.add_instructions(root, &instructions);
+    }
+
+    /// Writes the instructions at that index as a user message, after the results that must
+    /// directly follow a call.
+    fn insert_reminder(&mut self, messages: &[JsonValue<'a>], index: usize) {
+        let Some(message) = messages.get(index).copied() else {
+            return;
+        };
+        let content = message
+            .get("content")
+            .filter(|content| !is_empty_value(*content));
+        let Some(reminder) = content.and_then(reminder_message) else {
+            self.gone.push(self.span(message.raw()));
+            return;
+        };
+        let before = index.checked_sub(1).and_then(|before| messages.get(before));
+        let results = messages
+            .get(index.saturating_add(1))
+            .filter(|next| has_block(**next, "tool_result"));
+        match results.filter(|_| before.is_some_and(|before| has_block(*before, "tool_use"))) {
+            Some(results) => {
+                self.gone.push(self.span(message.raw()));
+                let end = self.span(results.raw()).end;
+                self.edits
+                    .push((Span { start: end, end }, format!(",{reminder}")));
+            }
+            None => self.replace_raw(message, reminder),
+        }
+    }
+
+    /// Appends the instructions before the conversation to the top-level `system`.
+    fn add_instructions(&mut self, root: JsonValue<'a>, instructions: &[JsonValue<'a>]) {
+        let blocks: Vec<String> = instructions
+            .iter()
+            .flat_map(|content| text_blocks(*content))
+            .collect();
+        if blocks.is_empty() {
+            return;
+        }
+        let given = root
+            .members()
+            .filter(|(key, _)| key.is("system"))
+            .last()
+            .map(|(_, value)| value);
+        let before = given.into_iter().flat_map(text_blocks);
+        let all = || {
+            before
+                .chain(blocks.iter().cloned())
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        match (given, instructions) {
+            (Some(given), _) => {
+                let all = format!("[{}]", all());
+                self.replace_raw(given, all);
+            }
+            (None, [only]) if only.is_string() => self.insert_member(root, "system", only.raw()),
+            (None, _) => {
+                let all = format!("[{}]", all());
+                self.insert_member(root, "system", &all);
+            }
+        }
+    }
+
+    /// Handles a final assistant turn: appends a user turn that asks the model to continue from it.
+    pub(super) fn append_continue_turn(&mut self, root: JsonValue<'a>) {
+        let messages = || root.get("messages").into_iter().flat_map(JsonValue::items);
+        let Some(last) = messages().last() else {
+            return;
+        };
+        let content = last.get("content");
+        let ends_in_text = content.is_some_and(|content| {
+            content.is_string()
+                || content
+                    .items()
+                    .last()
+                    .is_some_and(|block| is(block.get("type"), "text"))
+        });
+        if !is(last.get("role"), "assistant") || !ends_in_text {
+            return;
+        }
+        self.warnings.add(
+            WarningAction::Inserted,
+            JsonPath::Message(messages().count()),
+        );
+        let end = self.span(last.raw()).end;
+        let turn = format!(
+            r#",{{"role":"user","content":{}}}"#,
+            json_string(CONTINUE_PROMPT)
+        );
+        self.edits.push((Span { start: end, end }, turn));
+    }
+}
+
+fn is(value: Option<JsonValue<'_>>, wanted: &str) -> bool {
+    value.is_some_and(|value| value.is(wanted))
+}
+
+fn is_system(message: JsonValue<'_>) -> bool {
+    is(message.get("role"), "system")
+}
+
+fn has_block(message: JsonValue<'_>, kind: &str) -> bool {
+    message
+        .get("content")
+        .into_iter()
+        .flat_map(JsonValue::items)
+        .any(|block| is(block.get("type"), kind))
+}
+
+/// Returns instructions as text blocks, each text as written.
+fn text_blocks(content: JsonValue<'_>) -> Vec<String> {
+    if content.is_string() {
+        let is_blank = content.text().is_none_or(|text| text.is_blank());
+        return if is_blank {
+            Vec::new()
+        } else {
+            vec![format!(r#"{{"type":"text","text":{}}}"#, content.raw())]
+        };
+    }
+    content
+        .items()
+        .map(|block| block.raw().to_owned())
+        .collect()
+}
+
+/// Returns a user message with the instructions as a reminder; `None` if they have no text.
+fn reminder_message(content: JsonValue<'_>) -> Option<String> {
+    let texts: Vec<JsonStr<'_>> = match content.text() {
+        Some(text) => vec![text],
+        None => content
+            .items()
+            .filter_map(|block| block.get("text").and_then(JsonValue::text))
+            .collect(),
+    };
+    let raws: Vec<&str> = texts
+        .iter()
+        .filter(|text| !text.is_blank())
+        .filter_map(raw_text)
+        .collect();
+    if raws.is_empty() {
+        return None;
+    }
+    let [before, behind] = REMINDER_TAGS.map(json_string);
+    let text = format!(
+        "{}{}{}",
+        before.strip_suffix('"')?,
+        raws.concat(),
+        behind.strip_prefix('"')?
+    );
+    let marker = content
+        .items()
+        .filter_map(|block| block.get("cache_control"))
+        .last();
+    let marker = marker
+        .map(|marker| format!(r#","cache_control":{}"#, marker.raw()))
+        .unwrap_or_default();
+    Some(format!(
+        r#"{{"role":"user","content":[{{"type":"text","text":{text}{marker}}}]}}"#
+    ))
+}
+
+/// Returns the text as its sender wrote it, without the quotes.
+fn raw_text<'t>(text: &JsonStr<'t>) -> Option<&'t str> {
+    match text {
+        JsonStr::Token { raw, .. } => Some(raw),
+        JsonStr::Made(_) => None,
+    }
+}

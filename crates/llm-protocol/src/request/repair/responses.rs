@@ -1,0 +1,100 @@
+//! Repairs responses bodies: sampling, effort, reasoning summaries, verbosity.
+//!
+//! It must not look into items: `foreign_fields/responses.rs` handles another vendor's remains
+//! there.
+
+use super::{
+    EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,
+    parse_effort,
+};
+use crate::capabilities::ResponsesModel;
+use crate::capabilities::repair_rules::KnownCapabilities;
+use crate::ir::{Effort, WarningAction};
+use crate::json_document::JsonValue;
+
+const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
+
+impl<'a> ForeignFieldRemover<'a> {
+    pub(super) fn repair_responses(
+        &mut self,
+        root: JsonValue<'a>,
+        model: &ResponsesModel,
+        known: &KnownCapabilities,
+    ) {
+        let is_sampled = !known.sampling || model.sampling;
+        self.filter_members(root, "", |name, value| match name {
+            // The model refuses even the default value.
+            "temperature" | "top_p" if is_sampled || value.is_null() => MemberDecision::Keep,
+            "temperature" | "top_p" if is_default_number(value, 1.0) => {
+                MemberDecision::DropSilently
+            }
+            "temperature" | "top_p" => MemberDecision::Drop,
+            _ => MemberDecision::Keep,
+        });
+        if known.reasoning && !model.reasoning {
+            self.drop_reasoning_members(root);
+        } else if let Some(reasoning) = root.get("reasoning") {
+            self.repair_reasoning_members(reasoning, model, known);
+        }
+        if let Some(text) = root
+            .get("text")
+            .filter(|_| known.verbosity && !model.verbosity)
+        {
+            self.filter_members(text, "text.", |name, value| match name {
+                "verbosity" if !value.is_null() => MemberDecision::Drop,
+                _ => MemberDecision::Keep,
+            });
+        }
+    }
+
+    /// Removes the reasoning members for a model that does not reason.
+    fn drop_reasoning_members(&mut self, root: JsonValue<'a>) {
+        self.filter_members(root, "", |name, value| match name {
+            "reasoning" if value.is_null() => MemberDecision::Keep,
+            "reasoning" => match parse_effort(value.get("effort")) {
+                Some(Effort::None) if value.get("summary").is_none() => {
+                    MemberDecision::DropSilently
+                }
+                _ => MemberDecision::Drop,
+            },
+            _ => MemberDecision::Keep,
+        });
+        let included = root.get("include").into_iter().flat_map(JsonValue::items);
+        for item in included.filter(|item| item.is(ENCRYPTED_REASONING)) {
+            // It would have been empty.
+            self.gone.push(self.span(item.raw()));
+        }
+    }
+
+    fn repair_reasoning_members(
+        &mut self,
+        reasoning: JsonValue<'a>,
+        model: &ResponsesModel,
+        known: &KnownCapabilities,
+    ) {
+        const PATH: &str = "reasoning.";
+        if known.summaries && !model.summaries {
+            self.filter_members(reasoning, PATH, |name, value| match name {
+                "summary" | "generate_summary" if !value.is_null() => MemberDecision::Drop,
+                _ => MemberDecision::Keep,
+            });
+        }
+        let Some(effort) = reasoning.get("effort").filter(|_| known.efforts) else {
+            return;
+        };
+        match decide_effort(parse_effort(Some(effort)), &model.effort_values) {
+            EffortDecision::Keep => {}
+            EffortDecision::Drop => {
+                self.filter_members(reasoning, PATH, |name, _| match name {
+                    "effort" => MemberDecision::Drop,
+                    _ => MemberDecision::Keep,
+                });
+            }
+            EffortDecision::Lower(level) => {
+                self.warnings
+                    .add(WarningAction::Downgraded, "reasoning.effort");
+                self.replace_string(effort, level.as_str());
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Applies the few edits to a body for passthrough; everything else stays byte-identical.
+//!
+//! It must not parse: [`super::read_summary`] stored the spans in the summary. A summary of another
+//! body produces a wrong body but never a panic.
+//!
+//! Read next: `passthrough.rs`, the way back.
+
+use super::{OutputLimitMember, RequestCleanup, RequestSummary, StreamOptions};
+use crate::json_edit::{self, JsonEdit};
+use crate::json_scanner::Span;
+use bytes::Bytes;
+
+/// Changes to a body before the gateway sends it to its vendor.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestEdits<'a> {
+    /// The vendor's own name for the model.
+    pub model: &'a str,
+    /// Lowers each given limit to this value and never raises one. If the body has no limit, it is
+    /// inserted.
+    pub output_limit: Option<u64>,
+    /// Name of the member to insert: `max_tokens` or `max_completion_tokens`.
+    pub output_limit_field: &'a str,
+    /// Replaces the thinking budget, if the body has one.
+    pub thinking_budget: Option<u64>,
+    /// Sets `stream_options.include_usage` in chat streams and keeps the other options.
+    pub include_usage: bool,
+}
+
+/// Applies the edits. Returns the same `Bytes` if nothing changes.
+pub fn rewrite(body: &Bytes, outline: &RequestSummary, edits: &RequestEdits<'_>) -> Bytes {
+    rewrite_cleaned(body, outline, edits, RequestCleanup::default())
+}
+
+/// Applies the edits together with the removals in `stripped`.
+pub fn rewrite_cleaned(
+    body: &Bytes,
+    outline: &RequestSummary,
+    edits: &RequestEdits<'_>,
+    stripped: RequestCleanup,
+) -> Bytes {
+    let mut changes = EditBuilder {
+        replaced: stripped.edits,
+        inserted: String::new(),
+    };
+    if edits.model != outline.model {
+        changes.replace(outline.spans.model, json_edit::json_string(edits.model));
+    }
+    if let Some(limit) = edits.output_limit {
+        changes.set_output_limit(outline, limit, edits.output_limit_field);
+    }
+    if let (Some(budget), Some(span)) = (edits.thinking_budget, outline.spans.thinking_budget)
+        && outline.thinking_budget != Some(budget)
+    {
+        changes.replace(span, budget.to_string());
+    }
+    if edits.include_usage && !outline.include_usage {
+        changes.set_include_usage(outline.spans.stream_options);
+    }
+    changes.apply(body, outline.spans.inside)
+}
+
+struct EditBuilder {
+    replaced: Vec<(Span, String)>,
+    /// Members inserted after the opening brace, each with its comma: an object with a model is
+    /// never empty.
+    inserted: String,
+}
+
+impl EditBuilder {
+    fn replace(&mut self, span: Span, text: String) {
+        self.replaced.push((span, text));
+    }
+
+    fn insert(&mut self, member: &str, value: &str) {
+        let name = json_edit::json_string(member);
+        self.inserted.push_str(&format!("{name}:{value},"));
+    }
+
+    fn set_output_limit(&mut self, outline: &RequestSummary, tokens: u64, field: &str) {
+        let limits = [
+            outline.spans.max_tokens,
+            outline.spans.max_completion_tokens,
+            outline.spans.max_output_tokens,
+        ];
+        for OutputLimitMember {
+            span,
+            tokens: given,
+        } in limits.into_iter().flatten()
+        {
+            if given.is_some_and(|given| given > tokens) {
+                self.replace(span, tokens.to_string());
+            }
+        }
+        if outline.output_limit.is_some() {
+            return;
+        }
+        // Replaces a null member of that name: a second member of the name would be ambiguous.
+        let null = match field {
+            "max_completion_tokens" => outline.spans.max_completion_tokens,
+            "max_output_tokens" => outline.spans.max_output_tokens,
+            _ => outline.spans.max_tokens.filter(|_| field == "max_tokens"),
+        };
+        match null {
+            Some(limit) => self.replace(limit.span, tokens.to_string()),
+            None => self.insert(field, &tokens.to_string()),
+        }
+    }
+
+    fn set_include_usage(&mut self, options: Option<StreamOptions>) {
+        const MEMBER: &str = r#""include_usage":true"#;
+        match options {
+            None => self.insert("stream_options", &format!("{{{MEMBER}}}")),
+            Some(StreamOptions::Null(span)) => self.replace(span, format!("{{{MEMBER}}}")),
+            Some(StreamOptions::Object {
+                include_usage: Some(span),
+                ..
+            }) => {
+                self.replace(span, "true".to_owned());
+            }
+            Some(StreamOptions::Object {
+                inside, is_empty, ..
+            }) => {
+                let comma = if is_empty { "" } else { "," };
+                let span = Span {
+                    start: inside,
+                    end: inside,
+                };
+                self.replace(span, format!("{MEMBER}{comma}"));
+            }
+        }
+    }
+
+    fn apply(self, body: &Bytes, inside: usize) -> Bytes {
+        let EditBuilder {
+            mut replaced,
+            inserted,
+        } = self;
+        if !inserted.is_empty() {
+            // Inserted first, because the first member may be removed.
+            replaced.insert(
+                0,
+                (
+                    Span {
+                        start: inside,
+                        end: inside,
+                    },
+                    inserted,
+                ),
+            );
+        }
+        if replaced.is_empty() {
+            return body.clone();
+        }
+        let added: usize = replaced.iter().map(|(_, text)| text.len()).sum();
+        let mut splices: Vec<JsonEdit<'_>> = replaced
+            .iter()
+            .map(|(span, text)| JsonEdit::new(*span, text))
+            .collect();
+        let mut rewritten = Vec::with_capacity(body.len().saturating_add(added));
+        json_edit::apply_edits(body, &mut splices, &mut rewritten);
+        Bytes::from(rewritten)
+    }
+}

@@ -1,0 +1,304 @@
+//! State of a stream that two places share. The stream writer numbers the events and begins the
+//! response. Keep-alive events and the final events of a failure come from outside the writer, and
+//! need the next number and the same response.
+//!
+//! It must not wait: the holder of the lock only appends to memory.
+//!
+//! Read next: `responses/write_stream.rs`.
+
+use crate::capabilities::identifiers;
+use crate::failure::Failure;
+use crate::ir::Request;
+use crate::json_string::{JsonStr, JsonWriter};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Sequencer of the events of one response. Clones share the same response.
+#[derive(Clone, Debug, Default)]
+pub struct EventSequencer {
+    response: Arc<ResponseTemplate>,
+    spoken: Arc<Mutex<SequencerState>>,
+}
+
+/// Data of the response that the request alone determines.
+#[derive(Debug, Default)]
+struct ResponseTemplate {
+    /// Creation time, in seconds since 1970.
+    created: u64,
+    /// Clock that returns the current time in seconds since 1970.
+    clock: Option<fn() -> u64>,
+    model: String,
+    /// Seed for an id that the vendor did not send.
+    seed: String,
+    /// Members of the request that the response repeats, as JSON.
+    echo: Vec<(&'static str, String)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SequencerState {
+    /// Number of the next event.
+    pub sequence: u64,
+    /// The part that all ids of this response share; empty before the response begins.
+    id: String,
+    /// A keep-alive event began the response before the vendor sent anything.
+    is_begun_early: bool,
+    /// Items by index, as JSON; `None` for an incomplete one.
+    pub items: Vec<Option<Vec<u8>>>,
+}
+
+/// Members that every response repeats, with the defaults of the protocol's own vendor.
+const ECHO_DEFAULTS: [(&str, &str); 14] = [
+    ("parallel_tool_calls", "true"),
+    ("tool_choice", "\"auto\""),
+    ("temperature", "1"),
+    ("top_p", "1"),
+    ("top_logprobs", "0"),
+    ("max_output_tokens", "null"),
+    ("max_tool_calls", "null"),
+    ("reasoning", "{\"effort\":null,\"summary\":null}"),
+    ("text", "{\"format\":{\"type\":\"text\"}}"),
+    ("truncation", "\"disabled\""),
+    ("metadata", "{}"),
+    ("service_tier", "\"auto\""),
+    ("prompt_cache_key", "null"),
+    ("safety_identifier", "null"),
+];
+
+/// Status of a response.
+pub(super) enum ResponsesStatus<'s> {
+    InProgress,
+    Completed,
+    Incomplete(&'s str),
+}
+
+impl EventSequencer {
+    /// Creates the sequencer for an answer to this request.
+    pub fn new(request: &Request<'_>, clock: fn() -> u64, model: &str, seed: &str) -> Self {
+        let echo = ECHO_DEFAULTS.iter().map(|(name, usual)| {
+            let given = request.echo.iter().find(|(echoed, _)| echoed == name);
+            let mut json = JsonWriter::default();
+            json.compact(given.map_or(usual, |(_, value)| value.raw()));
+            // The input was a UTF-8 string, so the output is one too.
+            (
+                *name,
+                String::from_utf8(json.into_bytes()).unwrap_or_default(),
+            )
+        });
+        let (model, seed) = (model.to_owned(), seed.to_owned());
+        let response = ResponseTemplate {
+            created: clock(),
+            clock: Some(clock),
+            model,
+            seed,
+            echo: echo.collect(),
+        };
+        EventSequencer {
+            response: Arc::new(response),
+            spoken: Arc::default(),
+        }
+    }
+
+    /// Creates the sequencer for a passthrough stream, whose vendor numbers the events.
+    pub(crate) fn from_vendor(model: &str) -> Self {
+        let response = ResponseTemplate {
+            model: model.to_owned(),
+            seed: model.to_owned(),
+            ..ResponseTemplate::default()
+        };
+        EventSequencer {
+            response: Arc::new(response),
+            spoken: Arc::default(),
+        }
+    }
+
+    /// Records the id and the next sequence number of the vendor's stream.
+    pub(crate) fn observe_vendor(&self, id: &str, next_sequence: u64) {
+        let mut spoken = self.state();
+        spoken.sequence = next_sequence;
+        if spoken.id.is_empty() {
+            id.strip_prefix("resp_")
+                .unwrap_or(id)
+                .clone_into(&mut spoken.id);
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, SequencerState> {
+        // The state is a number and bytes, which a panic cannot leave inconsistent.
+        self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins another attempt at the answer. Keeps what the client has already seen of the
+    /// response, and resets everything else.
+    pub(super) fn begin_attempt(&self) {
+        let mut spoken = self.state();
+        if !spoken.is_begun_early {
+            *spoken = SequencerState::default();
+        }
+    }
+
+    /// Begins the response: writes its first events, unless they were written before.
+    pub(super) fn begin(&self, vendors_id: Option<&JsonStr<'_>>, out: &mut Vec<u8>) {
+        let mut spoken = self.state();
+        if !spoken.id.is_empty() {
+            return;
+        }
+        let id = vendors_id.map(JsonStr::value).unwrap_or_default();
+        let rest = ["msg_", "chatcmpl-", "resp_"]
+            .into_iter()
+            .find_map(|prefix| id.strip_prefix(prefix))
+            .unwrap_or_default();
+        spoken.id = rest.chars().filter(char::is_ascii_alphanumeric).collect();
+        if spoken.id.is_empty() {
+            spoken.id = identifiers::generate_id("", &self.response.seed, 0);
+        }
+        for kind in ["response.created", "response.in_progress"] {
+            spoken.write_event(kind, out, |json, spoken| {
+                json.key("response");
+                self.write_response(
+                    spoken,
+                    &ResponsesStatus::InProgress,
+                    |json| {
+                        json.key("usage").null();
+                    },
+                    json,
+                );
+            });
+        }
+    }
+
+    /// Returns a keep-alive event for a waiting client. Before the response has begun, it begins
+    /// the response instead.
+    pub fn keep_alive(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let is_begun = !self.state().id.is_empty();
+        if is_begun {
+            self.state().write_event("keepalive", &mut out, |_, _| {});
+        } else {
+            self.begin(None, &mut out);
+            self.state().is_begun_early = true;
+        }
+        out
+    }
+
+    /// Returns the final events of a stream that failed. The response contains only its complete
+    /// items.
+    pub fn failure_events(&self, failure: &Failure) -> Vec<u8> {
+        let mut out = Vec::new();
+        // Some clients do not accept an end without a beginning.
+        self.begin(None, &mut out);
+        let mut spoken = self.state();
+        let sequence = spoken.sequence;
+        failure
+            .write_responses_events(sequence, &mut out, |json| self.write_members(&spoken, json));
+        spoken.sequence = sequence.saturating_add(2);
+        out
+    }
+
+    /// Writes the response as a JSON value. `usage` writes the member of that name.
+    pub(super) fn write_response(
+        &self,
+        spoken: &SequencerState,
+        status: &ResponsesStatus<'_>,
+        usage: impl FnOnce(&mut JsonWriter),
+        json: &mut JsonWriter,
+    ) {
+        json.open_object();
+        self.write_members(spoken, json);
+        let (word, reason) = match status {
+            ResponsesStatus::InProgress => ("in_progress", None),
+            ResponsesStatus::Completed => ("completed", None),
+            ResponsesStatus::Incomplete(reason) => ("incomplete", Some(reason)),
+        };
+        json.key("completed_at");
+        match status {
+            ResponsesStatus::Completed => drop(
+                json.number(
+                    self.response
+                        .clock
+                        .map_or(self.response.created, |clock| clock()),
+                ),
+            ),
+            ResponsesStatus::InProgress | ResponsesStatus::Incomplete(_) => drop(json.null()),
+        }
+        json.key("status")
+            .str(word)
+            .key("error")
+            .null()
+            .key("incomplete_details");
+        match reason {
+            Some(reason) => drop(json.open_object().key("reason").str(reason).close_object()),
+            None => drop(json.null()),
+        }
+        usage(json);
+        json.close_object();
+    }
+
+    /// Writes all members except `completed_at`, `status`, `error`, `incomplete_details` and
+    /// `usage`.
+    fn write_members(&self, spoken: &SequencerState, json: &mut JsonWriter) {
+        let ResponseTemplate {
+            created,
+            model,
+            echo,
+            ..
+        } = &*self.response;
+        json.key("id")
+            .str(&format!("resp_{}", spoken.id))
+            .key("object")
+            .str("response");
+        json.key("created_at")
+            .number(*created)
+            .key("model")
+            .str(model);
+        json.key("output").open_array();
+        for item in spoken.items.iter().flatten() {
+            json.raw(std::str::from_utf8(item).unwrap_or("null"));
+        }
+        json.close_array();
+        for (name, value) in echo {
+            json.key(name).raw(value);
+        }
+        json.key("store")
+            .bool(false)
+            .key("background")
+            .bool(false)
+            .key("previous_response_id")
+            .null();
+        // The protocol's own vendor repeats both in three events of every stream, tens of kilobytes
+        // each. No client reads them.
+        json.key("instructions")
+            .null()
+            .key("tools")
+            .open_array()
+            .close_array();
+    }
+}
+
+impl SequencerState {
+    /// Writes an event with the next number.
+    pub fn write_event(
+        &mut self,
+        kind: &str,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut JsonWriter, &SequencerState),
+    ) {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\ndata: ");
+        let mut json = JsonWriter::with_buffer(std::mem::take(out));
+        json.open_object()
+            .key("type")
+            .str(kind)
+            .key("sequence_number")
+            .number(self.sequence);
+        write(&mut json, self);
+        json.close_object();
+        *out = json.into_bytes();
+        out.extend_from_slice(b"\n\n");
+        self.sequence = self.sequence.saturating_add(1);
+    }
+
+    /// Returns the id of the item with this index.
+    pub fn item_id(&self, prefix: &str, index: usize) -> String {
+        format!("{prefix}_{}_{index}", self.id)
+    }
+}

@@ -1,0 +1,406 @@
+//! Tables of the outcome of everything that this protocol distinguishes by its `type`, in every
+//! translation: items and parts of a request, tools, items of an answer, and events of a stream.
+//!
+//! These tables decide nothing: the code decides, and the tests below check it against the tables.
+//! A type without a row is new: the gateway drops such an item with a warning, refuses such a part
+//! or tool, and skips such an item of an answer.
+//!
+//! Read next: `read_request/items.rs`, `read_request/tools.rs`, `read_stream.rs`.
+
+use crate::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
+
+/// The tables, each under the name of its category.
+pub const KINDS: [(&str, &[(&str, FieldMapping)]); 5] = [
+    ("event", EVENTS),
+    ("input_item", INPUT_ITEMS),
+    ("input_part", INPUT_PARTS),
+    ("output_item", OUTPUT_ITEMS),
+    ("tool", TOOLS),
+];
+
+/// Outcomes of input items. Items that only a vendor can have executed become text. An item
+/// reference is refused, because the gateway stores no items.
+pub const INPUT_ITEMS: &[(&str, FieldMapping)] = &[
+    ("additional_tools", Map),
+    ("apply_patch_call", Map),
+    ("apply_patch_call_output", Map),
+    ("code_interpreter_call", Warn),
+    ("compaction", Warn),
+    ("compaction_trigger", Refuse),
+    ("computer_call", Warn),
+    ("computer_call_output", Warn),
+    ("configuration_update", Map),
+    ("custom_tool_call", Map),
+    ("custom_tool_call_output", Map),
+    ("file_search_call", Warn),
+    ("function_call", Map),
+    ("function_call_output", Map),
+    ("image_generation_call", Warn),
+    ("item_reference", Refuse),
+    ("local_shell_call", Map),
+    ("local_shell_call_output", Map),
+    ("mcp_approval_request", Warn),
+    ("mcp_approval_response", Warn),
+    ("mcp_call", Warn),
+    ("mcp_list_tools", Drop),
+    ("message", Map),
+    ("program", Drop),
+    ("program_output", Drop),
+    ("reasoning", Map),
+    ("shell_call", Map),
+    ("shell_call_output", Map),
+    ("tool_search_call", Map),
+    ("tool_search_output", Map),
+    ("web_search_call", Warn),
+];
+
+/// Outcomes of the parts of a user message.
+pub const INPUT_PARTS: &[(&str, FieldMapping)] = &[
+    ("input_file", Map),
+    ("input_image", Map),
+    ("input_text", Map),
+];
+
+/// Outcomes of tools. Tools that a client runs become functions. Tools that a vendor would run are
+/// refused, except web search, which agents offer with every request.
+pub const TOOLS: &[(&str, FieldMapping)] = &[
+    ("apply_patch", Map),
+    ("code_interpreter", Refuse),
+    ("computer", Refuse),
+    ("computer_use_preview", Refuse),
+    ("custom", Map),
+    ("file_search", Refuse),
+    ("function", Map),
+    ("image_generation", Refuse),
+    ("local_shell", Map),
+    ("mcp", Refuse),
+    ("namespace", Map),
+    ("programmatic_tool_calling", Warn),
+    ("shell", Map),
+    ("tool_search", Map),
+    ("web_search", Warn),
+    ("web_search_2025_08_26", Warn),
+    ("web_search_preview", Warn),
+    ("web_search_preview_2025_03_11", Warn),
+];
+
+/// Outcomes of the items of a vendor's answer, for clients of the other APIs. The model never calls
+/// a tool that no such client can offer.
+pub const OUTPUT_ITEMS: &[(&str, FieldMapping)] = &[
+    ("additional_tools", Drop),
+    ("apply_patch_call", Drop),
+    ("apply_patch_call_output", Drop),
+    ("code_interpreter_call", Drop),
+    ("compaction", Drop),
+    ("computer_call", Drop),
+    ("computer_call_output", Drop),
+    ("custom_tool_call", Map),
+    ("custom_tool_call_output", Drop),
+    ("file_search_call", Drop),
+    ("function_call", Map),
+    ("function_call_output", Drop),
+    ("image_generation_call", Drop),
+    ("local_shell_call", Drop),
+    ("local_shell_call_output", Drop),
+    ("mcp_approval_request", Drop),
+    ("mcp_approval_response", Drop),
+    ("mcp_call", Drop),
+    ("mcp_list_tools", Drop),
+    ("message", Map),
+    ("program", Drop),
+    ("program_output", Drop),
+    ("reasoning", Map),
+    ("shell_call", Drop),
+    ("shell_call_output", Drop),
+    ("tool_search_call", Drop),
+    ("tool_search_output", Drop),
+    ("web_search_call", Drop),
+];
+
+/// Outcomes of a vendor's stream events, for clients of the other APIs. Mapped are the events that
+/// carry information that no other event carries first.
+pub const EVENTS: &[(&str, FieldMapping)] = &[
+    ("error", Map),
+    ("response.audio.delta", Drop),
+    ("response.audio.done", Drop),
+    ("response.audio.transcript.delta", Drop),
+    ("response.audio.transcript.done", Drop),
+    ("response.code_interpreter_call.completed", Drop),
+    ("response.code_interpreter_call.in_progress", Drop),
+    ("response.code_interpreter_call.interpreting", Drop),
+    ("response.code_interpreter_call_code.delta", Drop),
+    ("response.code_interpreter_call_code.done", Drop),
+    ("response.compaction.compacting", Drop),
+    ("response.completed", Map),
+    ("response.content_part.added", Drop),
+    ("response.content_part.done", Drop),
+    ("response.created", Map),
+    ("response.custom_tool_call_input.delta", Map),
+    ("response.custom_tool_call_input.done", Map),
+    ("response.failed", Map),
+    ("response.file_search_call.completed", Drop),
+    ("response.file_search_call.in_progress", Drop),
+    ("response.file_search_call.searching", Drop),
+    ("response.function_call_arguments.delta", Map),
+    ("response.function_call_arguments.done", Map),
+    ("response.image_generation_call.completed", Drop),
+    ("response.image_generation_call.generating", Drop),
+    ("response.image_generation_call.in_progress", Drop),
+    ("response.image_generation_call.partial_image", Drop),
+    ("response.in_progress", Map),
+    ("response.incomplete", Map),
+    ("response.mcp_call.completed", Drop),
+    ("response.mcp_call.failed", Drop),
+    ("response.mcp_call.in_progress", Drop),
+    ("response.mcp_call_arguments.delta", Drop),
+    ("response.mcp_call_arguments.done", Drop),
+    ("response.mcp_list_tools.completed", Drop),
+    ("response.mcp_list_tools.failed", Drop),
+    ("response.mcp_list_tools.in_progress", Drop),
+    ("response.output_item.added", Map),
+    ("response.output_item.done", Map),
+    ("response.output_text.annotation.added", Map),
+    ("response.output_text.delta", Map),
+    ("response.output_text.done", Map),
+    ("response.queued", Map),
+    ("response.reasoning_summary_part.added", Drop),
+    ("response.reasoning_summary_part.done", Drop),
+    ("response.reasoning_summary_text.delta", Map),
+    ("response.reasoning_summary_text.done", Drop),
+    ("response.reasoning_text.delta", Map),
+    ("response.reasoning_text.done", Drop),
+    ("response.refusal.delta", Map),
+    ("response.refusal.done", Map),
+    ("response.shell_call_command.added", Drop),
+    ("response.shell_call_command.delta", Drop),
+    ("response.shell_call_command.done", Drop),
+    ("response.shell_call_output_content.delta", Drop),
+    ("response.shell_call_output_content.done", Drop),
+    ("response.web_search_call.completed", Drop),
+    ("response.web_search_call.in_progress", Drop),
+    ("response.web_search_call.searching", Drop),
+];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use crate::Protocol;
+    use crate::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
+    use crate::ir::event::{Event, EventSink, OutputPart};
+    use crate::json_document::NodeBuffer;
+    use crate::json_string::JsonStr;
+    use crate::reasoning_token;
+    use crate::responses::read_stream::ResponsesStreamReader;
+    use crate::translate::{self, TranslationRequest};
+    use serde_json::{Value, json};
+
+    fn translate_request(
+        input: &[Value],
+        tools: &[Value],
+    ) -> Result<(String, Vec<String>), String> {
+        let accepts = ModelCapabilities::Messages(MessagesModel {
+            thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
+            effort_levels: crate::ir::Effort::ALL.to_vec(),
+            ..MessagesModel::default()
+        });
+        let body = json!({"model": "public-model", "input": input, "tools": tools}).to_string();
+        let asked =
+            TranslationRequest::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
+        let told =
+            translate::translate_request(&asked, false).map_err(|failure| failure.message)?;
+        Ok((
+            String::from_utf8(told.body.to_vec()).unwrap(),
+            told.warnings,
+        ))
+    }
+
+    fn user(content: Value) -> Value {
+        json!({"type": "message", "role": "user", "content": content})
+    }
+
+    /// Checks that a request with this type has the outcome of its row.
+    fn holds(
+        kind: &str,
+        outcome: FieldMapping,
+        (input, tools): (&[Value], &[Value]),
+        bare: (&[Value], &[Value]),
+    ) {
+        let without = translate_request(bare.0, bare.1).unwrap();
+        match (outcome, translate_request(input, tools)) {
+            (Refuse, told) => assert!(told.is_err(), "{kind}: {told:?}"),
+            (Warn, told) => assert!(!told.unwrap().1.is_empty(), "{kind}"),
+            (Drop, told) => assert_eq!(told.unwrap(), without, "{kind}"),
+            (Map, told) => {
+                let (body, warnings) = told.unwrap();
+                assert_eq!(warnings, [""; 0], "{kind}");
+                assert_ne!(body, without.0, "{kind}");
+            }
+        }
+    }
+
+    /// Items that together form a valid history with an item of this type.
+    fn past(kind: &str) -> Vec<Value> {
+        let pair = |call: Value, output: Value| vec![call, output];
+        let of = kind.trim_end_matches("_output").trim_end_matches("_call");
+        match of {
+            "additional_tools" => {
+                vec![
+                    json!({"type": kind, "role": "developer", "tools": [{"type": "function", "name": "g"}]}),
+                ]
+            }
+            "configuration_update" => vec![json!({"type": kind, "reasoning": {"effort": "low"}})],
+            "message" => vec![user(json!("more"))],
+            "reasoning" => {
+                let sealed = reasoning_token::pack_thinking(
+                    &JsonStr::from_value("Hm."),
+                    &JsonStr::from_value("EqQB"),
+                );
+                vec![
+                    json!({"type": kind, "summary": [], "encrypted_content": sealed}),
+                    json!({"type": "message", "role": "assistant", "content": "So."}),
+                    user(json!("And?")),
+                ]
+            }
+            "function" => pair(
+                json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}),
+                json!({"type": "function_call_output", "call_id": "c", "output": "x"}),
+            ),
+            "custom_tool" => pair(
+                json!({"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x"}),
+                json!({"type": "custom_tool_call_output", "call_id": "c", "output": "x"}),
+            ),
+            "tool_search" => pair(
+                json!({"type": "tool_search_call", "execution": "client", "call_id": "c", "arguments": {}}),
+                json!({"type": "tool_search_output", "execution": "client", "call_id": "c", "tools": []}),
+            ),
+            "apply_patch" => pair(
+                json!({"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}}),
+                json!({"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": "x"}),
+            ),
+            "shell" | "local_shell" => pair(
+                json!({"type": format!("{of}_call"), "call_id": "c", "action": {"commands": ["ls"], "command": ["ls"]}}),
+                json!({"type": format!("{of}_call_output"), "call_id": "c", "output": "x"}),
+            ),
+            "item_reference" => vec![json!({"type": kind, "id": "msg_1"})],
+            _ => vec![
+                json!({"type": kind, "name": "n", "action": {"type": "x"}, "arguments": "{}", "output": "x"}),
+            ],
+        }
+    }
+
+    #[test]
+    fn items_parts_and_tools_come_out_as_their_rows_say() {
+        let hi = user(json!("Hi"));
+        let function = json!({"type": "function", "name": "f"});
+        let bare = (&[hi.clone()][..], &[function.clone()][..]);
+        for (kind, outcome) in INPUT_ITEMS {
+            let input = [vec![hi.clone()], past(kind)].concat();
+            holds(kind, *outcome, (&input, bare.1), bare);
+        }
+        for (kind, outcome) in INPUT_PARTS {
+            let part = json!({"type": kind, "text": "x", "image_url": "https://a/b.png", "file_url": "https://a/b.pdf"});
+            holds(
+                kind,
+                *outcome,
+                (&[hi.clone(), user(json!([part]))], bare.1),
+                bare,
+            );
+        }
+        for (kind, outcome) in TOOLS {
+            let member = json!({"type": "function", "name": "g"});
+            let tool = json!({"type": kind, "name": if *kind == "function" { "g" } else { "n" }, "execution": "client", "tools": [member]});
+            holds(kind, *outcome, (bare.0, &[function.clone(), tool]), bare);
+        }
+    }
+
+    /// Counts the emitted events.
+    #[derive(Default)]
+    struct Told(usize);
+
+    impl EventSink for Told {
+        fn event(&mut self, event: Event<'_>) {
+            let is_nothing = matches!(
+                event,
+                Event::Open {
+                    piece: OutputPart::Foreign { .. },
+                    ..
+                } | Event::Close { .. }
+            );
+            self.0 += usize::from(!is_nothing);
+        }
+    }
+
+    fn item(kind: &str) -> Value {
+        json!({"type": kind, "id": "x_1", "status": "completed", "content": [{"type": "output_text", "text": "x"}],
+            "summary": [{"type": "summary_text", "text": "x"}], "encrypted_content": "gAAAA", "name": "f", "call_id": "c",
+            "arguments": "{}", "input": "x", "output": "x", "action": {"type": "x"}})
+    }
+
+    /// Returns whether this event emits anything, after other events that begin a text at index 0
+    /// and a call at index 1 (unless `is_first`).
+    fn says(event: &Value, is_first: bool) -> bool {
+        let (mut reader, mut told) = (ResponsesStreamReader::default(), Told::default());
+        let mut call = item("function_call");
+        call["arguments"] = "".into();
+        let before = [
+            json!({"type": "response.created", "response": {"id": "resp_1"}}),
+            json!({"type": "response.output_text.delta", "output_index": 0, "delta": "x"}),
+            json!({"type": "response.output_item.added", "output_index": 1, "item": call}),
+        ];
+        for event in before.iter().filter(|_| !is_first) {
+            reader
+                .event(
+                    b"",
+                    event.to_string().as_bytes(),
+                    NodeBuffer::new(),
+                    &mut told,
+                )
+                .1
+                .unwrap();
+        }
+        let heard = told.0;
+        let (_, outcome) = reader.event(
+            b"",
+            event.to_string().as_bytes(),
+            NodeBuffer::new(),
+            &mut told,
+        );
+        outcome.is_err() || told.0 > heard
+    }
+
+    #[test]
+    fn events_and_items_of_an_answer_say_something_or_nothing_as_their_rows_say() {
+        for (kind, outcome) in OUTPUT_ITEMS {
+            let event =
+                json!({"type": "response.output_item.done", "output_index": 5, "item": item(kind)});
+            assert_eq!(says(&event, false), *outcome == Map, "{kind}");
+        }
+        for (kind, outcome) in EVENTS {
+            let is_of_call = kind.contains("function_call") || kind.contains("custom_tool");
+            let index = if kind.contains("annotation") {
+                0
+            } else if is_of_call {
+                1
+            } else {
+                5
+            };
+            let event = json!({"type": kind, "output_index": index, "summary_index": 0, "content_index": 0, "delta": "x",
+                "text": "x", "refusal": "x", "arguments": "{}", "input": "x", "part": {"type": "summary_text", "text": "x"},
+                "annotation": {"type": "url_citation", "url": "https://a"}, "item": item("function_call"), "code": "c",
+                "message": "m", "response": {"id": "resp_1", "output": [], "error": {"code": "c", "message": "m"}}});
+            let is_first = matches!(
+                *kind,
+                "response.created" | "response.in_progress" | "response.queued"
+            );
+            assert_eq!(says(&event, is_first), *outcome == Map, "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_rows_are_sorted() {
+        for (of, rows) in KINDS {
+            assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "{of}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Reads a responses request into the IR.
+//!
+//! This reader validates what the responses API defines, with errors in the wording that its
+//! clients know. It refuses a request that names stored data: the gateway stores no responses,
+//! conversations or items, so it cannot resolve the reference. It keeps content that chat also has
+//! in the form of chat, so that one rule of each writer serves both. One table lists the outcome of
+//! every other member: `read_request/fields.rs`. Tools of every type become functions and custom
+//! tools with a qualified name, and the reader records the original tool for the answer.
+//!
+//! It must not refuse an item of the history, because an agent would repeat it for the rest of its
+//! session. An item that the reader cannot represent becomes text, or is dropped with a warning.
+//!
+//! Read next: `read_request/fields.rs`, then `read_request/items.rs`.
+
+pub use fields::FIELDS;
+
+use crate::Protocol;
+use crate::chat::read_request::check::{self, MemberType, wrong_type};
+use crate::chat::read_request::settings as chat_settings;
+use crate::failure::{Failure, Kind};
+use crate::ir::{
+    BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
+    Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use std::collections::HashMap;
+
+mod builtin;
+pub(crate) mod fields;
+mod history;
+mod items;
+mod parts;
+mod settings;
+mod tools;
+
+pub(crate) use tools::WEB_SEARCH_MEMBER;
+
+/// Request members that the answer repeats.
+const ECHOED_MEMBERS: [&str; 14] = [
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "temperature",
+    "text",
+    "tool_choice",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+];
+
+/// Maximum number of unknown members to report. The warning header does not hold more.
+const MAX_UNKNOWN_MEMBERS: usize = 256;
+
+/// Reads the request body. `may_search`: the model is sold with searches that its vendor runs.
+///
+/// # Errors
+/// Returns an error if the body breaks a rule of the responses API, or refers to stored data.
+pub fn read<'a>(
+    body: JsonValue<'a>,
+    may_search: bool,
+    warnings: &mut Warnings,
+) -> Result<Request<'a>, BoxedFailure> {
+    if !body.is_object() {
+        return Err(Box::new(Failure::new(
+            Kind::InvalidRequest,
+            "The request body must be a JSON object.",
+        )));
+    }
+    match body.get("model") {
+        None => return Err(check::missing("model")),
+        Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
+        Some(_) => {}
+    }
+    settings::reject_stateful(body)?;
+    let mut request = Request {
+        surface: Protocol::Responses,
+        system: Vec::new(),
+        turns: Vec::new(),
+        tools: Vec::new(),
+        legacy_functions: false,
+        choice: ToolChoice::Absent,
+        parallel_calls: check::optional_bool(body, "parallel_tool_calls", "parallel_tool_calls")?,
+        limit: settings::limit(body)?,
+        sampling: SamplingParams::default(),
+        stop: Vec::new(),
+        format: OutputFormat::Free,
+        reasoning: ReasoningSettings::default(),
+        end_user: chat_settings::end_user(body)?,
+        tier: check::optional_text(body, "service_tier", "service_tier")?,
+        stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
+        include_usage: true,
+        extra: Vec::new(),
+        own_tools: HashMap::new(),
+        echo: ECHOED_MEMBERS
+            .iter()
+            .filter_map(|name| Some((*name, body.get(name)?)))
+            .collect(),
+    };
+    settings::check_stream_options(body, request.stream, warnings)?;
+    request.sampling = chat_settings::sampling(body)?;
+    let updated = items::configuration_update(body);
+    request.format = settings::format(body, updated, warnings)?;
+    request.reasoning = settings::reasoning(body, updated, warnings)?;
+    let mut tools = tools::ResponsesTools::new(may_search);
+    tools.read(body, warnings)?;
+    items::read(body, &mut request, warnings)?;
+    tools.apply_choice(body, &mut request, warnings)?;
+    read_extra_members(body, &mut request, warnings)?;
+    settings::add_cache_marker(body, &mut request);
+    Ok(request)
+}
+
+/// Reads the members that the IR does not represent, known or unknown.
+fn read_extra_members<'a>(
+    body: JsonValue<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    for (name, shape) in [
+        ("cache_control", MemberType::Object),
+        ("output_config", MemberType::Object),
+        ("inference_geo", MemberType::String),
+        ("speed", MemberType::String),
+    ] {
+        let Some(value) = body.get(name) else {
+            continue;
+        };
+        check::check_type(value, shape, name)?;
+        request.extra.push(Opaque {
+            origin: Protocol::Messages,
+            name: JsonStr::from_value(name),
+            value,
+        });
+    }
+    settings::check_include(body, warnings)?;
+    for (name, value) in body
+        .members()
+        .filter(|(_, value)| !value.is_null())
+        .take(MAX_UNKNOWN_MEMBERS)
+    {
+        settings::check_member(&name.value(), value, request, warnings)?;
+    }
+    Ok(())
+}

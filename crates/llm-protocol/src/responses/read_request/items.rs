@@ -1,0 +1,546 @@
+//! Reads the list of items as turns: consecutive items that the model produced form one turn, every
+//! other item forms a turn of its own.
+//!
+//! It must keep the order, because the model chose the order of reasoning, texts and calls. The
+//! only exception is a text after a call: it moves before the turn's calls, because nothing may
+//! stand between a call and its result.
+//!
+//! Read next: `read_request/parts.rs`.
+
+use super::history;
+use super::parts;
+use super::settings::invalid_param_with_code;
+use super::tools::{ResponsesTools, TOOL_SEARCH, qualified_name};
+use crate::chat::read_request::check::{
+    MemberType, check_type, invalid, missing, optional_text, required_text, unknown_value,
+    wrong_type,
+};
+use crate::chat::read_request::media;
+use crate::ir::{
+    Block, BlockKind, BoxedFailure, Image, JsonPath, Request, Thinking, ToolArguments, ToolCall,
+    ToolResult, ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::reasoning_token::{self, ReasoningPayload};
+use crate::responses::write_request::SUMMARY_SEPARATOR;
+
+/// Returns the last item that changes settings, if there is one.
+pub(super) fn configuration_update(body: JsonValue<'_>) -> Option<JsonValue<'_>> {
+    let items = body.get("input").into_iter().flat_map(JsonValue::items);
+    items
+        .filter(|item| {
+            item.get("type")
+                .is_some_and(|kind| kind.is("configuration_update"))
+        })
+        .last()
+}
+
+/// Reads `instructions` and `input`.
+pub(super) fn read<'a>(
+    body: JsonValue<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    let instructions =
+        optional_text(body, "instructions", "instructions")?.filter(|text| !text.is_blank());
+    let has_instructions = instructions.is_some();
+    request
+        .system
+        .extend(instructions.map(|text| block(JsonPath::System(0), BlockKind::Text(text))));
+    let Some(input) = body.get("input") else {
+        return if has_instructions {
+            Ok(())
+        } else {
+            Err(missing("input"))
+        };
+    };
+    if let Some(text) = input.text() {
+        let blocks = vec![block(JsonPath::Item(0), BlockKind::Text(text))];
+        request.turns.push(Turn {
+            side: TurnRole::User,
+            blocks,
+            at: JsonPath::Item(0),
+        });
+        return Ok(());
+    }
+    if !input.is_array() {
+        return Err(wrong_type(
+            "input",
+            "one of a string or array of objects",
+            input,
+        ));
+    }
+    let mut reader = ResponsesInputReader {
+        input,
+        request,
+        warnings,
+    };
+    for (index, item) in input.items().enumerate() {
+        check_type(item, MemberType::Object, JsonPath::Item(index))?;
+        reader.item(item, index)?;
+    }
+    let Request { system, turns, .. } = request;
+    if turns.is_empty() && system.is_empty() {
+        return Err(invalid(
+            "input",
+            "Invalid 'input': at least one item is required.",
+        ));
+    }
+    Ok(())
+}
+
+fn block(at: JsonPath, kind: BlockKind<'_>) -> Block<'_> {
+    Block {
+        at,
+        cache: None,
+        kind,
+    }
+}
+
+struct ResponsesInputReader<'r, 'a> {
+    input: JsonValue<'a>,
+    request: &'r mut Request<'a>,
+    warnings: &'r mut Warnings,
+}
+
+impl<'a> ResponsesInputReader<'_, 'a> {
+    fn item(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
+        let at = JsonPath::Item(index);
+        let kind = optional_text(item, "type", format_args!("{at}.type"))?;
+        let word = kind.as_ref().map(JsonStr::value);
+        match word.as_deref() {
+            None if item.get("role").is_none() && item.get("id").is_some() => {
+                self.reference(item, at)
+            }
+            None | Some("message") => self.message(item, index),
+            Some("item_reference") => self.reference(item, at),
+            Some("reasoning") => {
+                self.reasoning(item, at);
+                Ok(())
+            }
+            Some(
+                "function_call" | "custom_tool_call" | "local_shell_call" | "shell_call"
+                | "apply_patch_call" | "tool_search_call",
+            ) => self.call(word.as_deref().unwrap_or_default(), item, at),
+            Some(
+                "function_call_output"
+                | "custom_tool_call_output"
+                | "local_shell_call_output"
+                | "shell_call_output"
+                | "apply_patch_call_output"
+                | "tool_search_output",
+            ) => self.call_output(word.as_deref().unwrap_or_default(), item, index),
+            // Other functions read them: those for tools and for settings.
+            Some("additional_tools" | "configuration_update") => Ok(()),
+            Some("agent_message") => {
+                let (text, is_sealed) = history::agent_message(item);
+                if is_sealed {
+                    self.warnings.add(WarningAction::Rewritten, at);
+                }
+                self.push_text(TurnRole::User, at, text);
+                Ok(())
+            }
+            Some("compaction" | "compaction_summary") => {
+                self.warnings.add(WarningAction::Rewritten, at);
+                self.push_text(TurnRole::System, at, history::COMPACTION_NOTE.to_owned());
+                Ok(())
+            }
+            Some("compaction_trigger") => {
+                let message = "Compaction is not available on this endpoint.";
+                Err(invalid_param_with_code(
+                    &at.to_string(),
+                    message,
+                    "unsupported_value",
+                ))
+            }
+            Some(word) => self.hosted_or_unknown_item(word, item, at),
+        }
+    }
+
+    /// Adds a block that the model produced to the assistant turn that it continues.
+    fn push_assistant_block(&mut self, block: Block<'a>) {
+        let is_text = matches!(block.kind, BlockKind::Text(_) | BlockKind::Refusal(_));
+        match self
+            .request
+            .turns
+            .last_mut()
+            .filter(|turn| turn.side == TurnRole::Assistant)
+        {
+            None => {
+                let at = JsonPath::Item(block.at.container_index());
+                self.request.turns.push(Turn {
+                    side: TurnRole::Assistant,
+                    blocks: vec![block],
+                    at,
+                });
+            }
+            Some(turn) => {
+                let is_call = |block: &Block<'_>| matches!(block.kind, BlockKind::Call(_));
+                match turn.blocks.iter().position(is_call).filter(|_| is_text) {
+                    Some(first_call) => turn.blocks.insert(first_call, block),
+                    None => turn.blocks.push(block),
+                }
+            }
+        }
+    }
+
+    fn push_turn(&mut self, side: TurnRole, at: JsonPath, blocks: Vec<Block<'a>>) {
+        if side == TurnRole::System && self.request.turns.is_empty() {
+            self.request.system.extend(blocks);
+        } else {
+            self.request.turns.push(Turn { side, blocks, at });
+        }
+    }
+
+    fn push_text(&mut self, side: TurnRole, at: JsonPath, text: String) {
+        self.push_turn(
+            side,
+            at,
+            vec![block(at, BlockKind::Text(JsonStr::from_value(text)))],
+        );
+    }
+
+    fn message(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
+        let at = JsonPath::Item(index);
+        let role = required_text(item, "role", format_args!("{at}.role"))?;
+        let side = match role.value().as_ref() {
+            "user" => TurnRole::User,
+            "system" | "developer" => TurnRole::System,
+            "assistant" => TurnRole::Assistant,
+            _ => {
+                let supported = "'assistant', 'system', 'developer', and 'user'";
+                return Err(unknown_value(format_args!("{at}.role"), &role, supported));
+            }
+        };
+        let blocks = parts::content(item, index, side, self.warnings)?;
+        if side == TurnRole::Assistant {
+            blocks
+                .into_iter()
+                .for_each(|block| self.push_assistant_block(block));
+        } else {
+            self.push_turn(side, at, blocks);
+        }
+        Ok(())
+    }
+
+    fn reference(&mut self, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
+        let id = item
+            .get("id")
+            .and_then(JsonValue::string)
+            .unwrap_or_default();
+        // A reference to reasoning: only quality is lost.
+        if id.starts_with("rs_") {
+            self.warnings.add(WarningAction::Dropped, at);
+            return Ok(());
+        }
+        let id: String = id.chars().take(64).collect();
+        let message = format!(
+            "Item with id '{id}' not found. This endpoint stores no items: set store=false so that items are sent in full."
+        );
+        Err(invalid_param_with_code(
+            &at.to_string(),
+            message,
+            "invalid_value",
+        ))
+    }
+
+    /// Reads a reasoning item. Reasoning that this gateway packed goes back to the vendor that
+    /// produced it. Reasoning that only another vendor can decrypt is dropped, including its
+    /// readable part, because it is not reasoning of the current model.
+    fn reasoning(&mut self, item: JsonValue<'a>, at: JsonPath) {
+        let sealed = item.get("encrypted_content").and_then(JsonValue::string);
+        let made = |text: String| JsonStr::from_value(text);
+        let thinking = match sealed.as_deref().filter(|sealed| !sealed.is_empty()) {
+            None => {
+                let text = readable_text(item);
+                if text.is_empty() {
+                    return;
+                }
+                Thinking::Shown {
+                    text: made(text),
+                    signature: None,
+                }
+            }
+            Some(sealed) => match reasoning_token::unpack(sealed) {
+                Some(ReasoningPayload::Thinking { text, signature }) => Thinking::Shown {
+                    text: made(text),
+                    signature: Some(made(signature)),
+                },
+                Some(ReasoningPayload::Hidden { data }) => Thinking::Hidden { data: made(data) },
+                Some(ReasoningPayload::ChatText(text)) => Thinking::Shown {
+                    text: made(text),
+                    signature: None,
+                },
+                Some(ReasoningPayload::ChatDetails(details)) => Thinking::Shown {
+                    text: made(String::new()),
+                    signature: Some(made(reasoning_token::encode_details(&details))),
+                },
+                Some(ReasoningPayload::Item(_)) => Thinking::Shown {
+                    text: made(summary_text(item)),
+                    signature: Some(made(sealed.to_owned())),
+                },
+                None => return,
+            },
+        };
+        self.push_assistant_block(block(at, BlockKind::Thinking(thinking)));
+    }
+
+    fn call(&mut self, kind: &str, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
+        if kind == "tool_search_call" && !is_client_executed(item) {
+            return Ok(());
+        }
+        let id = required_text(item, "call_id", format_args!("{at}.call_id"))?;
+        // The gateway never sent a client a value that is neither an object nor a string.
+        let given = |member: &str| {
+            let told = item
+                .get(member)
+                .filter(|value| value.is_object() || value.text().is_some());
+            told.map_or(ToolArguments::Text(JsonStr::from_value("")), arguments)
+        };
+        let (name, arguments) = match kind {
+            "function_call" | "custom_tool_call" => {
+                let name = required_text(item, "name", format_args!("{at}.name"))?;
+                let namespace = optional_text(item, "namespace", format_args!("{at}.namespace"))?;
+                let name = match namespace.as_ref().map(JsonStr::value) {
+                    Some(namespace) => {
+                        JsonStr::from_value(qualified_name(Some(&namespace), &name.value()))
+                    }
+                    None => name,
+                };
+                let member = if kind == "custom_tool_call" {
+                    "input"
+                } else {
+                    "arguments"
+                };
+                let text = optional_text(item, member, format_args!("{at}.{member}"))?;
+                (
+                    name,
+                    ToolArguments::Text(text.unwrap_or_else(|| JsonStr::from_value(""))),
+                )
+            }
+            "tool_search_call" => (JsonStr::from_value(TOOL_SEARCH), given("arguments")),
+            "apply_patch_call" => (JsonStr::from_value("apply_patch"), given("operation")),
+            "shell_call" => (JsonStr::from_value("shell"), given("action")),
+            _ => (
+                JsonStr::from_value("local_shell"),
+                ToolArguments::Text(JsonStr::from_value(action_arguments(item.get("action")))),
+            ),
+        };
+        let is_custom = kind == "custom_tool_call";
+        self.push_assistant_block(block(
+            at,
+            BlockKind::Call(ToolCall {
+                id: Some(id),
+                name,
+                arguments,
+                is_custom,
+            }),
+        ));
+        Ok(())
+    }
+
+    fn call_output(
+        &mut self,
+        kind: &str,
+        item: JsonValue<'a>,
+        index: usize,
+    ) -> Result<(), BoxedFailure> {
+        let at = JsonPath::Item(index);
+        if kind == "tool_search_output" && !is_client_executed(item) {
+            return Ok(());
+        }
+        let id = optional_text(item, "call_id", format_args!("{at}.call_id"))?;
+        // The oldest item type of this kind has only one id.
+        let own_id = if kind == "local_shell_call_output" {
+            item.get("id").and_then(JsonValue::text)
+        } else {
+            None
+        };
+        let content = match kind {
+            "tool_search_output" => ToolResultContent::Text(JsonStr::from_value(
+                ResponsesTools::list_found_tools(item.get("tools")),
+            )),
+            "shell_call_output" if item.get("output").is_some_and(JsonValue::is_array) => {
+                ToolResultContent::Text(JsonStr::from_value(history::shell_output(item)))
+            }
+            _ => parts::output(item, index, self.warnings)?,
+        };
+        let Some(id) = id.or(own_id) else {
+            return self.orphan_output(item, at, content);
+        };
+        let is_error = item.get("status").is_some_and(|status| status.is("failed"));
+        let outcome = ToolResult {
+            id: Some(id),
+            name: None,
+            content,
+            is_error,
+        };
+        self.push_turn(
+            TurnRole::User,
+            at,
+            vec![block(at, BlockKind::Result(outcome))],
+        );
+        Ok(())
+    }
+
+    /// Reads a tool result without a call, such as a periodic message from an agent.
+    fn orphan_output(
+        &mut self,
+        item: JsonValue<'a>,
+        at: JsonPath,
+        content: ToolResultContent<'a>,
+    ) -> Result<(), BoxedFailure> {
+        let Some(name) = item.get("name").and_then(JsonValue::string) else {
+            return Err(missing(format_args!("{at}.call_id")));
+        };
+        let text = match &content {
+            ToolResultContent::Text(text) => text.value().into_owned(),
+            ToolResultContent::Nothing => String::new(),
+            ToolResultContent::Blocks(blocks) => {
+                let texts = blocks.iter().filter_map(|block| match &block.kind {
+                    BlockKind::Text(text) => Some(text.value().into_owned()),
+                    _ => None,
+                });
+                texts.collect::<Vec<_>>().join("\n")
+            }
+        };
+        self.warnings.add(WarningAction::Rewritten, at);
+        let name = name.replace('"', "&quot;");
+        self.push_text(
+            TurnRole::User,
+            at,
+            format!("<tool_output name=\"{name}\">\n{text}\n</tool_output>"),
+        );
+        Ok(())
+    }
+
+    /// Reads an item of a hosted tool, or of an unknown type.
+    fn hosted_or_unknown_item(
+        &mut self,
+        kind: &str,
+        item: JsonValue<'a>,
+        at: JsonPath,
+    ) -> Result<(), BoxedFailure> {
+        if kind == "computer_call_output"
+            && let Some(url) = item
+                .get("output")
+                .and_then(|output| output.get("image_url"))
+                .and_then(JsonValue::text)
+            && let Ok(source) = media::parse_image_url(url)
+        {
+            self.warnings.add(WarningAction::Rewritten, at);
+            self.push_turn(
+                TurnRole::User,
+                at,
+                vec![block(
+                    at,
+                    BlockKind::Image(Image {
+                        source,
+                        detail: None,
+                    }),
+                )],
+            );
+            return Ok(());
+        }
+        if HOSTED_ITEMS.contains(&kind) {
+            if let Some(text) = history::hosted_call(kind, item) {
+                self.warnings.add(WarningAction::Rewritten, at);
+                self.push_assistant_block(block(at, BlockKind::Text(JsonStr::from_value(text))));
+            }
+            return Ok(());
+        }
+        let id = item.get("call_id").and_then(JsonValue::text);
+        let has_partner = id.is_some_and(|id| {
+            let id = id.value();
+            self.input
+                .items()
+                .filter(|other| other.get("call_id").is_some_and(|other| other.is(&id)))
+                .count()
+                > 1
+        });
+        if has_partner {
+            return Err(unknown_value(
+                format_args!("{at}.type"),
+                &JsonStr::from_value(kind),
+                "",
+            ));
+        }
+        self.warnings.add(WarningAction::Dropped, at);
+        Ok(())
+    }
+}
+
+/// Items of tools that a vendor ran.
+const HOSTED_ITEMS: [&str; 13] = [
+    "code_interpreter_call",
+    "computer_call",
+    "computer_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "program",
+    "program_output",
+    "web_search_call",
+    "web_search_call_output",
+];
+
+/// Returns whether the client ran the tool, not the vendor.
+fn is_client_executed(item: JsonValue<'_>) -> bool {
+    item.get("execution")
+        .is_some_and(|execution| execution.is("client"))
+}
+
+fn arguments(value: JsonValue<'_>) -> ToolArguments<'_> {
+    value
+        .text()
+        .map_or(ToolArguments::Json(value), ToolArguments::Text)
+}
+
+/// Returns an action without its type, as the arguments of its tool.
+fn action_arguments(action: Option<JsonValue<'_>>) -> String {
+    let mut json = JsonWriter::default();
+    json.open_object();
+    for (name, value) in action.into_iter().flat_map(JsonValue::members) {
+        if !name.is("type") && !value.is_null() {
+            json.key_text(&name).compact(value.raw());
+        }
+    }
+    json.close_object();
+    String::from_utf8(json.into_bytes()).unwrap_or_default()
+}
+
+/// Returns the readable part of reasoning, for vendors that want exactly that back.
+fn readable_text(item: JsonValue<'_>) -> String {
+    let said = |name: &str| {
+        part_texts(item, name)
+            .filter(|text| !text.is_empty())
+            .collect::<Vec<_>>()
+            .join(SUMMARY_SEPARATOR)
+    };
+    let content = said("content");
+    if content.is_empty() {
+        said("summary")
+    } else {
+        content
+    }
+}
+
+/// Joins the texts of a summary to one text, in the form in which the gateway sent them.
+fn summary_text(item: JsonValue<'_>) -> String {
+    part_texts(item, "summary")
+        .collect::<Vec<_>>()
+        .join(SUMMARY_SEPARATOR)
+}
+
+fn part_texts<'a>(item: JsonValue<'a>, name: &str) -> impl Iterator<Item = String> + use<'a> {
+    let parts = item.get(name).into_iter().flat_map(JsonValue::items);
+    parts.filter_map(|part| {
+        part.get("text")
+            .and_then(JsonValue::string)
+            .map(std::borrow::Cow::into_owned)
+    })
+}

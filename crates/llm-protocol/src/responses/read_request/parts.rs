@@ -1,0 +1,187 @@
+//! Reads the content of a message and the output of a call: a string, or parts that each become one
+//! block.
+//!
+//! It must not look up data that a vendor stores: it can read only what the request contains.
+//!
+//! Read next: `read_request/history.rs`.
+
+use super::settings::invalid_param_with_code;
+use crate::Protocol;
+use crate::chat::read_request::check::{
+    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
+};
+use crate::chat::read_request::{cache_marker, media};
+use crate::ir::{
+    Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, ToolResultContent,
+    TurnRole, WarningAction, Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+
+/// Placeholder for content that only another vendor can read.
+const UNREADABLE_PLACEHOLDER: &str = "[content not readable here]";
+
+/// Reads the content of a message.
+pub(super) fn content<'a>(
+    message: JsonValue<'a>,
+    index: usize,
+    side: TurnRole,
+    warnings: &mut Warnings,
+) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    let Some(content) = message.get("content") else {
+        return Ok(Vec::new());
+    };
+    if let Some(text) = content.text() {
+        return Ok(vec![Block {
+            at: JsonPath::Item(index),
+            cache: None,
+            kind: BlockKind::Text(text),
+        }]);
+    }
+    let path = format_args!("input[{index}].content");
+    if !content.is_array() {
+        return Err(wrong_type(
+            path,
+            "one of a string or array of objects",
+            content,
+        ));
+    }
+    let parts = content.items().enumerate();
+    parts
+        .map(|(number, value)| {
+            part(
+                value,
+                JsonPath::ItemPart(index, number),
+                Some(side),
+                warnings,
+            )
+        })
+        .collect()
+}
+
+/// Reads the output of a call.
+pub(super) fn output<'a>(
+    item: JsonValue<'a>,
+    index: usize,
+    warnings: &mut Warnings,
+) -> Result<ToolResultContent<'a>, BoxedFailure> {
+    let Some(output) = item.get("output") else {
+        return Ok(ToolResultContent::Nothing);
+    };
+    if let Some(text) = output.text() {
+        return Ok(ToolResultContent::Text(text));
+    }
+    if !output.is_array() {
+        let path = format_args!("input[{index}].output");
+        return Err(wrong_type(
+            path,
+            "one of a string or array of objects",
+            output,
+        ));
+    }
+    let parts = output.items().enumerate();
+    let blocks: Result<Vec<_>, _> = parts
+        .map(|(number, value)| part(value, JsonPath::ItemOutput(index, number), None, warnings))
+        .collect();
+    blocks.map(ToolResultContent::Blocks)
+}
+
+/// Reads one part. `side` is that of the message that contains it, or `None` for the output of a
+/// call.
+fn part<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    side: Option<TurnRole>,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, BoxedFailure> {
+    check_type(value, MemberType::Object, at)?;
+    let name = required_text(value, "type", format_args!("{at}.type"))?;
+    let takes_media = side.is_none_or(|side| side == TurnRole::User);
+    let kind = match name.value().as_ref() {
+        "input_text" | "output_text" | "text" | "summary_text" => {
+            BlockKind::Text(required_text(value, "text", format_args!("{at}.text"))?)
+        }
+        "refusal" if side == Some(TurnRole::Assistant) => BlockKind::Refusal(required_text(
+            value,
+            "refusal",
+            format_args!("{at}.refusal"),
+        )?),
+        "input_image" if takes_media => image(value, at, warnings)?,
+        "input_file" if takes_media => file(value, at)?,
+        "input_audio" if takes_media => BlockKind::Opaque(Opaque {
+            origin: Protocol::Chat,
+            name: name.clone(),
+            value,
+        }),
+        "encrypted_content" => {
+            warnings.add(
+                WarningAction::Rewritten,
+                JsonPath::Item(at.container_index()),
+            );
+            BlockKind::Text(JsonStr::from_value(UNREADABLE_PLACEHOLDER))
+        }
+        "input_image" | "input_file" | "input_audio" => {
+            let role = if side == Some(TurnRole::System) {
+                "system"
+            } else {
+                "assistant"
+            };
+            let message = format!(
+                "Invalid value: '{}' in a message with role '{role}'.",
+                name.value()
+            );
+            return Err(invalid(format_args!("{at}.type"), message));
+        }
+        _ => return Err(unknown_value(format_args!("{at}.type"), &name, "")),
+    };
+    Ok(Block {
+        at,
+        cache: cache_marker(value, at)?,
+        kind,
+    })
+}
+
+fn image<'a>(
+    value: JsonValue<'a>,
+    at: JsonPath,
+    warnings: &mut Warnings,
+) -> Result<BlockKind<'a>, BoxedFailure> {
+    if value.get("file_id").is_some() {
+        return Err(no_file_id(at));
+    }
+    let path = format!("{at}.image_url");
+    let url = required_text(value, "image_url", &path)?;
+    let source = media::parse_image_url(url).map_err(|message| invalid(path, message))?;
+    Ok(BlockKind::Image(Image {
+        source,
+        detail: media::image_detail(value, at, warnings),
+    }))
+}
+
+fn file<'a>(value: JsonValue<'a>, at: JsonPath) -> Result<BlockKind<'a>, BoxedFailure> {
+    if value.get("file_id").is_some() {
+        return Err(no_file_id(at));
+    }
+    let title = optional_text(value, "filename", format_args!("{at}.filename"))?
+        .filter(|title| !title.is_empty());
+    let content = match optional_text(value, "file_url", format_args!("{at}.file_url"))? {
+        Some(url) => FileContent::Url(url),
+        None => {
+            let path = format!("{at}.file_data");
+            let data = required_text(value, "file_data", &path)?;
+            media::parse_file_data(data, title.as_ref())
+                .map_err(|message| invalid(path, message))?
+        }
+    };
+    Ok(BlockKind::File(File {
+        title,
+        context: None,
+        content,
+        wants_citations: false,
+    }))
+}
+
+fn no_file_id(at: JsonPath) -> BoxedFailure {
+    let message = "file_id is not available for this model; send the data instead.";
+    invalid_param_with_code(&format!("{at}.file_id"), message, "unsupported_value")
+}

@@ -1,0 +1,379 @@
+//! Reads the settings of a responses request other than items and tools.
+//!
+//! It must not know how a target handles them, only whether the client API accepts them.
+//!
+//! Read next: `read_request/items.rs`.
+
+use super::fields;
+use crate::Protocol;
+use crate::capabilities::FieldMapping;
+use crate::chat::read_request::check::{
+    MemberType, check_type, invalid, optional_text, required_object, required_text, unknown_value,
+    warn_unknown_members, wrong_type,
+};
+use crate::failure::Failure;
+use crate::ir::{
+    Block, BlockKind, BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request,
+    RequestedOutputLimit, ToolResultContent, WarningAction, Warnings,
+};
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_string::JsonStr;
+use crate::request::MAX_DEPTH;
+use std::sync::LazyLock;
+
+const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
+
+/// Builds an error with a specific code.
+pub(super) fn invalid_param_with_code(
+    path: &str,
+    message: impl AsRef<str>,
+    code: &str,
+) -> BoxedFailure {
+    Box::new(Failure::invalid_param(Protocol::Responses, path, message.as_ref()).with_code(code))
+}
+
+/// Refuses members that refer to data stored between requests.
+pub(super) fn reject_stateful(body: JsonValue<'_>) -> Result<(), BoxedFailure> {
+    if let Some(id) = body.get("previous_response_id") {
+        let id = id.string().unwrap_or_default();
+        let id: String = id.chars().take(64).collect();
+        let message = format!(
+            "Previous response with id '{id}' not found. This endpoint keeps no responses: send the whole conversation in \
+             'input' with store=false."
+        );
+        // The vendor's own error code: clients that know it send the whole conversation again.
+        return Err(invalid_param_with_code(
+            "previous_response_id",
+            message,
+            "previous_response_not_found",
+        ));
+    }
+    let message = match () {
+        () if body.get("conversation").is_some() => (
+            "conversation",
+            "Conversations are not available on this endpoint; send the whole conversation in 'input'.",
+        ),
+        () if body.get("prompt").is_some() => (
+            "prompt",
+            "Prompt templates are not available on this endpoint.",
+        ),
+        () if body
+            .get("background")
+            .is_some_and(|background| background.bool() != Some(false)) =>
+        {
+            (
+                "background",
+                "background is not supported on this endpoint.",
+            )
+        }
+        () => return Ok(()),
+    };
+    Err(invalid_param_with_code(
+        message.0,
+        message.1,
+        "unsupported_value",
+    ))
+}
+
+pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
+    let field = "max_output_tokens";
+    let Some(value) = body.get(field) else {
+        return Ok(None);
+    };
+    let tokens = value.count().filter(|tokens| *tokens > 0).ok_or_else(|| {
+        invalid(
+            field,
+            format!("Invalid '{field}': integer below minimum value. Expected a value >= 1."),
+        )
+    })?;
+    Ok(Some(RequestedOutputLimit { field, tokens }))
+}
+
+pub(super) fn check_stream_options(
+    body: JsonValue<'_>,
+    stream: bool,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    let Some(options) = body.get("stream_options") else {
+        return Ok(());
+    };
+    check_type(options, MemberType::Object, "stream_options")?;
+    if !stream {
+        let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
+        return Err(invalid("stream_options", message));
+    }
+    warn_unknown_members(
+        options,
+        &["include_obfuscation"],
+        "stream_options",
+        warnings,
+    );
+    Ok(())
+}
+
+/// Reads the response format. `updated` is an item that changes it.
+pub(super) fn format<'a>(
+    body: JsonValue<'a>,
+    updated: Option<JsonValue<'a>>,
+    warnings: &mut Warnings,
+) -> Result<OutputFormat<'a>, BoxedFailure> {
+    let Some(text) = updated
+        .and_then(|item| item.get("text"))
+        .or_else(|| body.get("text"))
+    else {
+        return Ok(OutputFormat::Free);
+    };
+    check_type(text, MemberType::Object, "text")?;
+    warn_unknown_members(text, &["format", "verbosity"], "text", warnings);
+    let Some(format) = text.get("format") else {
+        return Ok(OutputFormat::Free);
+    };
+    check_type(format, MemberType::Object, "text.format")?;
+    let kind = required_text(format, "type", "text.format.type")?;
+    match kind.value().as_ref() {
+        "text" => Ok(OutputFormat::Free),
+        "json_object" => Ok(OutputFormat::Json),
+        "json_schema" => {
+            warn_unknown_members(
+                format,
+                &["type", "name", "schema", "strict", "description"],
+                "text.format",
+                warnings,
+            );
+            let schema = required_object(format, "schema", "text.format.schema")?;
+            let description = optional_text(format, "description", "text.format.description")?;
+            Ok(OutputFormat::Schema {
+                schema,
+                description: description.filter(|text| !text.is_empty()),
+                name: optional_text(format, "name", "text.format.name")?
+                    .filter(|name| !name.is_empty()),
+                strict: format.get("strict").and_then(JsonValue::bool),
+            })
+        }
+        _ => Err(unknown_value(
+            "text.format.type",
+            &kind,
+            "'json_object', 'json_schema', and 'text'",
+        )),
+    }
+}
+
+/// Reads the reasoning settings. `updated` is an item that changes the effort.
+pub(super) fn reasoning<'a>(
+    body: JsonValue<'a>,
+    updated: Option<JsonValue<'a>>,
+    warnings: &mut Warnings,
+) -> Result<ReasoningSettings<'a>, BoxedFailure> {
+    let mut reasoning = ReasoningSettings {
+        effort_field: "reasoning.effort",
+        hide: true,
+        ..ReasoningSettings::default()
+    };
+    let given = body.get("reasoning");
+    if let Some(given) = given {
+        check_type(given, MemberType::Object, "reasoning")?;
+        warn_unknown_members(
+            given,
+            &["effort", "summary", "generate_summary", "context", "mode"],
+            "reasoning",
+            warnings,
+        );
+        let summary = given
+            .get("summary")
+            .or_else(|| given.get("generate_summary"));
+        reasoning.hide = summary.is_none_or(|summary| summary.is("none"));
+        if given.get("mode").is_some_and(|mode| !mode.is("standard")) {
+            warnings.add(WarningAction::Dropped, "reasoning.mode");
+        }
+    }
+    if let Some(thinking) = body.get("thinking") {
+        check_type(thinking, MemberType::Object, "thinking")?;
+        reasoning.thinking = Some(thinking);
+        reasoning.is_verbatim = true;
+    }
+    reasoning.is_verbatim |= body
+        .get("output_config")
+        .is_some_and(|config| config.get("effort").is_some());
+    let holder = updated
+        .and_then(|item| item.get("reasoning"))
+        .filter(|it| it.get("effort").is_some())
+        .or(given);
+    let Some(word) = holder
+        .map(|holder| optional_text(holder, "effort", "reasoning.effort"))
+        .transpose()?
+        .flatten()
+    else {
+        return Ok(reasoning);
+    };
+    // Agents already send `ultra`, which the official types do not have yet.
+    if word.is("ultra") {
+        warnings.add(WarningAction::Downgraded, "reasoning.effort");
+        reasoning.effort = Some(Effort::Max);
+    } else {
+        let effort = Effort::parse(&word.value())
+            .ok_or_else(|| unknown_value("reasoning.effort", &word, EFFORTS))?;
+        reasoning.effort = Some(effort);
+    }
+    Ok(reasoning)
+}
+
+/// Checks `check_include`, the additional data that the client wants in the answer. The IR cannot
+/// represent the log probabilities of tokens.
+pub(super) fn check_include(
+    body: JsonValue<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    let no_probabilities = |path: &str| {
+        Err(invalid_param_with_code(
+            path,
+            "top_logprobs is not supported by this model.",
+            "unsupported_value",
+        ))
+    };
+    if let Some(value) = body.get("top_logprobs") {
+        let count = value
+            .count()
+            .ok_or_else(|| wrong_type("top_logprobs", "an integer", value))?;
+        if count > 0 {
+            return no_probabilities("top_logprobs");
+        }
+    }
+    let Some(include) = body.get("include") else {
+        return Ok(());
+    };
+    check_type(include, MemberType::Array, "include")?;
+    for (index, value) in include.items().enumerate() {
+        let word = value
+            .text()
+            .ok_or_else(|| wrong_type(format_args!("include[{index}]"), "a string", value))?;
+        match word.value().as_ref() {
+            // The answer always contains the first; it never contains what hosted tools find.
+            "reasoning.encrypted_content"
+            | "web_search_call.action.sources"
+            | "web_search_call.results"
+            | "file_search_call.results"
+            | "code_interpreter_call.outputs"
+            | "computer_call_output.output.image_url"
+            | "message.input_image.image_url" => {}
+            "message.output_text.logprobs" => return no_probabilities("include"),
+            _ => warnings.add(WarningAction::Dropped, format_args!("include[{index}]")),
+        }
+    }
+    Ok(())
+}
+
+static CACHE_MARKER: LazyLock<Option<JsonDocument<'static>>> = LazyLock::new(|| {
+    JsonDocument::parse(r#"{"type":"ephemeral"}"#, MAX_DEPTH, NodeBuffer::new()).ok()
+});
+
+/// Checks a top-level member that no other function reads.
+pub(super) fn check_member<'a>(
+    name: &str,
+    value: JsonValue<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    match fields::outcome(name) {
+        Some(FieldMapping::Map | FieldMapping::Drop) => {}
+        Some(FieldMapping::Warn | FieldMapping::Refuse) if is_default_value(name, value) => {}
+        Some(FieldMapping::Warn) | None => warnings.add(WarningAction::Dropped, name),
+        Some(FieldMapping::Refuse) => {
+            let message = match name {
+                "access_programs" => "access_programs is not available for this model.".to_owned(),
+                _ => format!("{name} is not supported for this model."),
+            };
+            return Err(invalid_param_with_code(name, message, "unsupported_value"));
+        }
+    }
+    match name {
+        "prompt_cache_key" | "prompt_cache_options" | "prompt_cache_retention" => {
+            request.extra.push(Opaque {
+                origin: Protocol::Chat,
+                name: JsonStr::from_value(name.to_owned()),
+                value,
+            });
+        }
+        _ => {}
+    }
+    match name {
+        "text" => {
+            let verbosity = value
+                .get("verbosity")
+                .filter(|verbosity| !verbosity.is("medium"));
+            if let Some(value) = verbosity {
+                check_type(value, MemberType::String, "text.verbosity")?;
+                request.extra.push(Opaque {
+                    origin: Protocol::Chat,
+                    name: JsonStr::from_value("verbosity"),
+                    value,
+                });
+            }
+        }
+        "prompt_cache_options" if value.get("prewarm").and_then(JsonValue::bool) == Some(true) => {
+            return Err(invalid_param_with_code(
+                "prompt_cache_options.prewarm",
+                "prewarm is not supported on this endpoint.",
+                "unsupported_value",
+            ));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Returns whether the value is the default.
+fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {
+    match name {
+        "store" | "background" => value.bool() == Some(false),
+        "top_logprobs" => value.count() == Some(0),
+        "truncation" => value.is("disabled"),
+        "access_programs" => {
+            value.is("standard")
+                || value.items().all(|program| program.is("standard")) && value.is_array()
+        }
+        "context_management" => value.is_array() && value.items().next().is_none(),
+        _ => false,
+    }
+}
+
+/// Adds a cache marker for a client that sends a cache key. The responses vendor caches
+/// automatically, but a messages vendor caches only marked content, and without a marker an agent's
+/// loop would pay for the whole prompt at every step.
+pub(super) fn add_cache_marker(body: JsonValue<'_>, request: &mut Request<'_>) {
+    let is_named = body
+        .get("prompt_cache_key")
+        .is_some_and(JsonValue::is_string);
+    let options = body.get("prompt_cache_options");
+    let is_explicit = options
+        .and_then(|options| options.get("mode"))
+        .is_some_and(|mode| mode.is("explicit"));
+    let blocks = || {
+        request
+            .system
+            .iter()
+            .chain(request.turns.iter().flat_map(|turn| &turn.blocks))
+    };
+    let is_marked =
+        blocks().any(has_marker) || request.tools.iter().any(|tool| tool.cache.is_some());
+    if !is_named || is_explicit || is_marked || body.get("cache_control").is_some() {
+        return;
+    }
+    if let Some(value) = CACHE_MARKER.as_ref().map(JsonDocument::root) {
+        request.extra.push(Opaque {
+            origin: Protocol::Messages,
+            name: JsonStr::from_value("cache_control"),
+            value,
+        });
+    }
+}
+
+fn has_marker(block: &Block<'_>) -> bool {
+    block.cache.is_some()
+        || match &block.kind {
+            BlockKind::Result(result) => match &result.content {
+                ToolResultContent::Blocks(blocks) => blocks.iter().any(has_marker),
+                ToolResultContent::Nothing | ToolResultContent::Text(_) => false,
+            },
+            _ => false,
+        }
+}

@@ -1,0 +1,587 @@
+//! Reads tools of every type as functions and custom tools with a qualified name.
+//!
+//! A namespace becomes a prefix of the names of its members, and tools that a client runs itself
+//! become functions. The reader records the original tool under its qualified name: agents identify
+//! a call by type, namespace and name, and end the turn if they do not match. It must not depend on
+//! state: the same request always yields the same names.
+//!
+//! Read next: `read_request/builtin.rs`.
+
+use super::builtin;
+use super::settings::invalid_param_with_code;
+use crate::Protocol;
+use crate::chat::read_request::cache_marker;
+use crate::chat::read_request::check::{
+    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
+};
+use crate::ir::event::{ClientTool, ToolCallKind};
+use crate::ir::{
+    BoxedFailure, CacheBreakpoint, FunctionTool, Opaque, Request, Tool, ToolChoice, ToolKind,
+    WarningAction, Warnings,
+};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use std::collections::HashMap;
+
+/// Function name of the tool search.
+pub(super) const TOOL_SEARCH: &str = "tool_search";
+
+/// Name of the vendor's web search tool.
+const WEB_SEARCH: &str = "web_search";
+
+/// Name of the web search tool among the members that the IR does not represent. No member of a
+/// body can have this name.
+pub(crate) const WEB_SEARCH_MEMBER: &str = "tools[web_search]";
+
+/// Separator between a namespace and a name.
+const NAMESPACE_SEPARATOR: &str = "__";
+
+/// Returns the qualified name.
+pub(super) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
+    match namespace.filter(|namespace| !namespace.is_empty()) {
+        None => name.to_owned(),
+        Some(namespace) if namespace.ends_with(NAMESPACE_SEPARATOR) => format!("{namespace}{name}"),
+        Some(namespace) => format!("{namespace}{NAMESPACE_SEPARATOR}{name}"),
+    }
+}
+
+/// Tools of a request, from all members that define tools.
+#[derive(Default)]
+pub(super) struct ResponsesTools<'a> {
+    list: Vec<Tool<'a>>,
+    /// Index of each tool in the list, by name.
+    places: HashMap<String, usize>,
+    own: HashMap<String, ClientTool>,
+    /// Error for the first hosted tool that was dropped.
+    left_out: Option<String>,
+    /// The model's vendor may run searches.
+    may_search: bool,
+    /// The vendor's search tool. The first one wins.
+    search: Option<JsonValue<'a>>,
+}
+
+/// A tool definition that is about to join the list.
+struct ResponsesToolEntry<'a, 'n> {
+    value: JsonValue<'a>,
+    path: &'n str,
+    index: usize,
+    namespace: Option<&'n Namespace>,
+}
+
+struct Namespace {
+    name: String,
+    description: String,
+}
+
+impl<'a> ResponsesTools<'a> {
+    /// `may_search`: the model is sold with searches.
+    pub fn new(may_search: bool) -> Self {
+        Self {
+            may_search,
+            ..Self::default()
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.search.is_none()
+    }
+
+    /// Reads `tools`, then the tools that items add.
+    pub fn read(
+        &mut self,
+        body: JsonValue<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), BoxedFailure> {
+        self.add(body.get("tools"), "tools", body, warnings)?;
+        let items = body.get("input").into_iter().flat_map(JsonValue::items);
+        for (index, item) in items.enumerate() {
+            let is = |wanted| item.get("type").is_some_and(|kind| kind.is(wanted));
+            if is("additional_tools") || is("tool_search_output") {
+                self.add(
+                    item.get("tools"),
+                    &format!("input[{index}].tools"),
+                    body,
+                    warnings,
+                )?;
+            }
+        }
+        match self.left_out.take().filter(|_| self.is_empty()) {
+            Some(message) => Err(invalid_param_with_code(
+                "tools",
+                message,
+                "unsupported_value",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn add(
+        &mut self,
+        tools: Option<JsonValue<'a>>,
+        path: &str,
+        body: JsonValue<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), BoxedFailure> {
+        let Some(tools) = tools else { return Ok(()) };
+        check_type(tools, MemberType::Array, path)?;
+        for (index, value) in tools.items().enumerate() {
+            let path = format!("{path}[{index}]");
+            self.tool(
+                &ResponsesToolEntry {
+                    value,
+                    path: &path,
+                    index,
+                    namespace: None,
+                },
+                body,
+                warnings,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn tool(
+        &mut self,
+        found: &ResponsesToolEntry<'a, '_>,
+        body: JsonValue<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
+        check_type(value, MemberType::Object, path)?;
+        let kind = required_text(value, "type", format_args!("{path}.type"))?;
+        if value
+            .get("allowed_callers")
+            .is_some_and(|callers| !callers.items().any(|caller| caller.is("direct")))
+        {
+            let message = format!("{path}: only 'direct' callers are available on this endpoint.");
+            return Err(invalid_param_with_code(
+                &format!("{path}.allowed_callers"),
+                message,
+                "unsupported_value",
+            ));
+        }
+        match kind.value().as_ref() {
+            "function" => self.function(found),
+            "custom" => self.custom(found),
+            "namespace" if found.namespace.is_none() => self.namespace(found, body, warnings),
+            TOOL_SEARCH => {
+                // A tool search that the vendor would run has no effect here: the tools that it
+                // would find are sent directly.
+                let is_client = value
+                    .get("execution")
+                    .is_some_and(|execution| execution.is("client"));
+                if is_client {
+                    self.tool_search(found)
+                } else {
+                    Ok(())
+                }
+            }
+            "programmatic_tool_calling" => {
+                warnings.add(WarningAction::Dropped, path);
+                Ok(())
+            }
+            word => {
+                let is_local = value
+                    .get("environment")
+                    .and_then(|it| it.get("type"))
+                    .is_none_or(|it| it.is("local"));
+                if let Some(builtin) = builtin::find(word).filter(|_| is_local) {
+                    self.builtin(found, builtin);
+                    return Ok(());
+                }
+                let is_cached_only =
+                    value.get("external_web_access").and_then(JsonValue::bool) == Some(false);
+                if word.starts_with("web_search") && self.may_search && !is_cached_only {
+                    self.search.get_or_insert(value);
+                    return Ok(());
+                }
+                self.reject_hosted(word, path, body, warnings)
+            }
+        }
+    }
+
+    /// Handles a tool that a vendor would run. Agents offer a web search with every request, so the
+    /// gateway drops it; a model to which no search is offered does not claim to have searched.
+    fn reject_hosted(
+        &mut self,
+        kind: &str,
+        path: &str,
+        body: JsonValue<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), BoxedFailure> {
+        let model = body
+            .get("model")
+            .and_then(JsonValue::string)
+            .unwrap_or_default();
+        let message = format!("{path}: '{kind}' is not available for model '{model}'.");
+        if kind.starts_with("web_search") {
+            warnings.add(WarningAction::Dropped, path);
+            self.left_out.get_or_insert(message);
+            return Ok(());
+        }
+        match kind {
+            "image_generation" | "code_interpreter" | "file_search" | "mcp" | "shell" => {}
+            kind if kind.starts_with("computer") => {}
+            _ => {
+                return Err(unknown_value(
+                    format_args!("{path}.type"),
+                    &JsonStr::from_value(kind),
+                    "",
+                ));
+            }
+        }
+        Err(invalid_param_with_code(path, message, "unsupported_value"))
+    }
+
+    fn namespace(
+        &mut self,
+        found: &ResponsesToolEntry<'a, '_>,
+        body: JsonValue<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry {
+            value, path, index, ..
+        } = *found;
+        let namespace = Namespace {
+            name: required_name(value, path)?.into_value().into_owned(),
+            description: value
+                .get("description")
+                .and_then(JsonValue::string)
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
+        };
+        let Some(members) = value.get("tools") else {
+            return Ok(());
+        };
+        check_type(members, MemberType::Array, format_args!("{path}.tools"))?;
+        for (number, value) in members.items().enumerate() {
+            let path = format!("{path}.tools[{number}]");
+            self.tool(
+                &ResponsesToolEntry {
+                    value,
+                    path: &path,
+                    index,
+                    namespace: Some(&namespace),
+                },
+                body,
+                warnings,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
+        let own = required_name(value, path)?;
+        if let Some(parameters) = value.get("parameters") {
+            check_type(
+                parameters,
+                MemberType::Object,
+                format_args!("{path}.parameters"),
+            )?;
+        }
+        let function = FunctionTool {
+            name: self.register_name(found, &own, ToolCallKind::Function),
+            description: full_description(found)?,
+            schema: value.get("parameters"),
+            // If `strict` is absent, the responses vendor tries to be strict but promises only its
+            // best effort.
+            strict: value.get("strict").and_then(JsonValue::bool) == Some(true),
+            examples: None,
+        };
+        let cache = cache_marker(value, path)?;
+        self.insert(found, ToolKind::Function(function), cache);
+        Ok(())
+    }
+
+    fn custom(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
+        let own = required_name(value, path)?;
+        if let Some(format) = value.get("format") {
+            check_type(format, MemberType::Object, format_args!("{path}.format"))?;
+        }
+        let kind = ToolKind::Custom {
+            name: self.register_name(found, &own, ToolCallKind::Custom),
+            description: full_description(found)?,
+            format: value.get("format"),
+        };
+        let cache = cache_marker(value, path)?;
+        self.insert(found, kind, cache);
+        Ok(())
+    }
+
+    fn tool_search(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+        let ResponsesToolEntry { value, path, .. } = *found;
+        if let Some(parameters) = value.get("parameters") {
+            check_type(
+                parameters,
+                MemberType::Object,
+                format_args!("{path}.parameters"),
+            )?;
+        }
+        let function = FunctionTool {
+            name: self.register_name(
+                found,
+                &JsonStr::from_value(TOOL_SEARCH),
+                ToolCallKind::ToolSearch,
+            ),
+            description: optional_text(value, "description", format_args!("{path}.description"))?,
+            schema: value.get("parameters"),
+            strict: false,
+            examples: None,
+        };
+        self.insert(found, ToolKind::Function(function), None);
+        Ok(())
+    }
+
+    fn builtin(&mut self, found: &ResponsesToolEntry<'a, '_>, builtin: &'static builtin::Builtin) {
+        let function = FunctionTool {
+            name: self.register_name(found, &JsonStr::from_value(builtin.name), builtin.kind),
+            description: Some(JsonStr::from_value(builtin.description)),
+            schema: builtin.schema(),
+            strict: false,
+            examples: None,
+        };
+        self.insert(found, ToolKind::Function(function), None);
+    }
+
+    /// Returns the qualified name, and records the original tool for it.
+    fn register_name(
+        &mut self,
+        found: &ResponsesToolEntry<'a, '_>,
+        own: &JsonStr<'a>,
+        kind: ToolCallKind,
+    ) -> JsonStr<'a> {
+        let namespace = found.namespace.map(|namespace| namespace.name.as_str());
+        if namespace.is_none() && kind == ToolCallKind::Function {
+            self.own.remove(own.value().as_ref());
+            return own.clone();
+        }
+        let flat = qualified_name(namespace, &own.value());
+        let tool = ClientTool {
+            namespace: namespace.map(str::to_owned),
+            name: own.value().into_owned(),
+            kind,
+        };
+        self.own.insert(flat.clone(), tool);
+        JsonStr::from_value(flat)
+    }
+
+    /// Adds a tool to the list. If two tools have the same name, the later one replaces the first
+    /// at its position: a tool search that finds a tool again returns its newest definition.
+    fn insert(
+        &mut self,
+        found: &ResponsesToolEntry<'a, '_>,
+        kind: ToolKind<'a>,
+        cache: Option<CacheBreakpoint>,
+    ) {
+        let name = match &kind {
+            ToolKind::Function(function) => function.name.value().into_owned(),
+            ToolKind::Custom { name, .. } => name.value().into_owned(),
+            ToolKind::Vendor { .. } => return,
+        };
+        let tool = Tool {
+            index: found.index,
+            kind,
+            cache,
+        };
+        match self
+            .places
+            .get(&name)
+            .and_then(|place| self.list.get_mut(*place))
+        {
+            Some(place) => *place = tool,
+            None => {
+                self.places.insert(name, self.list.len());
+                self.list.push(tool);
+            }
+        }
+    }
+
+    /// Lists the tools that a tool search found, one per line.
+    pub fn list_found_tools(tools: Option<JsonValue<'_>>) -> String {
+        let mut lines = Vec::new();
+        let line = |namespace: Option<&str>, tool: JsonValue<'_>| {
+            let name = tool
+                .get("name")
+                .and_then(JsonValue::string)
+                .unwrap_or_default();
+            let description = tool
+                .get("description")
+                .and_then(JsonValue::string)
+                .unwrap_or_default();
+            format!(
+                "- {}: {}",
+                qualified_name(namespace, &name),
+                description.lines().next().unwrap_or_default()
+            )
+        };
+        for tool in tools.into_iter().flat_map(JsonValue::items) {
+            if tool.get("type").is_some_and(|kind| kind.is("namespace")) {
+                let namespace = tool.get("name").and_then(JsonValue::string);
+                let members = tool.get("tools").into_iter().flat_map(JsonValue::items);
+                lines.extend(members.map(|member| line(namespace.as_deref(), member)));
+            } else {
+                lines.push(line(None, tool));
+            }
+        }
+        lines.join("\n")
+    }
+
+    /// Reads `tool_choice`, and moves the tools into the request.
+    pub fn apply_choice(
+        mut self,
+        body: JsonValue<'a>,
+        request: &mut Request<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), BoxedFailure> {
+        request.choice = self.choice(body.get("tool_choice"), warnings)?;
+        if matches!(&request.choice, ToolChoice::Allowed { names, .. } if !names.iter().any(|name| name.is(WEB_SEARCH)))
+        {
+            self.search = None;
+        }
+        if let Some(value) = self.search {
+            request.extra.push(Opaque {
+                origin: Protocol::Responses,
+                name: JsonStr::from_value(WEB_SEARCH_MEMBER),
+                value,
+            });
+        }
+        request.tools = self.list;
+        request.own_tools = self.own;
+        Ok(())
+    }
+
+    fn choice(
+        &self,
+        choice: Option<JsonValue<'a>>,
+        warnings: &mut Warnings,
+    ) -> Result<ToolChoice<'a>, BoxedFailure> {
+        let Some(choice) = choice else {
+            return Ok(ToolChoice::Absent);
+        };
+        if let Some(word) = choice.text() {
+            return match word.value().as_ref() {
+                // Agents send it without tools too.
+                "auto" | "none" if self.is_empty() => Ok(ToolChoice::Absent),
+                "required" if self.is_empty() => Err(invalid(
+                    "tool_choice",
+                    "Tool choice 'required' must be specified with 'tools' parameter.",
+                )),
+                "auto" => Ok(ToolChoice::Auto),
+                "none" => Ok(ToolChoice::None),
+                "required" => Ok(ToolChoice::Required),
+                _ => Err(unknown_value(
+                    "tool_choice",
+                    &word,
+                    "'none', 'auto', and 'required'",
+                )),
+            };
+        }
+        if !choice.is_object() {
+            return Err(wrong_type(
+                "tool_choice",
+                "one of a string or an object",
+                choice,
+            ));
+        }
+        let kind = required_text(choice, "type", "tool_choice.type")?;
+        if !kind.is("allowed_tools") {
+            return self.find_tool(choice, "tool_choice").map(ToolChoice::Tool);
+        }
+        let mode = required_text(choice, "mode", "tool_choice.mode")?;
+        if !mode.is("auto") && !mode.is("required") {
+            return Err(unknown_value(
+                "tool_choice.mode",
+                &mode,
+                "'auto' and 'required'",
+            ));
+        }
+        let mut names = Vec::new();
+        for (index, tool) in choice
+            .get("tools")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .enumerate()
+        {
+            let path = format!("tool_choice.tools[{index}]");
+            if tool
+                .get("type")
+                .and_then(JsonValue::string)
+                .is_some_and(|kind| kind.starts_with("web_search"))
+                && self.search.is_none()
+            {
+                warnings.add(WarningAction::Dropped, &path);
+                continue;
+            }
+            names.push(self.find_tool(tool, &path)?);
+        }
+        Ok(ToolChoice::Allowed {
+            names,
+            required: mode.is("required"),
+        })
+    }
+
+    /// Returns the qualified name of the tool that a choice object identifies.
+    fn find_tool(&self, choice: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
+        let kind = required_text(choice, "type", format_args!("{path}.type"))?;
+        let (own, namespace) = match kind.value().as_ref() {
+            "function" | "custom" => {
+                let own = required_name(choice, path)?.into_value().into_owned();
+                (own, choice.get("namespace").and_then(JsonValue::string))
+            }
+            word if word.starts_with("web_search") && self.search.is_some() => {
+                return Ok(JsonStr::from_value(WEB_SEARCH));
+            }
+            word => (word.to_owned(), None),
+        };
+        let flat = qualified_name(namespace.as_deref(), &own);
+        if self.places.contains_key(&flat) {
+            return Ok(JsonStr::from_value(flat));
+        }
+        // A bare name identifies a tool if only one namespace has it.
+        let mut like = self.own.iter().filter(|(_, tool)| tool.name == own);
+        match (like.next(), like.next()) {
+            (Some((flat, _)), None) => Ok(JsonStr::from_value(flat.clone())),
+            _ => Err(invalid(
+                path,
+                format!("Tool choice '{own}' not found in 'tools'."),
+            )),
+        }
+    }
+}
+
+fn required_name<'a>(of: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
+    let name = required_text(of, "name", format_args!("{path}.name"))?;
+    if name.is_empty() {
+        return Err(invalid(
+            format_args!("{path}.name"),
+            format!("Invalid '{path}.name': empty string."),
+        ));
+    }
+    Ok(name)
+}
+
+/// Returns the description of the tool's namespace, followed by its own.
+fn full_description<'a>(
+    found: &ResponsesToolEntry<'a, '_>,
+) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+    let own = optional_text(
+        found.value,
+        "description",
+        format_args!("{}.description", found.path),
+    )?;
+    let Some(namespace) = found
+        .namespace
+        .filter(|namespace| !namespace.description.is_empty())
+    else {
+        return Ok(own);
+    };
+    let first: Vec<&str> = namespace.description.lines().map(str::trim).collect();
+    let first = first.join(" ");
+    Ok(Some(match own.filter(|own| !own.is_blank()) {
+        None => JsonStr::from_value(first),
+        Some(own) => JsonStr::from_value(format!("{first}\n{}", own.value())),
+    }))
+}

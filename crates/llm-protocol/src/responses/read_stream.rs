@@ -1,0 +1,624 @@
+//! Reads a responses vendor's answer, streamed or as one body, into events.
+//!
+//! It must not hold back text: it emits the content of an event at once, and borrows it from the
+//! event. It identifies items by their index in the output, because intermediate servers rewrite
+//! ids. If a server omits the index, it uses other properties. It does not emit text again that
+//! arrived in deltas and is repeated whole. It emits text that never arrived in deltas when it
+//! arrives whole, at the latest with the final response. It skips unknown events and items, and
+//! treats members of a wrong type as absent.
+//!
+//! Read next: `responses/read_stream/items.rs` (the content of items), then
+//! `messages/write_stream.rs`.
+
+use crate::Protocol;
+use crate::counters;
+use crate::ir::event::{Event, EventSink, ResponseStart, StopReason, UpstreamError};
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_scanner::JsonScanner;
+use crate::json_string::{JsonStr, JsonStrBuf};
+use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, VendorCounters};
+
+mod item_index;
+mod items;
+
+use item_index::ResponsesItemIndex;
+use items::ResponsesItemTracker;
+
+/// Maximum nesting depth of an answer.
+const MAX_DEPTH: u32 = 128;
+
+/// Maximum number of bytes of a refusal that the stop reason repeats.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+
+/// State of the answer after the events read so far.
+#[derive(Debug, Default)]
+pub struct ResponsesStreamReader {
+    started: bool,
+    items: ResponsesItemTracker,
+    places: ResponsesItemIndex,
+    refusal: JsonStrBuf,
+}
+
+impl ResponsesStreamReader {
+    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
+    pub fn event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        nodes: NodeBuffer,
+        to: &mut impl EventSink,
+    ) -> (NodeBuffer, Result<(), UpstreamError>) {
+        // End marker of the chat protocol; some servers always send it.
+        if data == b"[DONE]" {
+            return (nodes, Ok(()));
+        }
+        let tree = std::str::from_utf8(data)
+            .ok()
+            .and_then(|text| JsonDocument::parse(text, MAX_DEPTH, nodes).ok());
+        match tree {
+            Some(tree) if tree.root().is_object() => {
+                let outcome = self.read_event(name, tree.root(), to);
+                (tree.into_nodes(), outcome)
+            }
+            _ => (
+                NodeBuffer::new(),
+                UpstreamError::check_unreadable(Protocol::Responses, name, data),
+            ),
+        }
+    }
+
+    fn read_event(
+        &mut self,
+        name: &[u8],
+        event: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let kind = event.get("type").and_then(JsonValue::string);
+        let kind = kind
+            .as_deref()
+            .or(std::str::from_utf8(name).ok())
+            .unwrap_or_default();
+        if kind == "error" || name == b"error" {
+            return Err(UpstreamError::from_error_body(event.raw().as_bytes()));
+        }
+        let Some(kind) = kind.strip_prefix("response.") else {
+            return Ok(());
+        };
+        match kind {
+            "created" | "queued" | "in_progress" => self.start(event.get("response"), to),
+            "completed" | "incomplete" | "failed" => {
+                let response = event
+                    .get("response")
+                    .filter(|response| response.is_object());
+                if kind == "failed" || response.is_some_and(has_error) {
+                    return Err(UpstreamError::from_error_body(
+                        response.unwrap_or(event).raw().as_bytes(),
+                    ));
+                }
+                // If the event contains no response, the event alone marks the end of the answer.
+                return self.end(response, kind, to);
+            }
+            _ => self.read_item_event(kind, event, to)?,
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, response: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+        if self.started {
+            return;
+        }
+        self.started = true;
+        let text = |name| {
+            response
+                .and_then(|response| response.get(name))
+                .and_then(JsonValue::text)
+        };
+        let tier = text("service_tier").filter(|tier| !tier.is("auto"));
+        to.event(Event::Start(ResponseStart {
+            id: text("id"),
+            tier,
+        }));
+    }
+
+    fn read_item_event(
+        &mut self,
+        kind: &str,
+        event: JsonValue<'_>,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        let text = |name| {
+            event
+                .get(name)
+                .and_then(JsonValue::text)
+                .filter(|text| !text.is_empty())
+        };
+        let Some(index) = self.places.index_of_event(kind, event)? else {
+            return Ok(());
+        };
+        let part = event
+            .get("summary_index")
+            .or(event.get("content_index"))
+            .and_then(JsonValue::count)
+            .unwrap_or(0);
+        self.start(None, to);
+        match kind {
+            "output_item.added" => self.items.begin_item(index, event.get("item"), to)?,
+            "output_item.done" => {
+                let item = event.get("item").unwrap_or(event);
+                self.record_item_refusal(self.items.has_refusal(index), item);
+                self.items.finish_item(index, item, to)?;
+            }
+            "output_text.delta" => self.items.text(index, text("delta"), to)?,
+            "output_text.done" => self.items.complete_text(index, text("text"), to)?,
+            "refusal.delta" => {
+                self.record_refusal(text("delta"));
+                self.items.refusal(index, text("delta"), to)?;
+            }
+            "refusal.done" if !self.items.has_refusal(index) => {
+                self.record_refusal(text("refusal"));
+                self.items.refusal(index, text("refusal"), to)?;
+            }
+            "reasoning_summary_text.delta" | "reasoning_text.delta" => {
+                self.items.thinking_delta(
+                    index,
+                    (kind == "reasoning_text.delta", part),
+                    text("delta"),
+                    to,
+                )?;
+            }
+            "function_call_arguments.delta" | "custom_tool_call_input.delta" => {
+                self.items.arguments(index, text("delta"), to);
+            }
+            "function_call_arguments.done" => {
+                self.items.complete_arguments(index, text("arguments"), to)
+            }
+            "custom_tool_call_input.done" => {
+                self.items.complete_arguments(index, text("input"), to)
+            }
+            "output_text.annotation.added" => {
+                self.items.citation(index, event.get("annotation"), to)
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Buffers the text of a refusal, which the stop event repeats as the reason.
+    fn record_refusal(&mut self, text: Option<JsonStr<'_>>) {
+        if self.refusal.len() <= MAX_REFUSAL_BYTES {
+            text.iter().for_each(|text| self.refusal.push(text));
+        }
+    }
+
+    fn record_item_refusal(&mut self, was_told: bool, item: JsonValue<'_>) {
+        let parts = item
+            .get("content")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .filter(|_| !was_told);
+        for part in parts.filter(|part| part.get("type").is_some_and(|kind| kind.is("refusal"))) {
+            self.record_refusal(part.get("refusal").and_then(JsonValue::text));
+        }
+    }
+
+    /// Reads the final response of a stream, or a whole answer. `kind` is the suffix of the event's
+    /// name, which equals the status of the response.
+    fn end(
+        &mut self,
+        response: Option<JsonValue<'_>>,
+        kind: &str,
+        to: &mut impl EventSink,
+    ) -> Result<(), UpstreamError> {
+        self.start(response, to);
+        let member = |name| response.and_then(|response| response.get(name));
+        for (index, item) in (0_u64..).zip(member("output").into_iter().flat_map(JsonValue::items))
+        {
+            let index = if self.places.are_made {
+                self.places.index_of_final_item(item)?
+            } else {
+                index
+            };
+            if !self.items.is_done(index) {
+                self.record_item_refusal(self.items.has_refusal(index), item);
+                self.items.finish_item(index, item, to)?;
+            }
+        }
+        if let Some(counters) = response.and_then(read_usage).filter(ChatCounters::is_usage) {
+            to.event(Event::Counters {
+                counters: &VendorCounters::Chat(counters),
+                is_final: true,
+            });
+        }
+        let reason = member("incomplete_details").and_then(|details| details.get("reason"));
+        let reason = reason
+            .and_then(JsonValue::string)
+            .filter(|_| kind == "incomplete");
+        let stop = match reason.as_deref() {
+            Some("max_output_tokens") => StopReason::MaxTokens,
+            _ if !self.refusal.is_empty() => StopReason::Refusal {
+                explanation: Some(self.refusal.text()),
+            },
+            Some("content_filter") => StopReason::Refusal { explanation: None },
+            // Incomplete for another reason, or inside a call.
+            _ if kind == "incomplete" || self.items.have_cut_call() => StopReason::MaxTokens,
+            None if self.items.have_calls() => StopReason::ToolUse,
+            _ => StopReason::EndTurn,
+        };
+        to.event(Event::Stop(stop));
+        to.event(Event::End);
+        Ok(())
+    }
+}
+
+/// Reads a whole answer into the same events as a stream.
+///
+/// # Errors
+/// Returns an error if the body is not a response, or if it reports a failure.
+pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
+    if !body.is_object() {
+        return Err(UpstreamError::NotJson);
+    }
+    let status = body.get("status").and_then(JsonValue::string);
+    let output = body.get("output").filter(|output| output.is_array());
+    match (status.as_deref(), output) {
+        _ if has_error(body) => Err(UpstreamError::from_error_body(body.raw().as_bytes())),
+        (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => {
+            Err(UpstreamError::from_error_body(body.raw().as_bytes()))
+        }
+        (Some(status @ ("completed" | "incomplete")), Some(_)) => {
+            ResponsesStreamReader::default().end(Some(body), status, to)
+        }
+        // The output is missing, or the response is not finished or has no status.
+        _ => Err(UpstreamError::Empty),
+    }
+}
+
+/// Returns whether the response has an error object, which makes it a failure whatever its status.
+fn has_error(response: JsonValue<'_>) -> bool {
+    response.get("error").is_some_and(|error| !error.is_null())
+}
+
+/// Reads the usage of the response, its service tier, and the number of searches that the vendor
+/// ran.
+fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
+    let usage = response.get("usage")?;
+    let counters =
+        counters::read_responses_usage(&mut JsonScanner::new(usage.raw(), MAX_DEPTH)).ok()??;
+    let searches = response
+        .get("tool_usage")
+        .and_then(|tools| tools.get("web_search"));
+    let reported = searches
+        .and_then(|search| search.get("num_requests"))
+        .and_then(JsonValue::count);
+    let reported = PerTool {
+        web_search: reported,
+        ..PerTool::default()
+    };
+    let mut calls = PerTool::default();
+    for item in response
+        .get("output")
+        .into_iter()
+        .flat_map(JsonValue::items)
+    {
+        let tool = item
+            .get("type")
+            .and_then(JsonValue::string)
+            .and_then(|kind| ServerTool::from_call_item(&kind));
+        let action = item.get("action").and_then(|action| action.get("type"));
+        // A search that only opened a page, or searched within one, is not billed.
+        let is_billed =
+            tool != Some(ServerTool::WebSearch) || action.is_none_or(|action| action.is("search"));
+        if let Some(tool) = tool.filter(|_| is_billed) {
+            calls.add(tool);
+        }
+    }
+    let tier = response.get("service_tier").and_then(JsonValue::string);
+    let service_tier = tier
+        .filter(|tier| tier != "auto")
+        .map(|tier| ServiceTier::from_wire(&tier));
+    Some(ChatCounters {
+        tool_uses: reported.or(&calls),
+        service_tier,
+        ..counters
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::event::OutputPart;
+    use serde_json::{Value as Any, json};
+
+    /// Records the emitted events in short form.
+    #[derive(Default)]
+    struct Told(Vec<String>);
+
+    impl EventSink for Told {
+        fn event(&mut self, event: Event<'_>) {
+            self.0.push(match event {
+                Event::Open {
+                    slot,
+                    piece: OutputPart::Call { name, .. },
+                } => format!("{slot} call {}", name.value()),
+                Event::Open {
+                    slot,
+                    piece: OutputPart::Foreign { kind },
+                } => format!("{slot} {}", kind.value()),
+                Event::Open {
+                    slot,
+                    piece: OutputPart::Thinking,
+                } => format!("{slot} thinking"),
+                Event::Open { slot, .. } => format!("{slot} text"),
+                Event::Delta { slot, text } => format!("{slot} +{}", text.value()),
+                Event::Signature { slot, .. } => format!("{slot} signed"),
+                Event::Close { slot } => format!("{slot} closed"),
+                Event::Stop(stop) => format!("{stop:?}"),
+                Event::Counters {
+                    counters: VendorCounters::Chat(counters),
+                    ..
+                } => {
+                    format!(
+                        "{}/{}",
+                        counters.prompt.unwrap(),
+                        counters.completion.unwrap()
+                    )
+                }
+                Event::Counters { .. } | Event::Usage { .. } => return,
+                Event::Start(_) | Event::Citation { .. } | Event::End => return,
+            });
+        }
+    }
+
+    fn read(events: &[Any]) -> (Vec<String>, Result<(), UpstreamError>) {
+        let (mut reader, mut told) = (ResponsesStreamReader::default(), Told::default());
+        for event in events {
+            let (_, outcome) = reader.event(
+                b"",
+                event.to_string().as_bytes(),
+                NodeBuffer::new(),
+                &mut told,
+            );
+            if outcome.is_err() {
+                return (told.0, outcome);
+            }
+        }
+        (told.0, Ok(()))
+    }
+
+    fn delta(kind: &str, index: u64, part: u64, text: &str) -> Any {
+        json!({"type": format!("response.{kind}.delta"), "output_index": index, "summary_index": part, "delta": text})
+    }
+
+    #[test]
+    fn parts_of_a_thought_are_told_with_what_was_between_them() {
+        let done = json!({"type": "response.output_item.done", "output_index": 0, "item": {
+            "type": "reasoning", "id": "rs_1", "encrypted_content": "gAAAA",
+            "summary": [{"text": ""}, {"text": "a"}, {"text": ""}, {"text": "b"}, {"text": ""}]
+        }});
+        let kind = "reasoning_summary_text";
+        let gaps = [
+            "0 thinking",
+            "0 +\n\n",
+            "0 +a",
+            "0 +\n\n",
+            "0 +\n\n",
+            "0 +b",
+            "0 +\n\n",
+            "0 signed",
+            "0 closed",
+        ];
+        let (told, _) = read(&[
+            delta(kind, 0, 1, "a"),
+            delta(kind, 0, 3, "b"),
+            done.clone(),
+            done.clone(),
+        ]);
+        assert_eq!(told, gaps);
+        assert_eq!(read(&[done]).0, gaps, "the same without pieces");
+        let (told, _) = read(&[
+            delta(kind, 0, 0, "a"),
+            delta("reasoning_text", 0, 0, "the same again"),
+        ]);
+        assert_eq!(told, ["0 thinking", "0 +a"]);
+    }
+
+    #[test]
+    fn items_are_known_by_their_place_and_told_once() {
+        let call = |arguments: &str| json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
+        let at = |kind: &str, item: Any| json!({"type": format!("response.output_item.{kind}"), "output_index": 3, "item": item});
+        let end = json!({"type": "response.completed", "response": {
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
+            "usage": {"input_tokens": 5, "output_tokens": 7}
+        }});
+        let (told, _) = read(&[
+            at("added", call("")),
+            delta("function_call_arguments", 3, 0, "{}"),
+            json!({"type": "response.function_call_arguments.done", "output_index": 3, "arguments": "{}"}),
+            at("done", call("{}")),
+            json!({"type": "response.web_search_call.searching", "output_index": 4}),
+            json!({"type": "response.something_new", "output_index": 5, "delta": "?"}),
+            json!({"type": "keepalive"}),
+            end,
+        ]);
+        assert_eq!(
+            told,
+            [
+                "0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"
+            ]
+        );
+    }
+
+    fn item_event(kind: &str, item: &Any) -> Any {
+        json!({"type": format!("response.output_item.{kind}"), "item": item})
+    }
+
+    fn placeless_delta(kind: &str, id: &str, text: &str) -> Any {
+        json!({"type": format!("response.{kind}.delta"), "item_id": id, "delta": text})
+    }
+
+    fn message(text: &str) -> Any {
+        let content = if text.is_empty() {
+            json!([])
+        } else {
+            json!([{"type": "output_text", "text": text}])
+        };
+        json!({"type": "message", "id": "msg_1", "content": content})
+    }
+
+    fn call(id: &str, arguments: &str) -> Any {
+        json!({"type": "function_call", "call_id": id, "name": id, "arguments": arguments})
+    }
+
+    fn thought() -> Any {
+        json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]})
+    }
+
+    fn end_of_all() -> Any {
+        let output = [thought(), message("ab"), call("c1", "{}"), call("c2", "{}")];
+        let usage = json!({"input_tokens": 5, "output_tokens": 7});
+        json!({"type": "response.completed", "response": {"output": output, "usage": usage}})
+    }
+
+    /// Renumbers the slots from 0.
+    fn numbered(told: &[String]) -> Vec<String> {
+        let mut slots = Vec::new();
+        let mut lines = Vec::new();
+        for line in told {
+            let Some((slot, rest)) = line.split_once(' ') else {
+                lines.push(line.clone());
+                continue;
+            };
+            if !slots.contains(&slot) {
+                slots.push(slot);
+            }
+            let number = slots.iter().position(|known| *known == slot).unwrap();
+            lines.push(format!("{number} {rest}"));
+        }
+        lines
+    }
+
+    // A server that omits `output_index` from every event.
+
+    #[test]
+    fn items_without_a_place_are_known_by_their_ids() {
+        let arguments = "function_call_arguments";
+        let (told, _) = read(&[
+            placeless_delta("reasoning_text", "rs_1", "hm"),
+            item_event("done", &thought()),
+            item_event("added", &message("")),
+            placeless_delta("output_text", "msg_1", "a"),
+            placeless_delta("output_text", "msg_1", "b"),
+            item_event("done", &message("ab")),
+            item_event("added", &call("c1", "")),
+            item_event("added", &call("c2", "")),
+            placeless_delta(arguments, "c2", "{}"),
+            placeless_delta(arguments, "c1", "{}"),
+            item_event("done", &call("c1", "{}")),
+            item_event("done", &call("c2", "{}")),
+            end_of_all(),
+        ]);
+        let wanted = "0 thinking|0 +hm|0 closed|1 text|1 +a|1 +b|1 closed|2 call c1|3 call c2|3 +{}|2 +{}|2 closed|\
+                      3 closed|5/7|ToolUse";
+        assert_eq!(numbered(&told).join("|"), wanted);
+    }
+
+    #[test]
+    fn items_without_a_place_whose_ids_were_rewritten_are_known_by_their_kind() {
+        let (told, _) = read(&[
+            placeless_delta("output_text", "x1", "a"),
+            placeless_delta("output_text", "x2", "b"),
+            end_of_all(),
+        ]);
+        let wanted = "0 text|0 +a|0 +b|1 thinking|1 +hm|1 closed|0 closed|2 call c1|2 +{}|2 closed|3 call c2|3 +{}|\
+                      3 closed|5/7|ToolUse";
+        assert_eq!(numbered(&told).join("|"), wanted);
+        let (told, _) = read(&[item_event("done", &call("c", "{}"))]);
+        assert_eq!(told, ["0 call c", "0 +{}", "0 closed"]);
+        let many: Vec<_> = (0..1025)
+            .map(|index| item_event("done", &call(&format!("c{index}"), "{}")))
+            .collect();
+        assert_eq!(read(&many).1, Err(UpstreamError::TooLarge));
+    }
+
+    #[test]
+    fn as_many_items_are_held_as_may_be_and_not_one_more() {
+        let text = |index: u64| delta("output_text", index, 0, "x");
+        let most: Vec<Any> = (0..1024).map(text).collect();
+        assert_eq!(read(&most).1, Ok(()));
+        assert_eq!(
+            read(&[most, vec![text(1024)]].concat()).1,
+            Err(UpstreamError::TooLarge)
+        );
+    }
+
+    #[test]
+    fn an_answer_ends_by_its_status_and_a_failed_one_is_none() {
+        let whole = |body: Any| {
+            let mut told = Told::default();
+            let text = body.to_string();
+            let tree = JsonDocument::parse(&text, MAX_DEPTH, NodeBuffer::new()).unwrap();
+            super::read_body(tree.root(), &mut told)
+                .map(|()| told.0.last().cloned().unwrap_or_default())
+        };
+        let refusal =
+            json!([{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]);
+        let cut = json!({"type": "function_call", "name": "f", "arguments": "{\"a", "status": "incomplete"});
+        for (body, wanted) in [
+            (json!({"status": "completed", "output": []}), "EndTurn"),
+            (
+                json!({"status": "completed", "output": [{"type": "custom_tool_call", "name": "f"}]}),
+                "ToolUse",
+            ),
+            (
+                json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}),
+                "MaxTokens",
+            ),
+            (
+                json!({"status": "incomplete", "incomplete_details": {"reason": "new"}, "output": []}),
+                "MaxTokens",
+            ),
+            (
+                json!({"status": "incomplete", "incomplete_details": null, "output": [cut]}),
+                "MaxTokens",
+            ),
+            (json!({"status": "completed", "output": [cut]}), "MaxTokens"),
+        ] {
+            assert_eq!(whole(body.clone()), Ok(wanted.to_owned()), "{body}");
+        }
+        assert!(
+            whole(json!({"status": "completed", "output": refusal}))
+                .unwrap()
+                .starts_with("Refusal")
+        );
+        assert!(matches!(
+            whole(json!({"status": "failed", "error": {"code": "x", "message": "y"}})),
+            Err(UpstreamError::Vendor(_))
+        ));
+        assert!(matches!(
+            whole(json!({"error": {"message": "y"}})),
+            Err(UpstreamError::Vendor(_))
+        ));
+        assert_eq!(
+            whole(json!({"status": "queued", "output": []})),
+            Err(UpstreamError::Empty)
+        );
+        assert_eq!(whole(json!({"output": []})), Err(UpstreamError::Empty));
+        assert_eq!(
+            whole(json!({"status": "completed"})),
+            Err(UpstreamError::Empty)
+        );
+        assert_eq!(whole(json!({})), Err(UpstreamError::Empty));
+        assert_eq!(whole(json!([])), Err(UpstreamError::NotJson));
+        let ended = json!({"type": "response.failed", "response": {"error": {"code": "slow_down", "message": "y"}}});
+        let (_, outcome) = read(&[ended]);
+        let Err(fault) = outcome else {
+            panic!("it failed")
+        };
+        assert_eq!(
+            fault
+                .to_failure(crate::Protocol::Responses, "up", "public")
+                .reason(),
+            "rate_limited"
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Finds the output item that an event is about if the event does not state its index: some servers
+//! omit `output_index`. The item is then identified by its id, by the id of its call, or, if ids
+//! were rewritten on the way, by its kind.
+//!
+//! It must not emit anything. Read next: `responses/read_stream/items.rs`.
+
+use super::items::MAX_ITEMS;
+use crate::ir::event::UpstreamError;
+use crate::json_document::JsonValue;
+use std::borrow::Cow;
+
+/// Maximum length of an id that is stored, in bytes.
+const MAX_ID_BYTES: usize = 256;
+
+/// Kind of content of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ResponsesItemKind {
+    Text,
+    Reasoning,
+    Call,
+    Other,
+}
+
+#[derive(Debug)]
+struct ResponsesIndexedItem {
+    /// Id of the item and id of its call; empty if absent.
+    ids: [String; 2],
+    content: ResponsesItemKind,
+    index: u64,
+    is_done: bool,
+    /// The item was matched to an item of the final response.
+    is_matched: bool,
+}
+
+/// Items whose index the vendor stated or the gateway assigned.
+#[derive(Debug, Default)]
+pub(super) struct ResponsesItemIndex {
+    places: Vec<ResponsesIndexedItem>,
+    /// An event omitted its index.
+    pub are_made: bool,
+}
+
+impl ResponsesItemIndex {
+    /// Returns the index of the item that an event with this name (without `response.`) is about,
+    /// or `None` if it is not about an item.
+    ///
+    /// # Errors
+    /// Returns an error if the answer has too many items.
+    pub fn index_of_event(
+        &mut self,
+        kind: &str,
+        event: JsonValue<'_>,
+    ) -> Result<Option<u64>, UpstreamError> {
+        let told = event.get("output_index").and_then(JsonValue::count);
+        let content = match kind {
+            "output_item.added" | "output_item.done" => {
+                let Some(item) = event.get("item") else {
+                    return Ok(told);
+                };
+                self.are_made |= told.is_none();
+                return self
+                    .index_of_item(item, told, kind == "output_item.done")
+                    .map(Some);
+            }
+            _ if told.is_some() => return Ok(told),
+            "output_text.delta" | "output_text.done" | "refusal.delta" | "refusal.done" => {
+                ResponsesItemKind::Text
+            }
+            "output_text.annotation.added" => ResponsesItemKind::Text,
+            "reasoning_summary_text.delta" | "reasoning_text.delta" => ResponsesItemKind::Reasoning,
+            "function_call_arguments.delta"
+            | "function_call_arguments.done"
+            | "custom_tool_call_input.delta"
+            | "custom_tool_call_input.done" => ResponsesItemKind::Call,
+            _ => return Ok(None),
+        };
+        self.are_made = true;
+        let id = event
+            .get("item_id")
+            .and_then(JsonValue::string)
+            .unwrap_or_default();
+        let named = self.find_by_id([&id, ""], content).map(|place| place.index);
+        let open = || {
+            self.places
+                .iter()
+                .rfind(|place| place.content == content && !place.is_done)
+        };
+        match named.or_else(|| open().map(|place| place.index)) {
+            Some(index) => Ok(Some(index)),
+            None => self.add([id.as_ref(), ""], content, None).map(Some),
+        }
+    }
+
+    fn index_of_item(
+        &mut self,
+        item: JsonValue<'_>,
+        told: Option<u64>,
+        is_done: bool,
+    ) -> Result<u64, UpstreamError> {
+        let (ids, content) = (ids(item), item_kind(item));
+        let ids = [ids[0].as_ref(), ids[1].as_ref()];
+        let at = self.places.iter().rposition(|place| match told {
+            Some(index) => place.index == index,
+            None => place.content == content && place.has_id(ids),
+        });
+        let open = || {
+            self.places
+                .iter()
+                .rposition(|place| place.content == content && !place.is_done)
+        };
+        // If two items end, only their order distinguishes them.
+        let at = at.or_else(|| {
+            if told.is_none() && is_done {
+                open()
+            } else {
+                None
+            }
+        });
+        let index = match at.and_then(|at| self.places.get(at)) {
+            Some(place) => place.index,
+            None => self.add(ids, content, told)?,
+        };
+        if let Some(place) = self.places.iter_mut().rfind(|place| place.index == index) {
+            place.is_done |= is_done;
+        }
+        Ok(index)
+    }
+
+    /// Returns the index of an item of the final response. Each index is returned once.
+    ///
+    /// # Errors
+    /// Returns an error if the answer has too many items.
+    pub fn index_of_final_item(&mut self, item: JsonValue<'_>) -> Result<u64, UpstreamError> {
+        let (ids, content) = (ids(item), item_kind(item));
+        let ids = [ids[0].as_ref(), ids[1].as_ref()];
+        let is_free = |place: &ResponsesIndexedItem| place.content == content && !place.is_matched;
+        let named = self
+            .places
+            .iter()
+            .position(|place| is_free(place) && place.has_id(ids));
+        let at = named.or_else(|| self.places.iter().position(is_free));
+        if at.is_none() {
+            self.add(ids, content, None)?;
+        }
+        let last = self.places.len().saturating_sub(1);
+        let place = self
+            .places
+            .get_mut(at.unwrap_or(last))
+            .ok_or(UpstreamError::TooLarge)?;
+        place.is_matched = true;
+        Ok(place.index)
+    }
+
+    fn find_by_id(
+        &self,
+        ids: [&str; 2],
+        content: ResponsesItemKind,
+    ) -> Option<&ResponsesIndexedItem> {
+        self.places
+            .iter()
+            .rfind(|place| place.content == content && place.has_id(ids))
+    }
+
+    fn add(
+        &mut self,
+        ids: [&str; 2],
+        content: ResponsesItemKind,
+        told: Option<u64>,
+    ) -> Result<u64, UpstreamError> {
+        if self.places.len() >= MAX_ITEMS {
+            return Err(UpstreamError::TooLarge);
+        }
+        let next = self
+            .places
+            .iter()
+            .map(|place| place.index.saturating_add(1))
+            .max()
+            .unwrap_or(0);
+        let index = told.unwrap_or(next);
+        let ids = ids.map(|id| {
+            if id.len() <= MAX_ID_BYTES {
+                id.to_owned()
+            } else {
+                String::new()
+            }
+        });
+        self.places.push(ResponsesIndexedItem {
+            ids,
+            content,
+            index,
+            is_done: false,
+            is_matched: false,
+        });
+        Ok(index)
+    }
+}
+
+impl ResponsesIndexedItem {
+    fn has_id(&self, ids: [&str; 2]) -> bool {
+        ids.iter()
+            .any(|id| !id.is_empty() && self.ids.iter().any(|own| own == id))
+    }
+}
+
+fn ids(item: JsonValue<'_>) -> [Cow<'_, str>; 2] {
+    ["id", "call_id"].map(|name| {
+        item.get(name)
+            .and_then(JsonValue::string)
+            .unwrap_or_default()
+    })
+}
+
+fn item_kind(item: JsonValue<'_>) -> ResponsesItemKind {
+    let kind = item.get("type").and_then(JsonValue::string);
+    match kind.as_deref() {
+        None | Some("message") => ResponsesItemKind::Text,
+        Some("reasoning") => ResponsesItemKind::Reasoning,
+        Some("function_call" | "custom_tool_call") => ResponsesItemKind::Call,
+        Some(_) => ResponsesItemKind::Other,
+    }
+}

@@ -1,0 +1,251 @@
+//! Writes a request for a responses vendor.
+//!
+//! It refuses, drops or warns about every member that it cannot send: nothing in the IR disappears
+//! without an outcome. It must not refer to data that the vendor stores: every request contains its
+//! whole history and asks the vendor to store nothing.
+//!
+//! Read next: `responses/write_request/items.rs` (the conversation),
+//! `responses/write_request/extras.rs`, `chat/write_request/tools.rs` (for both protocols of the
+//! vendor).
+
+use crate::capabilities::{ResponsesModel, pairing};
+use crate::chat::write_request::api_variant::{self, ApiVariant};
+use crate::chat::write_request::effort::{self, EffortSupport};
+use crate::chat::write_request::text_fallback::TextFallback;
+use crate::chat::write_request::tools::{self, ToolWriter};
+use crate::chat::write_request::{invalid_param, strip_billing_header, unsupported};
+use crate::ir::event::ResponseContext;
+use crate::ir::{BoxedFailure, Effort, OutputFormat, Request, WarningAction, Warnings};
+use crate::json_string::JsonWriter;
+use crate::translate::{EncodedRequest, WriteContext};
+use crate::{Protocol, estimate};
+
+mod extras;
+mod items;
+mod reasoning;
+
+use extras::ResponsesExtras;
+
+pub use reasoning::{SUMMARY_SEPARATOR, split_summary};
+
+/// Minimum output limit that the vendor accepts.
+const MIN_OUTPUT_TOKENS: u64 = 16;
+
+/// Writes the request.
+///
+/// # Errors
+/// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
+/// or if calls and results do not pair.
+pub fn write(
+    request: &mut Request<'_>,
+    model: &ResponsesModel,
+    given: &WriteContext<'_>,
+    warnings: &mut Warnings,
+    recall: &mut ResponseContext,
+) -> Result<EncodedRequest, BoxedFailure> {
+    let extras = match request.surface {
+        Protocol::Messages => {
+            unsupported::check_members(request, warnings)?;
+            ResponsesExtras::default()
+        }
+        Protocol::Chat | Protocol::Responses => extras::check_extras(request, model, warnings)?,
+    };
+    request.reasoning.effort = request.reasoning.effort.or(extras.effort);
+    extras::remove_chat_blocks(request, warnings)?;
+    unsupported::check_blocks(request, true)?;
+    strip_billing_header(request);
+    pairing::pair_tool_results(request, warnings)?;
+    recall.show_thinking = effort::wants_visible_thinking(request);
+    recall.legacy_functions = request.legacy_functions;
+    recall.tell_tier = request.tier.is_some();
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    let words = TextFallback {
+        warnings,
+        recall,
+        marks: model.cache_breakpoints,
+    };
+    let mut writer = ResponsesRequestWriter {
+        surface: request.surface,
+        model,
+        given,
+        words,
+        json,
+        carries_thinking: false,
+        calls: Vec::new(),
+        calls_made: 0,
+    };
+    writer
+        .json
+        .open_object()
+        .key("model")
+        .str(given.target.upstream_model)
+        .key("store")
+        .bool(false);
+    if model.reasoning {
+        writer
+            .json
+            .key("include")
+            .open_array()
+            .str("reasoning.encrypted_content")
+            .close_array();
+    }
+    writer.settings(request)?;
+    writer.reasoning(request);
+    writer.text(request, &extras);
+    writer.tools(request)?;
+    api_variant::write_end_user(request, given, &mut writer.json);
+    writer.tier(request);
+    if request.stream {
+        writer.json.key("stream").bool(true);
+        // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
+        // not need.
+        if given.target.official {
+            writer
+                .json
+                .key("stream_options")
+                .open_object()
+                .key("include_obfuscation")
+                .bool(false)
+                .close_object();
+        }
+    }
+    for (name, value) in &extras.copied {
+        writer.json.key(name).raw(value.raw());
+    }
+    writer.input(request)?;
+    writer.json.close_object();
+    let ResponsesRequestWriter {
+        json,
+        carries_thinking,
+        ..
+    } = writer;
+    Ok(EncodedRequest {
+        body: json.into_bytes(),
+        streams: request.stream,
+        carries_thinking,
+    })
+}
+
+/// State shared by all steps of the writing.
+struct ResponsesRequestWriter<'w> {
+    surface: Protocol,
+    model: &'w ResponsesModel,
+    given: &'w WriteContext<'w>,
+    words: TextFallback<'w>,
+    json: JsonWriter,
+    carries_thinking: bool,
+    /// Calls of the last assistant turn in the order in which they were sent. Their results use the
+    /// same ids.
+    calls: Vec<items::ResponsesCallRef>,
+    calls_made: u64,
+}
+
+impl ResponsesRequestWriter<'_> {
+    fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+        if let Some(limit) =
+            api_variant::output_limit(request, self.given, MIN_OUTPUT_TOKENS, self.words.warnings)?
+        {
+            self.json.key("max_output_tokens").number(limit);
+        }
+        api_variant::write_sampling(
+            request,
+            self.model.sampling,
+            &mut self.json,
+            self.words.warnings,
+        );
+        if request.sampling.top_k.is_some() {
+            self.words.warnings.add(WarningAction::Dropped, "top_k");
+        }
+        if request.stop.iter().any(|text| !text.is_blank()) {
+            let field = if self.surface == Protocol::Messages {
+                "stop_sequences"
+            } else {
+                "stop"
+            };
+            self.words.warnings.add(WarningAction::Dropped, field);
+        }
+        Ok(())
+    }
+
+    /// Writes the effort, and whether the answer includes the reasoning.
+    fn reasoning(&mut self, request: &Request<'_>) {
+        let thinker = EffortSupport {
+            reasons: self.model.reasoning,
+            levels: &self.model.effort_values,
+            is_kept_from: false,
+        };
+        let effort = effort::select_effort(request, &thinker, self.words.warnings);
+        let is_extended = request.reasoning.effort_field.starts_with("reasoning.");
+        let is_shown = match self.surface {
+            Protocol::Messages => self.words.recall.show_thinking,
+            Protocol::Chat | Protocol::Responses => {
+                (is_extended || self.words.recall.show_thinking) && !request.reasoning.hide
+            }
+        };
+        let is_shown = is_shown
+            && self.model.summaries
+            && self.model.reasoning
+            && effort != Some(Effort::None);
+        if effort.is_none() && !is_shown {
+            return;
+        }
+        self.json.key("reasoning").open_object();
+        if let Some(effort) = effort {
+            self.json.key("effort").str(effort.as_str());
+        }
+        if is_shown {
+            self.json.key("summary").str("auto");
+        }
+        self.json.close_object();
+    }
+
+    /// Writes the response format of the answer's text.
+    fn text(&mut self, request: &Request<'_>, extras: &ResponsesExtras<'_>) {
+        let is_free = matches!(request.format, OutputFormat::Free);
+        if is_free && extras.verbosity.is_none() {
+            return;
+        }
+        self.json.key("text").open_object();
+        if let Some(verbosity) = &extras.verbosity {
+            self.json.key("verbosity").text(verbosity);
+        }
+        ApiVariant::Flat.format("format", &request.format, &mut self.json);
+        self.json.close_object();
+    }
+
+    /// Writes `tools` and the related members.
+    fn tools(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+        let sent =
+            tools::sendable_tools(request, self.given.target.public_model, self.words.warnings)?;
+        if sent.is_empty() {
+            return Ok(());
+        }
+        let mut writer = ToolWriter {
+            surface: self.surface,
+            wording: ApiVariant::Flat,
+            takes_custom: !self.model.functions_only,
+            words: &mut self.words,
+            json: &mut self.json,
+        };
+        writer.write(&sent, &request.choice)?;
+        match request.parallel_calls {
+            _ if request.legacy_functions => drop(self.json.key("parallel_tool_calls").bool(false)),
+            Some(parallel) => drop(self.json.key("parallel_tool_calls").bool(parallel)),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn tier(&mut self, request: &Request<'_>) {
+        let Some(tier) = &request.tier else { return };
+        match self.surface {
+            Protocol::Chat | Protocol::Responses => {
+                self.json.key("service_tier").text(tier);
+            }
+            Protocol::Messages if tier.is("standard_only") => {
+                self.json.key("service_tier").str("default");
+            }
+            Protocol::Messages => {}
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Content of a chat request that the IR cannot represent: sent, dropped or refused.
+//!
+//! The content that only the messages API has is checked by the same code as for a chat vendor
+//! (`chat/write_request/unsupported.rs`), because neither vendor knows it. The chat protocol has
+//! more members than this one. If such a member changes only how an answer is sampled, the gateway
+//! drops it with a warning; if it changes the kind of answer, the gateway refuses the request.
+//!
+//! Read next: `responses/write_request/items.rs`.
+
+use super::invalid_param;
+use crate::Protocol;
+use crate::capabilities::ResponsesModel;
+use crate::failure::Failure;
+use crate::ir::{BlockKind, BoxedFailure, Effort, Opaque, Request, WarningAction, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+use crate::messages::write_request::is_default_value;
+
+/// Members that the IR does not represent and that are sent nevertheless.
+#[derive(Debug, Default)]
+pub(super) struct ResponsesExtras<'a> {
+    /// Members copied unchanged.
+    pub copied: Vec<(&'static str, JsonValue<'a>)>,
+    pub verbosity: Option<JsonStr<'a>>,
+    /// Effort from the messages protocol's member `output_config`, which the chat API accepts too.
+    pub effort: Option<Effort>,
+}
+
+/// Members that both protocols of this vendor have.
+const COMMON_MEMBERS: [&str; 2] = ["prompt_cache_options", "prompt_cache_retention"];
+
+/// Gives an outcome to every member that the IR cannot represent.
+pub(super) fn check_extras<'a>(
+    request: &Request<'a>,
+    model: &ResponsesModel,
+    warnings: &mut Warnings,
+) -> Result<ResponsesExtras<'a>, BoxedFailure> {
+    let mut extras = ResponsesExtras::default();
+    for Opaque {
+        origin,
+        name,
+        value,
+    } in &request.extra
+    {
+        let name = name.value();
+        match (origin, name.as_ref()) {
+            (Protocol::Messages, "output_config") => {
+                let level = value.get("effort").and_then(JsonValue::string);
+                extras.effort = level.and_then(|level| Effort::parse(&level));
+            }
+            // The vendor decides by itself what to cache.
+            (Protocol::Messages, "cache_control") => {}
+            (Protocol::Messages, "inference_geo") => {
+                return Err(unsupported(request.surface, &name));
+            }
+            (Protocol::Messages, _) => warnings.add(WarningAction::Dropped, &name),
+            // Sent as a hash, next to the end user.
+            (_, "prompt_cache_key") => {}
+            (_, "verbosity") if model.verbosity => extras.verbosity = value.text(),
+            (_, name) if is_default_value(name, *value) => {}
+            (_, "metadata" | "audio") => {}
+            (_, "n" | "modalities" | "web_search_options" | "moderation") => {
+                return Err(unsupported(request.surface, &name));
+            }
+            (_, name) => match COMMON_MEMBERS.iter().find(|shared| **shared == name) {
+                Some(shared) => extras.copied.push((shared, *value)),
+                None => warnings.add(WarningAction::Dropped, name),
+            },
+        }
+    }
+    Ok(extras)
+}
+
+/// Refuses or drops the content of messages that only chat has, before the other checks.
+pub(super) fn remove_chat_blocks(
+    request: &mut Request<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), BoxedFailure> {
+    let surface = request.surface;
+    for turn in &mut request.turns {
+        let mut outcome = Ok(());
+        turn.blocks.retain(|block| match &block.kind {
+            BlockKind::Opaque(opaque) if opaque.origin != Protocol::Messages => {
+                let path = format!("{}.{}", block.at, opaque.name.value());
+                if opaque.name.is("file") {
+                    let message =
+                        "file_id is not available for this model; send file_data instead.";
+                    outcome = Err(invalid_param(surface, &path, message));
+                } else if opaque.name.is("input_audio") {
+                    outcome = Err(invalid_param(
+                        surface,
+                        &path,
+                        "Audio input is not supported by this model.",
+                    ));
+                } else {
+                    warnings.add(WarningAction::Dropped, &path);
+                }
+                false
+            }
+            _ => true,
+        });
+        outcome?;
+    }
+    Ok(())
+}
+
+fn unsupported(surface: Protocol, name: &str) -> BoxedFailure {
+    let failure = Failure::invalid_param(
+        surface,
+        name,
+        &format!("{name} is not supported for this model."),
+    );
+    Box::new(failure.with_code("unsupported_value"))
+}

@@ -1,0 +1,374 @@
+//! Writes the conversation as items: instructions, turns, calls and their results, in their
+//! original order.
+//!
+//! It must not give an item an id, except a reasoning item: the vendor looks up every id, and it
+//! stores no item of the gateway.
+//!
+//! Read next: `responses/write_request/reasoning.rs`, `capabilities/pairing.rs` (which moves
+//! results after their calls).
+
+use super::{ResponsesRequestWriter, invalid_param};
+use crate::capabilities::{arguments, custom_tool, identifiers};
+use crate::chat::write_request::parts::{ContentPart, PartContent, file_name};
+use crate::chat::write_request::results::starts_with_error;
+use crate::ir::{
+    Block, BlockKind, BoxedFailure, ImageDetail, Request, ToolArguments, ToolCall, ToolResult,
+    ToolResultContent, Turn, TurnRole, WarningAction,
+};
+use crate::json_string::{JsonStr, JsonWriter};
+
+/// Id and kind of a call that was sent.
+pub(super) struct ResponsesCallRef {
+    id: String,
+    is_custom: bool,
+}
+
+impl ResponsesRequestWriter<'_> {
+    /// Writes the member `input`.
+    ///
+    /// # Errors
+    /// Returns an error if the whole conversation is empty.
+    pub(super) fn input(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+        self.json.key("input").open_array();
+        let empty = self.json.as_bytes().len();
+        self.instructions(&request.system);
+        let last = request.turns.len().saturating_sub(1);
+        for (index, turn) in request.turns.iter().enumerate() {
+            match turn.side {
+                TurnRole::System => self.instructions(&turn.blocks),
+                TurnRole::User => self.user(turn, index == last),
+                TurnRole::Assistant => self.assistant(turn, index == last),
+            }
+        }
+        if self.json.as_bytes().len() == empty {
+            return Err(invalid_param(
+                request.surface,
+                "messages",
+                "at least one message is required",
+            ));
+        }
+        self.json.close_array();
+        Ok(())
+    }
+
+    /// Writes a message with instructions, or nothing if they are blank.
+    fn instructions(&mut self, blocks: &[Block<'_>]) {
+        let Some(first) = blocks.first() else { return };
+        let parts = self.words.parts(first.at, blocks);
+        if !parts.is_empty() && parts.iter().all(ContentPart::is_text) {
+            self.message("developer", &parts);
+        }
+    }
+
+    fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
+        let has_results = self.write_results(&turn.blocks);
+        let parts = self.words.parts(turn.at, &turn.blocks);
+        // Send an empty message only if it is the one to be answered. A turn without blocks held
+        // only results.
+        let is_asked = is_last && !has_results && !turn.blocks.is_empty();
+        if !parts.is_empty() {
+            self.message("user", &parts);
+        } else if is_asked {
+            self.message(
+                "user",
+                &[ContentPart::new(PartContent::Text(JsonStr::from_value("")))],
+            );
+        }
+    }
+
+    fn message(&mut self, role: &str, parts: &[ContentPart<'_>]) {
+        self.json
+            .open_object()
+            .key("type")
+            .str("message")
+            .key("role")
+            .str(role)
+            .key("content")
+            .open_array();
+        for part in parts {
+            write_part(part, &mut self.json);
+        }
+        self.json.close_array().close_object();
+    }
+
+    fn assistant(&mut self, turn: &Turn<'_>, is_last: bool) {
+        self.calls.clear();
+        let last_call = turn
+            .blocks
+            .iter()
+            .rposition(|block| matches!(block.kind, BlockKind::Call(_)));
+        if is_last && last_call.is_none() && turn.blocks.iter().any(has_text) {
+            self.words.warnings.add(WarningAction::Emulated, turn.at);
+        }
+        let mut results = None;
+        // Hold reasoning back until the item that it led to: the vendor refuses reasoning without
+        // one.
+        let mut thought = Vec::new();
+        for (index, block) in turn.blocks.iter().enumerate() {
+            let said = match &block.kind {
+                BlockKind::Thinking(thinking) => {
+                    thought.push(thinking);
+                    continue;
+                }
+                BlockKind::Call(call) => {
+                    self.write_reasoning_items(&mut thought);
+                    self.call(block, call);
+                    continue;
+                }
+                BlockKind::Text(text) => vec![text.reborrow()],
+                BlockKind::Refusal(text) => {
+                    if !text.is_blank() {
+                        self.write_reasoning_items(&mut thought);
+                        self.refusal_message(text);
+                    }
+                    continue;
+                }
+                BlockKind::File(file) => self.words.document(block.at, file),
+                BlockKind::Opaque(opaque) => self.words.opaque_block(
+                    (turn.at, turn.blocks.as_slice()),
+                    block.at,
+                    opaque,
+                    &mut results,
+                ),
+                // An assistant turn with one of these was refused before.
+                BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
+            };
+            if said.iter().all(JsonStr::is_blank) {
+                continue;
+            }
+            self.write_reasoning_items(&mut thought);
+            // Newer models behave wrongly if `phase` is missing, and no other protocol has an
+            // equivalent.
+            let is_before_call = last_call.is_some_and(|call| call > index);
+            self.assistant_message(
+                &said,
+                if is_before_call {
+                    "commentary"
+                } else {
+                    "final_answer"
+                },
+            );
+        }
+    }
+
+    /// Writes a text of the model as a string, which every server accepts. Many servers refuse an
+    /// `output_text` part without the id, the status and the annotations of the original answer.
+    fn assistant_message(&mut self, texts: &[JsonStr<'_>], phase: &str) {
+        self.json
+            .open_object()
+            .key("type")
+            .str("message")
+            .key("role")
+            .str("assistant");
+        self.json
+            .key("content")
+            .concat(texts)
+            .key("phase")
+            .str(phase)
+            .close_object();
+    }
+
+    fn refusal_message(&mut self, text: &JsonStr<'_>) {
+        self.json
+            .open_object()
+            .key("type")
+            .str("message")
+            .key("role")
+            .str("assistant");
+        self.json
+            .key("content")
+            .open_array()
+            .open_object()
+            .key("type")
+            .str("refusal")
+            .key("refusal")
+            .text(text);
+        self.json
+            .close_object()
+            .close_array()
+            .key("phase")
+            .str("final_answer")
+            .close_object();
+    }
+
+    fn call(&mut self, block: &Block<'_>, call: &ToolCall<'_>) {
+        let given = call.id.as_ref().map(JsonStr::value).unwrap_or_default();
+        let id = match identifiers::responses_call_id(given) {
+            empty if empty.is_empty() => format!("call_{}", self.calls_made),
+            id => id.into_owned(),
+        };
+        self.calls_made = self.calls_made.saturating_add(1);
+        let name = self
+            .words
+            .tool_name(&call.name, format_args!("{}.name", block.at));
+        let is_custom = call.is_custom && !self.model.functions_only;
+        let (kind, member) = if is_custom {
+            ("custom_tool_call", "input")
+        } else {
+            ("function_call", "arguments")
+        };
+        self.json
+            .open_object()
+            .key("type")
+            .str(kind)
+            .key("call_id")
+            .str(&id)
+            .key("name")
+            .str(&name)
+            .key(member);
+        match &call.arguments {
+            ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
+            ToolArguments::Text(text) if call.is_custom && !is_custom => {
+                custom_tool::write_arguments(text, &mut self.json)
+            }
+            ToolArguments::Text(text) if text.is_empty() && !is_custom => drop(self.json.str("{}")),
+            ToolArguments::Text(text) => drop(self.json.text(text)),
+        }
+        self.json.close_object();
+        self.calls.push(ResponsesCallRef { id, is_custom });
+    }
+
+    /// Writes the results at the front of a user turn, in the order of their calls. Returns true if
+    /// there were any.
+    fn write_results(&mut self, blocks: &[Block<'_>]) -> bool {
+        let mut calls = std::mem::take(&mut self.calls).into_iter();
+        let mut is_any = false;
+        for block in blocks {
+            let BlockKind::Result(result) = &block.kind else {
+                continue;
+            };
+            is_any = true;
+            let given = result.id.as_ref().map(JsonStr::value).unwrap_or_default();
+            let sent = calls.next();
+            let sent = sent.unwrap_or(ResponsesCallRef {
+                id: identifiers::responses_call_id(given).into_owned(),
+                is_custom: false,
+            });
+            let kind = if sent.is_custom {
+                "custom_tool_call_output"
+            } else {
+                "function_call_output"
+            };
+            self.json
+                .open_object()
+                .key("type")
+                .str(kind)
+                .key("call_id")
+                .str(&sent.id)
+                .key("output");
+            self.tool_output(result);
+            self.json.close_object();
+        }
+        is_any
+    }
+
+    /// Writes the output of a tool: a string, or parts if there is more than text.
+    fn tool_output(&mut self, result: &ToolResult<'_>) {
+        let mut parts: Vec<ContentPart<'_>> = Vec::new();
+        match &result.content {
+            ToolResultContent::Nothing => {}
+            ToolResultContent::Text(text) => {
+                parts.push(ContentPart::new(PartContent::Text(text.reborrow())))
+            }
+            ToolResultContent::Blocks(blocks) => blocks
+                .iter()
+                .for_each(|block| self.push_result_block(block, &mut parts)),
+        }
+        let says_error = match parts.first().map(|part| &part.said) {
+            Some(PartContent::Text(text)) => starts_with_error(text),
+            Some(PartContent::Texts(texts)) => texts.first().is_some_and(starts_with_error),
+            _ => false,
+        };
+        if result.is_error && !says_error {
+            let first = parts.first_mut().filter(|part| part.is_text());
+            match first {
+                Some(ContentPart {
+                    said: PartContent::Texts(texts),
+                    ..
+                }) => texts.insert(0, JsonStr::from_value("Error: ")),
+                Some(ContentPart { said, .. }) => {
+                    let text = std::mem::replace(said, PartContent::Texts(Vec::new()));
+                    if let PartContent::Text(text) = text {
+                        *said = PartContent::Texts(vec![JsonStr::from_value("Error: "), text]);
+                    }
+                }
+                None => parts.insert(
+                    0,
+                    ContentPart::new(PartContent::Text(JsonStr::from_value("Error: "))),
+                ),
+            }
+        }
+        if parts.iter().all(ContentPart::is_text) {
+            let mut lines: Vec<JsonStr<'_>> = Vec::new();
+            for part in &parts {
+                if !lines.is_empty() {
+                    lines.push(JsonStr::from_value("\n"));
+                }
+                match &part.said {
+                    PartContent::Text(text) => lines.push(text.reborrow()),
+                    PartContent::Texts(texts) => lines.extend(texts.iter().map(JsonStr::reborrow)),
+                    PartContent::Image(_) | PartContent::File(..) | PartContent::FileAt(_) => {}
+                }
+            }
+            self.json.concat(&lines);
+            return;
+        }
+        self.json.open_array();
+        for part in &parts {
+            write_part(part, &mut self.json);
+        }
+        self.json.close_array();
+    }
+
+    fn push_result_block<'t>(&mut self, block: &'t Block<'t>, parts: &mut Vec<ContentPart<'t>>) {
+        match &block.kind {
+            BlockKind::Text(text) | BlockKind::Refusal(text) => {
+                parts.push(ContentPart::new(PartContent::Text(text.reborrow())))
+            }
+            BlockKind::Image(image) => parts.push(ContentPart::new(PartContent::Image(image))),
+            BlockKind::File(file) => self.words.push_file(block, file, parts),
+            BlockKind::Opaque(opaque) => {
+                parts.push(ContentPart::new(PartContent::Texts(
+                    self.words.result_block(block.at, opaque),
+                )));
+            }
+            // The reader refuses them inside a result.
+            BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
+        }
+    }
+}
+
+fn has_text(block: &Block<'_>) -> bool {
+    matches!(&block.kind, BlockKind::Text(text) | BlockKind::Refusal(text) if !text.is_blank())
+}
+
+fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
+    json.open_object().key("type");
+    match &part.said {
+        PartContent::Text(text) => drop(json.str("input_text").key("text").text(text)),
+        PartContent::Texts(texts) => drop(json.str("input_text").key("text").concat(texts)),
+        PartContent::Image(image) => {
+            json.str("input_image").key("image_url");
+            image.source.write_url(json);
+            json.key("detail")
+                .str(image.detail.unwrap_or(ImageDetail::Auto).as_str());
+        }
+        PartContent::File(file, data) => {
+            json.str("input_file").key("filename").str(&file_name(file));
+            json.key("file_data").concat(&[
+                JsonStr::from_value("data:application/pdf;base64,"),
+                data.reborrow(),
+            ]);
+        }
+        // The vendor accepts no file name next to a URL.
+        PartContent::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
+    }
+    if part.is_marked {
+        json.key("prompt_cache_breakpoint")
+            .open_object()
+            .key("mode")
+            .str("explicit")
+            .close_object();
+    }
+    json.close_object();
+}

@@ -1,0 +1,79 @@
+//! A call in progress. It is streamed if the client displays it as it arrives, and otherwise
+//! buffered until it is complete.
+//!
+//! It must not report a call as done that was cut off.
+
+use super::item;
+use crate::ir::event::{ClientTool, ToolCallKind};
+use crate::json_string::{JsonStr, JsonStrBuf};
+
+#[derive(Debug)]
+pub(super) struct ResponsesOpenCall {
+    pub slot: u32,
+    pub tool: ClientTool,
+    pub call_id: String,
+    /// Index and id of its item, once the item was added.
+    pub place: Option<(usize, String)>,
+    /// The vendor sent the input of a custom tool as plain text.
+    pub is_plain: bool,
+    pub given: JsonStrBuf,
+}
+
+/// Input of a call that is still to be written.
+pub(super) enum CallInput {
+    /// The received input, unchanged.
+    Given,
+    /// All of the input, which was buffered until now.
+    Kept(String),
+}
+
+impl ResponsesOpenCall {
+    /// Returns whether the item is added as soon as the call is known.
+    pub fn is_added_early(&self) -> bool {
+        matches!(
+            self.tool.kind,
+            ToolCallKind::Function | ToolCallKind::Custom
+        )
+    }
+
+    /// Returns whether the deltas are written as they arrive.
+    pub fn is_streamed(&self) -> bool {
+        match self.tool.kind {
+            ToolCallKind::Function => true,
+            ToolCallKind::Custom => self.is_plain,
+            ToolCallKind::ToolSearch
+            | ToolCallKind::LocalShell
+            | ToolCallKind::Shell
+            | ToolCallKind::ApplyPatch => false,
+        }
+    }
+
+    /// Returns whether the input is certainly complete.
+    pub fn is_complete(&self) -> bool {
+        !self.is_plain && item::is_json(&self.given.text().value())
+    }
+
+    pub fn is_blank(&self) -> bool {
+        self.given.text().is_blank()
+    }
+
+    /// Returns the input to send once no more arrives. If the tool cannot run the input, the call
+    /// becomes a plain function call, which shows the error to the client.
+    pub fn finalize(&mut self) -> CallInput {
+        match self.tool.kind {
+            ToolCallKind::Function => CallInput::Given,
+            ToolCallKind::Custom if self.is_plain => CallInput::Given,
+            ToolCallKind::Custom => CallInput::Kept(item::unwrap_custom_input(&self.given.text())),
+            kind => {
+                if !item::is_runnable(kind, &self.given.text().value()) {
+                    self.tool.kind = ToolCallKind::Function;
+                }
+                CallInput::Given
+            }
+        }
+    }
+
+    pub fn append(&mut self, text: &JsonStr<'_>) {
+        self.given.push(text);
+    }
+}

@@ -1,0 +1,262 @@
+//! Encodes the items of an answer as JSON.
+//!
+//! It must not omit the `status` of a call: clients that validate their input refuse the item
+//! without it.
+
+use crate::ir::event::{ClientTool, ToolCallKind};
+use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::translate::MAX_RESPONSE_DEPTH;
+
+/// Web source of a range of text, in code points of its part.
+#[derive(Debug)]
+pub(super) struct ResponsesCitation {
+    pub start: u64,
+    pub end: u64,
+    pub title: String,
+    pub url: String,
+}
+
+impl ResponsesCitation {
+    pub fn write(&self, json: &mut JsonWriter) {
+        json.open_object().key("type").str("url_citation");
+        json.key("start_index")
+            .number(self.start)
+            .key("end_index")
+            .number(self.end);
+        json.key("title")
+            .str(&self.title)
+            .key("url")
+            .str(&self.url)
+            .close_object();
+    }
+}
+
+/// Writes a text part.
+pub(super) fn write_text_part(
+    text: &JsonStr<'_>,
+    sources: &[ResponsesCitation],
+    json: &mut JsonWriter,
+) {
+    json.open_object()
+        .key("type")
+        .str("output_text")
+        .key("text")
+        .text(text)
+        .key("annotations")
+        .open_array();
+    sources.iter().for_each(|source| source.write(json));
+    json.close_array()
+        .key("logprobs")
+        .open_array()
+        .close_array()
+        .close_object();
+}
+
+/// Writes a refusal part.
+pub(super) fn write_refusal_part(text: &JsonStr<'_>, json: &mut JsonWriter) {
+    json.open_object()
+        .key("type")
+        .str("refusal")
+        .key("refusal")
+        .text(text)
+        .close_object();
+}
+
+/// Writes a message. `part` writes its only part, if there is one.
+pub(super) fn write_message(
+    id: &str,
+    status: &str,
+    part: Option<&dyn Fn(&mut JsonWriter)>,
+    json: &mut JsonWriter,
+) {
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str("message")
+        .key("status")
+        .str(status);
+    json.key("role")
+        .str("assistant")
+        .key("content")
+        .open_array();
+    if let Some(part) = part {
+        part(json);
+    }
+    json.close_array().close_object();
+}
+
+/// Writes a reasoning item. `summary` is its text, if the answer shows it.
+pub(super) fn write_reasoning(
+    id: &str,
+    summary: Option<&JsonStr<'_>>,
+    carrier: Option<&str>,
+    json: &mut JsonWriter,
+) {
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str("reasoning")
+        .key("summary")
+        .open_array();
+    if let Some(text) = summary {
+        json.open_object()
+            .key("type")
+            .str("summary_text")
+            .key("text")
+            .text(text)
+            .close_object();
+    }
+    json.close_array();
+    if let Some(carrier) = carrier {
+        json.key("encrypted_content").str(carrier);
+    }
+    json.close_object();
+}
+
+/// Writes a web search that the vendor ran.
+pub(super) fn write_search((id, status): (&str, &str), query: &JsonStr<'_>, json: &mut JsonWriter) {
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str("web_search_call")
+        .key("status")
+        .str(status);
+    json.key("action")
+        .open_object()
+        .key("type")
+        .str("search")
+        .key("query")
+        .text(query);
+    json.key("queries").open_array().text(query).close_array();
+    json.close_object().close_object();
+}
+
+/// Returns the type and the id prefix of an item for a call of this kind.
+pub(super) fn type_and_prefix(kind: ToolCallKind) -> (&'static str, &'static str) {
+    match kind {
+        ToolCallKind::Function => ("function_call", "fc"),
+        ToolCallKind::Custom => ("custom_tool_call", "ctc"),
+        ToolCallKind::ToolSearch => ("tool_search_call", "tsc"),
+        ToolCallKind::LocalShell => ("local_shell_call", "lsc"),
+        ToolCallKind::Shell => ("shell_call", "shc"),
+        ToolCallKind::ApplyPatch => ("apply_patch_call", "apc"),
+    }
+}
+
+/// Writes a call. `input` is the text of its arguments, or of a custom tool's input.
+pub(super) fn write_call(
+    (id, call_id, status): (&str, &str, &str),
+    tool: &ClientTool,
+    input: &JsonStr<'_>,
+    json: &mut JsonWriter,
+) {
+    let (kind, _) = type_and_prefix(tool.kind);
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str(kind)
+        .key("status")
+        .str(status);
+    json.key("call_id").str(call_id);
+    match tool.kind {
+        ToolCallKind::Function | ToolCallKind::Custom => {
+            json.key("name").str(&tool.name);
+            if let Some(namespace) = &tool.namespace {
+                json.key("namespace").str(namespace);
+            }
+            json.key(if tool.kind == ToolCallKind::Custom {
+                "input"
+            } else {
+                "arguments"
+            })
+            .text(input);
+        }
+        ToolCallKind::ToolSearch => {
+            json.key("execution")
+                .str("client")
+                .key("arguments")
+                .compact(&input.value());
+        }
+        ToolCallKind::LocalShell => {
+            // Clients require both members, even if the model omitted them.
+            let value = input.value();
+            json.key("action").open_object().key("type").str("exec");
+            with_object(&value, |arguments| {
+                let has_env = arguments.get("env").is_some();
+                for (name, value) in arguments
+                    .members()
+                    .filter(|(name, value)| !name.is("type") && !value.is_null())
+                {
+                    json.key_text(&name).compact(value.raw());
+                }
+                if !has_env {
+                    json.key("env").open_object().close_object();
+                }
+            });
+            json.close_object();
+        }
+        ToolCallKind::Shell => drop(json.key("action").compact(&input.value())),
+        ToolCallKind::ApplyPatch => drop(json.key("operation").compact(&input.value())),
+    }
+    json.close_object();
+}
+
+fn with_object(json: &str, read: impl FnOnce(JsonValue<'_>)) {
+    if let Ok(tree) = JsonDocument::parse(json, MAX_RESPONSE_DEPTH, NodeBuffer::new()) {
+        read(tree.root());
+    }
+}
+
+/// Returns whether the client can run the arguments without checking them. Other arguments go back
+/// as a plain function call, so that the tool reports the error instead of running something else.
+pub(super) fn is_runnable(kind: ToolCallKind, arguments: &str) -> bool {
+    let mut fits = false;
+    let texts = |value: Option<JsonValue<'_>>| {
+        value.is_some_and(|list| list.is_array() && list.items().all(JsonValue::is_string))
+    };
+    with_object(arguments, |value| {
+        fits = value.is_object()
+            && match kind {
+                ToolCallKind::Function | ToolCallKind::Custom | ToolCallKind::ToolSearch => true,
+                ToolCallKind::LocalShell => texts(value.get("command")),
+                ToolCallKind::Shell => texts(value.get("commands")),
+                ToolCallKind::ApplyPatch => {
+                    let text = |name| value.get(name).is_some_and(JsonValue::is_string);
+                    let wants_diff = match value.get("type") {
+                        Some(kind) if kind.is("create_file") || kind.is("update_file") => true,
+                        Some(kind) if kind.is("delete_file") => false,
+                        _ => return,
+                    };
+                    text("path") && (!wants_diff || text("diff"))
+                }
+            };
+    });
+    fits
+}
+
+/// Returns whether the arguments are one JSON value.
+pub(super) fn is_json(arguments: &str) -> bool {
+    JsonDocument::parse(arguments, MAX_RESPONSE_DEPTH, NodeBuffer::new()).is_ok()
+}
+
+/// Returns the custom tool input inside `{"input": "…"}`, the form that a vendor uses that knows
+/// only functions. If the arguments are not an object with exactly that member, returns them
+/// unchanged.
+pub(super) fn unwrap_custom_input(arguments: &JsonStr<'_>) -> String {
+    let value = arguments.value();
+    let mut inside = None;
+    with_object(&value, |object| {
+        let mut members = object.members();
+        if let (Some((name, input)), None) = (members.next(), members.next())
+            && name.is("input")
+        {
+            inside = input.string().map(std::borrow::Cow::into_owned);
+        }
+    });
+    inside.unwrap_or_else(|| value.into_owned())
+}

@@ -1,0 +1,238 @@
+//! Decodes bytes to server-sent events: incremental, bounded, independent of how the bytes are
+//! split.
+//!
+//! It must not know what an event means. Every byte fed belongs to exactly one event's `raw`, in
+//! order. A caller that forwards all events unchanged therefore forwards the stream unchanged,
+//! including comments, blank lines, byte order mark and the vendor's line ends (LF, CRLF, CR).
+//!
+//! Read next: `passthrough.rs`.
+
+use std::ops::Range;
+
+/// Maximum buffer that a stream keeps allocated while it waits for its next event.
+const MAX_IDLE_BYTES: usize = 16 * 1024;
+
+/// One event, or a part of the stream that is not an event (a comment, a blank line): then `data`
+/// is `None`.
+#[derive(Debug)]
+pub struct SseEvent<'a> {
+    /// The bytes as received, with their line ends and the blank line.
+    pub raw: &'a [u8],
+    /// The value of the last `event:` field; empty if there is none.
+    pub name: &'a [u8],
+    /// The `data:` lines, joined by LF; `None` if there are none.
+    pub data: Option<&'a [u8]>,
+    /// Offset of `data` in `raw`; `None` if it was joined from several lines.
+    pub data_at: Option<usize>,
+}
+
+/// Error: an event is larger than the decoder's limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EventTooLarge {
+    pub limit: usize,
+}
+
+/// The decoder. Call `feed`, then `next_event` until it returns `None`.
+#[derive(Debug)]
+pub struct SseDecoder {
+    event_bytes_max: usize,
+    buffer: Vec<u8>,
+    /// Offsets in the buffer: the start of the current event, the start of its current line, and
+    /// the end of the part that was searched for line ends.
+    event_start: usize,
+    line_start: usize,
+    looked_at: usize,
+    name: Range<usize>,
+    data: Vec<Range<usize>>,
+    joined: Vec<u8>,
+    /// The line end of the current event's last line.
+    line_end: LineEnd,
+    /// Whether no line was read yet, so that a byte order mark may follow.
+    is_first_line: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LineEnd {
+    None,
+    Lf,
+    Cr,
+    CrLf,
+}
+
+impl SseDecoder {
+    /// `event_bytes_max`: maximum size of an event, all its lines together.
+    pub fn new(event_bytes_max: usize) -> Self {
+        SseDecoder {
+            event_bytes_max,
+            buffer: Vec::new(),
+            event_start: 0,
+            line_start: 0,
+            looked_at: 0,
+            name: 0..0,
+            data: Vec::new(),
+            joined: Vec::new(),
+            line_end: LineEnd::None,
+            is_first_line: true,
+        }
+    }
+
+    /// Adds bytes of the stream.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.compact();
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Ends the stream. The remaining bytes are decoded as if their last line and event were
+    /// terminated.
+    pub fn close(&mut self) {
+        if self.event_start < self.buffer.len() {
+            self.feed(b"\n\n");
+        }
+    }
+
+    /// Returns the next complete event.
+    #[allow(clippy::should_implement_trait)] // It lends from itself.
+    pub fn next_event(&mut self) -> Result<Option<SseEvent<'_>>, EventTooLarge> {
+        if self.line_start == self.event_start {
+            self.data.clear();
+            self.name = 0..0;
+        }
+        let Some(raw) = self.read_event()? else {
+            return Ok(None);
+        };
+        if let [_, _, ..] = self.data.as_slice() {
+            self.join_data();
+        }
+        let (data, data_at) = match self.data.as_slice() {
+            [] => (None, None),
+            [line] => (
+                self.buffer.get(line.clone()),
+                Some(line.start.saturating_sub(raw.start)),
+            ),
+            _ => (Some(self.joined.as_slice()), None),
+        };
+        Ok(Some(SseEvent {
+            raw: self.buffer.get(raw).unwrap_or_default(),
+            name: self.buffer.get(self.name.clone()).unwrap_or_default(),
+            data,
+            data_at,
+        }))
+    }
+
+    /// Reads lines up to the end of an event; returns the event's byte range.
+    fn read_event(&mut self) -> Result<Option<Range<usize>>, EventTooLarge> {
+        while let Some((line, next_line, line_end)) = self.next_line() {
+            let is_blank = line.is_empty();
+            let is_lone_comment =
+                self.line_start == self.event_start && self.buffer.get(line.start) == Some(&b':');
+            self.line_start = next_line;
+            self.looked_at = next_line;
+            self.line_end = line_end;
+            // A comment before any field is returned at once: it is a keep-alive for the client.
+            if is_blank || is_lone_comment {
+                let raw = self.event_start..next_line;
+                self.event_start = next_line;
+                self.line_end = LineEnd::None;
+                self.is_first_line = false;
+                self.check_size(raw.len())?;
+                return Ok(Some(raw));
+            }
+            self.read_field(line);
+        }
+        self.check_size(self.buffer.len().saturating_sub(self.event_start))?;
+        Ok(None)
+    }
+
+    fn check_size(&self, event_bytes: usize) -> Result<(), EventTooLarge> {
+        if event_bytes > self.event_bytes_max {
+            return Err(EventTooLarge {
+                limit: self.event_bytes_max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns the next complete line: its bytes, the start of the next line, and its line end.
+    /// Returns `None` if more bytes are needed.
+    fn next_line(&mut self) -> Option<(Range<usize>, usize, LineEnd)> {
+        let from = self.looked_at.max(self.line_start);
+        let Some(found) = memchr::memchr2(b'\n', b'\r', self.buffer.get(from..)?) else {
+            self.looked_at = self.buffer.len();
+            return None;
+        };
+        let at = from + found;
+        let mark = if self.is_first_line && self.line_start == self.event_start {
+            byte_order_mark_len(self.buffer.get(self.line_start..at)?)
+        } else {
+            0
+        };
+        let line = self.line_start + mark..at;
+        if self.buffer.get(at) == Some(&b'\n') {
+            return Some((line, at + 1, LineEnd::Lf));
+        }
+        // If the previous line ended in a bare CR, another bare CR ends the event at once: the next
+        // byte may take long to arrive. Anywhere else an LF right after a CR belongs to it, so the
+        // decoder waits for the next byte.
+        if line.is_empty() && self.line_end == LineEnd::Cr {
+            return Some((line, at + 1, LineEnd::Cr));
+        }
+        match self.buffer.get(at + 1) {
+            Some(b'\n') => Some((line, at + 2, LineEnd::CrLf)),
+            Some(_) => Some((line, at + 1, LineEnd::Cr)),
+            None => {
+                self.looked_at = at;
+                None
+            }
+        }
+    }
+
+    fn read_field(&mut self, line: Range<usize>) {
+        let bytes = self.buffer.get(line.clone()).unwrap_or_default();
+        let colon = memchr::memchr(b':', bytes).unwrap_or(bytes.len());
+        let name = bytes.get(..colon).unwrap_or_default();
+        let space = usize::from(bytes.get(colon + 1) == Some(&b' '));
+        let value = (line.start + colon + 1 + space).min(line.end)..line.end;
+        match name {
+            b"data" => self.data.push(value),
+            b"event" => self.name = value,
+            _ => {}
+        }
+    }
+
+    fn join_data(&mut self) {
+        self.joined.clear();
+        for (index, line) in self.data.iter().enumerate() {
+            if index > 0 {
+                self.joined.push(b'\n');
+            }
+            let bytes = self.buffer.get(line.clone()).unwrap_or_default();
+            self.joined.extend_from_slice(bytes);
+        }
+    }
+
+    fn compact(&mut self) {
+        let gone = self.event_start;
+        if gone == 0 {
+            return;
+        }
+        self.buffer.drain(..gone.min(self.buffer.len()));
+        if self.buffer.is_empty() && self.buffer.capacity() > MAX_IDLE_BYTES {
+            self.buffer = Vec::new();
+        }
+        self.event_start = 0;
+        self.line_start = self.line_start.saturating_sub(gone);
+        self.looked_at = self.looked_at.saturating_sub(gone);
+        for range in self.data.iter_mut().chain([&mut self.name]) {
+            range.start = range.start.saturating_sub(gone);
+            range.end = range.end.saturating_sub(gone);
+        }
+    }
+}
+
+fn byte_order_mark_len(line: &[u8]) -> usize {
+    if line.starts_with(b"\xef\xbb\xbf") {
+        3
+    } else {
+        0
+    }
+}

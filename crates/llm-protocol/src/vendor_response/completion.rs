@@ -1,0 +1,196 @@
+//! When a vendor's answer is complete: the one rule for every vendor protocol and every surface,
+//! passed on or translated, streamed or whole.
+//!
+//! | stop reason | usage | last event | what follows                              | verdict                           |
+//! |-------------|-------|------------|-------------------------------------------|-----------------------------------|
+//! | no          | any   | any        | anything                                  | cut off, not billed               |
+//! | yes         | any   | yes        | anything                                  | complete                          |
+//! | yes         | yes   | no         | end, reset, silence, garbage, error event | complete                          |
+//! | yes         | no    | no         | end, reset, silence, garbage              | complete, the usage is estimated  |
+//! | yes         | no    | no         | error event                               | failed with the vendor's error    |
+//!
+//! * The stop reason: `finish_reason` of every requested choice (chat), `stop_reason`
+//!   (messages), `response.completed` or `response.incomplete` (responses), or the response's
+//!   `status` in a whole body.
+//! * The last event: `[DONE]` (chat), `message_stop` (messages), the stop reason itself
+//!   (responses), the end of a whole body. Proxies write `[DONE]` when their own vendor broke off,
+//!   so it proves nothing without a stop reason.
+//! * A complete answer is billed and ends cleanly: the gateway writes the usage and the last event
+//!   that are missing.
+//! * A stop reason without usage and last event completes the answer, because the client has every
+//!   token of it. An error would make the client pay for a second answer.
+//! * Content after a stop reason withdraws it until the last event: some vendors send a reason
+//!   with every chunk.
+//!
+//! It must not know the terms of a protocol, nor how long the gateway waits for the rest:
+//! `edge/intake/buffered_session.rs` does.
+
+use super::UpstreamError;
+
+/// How much of an answer has a stop reason.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum StopReasonStatus {
+    /// None of it, or not each choice that began.
+    #[default]
+    Missing,
+    /// Each choice that began. The caller asked for more, and some servers return fewer.
+    Begun,
+    /// All of it.
+    All,
+}
+
+impl StopReasonStatus {
+    /// The stop reason of an answer with one choice.
+    pub fn from_bool(has_come: bool) -> Self {
+        if has_come { Self::All } else { Self::Missing }
+    }
+}
+
+/// What has come so far of an answer's end.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    stop_reason: StopReasonStatus,
+    is_withdrawn: bool,
+    has_last_event: bool,
+}
+
+impl Completion {
+    /// Creates the state of an answer for which the gateway itself wrote the stop reason and the
+    /// last event.
+    pub fn from_gateway_end() -> Self {
+        Self {
+            stop_reason: StopReasonStatus::All,
+            is_withdrawn: false,
+            has_last_event: true,
+        }
+    }
+
+    /// Sets how much of the answer has a stop reason.
+    pub fn set_stop_reason(&mut self, stop_reason: StopReasonStatus) {
+        self.stop_reason = stop_reason;
+    }
+
+    /// Records content that came after its own stop reason.
+    pub fn withdraw_stop_reason(&mut self) {
+        self.is_withdrawn = true;
+    }
+
+    /// Records the protocol's last event, or the end of a whole body.
+    ///
+    /// # Errors
+    /// Returns [`UpstreamError::Cut`] if no stop reason has come.
+    pub fn record_last_event(&mut self) -> Result<(), UpstreamError> {
+        if self.stop_reason == StopReasonStatus::Missing {
+            return Err(UpstreamError::Cut);
+        }
+        self.has_last_event = true;
+        Ok(())
+    }
+
+    /// Returns whether the stop reason has come. The answer is then complete even if nothing
+    /// follows.
+    pub fn has_stopped(&self) -> bool {
+        self.has_last_event || self.stop_reason == StopReasonStatus::All && !self.is_withdrawn
+    }
+
+    /// Returns whether the last event has come.
+    pub fn is_complete(&self) -> bool {
+        self.has_last_event
+    }
+
+    /// Returns whether the stop reason has come and the last event has not.
+    pub fn is_finishing(&self) -> bool {
+        self.has_stopped() && !self.has_last_event
+    }
+
+    /// Decides whether an answer without a last event is complete. `fault`: why the gateway cannot
+    /// read on; `None`: the body ended.
+    ///
+    /// # Errors
+    /// Returns the error, or [`UpstreamError::Cut`], if the answer is not complete.
+    pub fn check_end(
+        &self,
+        has_usage: bool,
+        fault: Option<UpstreamError>,
+    ) -> Result<(), UpstreamError> {
+        match fault {
+            Some(UpstreamError::Vendor(error)) if !(self.has_stopped() && has_usage) => {
+                Err(UpstreamError::Vendor(error))
+            }
+            _ if self.has_stopped() => Ok(()),
+            fault => Err(fault.unwrap_or(UpstreamError::Cut)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::VendorError;
+
+    fn faults() -> [Option<UpstreamError>; 5] {
+        let error = UpstreamError::Vendor(VendorError::default());
+        [
+            None,
+            Some(UpstreamError::NotJson),
+            Some(UpstreamError::TooLarge),
+            Some(UpstreamError::Cut),
+            Some(error),
+        ]
+    }
+
+    /// Tests each row of the table in the module's documentation.
+    #[test]
+    fn an_answer_is_complete_once_its_stop_reason_has_come() {
+        for has_usage in [false, true] {
+            for fault in faults() {
+                let mut completion = Completion::default();
+                let expected = fault.clone().unwrap_or(UpstreamError::Cut);
+                assert_eq!(
+                    completion.check_end(has_usage, fault.clone()),
+                    Err(expected),
+                    "{has_usage}"
+                );
+                assert_eq!(completion.record_last_event(), Err(UpstreamError::Cut));
+                assert!(!completion.is_complete() && !completion.is_finishing());
+
+                completion.set_stop_reason(StopReasonStatus::All);
+                assert!(completion.is_finishing() && !completion.is_complete());
+                let is_error = matches!(fault, Some(UpstreamError::Vendor(_)));
+                assert_eq!(
+                    completion.check_end(has_usage, fault.clone()).is_ok(),
+                    has_usage || !is_error,
+                    "{fault:?}"
+                );
+
+                assert_eq!(completion.record_last_event(), Ok(()));
+                assert!(completion.is_complete() && !completion.is_finishing());
+            }
+        }
+    }
+
+    #[test]
+    fn content_behind_a_stop_reason_withdraws_it_until_the_last_event() {
+        let mut completion = Completion::default();
+        completion.set_stop_reason(StopReasonStatus::All);
+        completion.withdraw_stop_reason();
+        completion.set_stop_reason(StopReasonStatus::All);
+        assert!(!completion.is_finishing());
+        assert_eq!(completion.check_end(true, None), Err(UpstreamError::Cut));
+        assert!(matches!(
+            completion.check_end(true, faults()[4].clone()),
+            Err(UpstreamError::Vendor(_))
+        ));
+        assert_eq!(completion.record_last_event(), Ok(()));
+        assert!(completion.has_stopped());
+    }
+
+    #[test]
+    fn fewer_choices_than_were_asked_for_need_the_last_event() {
+        let mut completion = Completion::default();
+        completion.set_stop_reason(StopReasonStatus::Begun);
+        assert_eq!(completion.check_end(true, None), Err(UpstreamError::Cut));
+        assert_eq!(completion.record_last_event(), Ok(()));
+        assert!(completion.is_complete());
+    }
+}

@@ -1,0 +1,85 @@
+//! Why the gateway cannot read a vendor's answer any further, for passthrough and translation.
+//!
+//! It must not decide the client's error message: `failure.rs` does.
+
+use crate::Protocol;
+use crate::failure::{self, Failure, Kind, VendorError};
+
+/// Why the gateway cannot read a vendor's answer any further. Nothing of the faulty event was sent
+/// to the client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum UpstreamError {
+    /// HTML, an empty body, or malformed JSON.
+    NotJson,
+    /// The vendor reports an error.
+    Vendor(VendorError),
+    /// The answer stopped before its end.
+    Cut,
+    /// Data beyond the buffer limit: one event, or items that must wait for one another.
+    TooLarge,
+    /// A 200 response without a complete answer.
+    Empty,
+}
+
+/// Names of the messages protocol's events.
+const MESSAGES_EVENTS: [&[u8]; 7] = [
+    b"message_start",
+    b"message_delta",
+    b"message_stop",
+    b"content_block_start",
+    b"content_block_delta",
+    b"content_block_stop",
+    b"ping",
+];
+
+impl UpstreamError {
+    /// Creates the error for a vendor's error event, with as much of its text as can be parsed.
+    pub(crate) fn from_error_body(error: &[u8]) -> UpstreamError {
+        UpstreamError::Vendor(VendorError::parse(error).unwrap_or_default())
+    }
+
+    /// Checks an event that is not a JSON object. An event with an unknown name may hold anything,
+    /// so it is skipped.
+    ///
+    /// # Errors
+    /// Returns an error if the event is an error, or if an event of that name must be JSON.
+    pub(crate) fn check_unreadable(
+        vendor: Protocol,
+        name: &[u8],
+        data: &[u8],
+    ) -> Result<(), UpstreamError> {
+        let is_known = match vendor {
+            _ if name == b"error" => return Err(UpstreamError::from_error_body(data)),
+            _ if name.is_empty() => true,
+            Protocol::Chat => name == b"message",
+            Protocol::Messages => name == b"message" || MESSAGES_EVENTS.contains(&name),
+            Protocol::Responses => name.starts_with(b"response."),
+        };
+        if is_known {
+            Err(UpstreamError::NotJson)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns the failure to report to the caller. `vendor` is the vendor's protocol.
+    pub fn to_failure(
+        &self,
+        vendor: Protocol,
+        upstream_model: &str,
+        public_model: &str,
+    ) -> Failure {
+        match self {
+            UpstreamError::NotJson => Failure::from_kind(Kind::UpstreamFailed),
+            UpstreamError::Cut => Failure::from_kind(Kind::UpstreamClosed),
+            UpstreamError::TooLarge => Failure::from_kind(Kind::UpstreamEventTooLarge),
+            UpstreamError::Empty => Failure::new(
+                Kind::UpstreamFailed,
+                "The upstream returned no complete answer.",
+            ),
+            UpstreamError::Vendor(error) => {
+                failure::from_vendor_error(vendor, error, upstream_model, public_model)
+            }
+        }
+    }
+}
