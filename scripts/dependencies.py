@@ -12,7 +12,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = "x86_64-unknown-linux-gnu"
 CRATES_IO = "registry+https://github.com/rust-lang/crates.io-index"
-# Shipped in the binary beside the crates: the chart library of the dashboard.
+# Embedded in the binary beside the crates: the chart library of the dashboard.
 VENDORED = [
     {
         "name": "uplot",
@@ -54,7 +54,7 @@ def read():
     told = metadata()
     nodes = {node["id"]: node for node in told["resolve"]["nodes"]}
     root = told["resolve"]["root"]
-    # A procedural macro runs in the compiler: what only it needs is not in the program.
+    # A procedural macro runs in the compiler: crates that only a macro needs are not in the program.
     macros = {
         package["id"] for package in told["packages"] if any("proc-macro" in target["kind"] for target in package["targets"])
     }

@@ -1,5 +1,5 @@
-# What scripts/run and scripts/test have in common. To be sourced with the repository as the
-# working directory, by bash with `set -euo pipefail`.
+# Functions that scripts/run and scripts/test share. Source it in bash with `set -euo pipefail`, with the
+# repository as the working directory.
 # shellcheck shell=bash
 
 CACHE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/model-gateway
@@ -20,7 +20,7 @@ as_root() {
   fi
 }
 
-# install_missing PROBE=PACKAGE...: installs by apt each package whose program PROBE is missing.
+# install_missing PROBE=PACKAGE...: installs with apt each package whose program PROBE is missing.
 install_missing() {
   local pair missing=()
   for pair in "$@"; do
@@ -37,10 +37,10 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >&2
 }
 
-# What the build needs: a C and C++ compiler, make and cmake (TLS compression, SQLite, jemalloc).
+# The tools that the build needs: a C and C++ compiler, make and cmake (TLS compression, SQLite, jemalloc).
 install_build_tools() {
   install_missing cc=build-essential c++=build-essential make=build-essential cmake=cmake curl=curl
-  # A toolchain that rustup installed is often not on the PATH of a script.
+  # The shell of a script often lacks the PATH entry of a toolchain that rustup installed.
   command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
   command -v cargo >/dev/null || fail "Rust is missing: see https://rustup.rs"
   node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || fail "Node.js 20 or newer is missing"
@@ -55,7 +55,7 @@ binary_path() {
   fi
 }
 
-# json_field NAME: the field of the JSON document on standard input.
+# json_field NAME: prints the field of the JSON document on standard input.
 json_field() {
   node -e '
     const value = JSON.parse(require("fs").readFileSync(0, "utf8"))[process.argv[1]];
@@ -64,7 +64,7 @@ json_field() {
   ' "$1"
 }
 
-# free_ports N: ports that the system chose, all held at once so that no two are the same.
+# free_ports N: prints ports that the system chose. All are held open at once, so no two are the same.
 free_ports() {
   node -e '
     const net = require("net");

@@ -1,10 +1,10 @@
-// What pages do by themselves: show an account live, copy a text, draw charts of tables.
-// Everything works without this file; it adds nothing that cannot be had by reloading or by reading the tables.
+// Scripts of the pages: update an account live, copy a text, draw charts from tables.
+// Everything works without this file: a reload or the tables show the same.
 "use strict";
 
 const RETRY_MS = 1000;
 const RETRY_MS_MAX = 15000;
-// The gateway says something every 5 s: whoever hears nothing for longer shows what is old.
+// The gateway sends an event every 5 s. After this time without one, the page marks its data as stale.
 const SILENCE_MS = 12000;
 
 const CHART_HEIGHT = 220;
@@ -39,7 +39,7 @@ function showLive(section) {
     waitMs = Math.min(waitMs * 2, RETRY_MS_MAX);
   };
 
-  // What was just heard is live: nothing is called so before it was heard.
+  // Only data that has just arrived is live.
   const heard = () => {
     heardAt = new Date();
     waitMs = RETRY_MS;
@@ -62,14 +62,14 @@ function showLive(section) {
       heard();
     });
     source.addEventListener("responses", (event) => {
-      // The page's own markup, escaped by the gateway that rendered it.
+      // The page's own markup; the gateway has rendered and escaped it.
       const rows = section.querySelector("[data-live-rows]");
       if (rows) rows.innerHTML = JSON.parse(event.data);
       heard();
     });
   };
 
-  // A browser opens few connections to one host: a tab that nobody sees does not keep one, and is old when it is seen.
+  // A browser opens only a few connections to one host, so a hidden tab closes its own, and is stale when it is shown again.
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) return start();
     stop();
@@ -99,7 +99,7 @@ function addCopyButton(place, text, mark, what) {
       await navigator.clipboard.writeText(text());
       word.textContent = "Copied";
     } catch {
-      // Over plain HTTP there is no clipboard: mark the text, so that one keystroke copies it.
+      // Over plain HTTP there is no clipboard: select the text, so that one keystroke copies it.
       getSelection().selectAllChildren(mark);
       word.textContent = "Selected";
     }
@@ -180,7 +180,7 @@ function drawChart(figure) {
           { ...axis, space: 60, ...(byDay ? { values: (_, ticks) => ticks.map(day) } : { incrs: [1, 2, 5, 10, 20, 50, 100] }) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { notation: "compact" })) },
         ],
-        // The highest sum first: what is drawn later covers its lower part.
+        // The highest sum comes first: each later series covers its lower part.
         series: [
           {},
           ...series.map((one, i) => ({ label: one.name, paths: bars, points: { show: false }, width: 0, fill: getComputedStyle(swatches[i]).getPropertyValue("outline-color") })).reverse(),

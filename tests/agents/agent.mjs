@@ -1,5 +1,5 @@
-// Terminal coding agents as their makers ship them, started without a terminal, each with a home and a folder of its own,
-// pointed at the world of tests/world/run.mjs by nothing but a base address and a key.
+// Runs unmodified terminal coding agents without a terminal, each with its own home and folder. Only a base address and a
+// key point them at the world of tests/world/run.mjs.
 
 import { spawn } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -12,10 +12,10 @@ import { BASE_URL } from '../world/client.mjs';
 const PATIENCE_SECONDS = 180; // an agent of 200 MB starts slowly on a busy machine
 const PACKAGES = fileURLToPath(new URL('node_modules/', import.meta.url));
 
-/** The packages hold programs for this platform alone. */
+/** The packages contain programs for this platform only. */
 export const HAS_PROGRAMS = process.platform === 'linux' && process.arch === 'x64';
 
-/** By agent: its program, the models that it is tried with, its own shell tool, how it is started, and its settings. */
+/** For each agent: its program, the models to test it with, its own shell tool, its command line and its settings. */
 export const AGENTS = {
   'Claude Code': {
     program: '@anthropic-ai/claude-code-linux-x64/claude',
@@ -49,7 +49,7 @@ export const AGENTS = {
     }),
     env: ({ key }) => ({ GATEWAY_KEY: key }),
   },
-  // It starts slowly: once through each surface, with the other kind of vendor's model.
+  // opencode starts slowly, so it runs only once per surface, with a model whose vendor speaks the other protocol.
   'opencode, chat': opencode('@ai-sdk/openai-compatible', ['alpha-opus-4-7']),
   'opencode, messages': opencode('@ai-sdk/anthropic', ['beta-5.2']),
 };
@@ -60,7 +60,7 @@ function opencode(sdk, models) {
     models,
     tool: 'bash',
     args: (command) => ({ command, description: 'Do it' }),
-    // Words given as arguments are quoted anew before the model reads them.
+    // opencode quotes arguments again before the model reads them, so the prompt is on standard input.
     stdin: ({ prompt }) => prompt,
     start: ({ model }) => ['run', '-m', `gateway/${model}`],
     settings: ({ model, key }) => ({
@@ -83,9 +83,9 @@ function opencode(sdk, models) {
 }
 
 /**
- * Has an agent work on `prompt` with `model` to its end, in an empty folder.
+ * Runs an agent on `prompt` with `model` until it ends, in an empty folder.
  *
- * Returns its status, what it printed, and `made`: the text of `made.txt`, null if there is none.
+ * Returns its status, its output, and `made`: the text of `made.txt`, or null if there is no such file.
  */
 export async function work(agent, { model, key, prompt }) {
   const dir = await mkdtemp(join(tmpdir(), 'model-gateway-agent-'));
@@ -114,7 +114,7 @@ function run(agent, told, folder) {
     ...agent.env(told),
   };
   return new Promise((done, failed) => {
-    // A group of its own: whatever the agent has started ends with it.
+    // The agent has its own process group: everything that it has started ends with it.
     const child = spawn(join(PACKAGES, agent.program), agent.start(told), { cwd: folder, env, detached: true });
     let text = '';
     for (const stream of [child.stdout, child.stderr]) stream.on('data', (bytes) => (text += bytes));
@@ -122,7 +122,7 @@ function run(agent, told, folder) {
       try {
         process.kill(-child.pid, 'SIGKILL');
       } catch {
-        // It has ended by itself.
+        // The group has ended already.
       }
     };
     const late = setTimeout(end, PATIENCE_SECONDS * 1000);

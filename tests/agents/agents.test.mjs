@@ -1,5 +1,5 @@
-// Does the agent just work: a task with a call of the agent's own shell tool, whose result goes back to the model, with a
-// model of either kind of vendor. The model is simulated, the agent and what it does to its folder are not.
+// Each agent completes a task: it calls its own shell tool and sends the result back to the model, with a model of each
+// kind of vendor. The model is simulated; the agent and its changes to its folder are not.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -7,7 +7,7 @@ import { test } from 'node:test';
 import { createAccount, credits, eventually, prompt, SIMULATOR_URL } from '../world/client.mjs';
 import { AGENTS, HAS_PROGRAMS, work } from './agent.mjs';
 
-/** How many requests the simulated vendors have answered. */
+/** Number of requests that the simulated vendors have answered. */
 const answered = async () => (await (await fetch(`${SIMULATOR_URL}/_sim/stats`)).json()).completed;
 
 for (const [name, agent] of Object.entries(AGENTS)) {
@@ -23,7 +23,7 @@ for (const [name, agent] of Object.entries(AGENTS)) {
 
       assert.equal(status, 0, text);
       assert.equal(made, 'made by an agent\n', text);
-      // The simulated model repeats what its tool said.
+      // The simulated model repeats the tool's output.
       assert.match(text, /it is made/);
       assert.ok((await answered()) >= before + 2, 'the result went back to the model');
       await eventually('all of it is paid', async () => {

@@ -1,6 +1,6 @@
-// What Codex makes of the streams that this gateway writes: the vectors' files played to it word for word, from here and
-// without a gateway; and failures and silence of a vendor, through the gateway. It acts on few events and repeats a
-// request for many reasons: what it ran, how often it asked and what it showed is looked at.
+// How Codex handles the streams that this gateway writes. This file plays the vectors' files to it byte for byte, without a
+// gateway; and it tests a vendor's failures and silence through the gateway. Codex acts on few events and retries for many
+// reasons, so the tests check the commands that it ran, the number of its requests, and its output.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -14,7 +14,7 @@ import { AGENTS, HAS_PROGRAMS, work } from './agent.mjs';
 const VECTORS = fileURLToPath(new URL('../vectors/responses-to-', import.meta.url));
 const MODEL = 'alpha-opus-4-7';
 
-/** Codex with an address and settings of its own provider. */
+/** Codex with a given address and settings of its provider. */
 const codex = (address, settings = '') => ({
   ...AGENTS.Codex,
   start: ({ model, prompt: task }) => [
@@ -33,7 +33,7 @@ const codex = (address, settings = '') => ({
   }),
 });
 
-/** What it told of its turn: texts, commands that it ran, usage. */
+/** The turn as Codex reported it: texts, commands that it ran, usage. */
 function told(text) {
   const events = text.split('\n').filter((line) => line.startsWith('{')).map((line) => JSON.parse(line));
   const items = events.filter(({ type }) => type === 'item.completed').map(({ item }) => item);
@@ -44,7 +44,7 @@ function told(text) {
   };
 }
 
-/** Answers with the files that were put there, one a request, and keeps the requests' bodies. */
+/** Serves the queued files, one per request, and keeps the requests' bodies. */
 const shelf = { files: [], asked: [] };
 const server = createServer((request, response) => {
   const pieces = [];
@@ -83,7 +83,7 @@ describe('what the vectors say is played to Codex', options, () => {
     assert.equal(thought.encrypted_content, 'gw1.m.eyJ0IjoiaG0iLCJzIjoiRXFRQiJ9');
     assert.deepEqual([call.type, call.call_id, call.arguments], ['function_call', 'toolu_1', '{"cmd":"ls"}']);
     assert.equal(asked[1].input.at(-1).call_id, 'toolu_1');
-    // Of both answers: 60 and 9, 10 and 9.
+    // The sum of both responses: 60 + 10 input tokens, 9 + 9 output tokens.
     assert.deepEqual([usage.input_tokens, usage.output_tokens], [70, 18], text);
   });
 
@@ -108,7 +108,7 @@ describe('what the vectors say is played to Codex', options, () => {
   }
 });
 
-/** Codex works on `marker` through the gateway; what it told, and how often the vendor was asked. */
+/** Runs Codex on `marker` through the gateway; returns its report and the number of the vendor's requests. */
 async function ask(marker, settings, address = BASE_URL) {
   const { key } = await createAccount();
   const task = prompt(marker);
@@ -140,7 +140,7 @@ describe('failures and silence of a vendor', options, () => {
     });
   }
 
-  // Codex asks the simulator itself, and does not trust its certificate.
+  // Codex calls the simulator directly here, and does not trust its certificate.
   const skip = process.env.GATEWAY_TEST_VENDORS === 'h2';
   test('without signs of life it gives up', { skip }, async () => {
     const { status, asked } = await ask('text="Slow but sure" first_ms=9000', IMPATIENT, SIMULATOR_URL);

@@ -1,4 +1,4 @@
-// Chromium as the system has it, and a watch over everything that a page does wrong unseen.
+// The system's Chromium, with checks for errors on a page that a user would not see.
 
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
@@ -16,7 +16,7 @@ const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-pra
 const NARROW = { width: 360, height: 780 };
 const WIDE = { width: 1440, height: 900 };
 
-/** A browser with a new profile of its own, which talks to nobody by itself. */
+/** A browser with a new profile, which makes no requests of its own. */
 export function launch() {
   return chromium.launch({
     executablePath: process.env.CHROMIUM || '/usr/bin/chromium',
@@ -33,8 +33,8 @@ export function launch() {
 }
 
 /**
- * A person at a browser: a context of their own (cookies), one page, and `faults`, to which each
- * console error, page error, CSP violation and request to another origin is added.
+ * A user of the browser: a context of their own (cookies), one page, and `faults`, which collects
+ * console errors, page errors, CSP violations and requests to other origins.
  */
 export async function person(browser, options = {}) {
   const context = await browser.newContext({ baseURL: BASE_URL, viewport: WIDE, ...options });
@@ -59,7 +59,7 @@ export async function person(browser, options = {}) {
   return { context, page, faults };
 }
 
-/** Looks at the page at two widths: it must not be wider than a phone; pictures are kept if wanted. */
+/** Checks at two widths that the page is not wider than the screen; saves screenshots if SCREENSHOT_DIR is set. */
 export async function look(page, name) {
   for (const [size, viewport] of Object.entries({ wide: WIDE, narrow: NARROW })) {
     await page.setViewportSize(viewport);
@@ -73,12 +73,12 @@ export async function look(page, name) {
   await page.setViewportSize(WIDE);
 }
 
-/** Violations of the rules on the page, in words; in light and in the dark. */
+/** Returns the page's violations of the accessibility rules, as text, in light and in dark mode. */
 export async function violations(page) {
   const found = [];
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
-    // The page's own script policy refuses a script element: the debugger evaluates it.
+    // The page's script policy refuses a script element, so the debugger evaluates the script.
     await page.evaluate(`${AXE}; undefined`);
     const { violations } = await page.evaluate((values) => axe.run(document, { runOnly: { type: 'tag', values } }), RULES);
     for (const { id, nodes } of violations) {
@@ -89,10 +89,10 @@ export async function violations(page) {
   return found;
 }
 
-/** Of one page with all that it loads, compressed, in bytes. */
+/** Maximum size of one page with everything that it loads, compressed, in bytes. */
 const PAGE_BYTES_MAX = 150 * 1024;
 
-/** Opens a page as `open` does (its address, where none is given), which must not weigh more than a page may. */
+/** Opens a page with `open` (default: its address) and checks that it is not larger than PAGE_BYTES_MAX. */
 export async function weigh(page, name, open) {
   const weights = [];
   const listener = (response) => {
@@ -106,14 +106,14 @@ export async function weigh(page, name, open) {
   assert.ok(weights.length >= 1 && weight < PAGE_BYTES_MAX, `${name} weighs ${weight} bytes`);
 }
 
-/** A page that keeps every rule: its weight, accessibility in both themes, and a phone's width. */
+/** Checks all rules for a page: its size, its accessibility in both themes, and its width on a phone. */
 export async function judge(page, name, open) {
   await weigh(page, name, open);
   await page.evaluate(() => document.querySelectorAll('details').forEach((part) => { part.open = true; }));
   assert.deepEqual(await violations(page), [], name);
   await look(page, `page-${name}`);
   if (!process.env.SCREENSHOT_DIR) return;
-  // Nothing but colours differs.
+  // The themes differ in colours only.
   await page.emulateMedia({ colorScheme: 'dark' });
   await look(page, `page-${name}-dark`);
   await page.emulateMedia({ colorScheme: null });

@@ -1,4 +1,4 @@
-// The way of an account holder, from sign-up to a revoked key, in a real browser.
+// An account holder's path from sign-up to a revoked key, in a real browser.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import { BASE_URL, MODELS, credits, prompt } from '../world/client.mjs';
 import { launch, look, person } from './browser.mjs';
 
-/** What the product promises between a debit and its appearance on an open page. */
+/** The promised maximum time between a debit and its appearance on an open page. */
 const BALANCE_MS = 1000;
 
 let browser;
@@ -18,7 +18,7 @@ after(() => browser?.close());
 
 const pathOf = (page) => new URL(page.url()).pathname.replace(/(.)\/$/, '$1');
 
-/** The number of credits in the balance element, as written. */
+/** The credits in the balance element, as written. */
 const shownBalance = async (page) => numberIn(await page.getByTestId('balance').innerText());
 
 function numberIn(text) {
@@ -63,7 +63,7 @@ const request = (model) => ({
   messages: [{ role: 'user', content: prompt('input=2000 output=100') }],
 });
 
-/** Sends a request and expects the open page to show the new balance, within a second and of its own accord. */
+/** Sends a request and checks that the open page shows the new balance within a second, without a reload. */
 async function balanceFollows(page, key, ask) {
   const before = await shownBalance(page);
   const answer = await ask(key);
@@ -123,7 +123,7 @@ test('an account holder signs up, spends, and revokes', async () => {
   await look(page, 'revoke');
   await page.getByRole('button', { name: 'Revoke key' }).click();
   await page.getByRole('row', { name: /laptop.*revoked/ }).waitFor();
-  // From the next request on.
+  // The revoked key is refused from the next request on.
   assert.deepEqual([(await askChat(key)).status, (await askMessages(key)).status], [401, 401]);
   await look(page, 'keys-revoked');
 
@@ -157,7 +157,7 @@ test('another account sees nothing of the first', async () => {
     await second.page.goto(path);
     const html = await second.page.content();
     assert.ok(!html.includes('a name that nobody else uses'), path);
-    assert.ok(!html.includes(key.slice(0, 10)), path); // as much of a key as is ever displayed
+    assert.ok(!html.includes(key.slice(0, 10)), path); // the part of a key that pages may show
     assert.ok(!html.includes(requestId), path);
   }
   assert.deepEqual([...first.faults, ...second.faults], []);

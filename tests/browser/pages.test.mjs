@@ -1,5 +1,5 @@
-// What account holders look at: filters, receipts, conversations, charts, the live overview, the catalog; on a phone,
-// in the dark, by keyboard, without JavaScript, without credit.
+// The pages of account holders: filters, receipts, conversations, charts, the live overview, the catalog; on a phone, in
+// dark mode, by keyboard, without JavaScript, without credit.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -16,7 +16,7 @@ before(async () => {
 });
 after(() => browser?.close());
 
-/** An account holder who is signed in, with a key. */
+/** A signed-in account holder with a key. */
 async function holder(options = {}) {
   const who = await person(browser, options);
   const email = `${randomUUID()}@example.com`;
@@ -30,7 +30,7 @@ async function holder(options = {}) {
   return { ...who, email, key, keyId };
 }
 
-/** One turn of a conversation on the messages surface, answered and billed. */
+/** One turn of a conversation on the messages surface, with its response billed. */
 async function turn(key, session, marker, model = 'alpha-opus-4-7') {
   const answer = await fetch(`${BASE_URL}/v1/messages`, {
     method: 'POST',
@@ -71,7 +71,7 @@ test('every page keeps the rules of accessibility in both themes, fits a phone, 
     [stranger.page, 'sign-up', '/dashboard/sign-up'],
   ];
   for (const [at, name, path] of pages) await judge(at, name, path);
-  // Two pages were asked for that do not exist, or not so.
+  // The test opens two pages that return 404 and 422.
   const expected = /Failed to load resource: the server responded with a status of (404|422)/;
   assert.deepEqual([...faults, ...stranger.faults].filter((fault) => !expected.test(fault)), []);
   await context.close();
@@ -160,7 +160,7 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
   await page.waitForFunction(() => / credits an hour since .* lasts /.test(document.querySelector('[data-testid="pace"]').innerText));
   assert.equal(Number(await page.getByTestId('available').innerText()), before - Number(credits));
 
-  // The gateway out of reach: nothing on the page looks live.
+  // The gateway is unreachable: nothing on the page may look live.
   await context.route('**/dashboard/live', (route) => route.abort());
   await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
   await page.locator('[data-live-state].stale').waitFor();
@@ -182,7 +182,7 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
 
 test('silence is not taken for life', async () => {
   const { page, context } = await holder();
-  // A connection that stays open and says nothing, as a network that was cut leaves it.
+  // A connection that stays open without data, as after a network cut.
   await page.addInitScript(() => {
     const Real = window.EventSource;
     window.EventSource = class {

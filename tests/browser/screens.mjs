@@ -1,8 +1,8 @@
-// Makes the pictures of docs/screens anew, in a world of their own:
+// Makes the screenshots of docs/screens again, in a world of its own:
 //
 //   node tests/world/run.mjs node tests/browser/screens.mjs
 //
-// Looks at nothing: what pages must be is held by the tests beside it.
+// Checks nothing: the tests in this directory check the pages.
 
 import { spawnSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
@@ -17,7 +17,7 @@ const PHONE = { width: 360, height: 780 };
 const EMAIL = 'ada@example.com';
 const PASSWORD = randomUUID();
 
-/** One turn of a conversation, streamed, answered and billed; its request's id. */
+/** Runs one turn of a conversation, streamed and billed; returns the request's id. */
 async function turn(key, session, model, marker) {
   const answer = await fetch(`${BASE_URL}/v1/messages`, {
     method: 'POST',
@@ -29,7 +29,7 @@ async function turn(key, session, model, marker) {
   return answer.headers.get('x-request-id');
 }
 
-/** What an agent's session looks like: every turn sends the history again, most of it from the cache. */
+/** Simulates an agent's session: every turn sends the history again, and most of it comes from the cache. */
 async function session(key, model, turns) {
   const name = randomUUID();
   let last;

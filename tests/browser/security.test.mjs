@@ -1,5 +1,5 @@
-// What an attacker writes into every free field, and what the pages of account holders and operators do with it; and
-// those pages themselves: by keyboard, on a phone, in both themes, without JavaScript.
+// Writes an attacker's payloads into every free-text field, and checks how the pages of account holders and operators show
+// them. Also checks those pages: by keyboard, on a phone, in both themes, without JavaScript.
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -11,7 +11,7 @@ import { judge, launch, person } from './browser.mjs';
 
 const PASSWORD = 'a long password of theirs';
 
-// None longer than a key's name may be.
+// None is longer than a key's name may be.
 const PAYLOADS = [
   '<script>alert(1)</script>',
   '<img src=x onerror=alert(1)>',
@@ -45,7 +45,7 @@ const PAYLOADS = [
   '&lt;script&gt;alert(1)&lt;/script&gt;&#60;img src=x&#62;',
 ];
 
-/** Every page with every payload takes minutes: each payload is on some page always, on all of them in the long run. */
+/** Every payload on every page takes minutes. So each payload is always on some page, and on all pages in the long run. */
 const SOME = process.env.GATEWAY_LONG === '1' ? PAYLOADS : PAYLOADS.filter((_, index) => index % 10 === 1);
 
 let browser;
@@ -56,7 +56,7 @@ before(async () => {
 });
 after(() => browser?.close());
 
-/** Somebody who is signed in; `admin` makes it an operator, `viewer` one who may only look. */
+/** A signed-in user; `admin` makes them an operator, `viewer` an operator with read-only access. */
 async function holder({ admin = false, viewer = false, email = `${randomUUID()}@example.com`, ...options } = {}) {
   const args = ['account', 'create', '--email', email, '--password-stdin', ...(admin ? ['--admin'] : []), ...(viewer ? ['--viewer'] : [])];
   const made = spawnSync(process.env.MODEL_GATEWAY_BIN, [...args, '--json'], { input: PASSWORD, encoding: 'utf8' });
@@ -70,7 +70,7 @@ async function holder({ admin = false, viewer = false, email = `${randomUUID()}@
 
 async function signIn(page, email) {
   await page.goto('/dashboard/sign-in');
-  // The browser's idea of an e-mail is narrower than the gateway's.
+  // The browser's check of e-mail addresses is stricter than the gateway's.
   await page.locator('form[action="/dashboard/sign-in"]').evaluate((form) => { form.noValidate = true; });
   await page.getByLabel('Email', { exact: true }).fill(email);
   await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
@@ -78,10 +78,10 @@ async function signIn(page, email) {
   await page.waitForURL((url) => url.pathname === '/dashboard');
 }
 
-/** A refusal is told to the console by the browser itself. */
+/** The browser itself logs refused requests to the console; those are expected. */
 const unexpected = (faults) => faults.filter((fault) => !/Failed to load resource: .* status of 4\d\d/.test(fault));
 
-/** Sends a form of ours once for each of `rows`, from the page's session or, with `asStranger`, from nobody's. */
+/** Submits a form once for each of `rows`, from the page's session, or without a session if `asStranger` is set. */
 async function submit(page, path, rows, status, { asStranger = false } = {}) {
   await page.goto('/dashboard/account');
   const csrf = await page.locator('input[name="csrf"]').first().getAttribute('value');
@@ -100,7 +100,7 @@ async function submit(page, path, rows, status, { asStranger = false } = {}) {
   }
 }
 
-/** Opens each page, lets it do what it may, and touches what could be lying in wait. */
+/** Opens each page, lets it run, and triggers the elements that could run a payload. */
 async function browse(page, paths) {
   for (const path of paths) {
     assert.equal((await page.goto(path)).status(), 200, path);
@@ -127,7 +127,7 @@ test('what is written into the fields of an account is shown and never run', asy
     .evaluateAll((forms) => forms.map((form) => form.getAttribute('action')));
   assert.equal(actions.length, 2 * PAYLOADS.length);
   await browse(page, [...actions.slice(0, 2 * SOME.length), '/dashboard', '/dashboard/account', '/dashboard/activity']);
-  // What was refused is shown again.
+  // A page with a refused value shows that value again.
   for (const payload of SOME) {
     await page.goto(actions[0]);
     await page.getByLabel('Spend limit, in credits').fill(payload.slice(0, 30));
@@ -169,7 +169,7 @@ test('what is written into the fields that operators see is shown and never run'
   const others = PAYLOADS.filter((payload) => !SOME.includes(payload));
   const orders = others.map((payload) => ({ kind: 'adjustment', credits: '1', ref: `${payload} ${tag}`, reason: payload }));
   await submit(page, `${account}/post`, orders, 201);
-  // An e-mail has no spaces; what it has else is its owner's business.
+  // An e-mail address has no spaces. Any other characters are allowed.
   const emails = PAYLOADS.map((payload, index) => `${tag}${index}${payload.replaceAll(/[\s@]/g, '/')}@example.com`);
   const strangers = emails.map((email) => ({ email, password: PASSWORD }));
   await submit(page, '/dashboard/sign-up', strangers, 303, { asStranger: true });
@@ -184,7 +184,7 @@ test('what is written into the fields that operators see is shown and never run'
   assert.deepEqual(dialogs, [], 'something was run');
   await context.close();
 
-  // The holder of the worst of those e-mails looks at their own pages.
+  // A holder with the worst of those e-mail addresses opens their own pages.
   const worst = await holder({ email: `${tag}x"><img/src=x/onerror=alert(1)>@example.com` });
   await browse(worst.page, ['/dashboard', '/dashboard/keys', '/dashboard/account', '/dashboard/activity']);
   assert.deepEqual(unexpected(worst.faults), []);
@@ -196,12 +196,12 @@ test('what is asked for by an address, or refused and shown again, is never run'
   const { page, faults, dialogs, context, email } = await holder({ admin: true });
   const { accountId } = await createAccount();
   const { key_id: keyId } = await command('key', 'create', '--account', email, '--name', 'laptop');
-  // All of them in one text; in the long run by fives, so that none hides in what another has opened.
+  // All payloads are in one text. The long run uses groups of five, so that no payload is hidden by markup that another opens.
   const many = process.env.GATEWAY_LONG === '1' ? 5 : PAYLOADS.length;
   for (let index = 0; index < PAYLOADS.length; index += many) {
     const payload = PAYLOADS.slice(index, index + many).join('');
     const asked = encodeURIComponent(payload);
-    // The edge refuses a path whose parts are not what they seem.
+    // The edge refuses a path with encoded separators, so the payload has none.
     const part = encodeURIComponent(payload.replaceAll(/[/;]/g, ' '));
     const fields = ['key', 'model', 'outcome', 'from', 'to'].map((name) => `${name}=${asked}`).join('&');
     const addresses = [
@@ -219,7 +219,7 @@ test('what is asked for by an address, or refused and shown again, is never run'
       assert.equal((await page.goto(address)).status(), status, address);
       await page.keyboard.press('Tab');
     }
-    // Free fields whose content is refused and given back to be mended.
+    // Free-text fields whose value is refused and shown again for correction.
     for (const [path, labels, button] of [
       [`/dashboard/operator/accounts/${accountId}`, ['Credits', 'Reference', 'Reason'], 'Post'],
       [`/dashboard/keys/${keyId}`, ['Spend limit, in credits'], 'Save'],
@@ -244,7 +244,7 @@ test('what is asked for by an address, or refused and shown again, is never run'
 });
 
 test('the watch over the pages sees a script that is run', async () => {
-  // The control of the two tests above: the same watch, over a page that does what they must not do.
+  // The control of the two tests above: the same checks must find a script on a page that does run one.
   const { page, faults, dialogs, context } = await holder();
   await page.route('**/dashboard/account', async (route) => {
     const answer = await route.fetch();
@@ -279,7 +279,7 @@ test('the pages of accounts, keys and operators keep the rules of accessibility,
   };
   for (const [name, path] of Object.entries(paths)) await judge(page, name, path);
 
-  // What a form answers with is a page too.
+  // Check the pages that forms return, too.
   const press = (button) => () => Promise.all([page.waitForNavigation(), page.getByRole('button', { name: button, exact: true }).click()]);
   await page.goto('/dashboard/keys');
   await page.getByLabel('Key name', { exact: true }).fill('another');
@@ -316,7 +316,7 @@ test('the pages of accounts, keys and operators keep the rules of accessibility,
     Promise.all([viewer.page.waitForNavigation(), viewer.page.getByRole('button', { name: 'Delete account' }).click()]),
   );
   await viewer.page.getByRole('heading', { name: 'Your account is deleted' }).waitFor();
-  // A second trial is not to be had, and the page says so.
+  // The mailbox gets no second trial, and the page says so.
   await viewer.page.goto('/dashboard/sign-up');
   await viewer.page.getByLabel('Email', { exact: true }).fill(viewer.email);
   await viewer.page.getByLabel('Password', { exact: true }).fill(PASSWORD);
@@ -336,7 +336,7 @@ test('the pages of accounts, keys and operators keep the rules of accessibility,
 for (const javaScriptEnabled of [true, false]) {
   test(`by keyboard alone a key is made, paused and an account deleted ${javaScriptEnabled ? '' : 'without JavaScript'}`, async () => {
     const { page, faults, email, context } = await holder({ javaScriptEnabled });
-    /** Goes on with Tab until the focus is on what has this name. */
+    /** Presses Tab until `locator` has the focus. */
     const reach = async (locator) => {
       for (let step = 0; step < 80; step += 1) {
         if (await locator.evaluate((element) => element === document.activeElement)) return;

@@ -1,5 +1,5 @@
-// What a test suite sees of the world that run.mjs started for it: the addresses, accounts and
-// keys made by the program's own commands, and the simulated vendor's memory of what it was sent.
+// A test suite's view of the world that run.mjs started for it: its addresses, accounts and keys made
+// by the program's own commands, and the requests that the simulated vendor recorded.
 
 import { execFile } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
@@ -18,7 +18,7 @@ export const BASE_URL = setting('GATEWAY_BASE_URL');
 export const SIMULATOR_URL = setting('GATEWAY_SIMULATOR_URL');
 const BINARY = setting('MODEL_GATEWAY_BIN');
 
-// The catalog, and which of its models each surface reaches: all of them. Every suite reads the same file.
+// The catalog, and the models that each surface reaches: all of them. Every suite reads the same file.
 const models = JSON.parse(readFileSync(new URL('models.json', import.meta.url), 'utf8'));
 export const MODELS = models.catalog;
 export const REACHABLE = models.reachable;
@@ -29,7 +29,7 @@ export async function command(...args) {
   return JSON.parse(stdout);
 }
 
-/** A new account with one key. `trial: false` leaves it without a credit. */
+/** Creates an account with one key. With `trial: false` it has no credits. */
 export async function createAccount({ trial = true } = {}) {
   const email = `${randomUUID()}@example.com`;
   const { account_id: accountId } = await command('account', 'create', '--email', email, ...(trial ? [] : ['--no-trial']));
@@ -43,12 +43,12 @@ export async function credits(key) {
   return answer.json();
 }
 
-/** A text that the simulated vendor obeys and that no other request contains. */
+/** A prompt that instructs the simulated vendor and that no other request contains. */
 export function prompt(marker = '') {
   return `${randomUUID()} ${marker && `[[sim ${marker}]]`}`.trim();
 }
 
-/** The requests, oldest first, in whose body (up to 64 KiB are kept) the simulated vendor saw `text`. */
+/** Returns the requests whose body contains `text`, oldest first. The simulated vendor keeps up to 64 KiB of a body. */
 export async function vendorRequests(text) {
   const nonce = text.split(' ')[0];
   const requests = await (await fetch(`${SIMULATOR_URL}/_sim/requests?last=64`)).json();
@@ -57,14 +57,14 @@ export async function vendorRequests(text) {
     .map((request) => ({ ...request, body: JSON.parse(request.body) }));
 }
 
-/** Whether the vendor got the very bytes that an SDK sent, but for the model's upstream name. */
+/** Whether the vendor received exactly the bytes that an SDK sent, except for the model's upstream name. */
 export function passedOn(body, seen) {
   const publicId = JSON.parse(body).model;
   const expected = String(body).replace(`"model":"${publicId}"`, `"model":"${seen.body.model}"`);
   return seen.body_sha256 === createHash('sha256').update(expected).digest('hex');
 }
 
-/** Asks until `condition` returns something true, and returns that. */
+/** Polls `condition` until it returns something truthy, and returns that. */
 export async function eventually(what, condition, seconds = 10) {
   const deadline = Date.now() + seconds * 1000;
   for (;;) {

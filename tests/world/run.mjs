@@ -24,7 +24,7 @@ const START_SECONDS = 30;
 const STOP_SECONDS = 30;
 const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
 
-/** The addresses of conf/local.yaml, each of which a world replaces by one of its own. */
+/** The addresses in conf/local.yaml. Each world replaces all of them by its own. */
 const SHIPPED_PORTS = { edge: 8080, sidecar: 8081, admin: 9090, simulator: 9100 };
 
 async function main(command) {
@@ -73,7 +73,7 @@ function findBinary() {
   return binary;
 }
 
-/** Asks the system for free ports, all held at once so that no two are the same. */
+/** Asks the system for free ports. All are held open at once, so no two are the same. */
 async function freePorts(names) {
   const servers = await Promise.all(
     names.map(
@@ -89,7 +89,7 @@ async function freePorts(names) {
   return ports;
 }
 
-/** conf/local.yaml with its addresses and its data directory replaced, and one model that its vendor serves by responses. */
+/** conf/local.yaml with other addresses, another data directory, and one model that its vendor serves at /v1/responses. */
 function worldConfig(ports, dataDir) {
   let text = readFileSync(join(REPOSITORY, 'conf/local.yaml'), 'utf8');
   for (const [name, shipped] of Object.entries(SHIPPED_PORTS)) {
@@ -97,20 +97,20 @@ function worldConfig(ports, dataDir) {
     if (!pattern.test(text)) throw new Error(`conf/local.yaml no longer names port ${shipped} (${name})`);
     text = text.replace(pattern, `127.0.0.1:${ports[name]}`);
   }
-  // The simulator's own pages are answered without TLS all the same.
+  // The simulator still serves its own pages without TLS.
   if (OVER_H2) text = text.replaceAll(`http://127.0.0.1:${ports.simulator}`, `https://127.0.0.1:${ports.simulator}`);
   if (!/^data_dir:.*$/m.test(text)) throw new Error('conf/local.yaml has no data_dir');
   const model = /^( +)upstream_model: gpt-5\.5$/m;
   if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
   text = text.replace(model, '$&\n$1upstream_protocol: responses');
-  // One test's vendor may ask for a minute: the next test's is not meant. And nobody wants to wait for signs of life.
+  // A vendor's retry-after in one test must not affect the next test. Short keep-alives shorten the tests.
   text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 2\n';
   return text.replace(/^data_dir:.*$/m, `data_dir: ${JSON.stringify(dataDir)}`);
 }
 
 function environment({ binary, config, ports, dir }) {
   const inherited = Object.fromEntries(
-    // A proxy or a key of the person who runs the tests must not reach the SDKs.
+    // The SDKs must not see a proxy or a key of the person who runs the tests.
     Object.entries(process.env).filter(
       ([name]) => !/^(https?|all|no)_proxy$|^(OPENAI|ANTHROPIC|ALPHA|BETA)_/i.test(name),
     ),
@@ -128,7 +128,7 @@ function environment({ binary, config, ports, dir }) {
 
 async function start(name, binary, args, dir, more = {}) {
   const log = await open(join(dir, `${name}.log`), 'w');
-  // A group of its own: Ctrl-C reaches this program, which then ends the process in order.
+  // The process has its own group: Ctrl-C reaches only this program, which then ends its processes in order.
   const child = spawn(binary, args, { cwd: dir, stdio: ['ignore', log.fd, log.fd], detached: true, env: { ...process.env, ...more } });
   const exited = new Promise((done) => {
     child.once('exit', (code, signal) => done(code ?? signal));
@@ -153,7 +153,7 @@ async function answers(url, { name, exited }, interruption) {
   }
 }
 
-/** Runs the suite to its end and returns its status. */
+/** Runs the suite and returns its status. */
 function runSuite([program, ...args], env, interruption) {
   interruption.throwIfAborted();
   return new Promise((done, failed) => {
@@ -164,7 +164,7 @@ function runSuite([program, ...args], env, interruption) {
   });
 }
 
-/** Ends what was started, the last one first. Returns what went wrong; safe to call twice. */
+/** Ends the processes, the last one first. Returns what went wrong; safe to call twice. */
 async function stop(processes) {
   const faults = [];
   for (const { name, child, exited } of processes.splice(0).reverse()) {
@@ -185,14 +185,14 @@ function ledgerFaults(binary, config) {
   return findings.map((finding) => `ledger verify found ${JSON.stringify(finding)}`);
 }
 
-/** The last requests, each of which must have come over HTTP/2. */
+/** Returns those of the last requests that did not come over HTTP/2. */
 async function overH1(port) {
   const requests = await (await fetch(`http://127.0.0.1:${port}/_sim/requests`)).json();
   const others = requests.filter(({ http }) => http !== '2');
   return others.map(({ method, target, http }) => `${method} ${target} came over HTTP/${http}`);
 }
 
-/** No file may hold a whole key: neither one of the gateway's own nor a vendor's. */
+/** Reports the files that contain a whole key, of the gateway or of a vendor. */
 async function clearKeys(dir) {
   const faults = [];
   for (const entry of await readdir(dir, { recursive: true, withFileTypes: true })) {

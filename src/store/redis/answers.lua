@@ -1,9 +1,9 @@
--- What is kept of a partition's answers, and for which keys; begins each script that changes that. Every key that is
--- done counts as 1 KiB, whether its answer is kept or not.
--- KEYS: answers by their expiry, done keys by theirs, how many bytes each account's answers have ('*': all)
+-- Bookkeeping of a partition's stored responses and of the idempotency keys they belong to; the start of each script that
+-- changes it. Each key that is done counts as 1 KiB, whether its response is stored or not.
+-- KEYS: responses by expiry, done keys by expiry, bytes of each account's stored responses ('*': of all)
 local KEY_BYTES = 1024
 local at = string.match(KEYS[1], '^gw:{.-}:')
--- An answer is given up; its key stays.
+-- Drops a response, but keeps its key.
 local function give_up(answer)
   local bytes, name, request = string.match(answer, '^(%d+) (%S+) (%S+)$')
   local of = string.match(name, '^(.*):')
@@ -15,7 +15,7 @@ local function give_up(answer)
   local entry = at .. 'i:' .. name
   if redis.call('HGET', entry, 'request') == request then redis.call('HDEL', entry, 'headers', 'body') end
 end
--- A key is forgotten, and what is asked under it is a new request.
+-- Drops a key: the next request under it counts as new.
 local function forget(known)
   redis.call('ZREM', KEYS[2], known)
   local name, request = string.match(known, '^(%S+) (%S+)$')
@@ -28,7 +28,7 @@ end
 local function used(by)
   return tonumber(redis.call('HGET', KEYS[3], by) or '0')
 end
--- What has expired is gone by itself; here it is no longer counted.
+-- Redis has deleted expired entries already; this removes them from the totals.
 local function tidy(now, most)
   local answers = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', I(now), 'LIMIT', 0, most)
   for _, answer in ipairs(answers) do give_up(answer) end

@@ -1,10 +1,10 @@
--- Looks an idempotency key up, and enters the request as running where nothing is known of it. One that ran longer than
--- it may and that nobody ended is taken for spent: its edge is gone, and so is who could say that it was not debited.
--- KEYS: the entry, what its process runs
--- ARGV: the body's hash, request, its name, how long it may run and how long it is known after that, in ms
+-- Looks an idempotency key up, and enters the request as running if the key is unknown. A request that is past its time limit
+-- and was never ended counts as done: its edge is gone, and only that edge could say that it was not debited.
+-- KEYS: the entry, the running requests of its process
+-- ARGV: the body's hash, request, the entry's name, how long it may run and how long it is kept after that, in ms
 local known = redis.call('HMGET', KEYS[1], 'hash', 'request', 'until', 'headers', 'body')
 if known[1] then
-  -- Says the same again for a request that is entered already, so that a lost answer can be asked for once more.
+  -- Repeats the reply for a request that is already entered, so that a caller that lost it can call again.
   if known[2] == ARGV[2] then return {'new'} end
   if known[1] ~= ARGV[1] then return {'other_body'} end
   if known[3] and clock() < tonumber(known[3]) then return {'running'} end

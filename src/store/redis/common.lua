@@ -1,5 +1,5 @@
--- What every script begins with. Amounts are µc, whole numbers of at most 2^53 - 1: exact in a double. Time is the
--- server's own, in ms. A script that fails half way is not rolled back: all is judged before the first write.
+-- Start of every script. Amounts are µc: whole numbers of at most 2^53 - 1, which a double holds exactly. Times are the
+-- server's own, in ms. Redis does not roll back a script that fails half way, so all checks come before the first write.
 local function I(n)
   if n == 0 then return '0' end
   return string.format('%.0f', n)
@@ -20,8 +20,8 @@ local function account(key)
     credited = tonumber(v[5]), status = v[6], trial_ends = tonumber(v[7]), seeded = tonumber(v[8]) or 0,
     keyed = v[9] }
 end
--- What is free of each bucket. A server that lost its last writes may have promised one of them twice: until the ledger
--- has said which bears it, that bucket may be below zero, and the other one covers it.
+-- Free credits of each bucket. A server that lost its last writes may have promised a credit twice. Until the ledger has
+-- decided which bucket pays, that bucket may be below zero, and the other one covers it.
 local function free(a, now)
   local paid, trial = a.paid - a.held_paid, a.trial - a.held_trial
   if not (a.trial_ends and now < a.trial_ends) then trial = math.min(0, trial) end

@@ -1,7 +1,7 @@
--- Ends a request: its hold is given back but for the cost, once. A cost beyond the hold takes what is free, no further.
--- A cost beyond the hold counts as the API key's too, whatever its limit: the account has paid it.
+-- Settles a request, once: releases its hold and debits the cost. The part of the cost above the hold is debited from free
+-- credits, as far as there are any. It counts as the API key's spending too, whatever the key's limit: the account has paid it.
 -- KEYS: account, its holds, the partition's leases, the request's marker, the partition's events, the API key
--- ARGV: request, account, cost, how long the marker stays in ms, the ending for the ledger, the tokens that were used
+-- ARGV: request, account, cost, lifetime of the marker in ms, the ending for the ledger, number of tokens used
 local known = redis.call('GET', KEYS[4])
 if known then return {'known', known} end
 local a = account(KEYS[1])
@@ -18,8 +18,8 @@ local function take(most)
   rest = rest - taken
   return taken
 end
--- Never more than is there: a store that lost its last writes may have promised it twice. What one bucket lacks is
--- taken from the other, and the ledger says which of them bears it.
+-- Never debits more than a bucket has: a store that lost its last writes may have promised it twice. What one bucket lacks
+-- is debited from the other; the ledger decides which bucket pays.
 local trial = take(math.min(held_trial, a.trial))
 local paid = take(math.min(held_paid, a.paid))
 a.trial, a.paid = a.trial - trial, a.paid - paid

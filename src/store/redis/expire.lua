@@ -1,7 +1,7 @@
--- Lapses what is left of a trial that is over, once no request holds any of it. That it did counts as an operation, so
--- that a server which has lost it is told again.
+-- Expires the rest of a trial that is over, once no request holds any of it. The expiry counts as an operation, so that a
+-- server that loses it receives it again.
 -- KEYS: account, the partition's events, the operation's marker
--- ARGV: account, how long the marker stays in ms
+-- ARGV: account, lifetime of the marker in ms
 local a = account(KEYS[1])
 if not a then return {'unknown'} end
 if not a.trial_ends or clock() < a.trial_ends or a.trial <= 0 or a.held_trial > 0 then return {'living'} end

@@ -1,5 +1,5 @@
--- Frees the idempotency key of a request that came to nothing.
--- KEYS: the entry, what its process runs
+-- Releases the idempotency key of a request that had no result.
+-- KEYS: the entry, the running requests of its process
 -- ARGV: request
 local known = redis.call('HMGET', KEYS[1], 'request', 'until')
 redis.call('HDEL', KEYS[2], ARGV[1])

@@ -1,8 +1,8 @@
--- A request under an idempotency key is done, and this was its answer, if there is one to keep. Where the server has lost
--- the entry it is made anew; where another request has taken the key meanwhile, that one's stays.
--- KEYS: as in answers.lua; the entry, what its process runs, the account's answers by their expiry
--- ARGV: the body's hash or '', request, its name, its account, how long it is known in ms, the most bytes of an account and
---   of the partition; where an answer is kept its headers and body
+-- Marks a request under an idempotency key as done and stores its response, if there is one to store. If the server has lost
+-- the entry, this creates it again. If another request has the key by now, that request's entry stays.
+-- KEYS: as in answers.lua; then the entry, the running requests of its process, the account's responses by expiry
+-- ARGV: the body's hash or '', request, the entry's name, its account, how long it is kept in ms, the byte limits of an account
+--   and of the partition; if a response is stored: its headers and body
 local known = redis.call('HMGET', KEYS[4], 'request', 'until', 'hash')
 redis.call('HDEL', KEYS[5], ARGV[2])
 if known[1] and known[1] ~= ARGV[2] then return {'taken'} end
@@ -17,13 +17,13 @@ redis.call('HSET', KEYS[4], 'hash', hash, 'request', ARGV[2])
 redis.call('HDEL', KEYS[4], 'until')
 redis.call('PEXPIRE', KEYS[4], ARGV[5])
 redis.call('ZADD', KEYS[2], expires, name .. ' ' .. ARGV[2])
--- Each makes room for one; a limit that was lowered takes effect by and by.
+-- Drops up to two keys per call: one makes room for the new key, the other lets a lowered limit take effect over time.
 for _ = 1, 2 do
   if redis.call('ZCARD', KEYS[2]) * KEY_BYTES > most then forget(oldest(KEYS[2])) end
 end
 if not ARGV[9] then return {'done'} end
 local bytes = #ARGV[8] + #ARGV[9]
--- The oldest answers make room, so many at one time: a script holds up its server while it runs.
+-- Drops the oldest responses to make room, at most 16 per call: a script blocks its server while it runs.
 for _ = 1, 16 do
   local full = nil
   if used(ARGV[4]) + bytes > most_of_account then full = KEYS[6] elseif used('*') + bytes > most then full = KEYS[1] end

@@ -1,8 +1,8 @@
--- Makes a key known by its hash; one that opens no door any more, or of which other things are set than before, is told
--- to all who may remember it.
+-- Stores an API key by its hash. If the key is not valid any more, or its settings have changed, this publishes its hash to
+-- all processes that may have it in a cache.
 -- KEYS: the key
--- ARGV: hash, account, key id, shown, status, the account's status, how long a revoked key stays in ms,
---   what is set for the key, what is set for its account
+-- ARGV: hash, account, key id, displayed form, status, the account's status, how long a revoked key is kept in ms,
+--   the key's settings, the account's rates
 local before = redis.call('HMGET', KEYS[1], 'settings', 'account_rates')
 redis.call('HSET', KEYS[1], 'account', ARGV[2], 'key_id', ARGV[3], 'shown', ARGV[4], 'status', ARGV[5],
   'account_status', ARGV[6], 'settings', ARGV[8], 'account_rates', ARGV[9])

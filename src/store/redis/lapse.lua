@@ -1,4 +1,4 @@
--- Gives a hold up whose lease has run out: its edge is gone, or has forgotten it.
+-- Releases a hold whose lease has ended: its edge is gone, or has lost track of it.
 -- KEYS: account, its holds, the partition's leases, the API key that the hold names
 -- ARGV: request, account
 local lease = redis.call('ZSCORE', KEYS[3], ARGV[2] .. ' ' .. ARGV[1])

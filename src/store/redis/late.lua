@@ -1,8 +1,8 @@
--- Tells the ledger of a request's end that is older than markers are for certain: whether it counted here already, only
--- the ledger knows, which posts what it takes. A hold that is left is given back, with what it counts under limits; what
--- the API key spent is counted with its next seeding.
+-- Reports to the ledger the end of a request that is so old that its marker may have expired. Only the ledger knows whether
+-- this end was counted before; it posts the debit. A remaining hold is released, with what it counts under limits. The
+-- next seeding of the API key's spending includes the debit.
 -- KEYS: account, its holds, the partition's leases, the request's marker, the partition's events, the API key
--- ARGV: request, account, how long the marker stays in ms, the ending for the ledger, the tokens that were used
+-- ARGV: request, account, lifetime of the marker in ms, the ending for the ledger, number of tokens used
 local known = redis.call('GET', KEYS[4])
 if known then return {'known', known} end
 local held = redis.call('HGET', KEYS[2], ARGV[1])

@@ -1,10 +1,10 @@
--- What a key and its account may ask for, and what a key may spend. A bucket counts in sixty-thousandths of a unit and
--- empties by its limit every ms, as in billing/rates.rs. A hold under limits says after its amounts what is to be given
--- back: the tokens that are counted for it, for its key and its account, and the key.
+-- Rate limits of a key and its account, and the spending limit of a key. A bucket counts in sixty-thousandths of a unit and
+-- drains by its limit every ms, as in billing/rates.rs. A hold under limits lists after its amounts what must be given back:
+-- the tokens counted for the key, the tokens counted for the account, and the key.
 local MINUTE = 60000
 local function level(used, at, limit, now)
   used, at = tonumber(used) or 0, tonumber(at) or now
-  -- A clock that was set back far: better one minute too generous than closed until it has caught up.
+  -- If the clock was set back far: better too generous for one minute than closed until the clock has caught up.
   if at > now + MINUTE then return 0 end
   return math.max(0, used - limit * math.max(0, now - at))
 end
@@ -12,7 +12,7 @@ local function bound(held)
   local of_key, of_account = string.match(held, '^%d+:%d+:(%d+):(%d+):')
   return tonumber(of_key), tonumber(of_account)
 end
--- Which day, Monday's week and month of the calendar a moment lies in, as numbers that grow; in UTC.
+-- Returns the day, the week (from Monday) and the calendar month of a time, as increasing numbers, in UTC.
 local function periods(at)
   local day = math.floor(at / 86400000)
   local z = day + 719468
@@ -24,7 +24,7 @@ local function periods(at)
     total = 0 }
 end
 local PERIODS = { 'day', 'week', 'month', 'total' }
--- Gives back what a hold counts under its limits, but for the tokens that were used.
+-- Gives back what a hold counts under its limits, except for the tokens that were used.
 local function unbind(held, key, account, used)
   local of_key, of_account = bound(held)
   if not of_key then return end
@@ -39,7 +39,7 @@ local function unbind(held, key, account, used)
   correct(key, of_key)
   correct(account, of_account)
 end
--- Counts what a key has spent at a moment, where that is counted; entries up to the one it was seeded with are in it.
+-- Adds to a key's spending, if it is counted. The seed already includes entries up to its own position; skip those.
 local function spend(key, amount, at, seq)
   local v = redis.call('HMGET', key, 'seeded', 'day', 'day_spent', 'week', 'week_spent', 'month', 'month_spent',
     'total', 'total_spent')

@@ -1,4 +1,4 @@
--- Who this server is, what it knows of the partition's past, and its time.
+-- Returns the server's identity, the partition's epoch and the server's time.
 -- KEYS: the partition's epoch
 local server = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
 local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)') or ''

@@ -1,7 +1,8 @@
--- Changes a balance by what the ledger has posted, or is about to take: once per operation. One that levels what an end
--- took counts only where that end does: a server that has lost it is restored by what the ledger took.
--- KEYS: account, the operation's marker, and where it levels an end the request's marker
--- ARGV: paid, trial, credited, how long the marker stays in ms, '1' where what is taken must be free,
+-- Changes a balance by an entry that the ledger has posted, or by a debit that it is about to post: once per operation. A
+-- correction of a settled request counts only if the server has that settlement. If it lost it, the restore uses the
+-- ledger's amount.
+-- KEYS: account, the operation's marker, and for a correction the marker of the settled request
+-- ARGV: paid, trial, credited, lifetime of the marker in ms, '1' if free credits must cover the debit,
 --   the entry's position or 0
 local known = redis.call('GET', KEYS[2])
 if known then return {'known', string.match(known, '^(.*):(.*)$')} end
@@ -9,7 +10,7 @@ if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then return {'lost'} end
 local a = account(KEYS[1])
 if not a then return {'unknown'} end
 local paid, trial, credited = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
--- The account was seeded from a ledger that had the entry.
+-- The account was seeded from a ledger that already had the entry.
 local seq = tonumber(ARGV[6])
 if seq > 0 and seq <= a.seeded then return {'known', I(paid), I(trial)} end
 if ARGV[5] == '1' then

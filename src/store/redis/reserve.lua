@@ -1,9 +1,9 @@
--- Sets credit aside for a request: `full`, or where that does not fit all there is, as long as it is `floor` at least.
+-- Reserves credits for a request: `full`, or if the account has less, all that is free, provided that this is at least `floor`.
 -- KEYS: account, its holds, the partition's leases, the request's marker, and under limits the API key
--- ARGV: request, account, full, floor, lease in ms (0: set nothing aside, say whether it would be), most open requests
---   and under limits: the API key's id, what the request may use in tokens, the key's requests and tokens a minute and
---   what it may run at one time, the same of the account, the key's spend limit or '', its period
--- Says the same again for a request that is held already, so that a lost answer can be asked for once more.
+-- ARGV: request, account, full, floor, lease in ms (0: a dry run that reserves nothing), maximum number of open requests;
+--   and under limits: the API key's id, the tokens that the request may use, the key's requests per minute, tokens per minute
+--   and concurrent requests, the same three limits of the account, the key's spending limit or '', its period
+-- Repeats the reply for a request that already has a hold, so that a caller that lost it can call again.
 if redis.call('EXISTS', KEYS[4]) == 1 then return {'ended'} end
 local known = redis.call('HGET', KEYS[2], ARGV[1])
 if known then
@@ -17,7 +17,7 @@ local open = redis.call('HLEN', KEYS[2])
 if open >= tonumber(ARGV[6]) then return {'too_many', ARGV[6]} end
 local now = clock()
 local api_key, buckets, key_free = ARGV[7], {}, nil
--- What is left under each limit, as a caller is told of it.
+-- Appends to a reply what is left under each limit.
 local function told(answer)
   for _, b in ipairs(buckets) do
     local remaining = b.limit - math.ceil(b.level / MINUTE)
@@ -52,7 +52,7 @@ if api_key then
   judge('account', KEYS[1], of, open, 12)
   if wait > 0 then return told({'limited', whose, which, I(most), I(wait)}) end
   if ARGV[15] ~= '' then
-    -- What it has spent is the ledger's to say first.
+    -- The key's spending must be seeded from the ledger first.
     if not k[7] then return {'unknown'} end
     local spent = 0
     if tonumber(k[8]) == periods(now)[ARGV[16]] then spent = tonumber(k[9]) end
@@ -73,7 +73,7 @@ if key_free and amount > key_free then
   amount = key_free
   if amount < floor or amount <= 0 then return {'key_spend', I(key_free)} end
 end
--- Without a lease nothing is set aside: it was asked whether something could be.
+-- A dry run has no lease: it reserves nothing.
 if tonumber(ARGV[5]) == 0 then return told({'held', '0', '0'}) end
 local trial = math.min(amount, trial_free)
 local paid = amount - trial

@@ -1,7 +1,7 @@
--- Makes requests that the ledger has as ended ended here too, where the server has lost that: each once, by its marker.
--- An account that was seeded after the ledger had the entry has it in its balance.
+-- Settles requests that the ledger has as ended and whose end this server has lost: each once, by its marker. If an account
+-- was seeded after the ledger had the entry, its balance already includes it.
 -- KEYS: the partition's leases; for each request its account, the account's holds, its marker, its API key
--- ARGV: how long a marker stays in ms; for each request itself, its account, paid, trial, the entry's position, its time
+-- ARGV: lifetime of a marker in ms; for each request its id, its account, paid, trial, the entry's position, its time
 local restored = 0
 for i = 0, (#ARGV - 1) / 6 - 1 do
   local key, holds, marker, api_key = KEYS[2 + 4 * i], KEYS[3 + 4 * i], KEYS[4 + 4 * i], KEYS[5 + 4 * i]
@@ -12,7 +12,7 @@ for i = 0, (#ARGV - 1) / 6 - 1 do
     local a = account(key)
     if a then
       local paid, trial = a.paid, a.trial
-      -- Not held at zero: what this server took of the same credit in the meantime is levelled by the ledger's entries.
+      -- Not clamped at zero: if this server debited the same credits meanwhile, the ledger's entries correct that.
       if seq > a.seeded then paid, trial = paid - taken_paid, trial - taken_trial end
       local held = redis.call('HGET', holds, request)
       if held then

@@ -1,8 +1,8 @@
--- Makes an account known as the ledger has it, absolutely, where it is not known yet.
+-- Stores an account's balance from the ledger, as absolute amounts, if the server does not know the account yet.
 -- KEYS: account, its holds, the partition's epoch
--- ARGV: paid, trial, credited, status, the trial's end in ms or '', the last entry that is in this, the epoch seen
+-- ARGV: paid, trial, credited, status, the trial's end in ms or '', the last entry that this includes, the epoch seen
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'known'} end
--- Another epoch: everything was lost since the ledger was read, the markers of what it has among it.
+-- Another epoch: since the ledger was read, the server has lost everything, including the markers of the ledger's entries.
 if (redis.call('GET', KEYS[3]) or '') ~= ARGV[7] then return {'other'} end
 local held_paid, held_trial = 0, 0
 for _, held in ipairs(redis.call('HVALS', KEYS[2])) do

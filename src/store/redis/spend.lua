@@ -1,8 +1,8 @@
--- Begins to count what an API key spends, with what the ledger has of it, where it is not counted yet. What has ended and
--- the ledger does not have is among the partition's events: the reader of both sees to it that none is in both. Of a
--- late end the ledger decides what is taken.
+-- Begins to count the spending of an API key, from the ledger's totals, if it is not counted yet. Requests that have ended
+-- but are not in the ledger yet are in the partition's events; the caller, who reads both, ensures that no request is in
+-- both. The ledger decides the debit of a late end.
 -- KEYS: the API key, account, the partition's events, its epoch
--- ARGV: the API key's id, the moment, what it has spent by day, week, month and in total, the last entry in this, the
+-- ARGV: the API key's id, the time, its spending by day, week, month and in total, the last entry that this includes, the
 --   epoch seen
 if redis.call('HEXISTS', KEYS[1], 'seeded') == 1 then return {'known'} end
 if redis.call('EXISTS', KEYS[2]) == 0 then return {'unknown'} end
@@ -22,6 +22,6 @@ for i, period in ipairs(PERIODS) do
   redis.call('HSET', KEYS[1], period, I(now[period]), period .. '_spent', I(tonumber(ARGV[2 + i]) + on_its_way))
 end
 redis.call('HSET', KEYS[1], 'seeded', ARGV[7])
--- From now on the end of any request of the account looks whether it is of such a key.
+-- From now on, each request of the account that ends checks whether it belongs to such a key.
 redis.call('HSET', KEYS[2], 'keyed', '1')
 return {'done'}

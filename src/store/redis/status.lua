@@ -1,4 +1,4 @@
--- Says whether an account may spend, where it is known.
+-- Sets whether an account may spend, if the server knows the account.
 -- KEYS: account
 -- ARGV: status
 if redis.call('EXISTS', KEYS[1]) == 0 then return {'unknown'} end

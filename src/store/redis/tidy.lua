@@ -1,4 +1,4 @@
--- Takes what has expired out of the count of a partition's answers.
+-- Removes expired entries from the totals of a partition's stored responses.
 -- KEYS: as in answers.lua
--- ARGV: the most of each index at one time
+-- ARGV: maximum number of entries per index and call
 return {'done', I(tidy(clock(), tonumber(ARGV[1])))}

@@ -1,5 +1,5 @@
-// Agents built with the AI SDK and with the OpenAI Agents SDK, which both speak responses by default: a tool in between,
-// streamed and whole, over vendors of all three protocols. Nothing but the address, the key and the model is ours.
+// Agents built with the AI SDK and with the OpenAI Agents SDK, which both use the responses API by default: one tool call,
+// streamed and non-streamed, with vendors of all three protocols. Only the address, the key and the model are set.
 
 import assert from 'node:assert/strict';
 import { before, describe, test } from 'node:test';
@@ -20,13 +20,13 @@ const STEP = `blocks=${JSON.stringify([{ thinking: 'Hm.' }, { text: 'Looking.' }
 let account;
 before(async () => {
   account = await createAccount();
-  // It would tell its maker of every run.
+  // Otherwise the SDK reports every run to its maker.
   setTracingDisabled(true);
 });
 
 const model = (id) => createOpenAI({ baseURL: `${BASE_URL}/v1`, apiKey: account.key })(id);
 
-/** What a run with one tool asks for. */
+/** The request of a run with one tool. */
 function weather(id, text, openai = {}) {
   const asked = [];
   const execute = async ({ city }) => {
@@ -56,7 +56,7 @@ describe('the AI SDK', () => {
         const steps = await result.steps;
         assert.deepEqual(steps.map(({ finishReason }) => finishReason), ['tool-calls', 'stop']);
         assert.deepEqual([steps[0].text, steps[0].usage.inputTokens, steps[0].usage.outputTokens], ['Looking.', 50, 20]);
-        // Of a model that it does not know it keeps no reasoning: asked again without, as its vendor then demands.
+        // The SDK keeps no reasoning of a model that it does not know. The vendor refuses that, so the gateway retries without reasoning.
         assert.equal((await vendorRequests(text)).length, id === RESPONSES ? 3 : 2);
       });
     }
@@ -72,7 +72,7 @@ describe('the AI SDK', () => {
 
     test(`which leaves the storing to the vendor is told to send all itself (${id})`, async () => {
       const { options } = weather(id, prompt(STEP));
-      // The first answer's text is only named in its second request.
+      // The second request only references the first response's text by id.
       await assert.rejects(generateText(options), (error) => {
         assert.ok(APICallError.isInstance(error), String(error));
         assert.equal(error.statusCode, 400);
@@ -137,7 +137,7 @@ describe('the OpenAI Agents SDK', () => {
         assert.equal(result.finalOutput, 'The tool said: Rain in Oslo');
         assert.deepEqual(asked, ['Oslo']);
         assert.equal((await vendorRequests(text)).length, 2);
-        // What it keeps of the run goes on, with the same model or with another.
+        // The SDK's history can be continued with the same model and with another.
         const more = prompt('text="Bye."');
         const next = [...result.history, { role: 'user', content: more }];
         for (const other of [agent, agent.clone({ model: new OpenAIResponsesModel(chatClient(account.key).client, MODELS[0]) })]) {

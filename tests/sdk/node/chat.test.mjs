@@ -62,7 +62,7 @@ for (const model of reached('chat')) {
     for (const stream of [false, true]) {
       test(`the SDK's tool runner makes the round trip (${stream ? 'streamed' : 'whole'})`, async () => {
         const { client, sent } = chatClient(account.key);
-        // The simulated vendor calls the tool only while the last turn is not yet the tool's result.
+        // The simulated vendor calls the tool until the last turn is the tool's result.
         const question = prompt('tool=get_weather args={"city":"Oslo"} text="It is 7 degrees."');
         const messages = [{ role: 'user', content: question }];
         const cities = [];

@@ -1,4 +1,4 @@
-// Official clients that point at the world of tests/world/run.mjs and count what they send.
+// Official clients that point at the world of tests/world/run.mjs and record the requests that they send.
 
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
@@ -9,17 +9,17 @@ export * from '../../world/client.mjs';
 
 export const ALPHA = 'alpha-haiku-4-5-20251001'; // its vendor speaks the messages protocol
 export const BETA = 'beta-5.2'; // its vendor speaks chat completions
-export const RESPONSES = 'beta-5.5'; // its vendor serves it by responses as well
-/** One model of each vendor that the surface reaches. */
+export const RESPONSES = 'beta-5.5'; // its vendor also serves it at /v1/responses
+/** One model per vendor that the surface reaches. */
 export const reached = (surface) => REACHABLE[surface].filter((model) => [ALPHA, BETA].includes(model));
 /** Those of them whose vendor speaks the other protocol. */
 export const translated = (surface) => reached(surface).filter((model) => protocol(model) !== surface);
-/** The surface whose protocol the model's own vendor speaks. */
+/** The surface with the protocol of the model's vendor. */
 export const protocol = (model) => (model.startsWith('alpha-') ? 'messages' : 'chat');
 
 export const REQUEST_ID = /^req_[0-9a-f]{32}$/;
 
-/** How a client hands over its key. */
+/** How a client sends its key. */
 export const CHAT_AUTH = {
   bearer: (key) => ({ apiKey: key }),
   'x-api-key': (key) => ({ apiKey: 'unused', defaultHeaders: { Authorization: null, 'x-api-key': key } }),
@@ -32,7 +32,7 @@ export const MESSAGES_AUTH = {
   'x-api-key': (key) => ({ authToken: null, defaultHeaders: { 'X-Api-Key': key } }),
 };
 
-/** `client` and `sent`: the requests it made, its own retries included. */
+/** Returns `client` and `sent`: the requests it made, including its own retries. */
 export function chatClient(key, { auth = 'bearer', ...options } = {}) {
   const sent = [];
   const client = new OpenAI({
@@ -65,7 +65,7 @@ function remembering(sent) {
   };
 }
 
-/** What the gateway says it changed in the last request. */
+/** The changes to the last request that the gateway reported. */
 export const warnings = (sent) => sent.at(-1).answered.get('x-gateway-warnings');
 
 export async function collect(stream) {

@@ -106,8 +106,8 @@ for (const model of reached('messages')) {
       });
     }
 
-    // The runner opens a message thread of its own accord. A vendor of another protocol has none:
-    // the gateway must refuse it in the words that make the runner send the whole conversation.
+    // The runner begins a message thread by itself. A vendor of another protocol has no threads: the gateway
+    // must refuse it with the message that makes the runner send the whole conversation.
     test("the SDK's tool runner makes the round trip", async () => {
       const { client } = messagesClient(account.key);
       const cities = [];

@@ -1,5 +1,5 @@
-// The responses surface through the official SDK, over vendors of all three protocols: its accumulator of streams says
-// what the whole answer says, what an answer held goes back as it came, and every failure is one that it throws.
+// The responses surface through the official SDK, with vendors of all three protocols. The SDK's stream accumulator returns
+// the same response as a non-streamed call; a response can be sent back unchanged; and the SDK throws on every failure.
 
 import assert from 'node:assert/strict';
 import { before, describe, test } from 'node:test';
@@ -43,7 +43,7 @@ const ask = (model, input, more) => ({
   model, input, max_output_tokens: 4000, store: false, tools: TOOLS, reasoning: { effort: 'low', summary: 'auto' }, ...more,
 });
 
-/** Without what is another in each answer, what only says when, and what the SDK's helpers add. */
+/** The response without ids, times, ciphertexts and the fields that the SDK's helpers add. */
 function comparable(response) {
   const { id, created_at, completed_at, output, output_text, output_parsed, _request_id, ...rest } = response;
   const item = ({ id, encrypted_content, parsed_arguments, ...kept }) => ({
@@ -54,7 +54,7 @@ function comparable(response) {
   return JSON.parse(JSON.stringify({ ...rest, output: output.map(item) }));
 }
 
-/** One question; its answer whole, and as the SDK adds it up. */
+/** Sends one request twice: returns the non-streamed response and the SDK's accumulated stream. */
 async function answers(model, marker) {
   const { client, sent } = open();
   const request = ask(model, prompt(`${marker} input=50 output=20`));
@@ -68,7 +68,7 @@ async function answers(model, marker) {
   return { whole, streamed, events };
 }
 
-/** An item without what the SDK's helper put to it. */
+/** An item without the fields that the SDK's helper added. */
 function asTold({ parsed_arguments, content, ...item }) {
   return content ? { ...item, content: content.map(({ parsed, ...part }) => part) } : item;
 }
@@ -96,7 +96,7 @@ for (const model of MODELS) {
   describe(model, () => {
     for (const [title, [marker, items, said]] of Object.entries(ANSWERS)) {
       test(`a streamed answer equals the whole one: ${title}`, async () => {
-        // An event that nobody knows is passed on as it is, and the SDK's helper throws at it.
+        // The gateway forwards an unknown event unchanged, and the SDK's helper throws on it.
         const spoken = model === RESPONSES ? marker.replace(' unknown=1', '') : marker;
         const { whole, streamed, events } = await answers(model, spoken);
         assert.deepEqual([kinds(whole), whole.status], [items, 'completed']);
@@ -109,7 +109,7 @@ for (const model of MODELS) {
         }
         const deltas = events.filter(({ type }) => type === 'response.output_text.delta').map(({ delta }) => delta);
         assert.equal(deltas.join(''), streamed.output_text);
-        // The SDK adds up in its own object too: of every item that it was told, none is missing at the end.
+        // The SDK also accumulates an object of its own: at the end it contains every item that the stream reported.
         const done = events.filter(({ type }) => type === 'response.output_item.done').map(({ item }) => item.id);
         assert.deepEqual(streamed.output.map(({ id }) => id), done);
       });
@@ -154,7 +154,7 @@ for (const model of MODELS) {
     test('a custom tool gets its text as it is, and what it gave goes back', async () => {
       const { client } = open();
       const patch = `*** Begin Patch\n"quoted" \\d ${UNICODE}`;
-      // Who knows custom tools is called with the text, who does not with an object around it.
+      // A model that supports custom tools gets the plain text; any other model gets an object with the text.
       const args = JSON.stringify(model === RESPONSES ? patch : { input: patch });
       const text = prompt(`blocks=[{"tool":"apply_patch","args":${args},"id":"call_1"}]`);
       const first = await client.responses.stream(ask(model, text)).finalResponse();
@@ -181,7 +181,7 @@ for (const model of MODELS) {
     test('a client that aborts pays for what was made, once', async () => {
       const fresh = await createAccount();
       const { client } = chatClient(fresh.key, { maxRetries: 0 });
-      // Of a model that may hide its thoughts the rest is waited for.
+      // This model may hide its reasoning, so the gateway reads the rest of the stream after the client disconnects.
       const text = prompt('events=60 gap_ms=50 input=50 output=400');
       const stream = await client.responses.create(ask(model, text, { stream: true, reasoning: undefined }));
       let deltas = 0;
@@ -269,7 +269,7 @@ test('input tokens are counted', async () => {
   }
 });
 
-// The SDK throws at any event that it does not know, and at signs of life before the response began.
+// The SDK throws on any event that it does not know, and on a keep-alive before the response has begun.
 for (const [model, marker] of [[ALPHA, 'first_ms=5000'], [BETA, 'first_ms=5000'], [BETA, 'events=1 gap_ms=2500']]) {
   test(`a vendor’s silence is survived (${model}, ${marker})`, async () => {
     const { client } = open();

@@ -1,7 +1,7 @@
-// Conversations as agents lead them: tools, thinking and results over several turns, each answer fed back exactly as
-// the SDK returned it. The simulated vendors check a history as strictly as the real ones do, signatures of thinking
-// included; what the vendor got is looked at as well, since the gateway may leave thinking out of a request that was
-// refused for it.
+// Conversations as agents hold them: tools, thinking and tool results over several turns. Each response is sent back exactly
+// as the SDK returned it. The simulated vendors check a history as strictly as the real ones do, including the signatures of
+// thinking. The tests also check the requests that the vendor received, since the gateway may retry a refused request without
+// its thinking.
 
 import assert from 'node:assert/strict';
 import { before, describe, test } from 'node:test';
@@ -10,10 +10,10 @@ import {
   ALPHA, BETA, chatClient, createAccount, messagesClient, prompt, protocol, vendorRequests, warnings,
 } from './harness.mjs';
 
-const ADAPTIVE = 'alpha-opus-4-7'; // thinks as much as it likes, and shows it only on request
+const ADAPTIVE = 'alpha-opus-4-7'; // thinks as much as it likes, and returns it only on request
 const SCHEMA = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] };
-const LONG_ID = `toolu_${'x'.repeat(50)}`; // longer than the chat vendor takes
-const ODD_ID = 'functions.get_weather:0'; // of characters that the messages vendor does not take
+const LONG_ID = `toolu_${'x'.repeat(50)}`; // longer than the chat vendor accepts
+const ODD_ID = 'functions.get_weather:0'; // has characters that the messages vendor does not accept
 
 let account;
 before(async () => {
@@ -23,7 +23,7 @@ before(async () => {
 /** A conversation on one surface. */
 class Talk {
   messages = [];
-  thoughts = []; // of the messages vendor: what it signed, in order
+  thoughts = []; // the signatures that the messages vendor issued, in order
   ids = [];
 
   constructor(streams) {
@@ -31,7 +31,7 @@ class Talk {
     Object.assign(this, this.open());
   }
 
-  /** One turn of the user, with as many answers as it takes; returns the last one's text. */
+  /** Runs one turn of the user, with all responses that it needs; returns the last one's text. */
   async say(model, text) {
     this.messages.push({ role: 'user', content: text });
     for (const sent of [1, 2]) {
@@ -52,8 +52,8 @@ class Talk {
   }
 
   /**
-   * The chat vendor takes no thinking back, its own neither, and the caller is told. What the gateway itself made of
-   * another vendor's thinking has a seal beside it; of that nothing is told.
+   * The chat vendor accepts no thinking in a request, not even its own, and the gateway warns the caller. The gateway adds
+   * `reasoning_details` to thinking that it translated from another vendor; for such thinking there is no warning.
    */
   expected(model) {
     if (this.surface !== 'chat' || protocol(model) !== 'chat') return null;
@@ -63,7 +63,7 @@ class Talk {
     return tokens.length > 0 ? tokens.sort().join(', ') : null;
   }
 
-  /** The vendor got all that was said, and its own thinking as it signed it. */
+  /** Checks that the vendor received everything that was said, and its own thinking with its own signature. */
   check(model, body) {
     if (protocol(model) === 'messages') {
       const blocks = body.messages.flatMap(({ content }) => (Array.isArray(content) ? content : []));
@@ -148,7 +148,7 @@ class MessagesTalk extends Talk {
   }
 }
 
-/** Thinks, says something and calls the tool twice; after the results thinks, and says it. */
+/** The model thinks, writes a text and calls the tool twice; after the results it thinks and writes the text again. */
 const question = (text, more = '') =>
   prompt(`thinking="Rain, I think." text="${text}" tool=get_weather args={"city":"Oslo"} tools=2 ${more}`);
 
@@ -176,7 +176,7 @@ for (const Surface of [ChatTalk, MessagesTalk]) {
             [BETA, 'Four.', ''],
           ];
           for (const [model, text, marker] of turns) assert.equal(await talk.say(model, question(text, marker)), text);
-          // To the caller ids are what they were.
+          // The caller sees the original ids.
           assert.deepEqual(talk.ids.slice(0, 4), [LONG_ID, `${LONG_ID}_2`, ODD_ID, `${ODD_ID}_2`]);
           assert.equal(talk.thoughts.length, 4);
         });

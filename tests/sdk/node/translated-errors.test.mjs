@@ -1,5 +1,5 @@
-// What the official SDKs raise, and how often they try. The rows hold for every pair of a surface and a vendor: the
-// shape of an error is the surface's, whoever made it.
+// The errors that the official SDKs throw, and how often they retry. The rows apply to every pair of a surface and a vendor:
+// the surface sets the shape of an error, whoever caused it.
 
 import assert from 'node:assert/strict';
 import { before, describe, test } from 'node:test';
@@ -16,7 +16,7 @@ const SURFACES = {
   messages: { sdk: Anthropic, open: messagesClient, api: (client) => client.messages, final: 'finalMessage' },
 };
 
-// Marker; the chat SDK's class, status, type, code; the messages SDK's class, status, type; whether it is tried again.
+// Marker; the chat SDK's class, status, type, code; the messages SDK's class, status, type; whether the SDK retries.
 const INVALID = 'invalid_request_error';
 const MISTAKEN = ['BadRequestError', 400, INVALID, false];
 const BUSY = [
@@ -65,7 +65,7 @@ const VENDOR = {
   'garbage=headers': FAILED,
 };
 
-// What ends a stream that has begun: the code of a chat frame and the type of a messages frame.
+// Errors that end a stream in progress: the code of a chat frame and the type of a messages frame.
 const FRAMES = {
   'error_event=6 error_type=overloaded_error error_code=overloaded': ['overloaded', 'overloaded_error'],
   'error_event=6 error_type=rate_limit_error error_code=rate_limit_exceeded': [
@@ -100,7 +100,7 @@ async function failure(promise) {
   throw new assert.AssertionError({ message: 'it did not fail' });
 }
 
-/** The error object that the surface sent, whose shape it checks. */
+/** Returns the error object that the surface sent, and checks its shape. */
 function told(surface, error) {
   if (surface === 'chat') {
     assert.deepEqual(Object.keys(error.error).sort(), ['code', 'message', 'param', 'type']);
@@ -127,7 +127,7 @@ for (const [surface, { sdk, open, api, final }] of Object.entries(SURFACES)) {
             if (type) assert.equal(body.type, type);
             if (code) assert.equal(body.code, code);
             assert.equal(sent.length, 1);
-            // Whether the SDK would try again, by its own rule; how often it does is the Python suite's.
+            // This checks only whether the SDK would retry, by its own rule. The Python suite checks how often it does.
             const usual = [408, 409, 429].includes(status) || status >= 500;
             assert.equal(error.headers.get('x-should-retry') ?? String(usual), String(row.at(-1)));
             assert.ok((await vendorRequests(text)).length > 0, 'the fault is the vendor’s');

@@ -1,5 +1,5 @@
-// Answers of a vendor that speaks the other protocol, through the official SDKs' own accumulators: the final object of
-// a stream says what the whole answer says.
+// Responses of a vendor that speaks the other protocol, through the official SDKs' own accumulators: the final object of a
+// stream equals the non-streamed response.
 
 import assert from 'node:assert/strict';
 import { before, describe, test } from 'node:test';
@@ -13,7 +13,7 @@ import {
 
 const UNICODE = 'Grüße, 漢字, e\u0301, 👩‍👩‍👧 and \u{1d11e}';
 const LONG = 'the quick brown fox jumps over the lazy dog '.repeat(40);
-const SEALED = 196; // characters of the simulated vendor's signatures
+const SEALED = 196; // length of the simulated vendor's signatures
 
 const PARAMETERS = {
   get_weather: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
@@ -30,20 +30,20 @@ const OSLO = weather('Oslo', 'call_oslo');
 const ROME = weather('Rome', 'call_rome');
 const TIME = { tool: 'get_time', args: {}, id: 'call_time' };
 const blocks = (...parts) => `blocks=${JSON.stringify(parts)}`;
-/** The input is then estimated by the bytes of a request, and one for a stream has more of them. */
+/** Without the vendor's counts, the gateway estimates the input from the request's bytes; a streaming request has more bytes. */
 const isUncounted = (marker) => /usage=(none|zero)/.test(marker);
-/** So would the vendor. */
+/** The simulated vendor would also count bytes, so this sets its input count. */
 const counted = (marker) => (marker.includes('input=') ? marker : `${marker} input=50`);
 
 /**
- * Without what is another in each answer (ids and times) and what the SDKs' helpers add. Of a signature, which is
- * another each time too, its length. Nothing said is nothing said: null, empty or absent.
+ * The response without the values that differ in each response (ids and times) and the fields that the SDKs' helpers add. A
+ * signature, which differs each time too, is replaced by its length. Null, empty and absent values are the same.
  */
 function comparable(value, key = '') {
   if (Array.isArray(value)) return value.map((member) => comparable(member, key));
   if (value && typeof value === 'object') {
     const skipped = ['id', 'created', 'parsed', '_request_id', '_iterations', 'parsed_output'];
-    // The accumulator keeps of these display words only the last piece.
+    // The accumulator keeps only the last piece of this display text.
     skipped.push('reasoning_content');
     if (['tool_calls', 'annotations'].includes(key)) skipped.push('index');
     const members = Object.entries(value)
@@ -61,7 +61,7 @@ before(async () => {
   account = await createAccount();
 });
 
-/** One question to a model of the messages vendor on the chat surface; its answer, whole and streamed the same. */
+/** Sends one request to a model of the messages vendor on the chat surface; its streamed and non-streamed response are equal. */
 async function completion(marker, more = {}) {
   const { client, sent } = chatClient(account.key, { maxRetries: 0 });
   const messages = [{ role: 'user', content: prompt(counted(marker)) }];
@@ -78,7 +78,7 @@ async function completion(marker, more = {}) {
   return { told, message: told.choices[0].message, all: [whole, folded, streamed] };
 }
 
-/** One question to a model of the chat vendor on the messages surface; its answer, whole and streamed the same. */
+/** Sends one request to a model of the chat vendor on the messages surface; its streamed and non-streamed response are equal. */
 async function message(marker, more = {}) {
   const { client, sent } = messagesClient(account.key, { maxRetries: 0 });
   const text = prompt(counted(marker));
@@ -86,7 +86,7 @@ async function message(marker, more = {}) {
   const request = { model: BETA, max_tokens: 2000, tools: MESSAGES_TOOLS, messages, ...more };
   const all = [await client.messages.create(request), await client.messages.stream(request).finalMessage()];
   assert.equal(sent.length, 2);
-  // A stream says of the usage only what changes in its course.
+  // A stream reports only the usage fields that change during the stream.
   const [told, streamed] = all.map(comparable).map(({ usage, ...rest }) => {
     const names = ['input_tokens', 'cache_read_input_tokens', 'cache_creation_input_tokens', 'output_tokens'];
     if (isUncounted(marker)) delete usage.input_tokens;

@@ -1,5 +1,5 @@
-// The official SDKs read what the vectors say: what our client must get, and what the vendors are taken to send. Each
-// file is served from here, without a gateway, to the SDK of its protocol.
+// The official SDKs can read the vectors: the responses that our clients must get, and those that vendors are assumed to
+// send. This file serves each vector, without a gateway, to the SDK of its protocol.
 
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
@@ -24,9 +24,9 @@ const PAIRS = {
   'chat-to-responses': { client: 'chat', vendor: 'responses' },
   'messages-to-responses': { client: 'messages', vendor: 'responses' },
 };
-// Vendors' streams with data that is no JSON: their own SDKs cannot read them, and we must.
+// Vendors' streams with data that is not JSON: their own SDKs cannot read them, but the gateway must.
 const MORE_THAN_AN_SDK_BEARS = ['chat-to-messages/stream-unknown-event-and-block', 'messages-to-chat/stream-comments'];
-// The accumulator of this SDK knows no custom calls.
+// The accumulator of this SDK does not support custom tool calls.
 const MORE_THAN_THE_HELPER_BEARS = ['chat-to-messages/stream-custom-tool'];
 const CONVERSATION = { model: 'public-model', max_tokens: 100, messages: [{ role: 'user', content: 'Hi' }] };
 const ASKED = { chat: CONVERSATION, messages: CONVERSATION, responses: { model: 'public-model', input: 'Hi' } };
@@ -54,7 +54,7 @@ after(() => {
   server.closeAllConnections();
 });
 
-/** A vector's text; a star, which stands for any number or word, is one. */
+/** A vector's text, with each star, which stands for any number or word, replaced by a value. */
 const textOf = (file) =>
   readFileSync(file, 'utf8')
     .replace(/("\w+_tokens"\s*:\s*)"\*"/g, '$11')
@@ -65,7 +65,7 @@ function serve(file) {
   type = file.endsWith('.sse') ? 'text/event-stream; charset=utf-8' : 'application/json';
 }
 
-/** Reads the file to its end, and returns what was read. */
+/** Reads the file to its end, and returns the parsed response or events. */
 async function read(protocol, file) {
   serve(file);
   if (file.endsWith('.json')) return apis[protocol].create(ASKED[protocol]);
@@ -80,7 +80,7 @@ function final(protocol, file) {
   return stream[{ chat: 'finalChatCompletion', messages: 'finalMessage', responses: 'finalResponse' }[protocol]]();
 }
 
-/** A text, the calls and the usage of an answer, as the AI SDK understands them. */
+/** The text, the calls and the usage of a response, as the AI SDK reads them. */
 async function understood(file) {
   serve(file);
   const tools = Object.fromEntries(
@@ -96,12 +96,12 @@ async function understood(file) {
   return { text, calls, input: usage.inputTokens, output: usage.outputTokens };
 }
 
-/** The same, as the vector says it. */
+/** The text, the calls and the usage of a response, as the vector has them. */
 function said({ output, usage }) {
   const parts = output.filter(({ type }) => type === 'message').flatMap(({ content }) => content);
   const calls = output.filter(({ type, status }) => type === 'function_call' && status === 'completed');
   return {
-    // To this SDK a refusal is a text.
+    // This SDK returns a refusal as text.
     text: parts.map(({ text, refusal }) => text ?? refusal).join(''),
     calls: calls.map((call) => [call.call_id, call.name, JSON.parse(call.arguments)]),
     input: usage.input_tokens,
@@ -109,7 +109,7 @@ function said({ output, usage }) {
   };
 }
 
-/** An answer as a vector's file has it at its end. */
+/** The final response in a vector's file. */
 function ending(file) {
   const text = textOf(file);
   if (file.endsWith('.json')) return JSON.parse(text);
@@ -130,11 +130,11 @@ for (const [pair, protocols] of Object.entries(PAIRS)) {
           test(`what a client must get is read by its SDK: ${name}.${end}`, async () => {
             const told = await read(protocol, file);
             if (end === 'json') {
-              // The SDK puts what it gathered of them beside the items.
+              // The SDK adds the concatenated text of the items as `output_text`.
               const { output_text, ...plain } = JSON.parse(JSON.stringify(told));
               assert.deepEqual(plain, JSON.parse(textOf(file)));
             } else if (!fails) {
-              // The frame that ends a stream that fails is the edge's, and so not in the file.
+              // The edge writes the last frame of a failed stream, so the file does not have it.
               assert.ok(told.length > 0);
               if (MORE_THAN_THE_HELPER_BEARS.includes(name)) return;
               const answer = await final(protocol, file);
@@ -145,7 +145,7 @@ for (const [pair, protocols] of Object.entries(PAIRS)) {
               assert.deepEqual([answer.status, answer.usage], [wanted.status, wanted.usage]);
             }
           });
-          // Of a stream that is passed on, the events are the vendor's.
+          // In a passthrough stream the events are the vendor's.
           if (protocol !== 'responses' || pair === 'responses-to-responses' || fails || /custom/.test(folder)) continue;
           test(`what a client must get is understood by the AI SDK: ${name}.${end}`, async () => {
             assert.deepEqual(await understood(file), said(ending(file)));

@@ -1,4 +1,4 @@
-// What the gateway changed in a request is named in a header, and refused to who is strict.
+// The gateway names its changes to a request in a header, and refuses the request in strict mode.
 
 import assert from 'node:assert/strict';
 import { before, test } from 'node:test';

@@ -30,12 +30,12 @@ BINARY = _setting("MODEL_GATEWAY_BIN")
 ALPHA = "alpha-haiku-4-5-20251001"  # its vendor speaks the messages protocol
 BETA = "beta-5.2"  # its vendor speaks chat completions
 
-# The catalog, and the models of it that each surface reaches. Every suite reads the same file.
+# The catalog, and the models that each surface reaches. Every suite reads the same file.
 _MODELS = json.loads((Path(__file__).parents[2] / "world/models.json").read_text())
 MODELS: list[str] = _MODELS["catalog"]
 REACHABLE: dict[str, list[str]] = _MODELS["reachable"]
 PAIRS = [(surface, model) for surface, models in REACHABLE.items() for model in models]
-# One model of each vendor is enough where the vendor's protocol is what matters.
+# One model per vendor is enough for tests that depend only on the vendor's protocol.
 TYPICAL_PAIRS = [(surface, model) for surface, model in PAIRS if model in (ALPHA, BETA)]
 
 
@@ -44,7 +44,7 @@ def protocol(model: str) -> str:
     return "messages" if model.startswith("alpha-") else "chat"
 
 
-# A surface and a model whose vendor speaks the other protocol.
+# Each surface with the models whose vendor speaks another protocol.
 TRANSLATED_PAIRS = [(surface, model) for surface, model in PAIRS if surface != protocol(model)]
 
 REQUEST_ID = r"req_[0-9a-f]{32}"
@@ -99,14 +99,14 @@ class Wire(httpx2.Client):
         return self.sent[-1].read()
 
 
-# How a client hands over its key. "both" is what a user gets who sets the gateway's header while
-# the SDK still sends a vendor's own key.
+# How a client sends its key. "both": the user sets the gateway's header while the SDK still sends a
+# vendor's key.
 CHAT_AUTH = ["bearer", "x-api-key", "both"]
 MESSAGES_AUTH = ["api_key", "auth_token", "x-api-key"]
 
 
 def chat_client(key: str, auth: str = "bearer", **options) -> openai.OpenAI:
-    # This SDK insists on an Authorization header: for "x-api-key" it is taken off on the way.
+    # This SDK always sends an Authorization header; for "x-api-key", the transport removes it.
     wire = Wire(without="authorization" if auth == "x-api-key" else None)
     options = {"base_url": f"{BASE_URL}/v1", "http_client": wire, **options}
     if auth == "bearer":

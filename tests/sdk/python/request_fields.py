@@ -16,7 +16,7 @@ import typing_extensions
 
 MARKS = (Annotated, Required, typing.NotRequired, typing_extensions.Required, typing_extensions.NotRequired)
 LISTS = ("Iterable", "Sequence", "list", "SequenceNotStr")
-# Where blocks stand: whatever is inside one of them goes by this path.
+# The path of content blocks: fields inside any of them are listed under this path.
 BLOCKS = "messages[].content"
 
 

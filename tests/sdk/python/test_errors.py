@@ -13,7 +13,7 @@ from gateway import (
     ALPHA, BETA, MESSAGES_AUTH, TYPICAL_PAIRS, attempts, chat_client, messages_client, prompt, vendor_requests,
 )
 
-# Put together here so that no scanner takes them for leaked keys.
+# Assembled here so that secret scanners do not take them for leaked keys.
 VENDOR_KEYS = ["sk-" + "proj-" + "A" * 48, "sk-" + "ant-api03-" + "A" * 80]
 MADE_UP_KEY = "gw-" + "sk-" + "0" * 49
 
@@ -26,7 +26,7 @@ def ask_chat(text: str, model: str, **more) -> dict:
     return {"model": model, "max_completion_tokens": 100, "messages": [{"role": "user", "content": text}], **more}
 
 
-# ---- The caller's own faults: one attempt, since a second one would end the same way.
+# ---- The caller's errors: one attempt, since a retry would fail in the same way.
 
 
 @pytest.mark.parametrize("key", [*VENDOR_KEYS, MADE_UP_KEY, "nonsense"])
@@ -108,7 +108,7 @@ def test_messages_refuses_a_body_without_messages(account, messages_model):
     assert attempts(client) == 1
 
 
-# ---- The vendor's faults before the first byte: a status, in the shape of the surface.
+# ---- The vendor's failures before the first byte: a status, in the shape of the surface.
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -168,7 +168,7 @@ def test_messages_gives_a_failing_vendor_a_status_of_its_own(account, messages_m
     assert vendor_requests(text), "the fault is the vendor's"
 
 
-# ---- The vendor's faults inside a stream: never a clean end, which an SDK takes for success.
+# ---- The vendor's failures inside a stream: never a clean end, which an SDK takes for success.
 
 MID_STREAM = ["events=8 error_event=2", "events=8 error_event=5", "events=8 cut=2", "events=8 cut=5", "events=8 garbage=sse"]
 
@@ -208,7 +208,7 @@ def test_a_connection_that_was_not_called_closed_serves_on(account, surface, mod
     path = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}[surface]
     connection = http.client.HTTPConnection(urlsplit(gateway.BASE_URL).netloc, timeout=30)
     connection.connect()
-    connection.auto_open = 0  # no second connection behind our back
+    connection.auto_open = 0  # do not reconnect silently
 
     def post(**more) -> http.client.HTTPResponse:
         headers = {"Authorization": f"Bearer {account.key}", "Content-Type": "application/json"}

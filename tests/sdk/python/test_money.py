@@ -104,7 +104,7 @@ def test_a_receipt_recomputes(purse, surface, model, streamed):
 def test_every_class_of_tokens_is_billed_at_its_own_price(purse, surface, model, streamed):
     tokens = {"input": 1001, "cache_read": 333, "output": 71}
     marker = "input=1001 cache_read=333 output=71 reasoning=40"
-    if model == ALPHA:  # only its vendor writes caches at a price
+    if model == ALPHA:  # only its vendor charges for cache writes
         tokens |= {"cache_write_5m": 17, "cache_write_1h": 13}
         marker += " write_5m=17 write_1h=13"
     receipt = purse.ask(surface, model, marker, streamed)
@@ -139,7 +139,7 @@ def test_a_failed_request_costs_nothing(purse, surface, model, marker):
     error = {"chat": openai.APIError, "messages": anthropic.APIError}[surface]
     for streamed in (False, True):
         if not streamed and "event" in marker:
-            continue  # these faults exist only inside a stream
+            continue  # these failures happen only inside a stream
         with pytest.raises(error):
             purse.ask(surface, model, marker, streamed)
     assert settled_credits(purse.account.key) == before

@@ -27,9 +27,9 @@ def without_ids(response) -> dict:
         told.pop(name)
     for item in told["output"]:
         item.pop("id")
-        # A model's signature is another each time.
+        # The encrypted content differs each time.
         item.pop("encrypted_content", None)
-        # The SDK's own, of its helper for streams.
+        # The SDK's stream helper adds this field.
         for part in item.get("content") or []:
             part.pop("parsed", None)
     return told

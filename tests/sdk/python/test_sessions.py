@@ -10,13 +10,13 @@ import pytest
 
 from gateway import ALPHA, BETA, attempts, chat_client, messages_client, prompt, protocol, vendor_requests, warnings
 
-ADAPTIVE = "alpha-opus-4-7"  # thinks as much as it likes, and shows it only on request
+ADAPTIVE = "alpha-opus-4-7"  # thinks as much as it likes, and returns it only on request
 TWO_SURFACES = ["chat", "messages"]
 FORMS = ["whole", "streamed", "dumped"]
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-LONG_ID = "toolu_" + "x" * 50  # longer than the chat vendor takes
-ODD_ID = "functions.get_weather:0"  # of characters that the messages vendor does not take
+LONG_ID = "toolu_" + "x" * 50  # longer than the chat vendor accepts
+ODD_ID = "functions.get_weather:0"  # has characters that the messages vendor does not accept
 
 
 class Talk:
@@ -26,7 +26,7 @@ class Talk:
         self.form = form
         self.messages: list = []
         self.client = self.open(account.key)
-        self.thoughts: list[str] = []  # of the messages vendor: what it signed, in order
+        self.thoughts: list[str] = []  # the signatures that the messages vendor issued, in order
         self.ids: list[str] = []
 
     def say(self, model: str, text: str, expected=None, **more) -> str:

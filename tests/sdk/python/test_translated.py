@@ -61,7 +61,7 @@ def comparable(value, key: str = ""):
     null, empty or absent."""
     if isinstance(value, dict):
         skipped = {"id", "created", "parsed", "parsed_arguments", "parsed_output"}
-        if key in ("tool_calls", "annotations"):  # where a stream says of which entry a piece is
+        if key in ("tool_calls", "annotations"):  # the index of the entry that a streamed piece belongs to
             skipped.add("index")
         kept = {name: comparable(member, name) for name, member in value.items() if name not in skipped}
         return {name: member for name, member in kept.items() if member not in (None, "")}
@@ -91,7 +91,7 @@ class Completions:
             **request, **limits, stream_options={"include_usage": True}
         ) as stream:
             self.chunks = [event for event in stream if event.type == "chunk"]
-            # The last one's is the final object; the SDK gives that away itself only of an answer that was not cut.
+            # The last snapshot is the final object. The SDK itself returns that object only for a response that was not cut.
             self.streamed = self.chunks[-1].snapshot
         assert attempts(self.client) == 3
 
@@ -366,7 +366,7 @@ class Messages:
     def agree(self) -> dict:
         """The two are one and the same answer; returns it."""
         told, streamed = (comparable(answer.to_dict()) for answer in self.all)
-        # A stream says of the usage only what changes in its course.
+        # A stream reports only the usage fields that change during the stream.
         for answer in (told, streamed):
             usage = answer.pop("usage")
             answer["usage"] = [usage[name] for name in USAGE] + [usage["output_tokens_details"]["thinking_tokens"]]

@@ -23,7 +23,7 @@ def naps(monkeypatch) -> list[float]:
     return waits
 
 
-# How each surface's vendors call the output limit.
+# The name of the output limit on each surface.
 LIMITS = {"chat": "max_completion_tokens", "messages": "max_tokens"}
 
 
@@ -69,8 +69,8 @@ def words(surface: str, error) -> tuple:
     return told["type"], (told.get("details") or {}).get("error_code")
 
 
-# Marker: what the chat SDK raises, its status, type and code; the same for messages; the attempts.
-# Without a code of our own a vendor's may stand there, or none.
+# Marker: class, status, type and code of the chat SDK's error; the same for messages; the number of attempts. ANY: the gateway
+# sets no code of its own, so the vendor's code may be there, or none.
 ANY = object()
 VENDOR = {
     "status=400": ("BadRequestError", 400, INVALID, ANY, "BadRequestError", 400, INVALID, ONCE),
@@ -185,7 +185,7 @@ def test_a_vendors_wait_is_kept_up_to_a_minute(account, naps, surface, model):
         assert naps == [kept, kept]
 
 
-# Only the chat vendor has choices; on its own surface an answer without any is passed on.
+# Only the chat vendor has choices. Its own surface passes a response without choices through.
 NO_ANSWERS = [
     *((*pair, marker) for pair in TYPICAL_PAIRS for marker in ("shape=error", "garbage=json", "finish=null")),
     ("messages", gateway.BETA, "shape=nochoices"),
@@ -197,7 +197,7 @@ def test_an_answer_that_is_none(account, naps, surface, model, marker):
     asked = Asked(surface, account.key)
     error = asked.fails(model, prompt(marker))
     assert isinstance(error, asked.error.InternalServerError)
-    # Each vendor's usual error: the messages vendor says that it is overloaded.
+    # Each vendor's usual error: the messages vendor's says that it is overloaded.
     is_busy = marker == "shape=error" and protocol(model) == "messages"
     assert error.status_code == {"chat": 503 if is_busy else 502, "messages": 529 if is_busy else 500}[surface]
     words(surface, error)
@@ -226,7 +226,7 @@ def test_a_stream_that_begins_with_an_error_has_a_status(account, naps, surface,
         assert attempts(asked.client) == TRIES
 
 
-# What ends a stream that has begun: the code of a chat frame and the type of a messages frame.
+# Errors that end a stream in progress: the code of a chat frame and the type of a messages frame.
 FRAMES = {
     "error_event=8 error_type=overloaded_error error_code=overloaded": ("overloaded", "overloaded_error"),
     "error_event=8 error_type=rate_limit_error error_code=rate_limit_exceeded": (
@@ -276,7 +276,7 @@ def test_an_answer_that_is_read_from_a_stream_and_breaks_off_is_an_error_with_a_
     assert attempts(asked.client) == TRIES
 
 
-# ---- The gateway's own: before any vendor is asked, and tried once.
+# ---- The gateway's own errors: before it calls any vendor, with one attempt.
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -335,7 +335,7 @@ def says(*parts: dict) -> list:
 PLAIN_HTTP = {"type": "image_url", "image_url": {"url": "http://a.example/b.png"}}
 KEPT_FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
 
-# What has no counterpart: the request, the path that the message or `param` names, the chat code.
+# Requests without a counterpart: the request, the path that the message or `param` names, the chat code.
 REFUSED = {
     "chat": [
         ({"n": 2}, "n", "unsupported_value"),

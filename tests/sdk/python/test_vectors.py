@@ -24,7 +24,7 @@ PAIRS = {
     "chat-to-chat": ("chat", "chat"),
     "messages-to-messages": ("messages", "messages"),
 }
-# Vendors' streams with data that is no JSON: their own SDKs cannot read them, and we must.
+# Vendors' streams with data that is not JSON: their own SDKs cannot read them, but the gateway must.
 MORE_THAN_AN_SDK_BEARS = {
     "chat-to-messages/stream-unknown-event-and-block": "an unknown event whose data is no JSON",
     "messages-to-chat/stream-comments": "comments that something on the way wrapped as data",
@@ -136,7 +136,7 @@ def test_what_a_client_must_get_is_read_by_its_sdk(shelf, clients, protocol, fil
             if "custom" not in json.dumps(chunk.to_dict()):  # the SDK has no type for a custom call in a stream
                 ChatCompletionChunk.model_validate(chunk.to_dict())
     if is_broken_off(file):
-        return  # the frame that ends it is the edge's, and so not in the file
+        return  # the edge writes the last frame, so the file does not have it
     final = accumulated(clients, protocol)
     if protocol == "chat":
         assert final.choices[0].finish_reason
@@ -165,7 +165,7 @@ def test_what_a_client_of_responses_must_get_is_read_by_its_sdk(shelf, clients, 
         helped = list(stream)
     last = events[-1].response
     Response.model_validate(last.to_dict())
-    # What the helper has parsed of them stands beside the items.
+    # The helper puts its parsed fields beside the items.
     known = [(item.type, item.id) for item in helped[-1].response.output]
     assert known == [(item.type, item.id) for item in last.output] and helped[-1].type == events[-1].type
     if last.status == "completed":
