@@ -87,7 +87,7 @@ fn address_bits(address: IpAddr) -> (u128, bool) {
     }
 }
 
-/// Returns `address_bits` with the last `free` bits cleared.
+/// Returns `bits` with the last `free` bits cleared.
 fn mask_prefix(bits: u128, free: u32) -> u128 {
     bits.checked_shr(free)
         .and_then(|bits| bits.checked_shl(free))

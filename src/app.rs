@@ -508,7 +508,7 @@ fn h2_options(limits: &Limits) -> H2Options {
     options
 }
 
-/// Starts a thread that sets `wait_for_succession` once the edge has stopped accepting after a
+/// Starts a thread that sets `succeeded` once the edge has stopped accepting after a
 /// handover.
 fn watch_execution_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut phases = server.watch_execution_phase();
@@ -655,7 +655,7 @@ fn start_shutdown_watch(life: ServerHandle) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settles the last requests and exits the process. `cut_count`: number of requests that did not
+/// Settles the last requests and exits the process. `cut`: number of requests that did not
 /// end by themselves.
 #[expect(
     clippy::disallowed_methods,

@@ -644,7 +644,7 @@ fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> Mod
     accepts
 }
 
-/// Builds a model. `known_capabilities`: capabilities of the model from the vendor's preset.
+/// Builds a model. `known`: capabilities of the model from the vendor's preset.
 fn build_model(
     mut model: raw::Model,
     vendor: &Arc<CatalogVendor>,

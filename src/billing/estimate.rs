@@ -231,7 +231,7 @@ mod tests {
         CatalogModel::in_test(protocol, PriceList::new(prices))
     }
 
-    /// A text that the rule estimates at `estimated_tokens` tokens.
+    /// A text that the rule estimates at `tokens` tokens.
     fn text(tokens: usize) -> ContentSize {
         let around = r#"{"model":"m","messages":[{"role":"user","content":""}]}"#.len();
         let body = format!(

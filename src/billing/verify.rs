@@ -5,21 +5,21 @@
 //! * an account is the sum of its entries, and each entry records the balance after it: `balance`,
 //!   `running balance`;
 //! * a completed request has exactly one debit, in the journal and in the ledger, and no void as
-//!   well: `one ending per request`, `once per reference`, `check_journal`;
+//!   well: `one ending per request`, `once per reference`, `journal`;
 //! * no balance is below zero: `never below zero`;
 //! * balances cover the holds of running processes, and no hold outlives its process:
-//!   `check_holds`;
+//!   `holds`;
 //! * a debit equals the cost of its usage at the price of its admission: `cost`, `price version`,
 //!   `detail`;
 //! * the entries form an unbroken chain and are unchanged: `hash chain`;
-//! * credit comes from a source and goes to a destination: `check_direction`, `trial balance`,
+//! * credit comes from a source and goes to a destination: `direction`, `trial balance`,
 //!   `credited`, `a void costs nothing`;
-//! * the refunds of a debit never exceed it: `check_refund`; an adjustment has a reason: `detail`;
+//! * the refunds of a debit never exceed it: `refund`; an adjustment has a reason: `detail`;
 //!   a trial lapses only after its end: `lapse`;
-//! * the journal has nothing old that the ledger lacks: `check_journal`; no journal line is
+//! * the journal has nothing old that the ledger lacks: `journal`; no journal line is
 //!   damaged: `damaged journal`;
 //! * the ledger exists and is the one written last: `anchor` (`store/ledger/anchor.rs`);
-//! * the ledger's accounts are in `app.db`: `check_accounts`;
+//! * the ledger's accounts are in `app.db`: `accounts`;
 //! * a trial ends when its grant and its sign-up say: `trial end`; every account with a grant
 //!   exists: `balance`;
 //! * the schema objects that protect entries from changes are in place: `schema`;

@@ -165,7 +165,7 @@ impl PriceList {
         }
     }
 
-    /// Whether `compute_version` is the version of these prices.
+    /// Whether `version` is the version of these prices.
     pub fn matches_version(&self, version: &str) -> bool {
         self.version == version
             && self::compute_version(&self.base_prices(), &self.tiers, &self.features) == version

@@ -81,7 +81,7 @@ pub enum AccountCommand {
         rates: RateArgs,
     },
     /// Create invite codes and print them; they cannot be shown again. Each code opens one account
-    /// if `signup.mode` is `create_invites`.
+    /// if `signup.mode` is `invite`.
     Invite {
         /// Number of codes, 1 to 100.
         #[arg(long, default_value_t = 1)]

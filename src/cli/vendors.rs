@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 #[derive(Debug, Subcommand)]
 pub enum VendorsCommand {
     /// Test each endpoint: DNS, TLS, HTTP version, key, list of models, and one small request, for
-    /// which the vendor charges. Use it after a change to `vendors_in_use`. Exits with 1 if an
+    /// which the vendor charges. Use it after a change to `vendors`. Exits with 1 if an
     /// endpoint has a fault.
     Test {
         /// Name of one vendor. Default: all vendors that have models.

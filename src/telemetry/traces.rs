@@ -39,14 +39,14 @@ pub struct TraceExportConfig {
     pub path: String,
     /// Number of sampled requests per million.
     pub share: u32,
-    /// Whether vendors receive a `format_traceparent` too.
+    /// Whether vendors receive a `traceparent` too.
     pub to_vendors: bool,
 }
 
 pub type TraceId = [u8; 16];
 pub type SpanId = [u8; 8];
 
-/// The `format_traceparent` that a client sent.
+/// The `traceparent` that a client sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     pub trace: TraceId,
@@ -244,7 +244,7 @@ fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream>
     outcome
 }
 
-/// Parses a `format_traceparent` of version 00, or of a later version that begins with the same
+/// Parses a `traceparent` of version 00, or of a later version that begins with the same
 /// fields.
 pub fn parse_traceparent(text: &str) -> Option<TraceParent> {
     let mut parts = text.split('-');
@@ -263,7 +263,7 @@ pub fn parse_traceparent(text: &str) -> Option<TraceParent> {
     (parent.trace != [0; 16] && parent.span != [0; 8]).then_some(parent)
 }
 
-/// The `format_traceparent` of a sampled span.
+/// The `traceparent` of a sampled span.
 pub fn format_traceparent(trace: &TraceId, span: &SpanId) -> String {
     format!("00-{}-{}-01", hex(trace), hex(span))
 }

@@ -449,7 +449,7 @@ fn code_unit(digits: &[u8; 4]) -> Option<u32> {
 struct SurrogateTracker(usize);
 
 impl SurrogateTracker {
-    /// Returns by how many bytes the character of the escape at `position` is shorter than the
+    /// Returns by how many bytes the character of the escape at `at` is shorter than the
     /// escape.
     fn saved_bytes(&mut self, unit: u32, at: usize) -> usize {
         let first = std::mem::take(&mut self.0);

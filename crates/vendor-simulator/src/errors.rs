@@ -130,7 +130,7 @@ impl SimulatedError {
         }
     }
 
-    /// The 401 for `invalid_key`, or for a missing key.
+    /// The 401 for `key`, or for a missing key.
     pub fn invalid_key(vendor: SimVendor, key: Option<&str>) -> Self {
         match (vendor, key) {
             (SimVendor::Chat | SimVendor::Responses, None) => Self::new(401, CHAT_NO_KEY),

@@ -13,7 +13,7 @@ const NUMBER_OFFSET: usize = 10;
 const JSON_OFFSET: usize = 21;
 const NUMBER_DIGITS: usize = JSON_OFFSET - NUMBER_OFFSET - 1;
 
-/// A decoded line. `set_number` is `None` in a line of an older version.
+/// A decoded line. `number` is `None` in a line of an older version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JournalLine {
     pub number: Option<u64>,

@@ -49,7 +49,7 @@ struct PendingFallback {
 }
 
 impl Fallbacks {
-    /// Returns the models that could answer `outbound_request` as well, and the quote of the most
+    /// Returns the models that could answer `order` as well, and the quote of the most
     /// expensive of all. A strict caller gets only the model it named. Models that the key may not
     /// use, and models for which the request cannot be encoded, are left out.
     pub(super) fn from_request(

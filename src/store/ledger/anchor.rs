@@ -132,7 +132,7 @@ impl LedgerAnchor {
             .map_err(|source| StoreError::io("open the ledger's anchor", source))
     }
 
-    /// Writes `chain_head`. If that fails, the previous content remains, which is behind but not
+    /// Writes `head`. If that fails, the previous content remains, which is behind but not
     /// wrong.
     pub fn write(&self, head: &ChainHead) {
         if let Err(error) = self.0.write_all_at(encode(head).as_bytes(), 0) {

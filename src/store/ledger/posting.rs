@@ -417,7 +417,7 @@ fn free_credit(
     .or_zero())
 }
 
-/// Splits a debit between the buckets of `free_credit`.
+/// Splits a debit between the buckets of `free`.
 ///
 /// # Errors
 /// Returns an error if they do not cover it.

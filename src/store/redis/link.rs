@@ -140,7 +140,7 @@ impl RedisLink {
         }
     }
 
-    /// Returns the result of a command sent over `connection`; `None` if the command must be sent
+    /// Returns the result of a command sent over `used`; `None` if the command must be sent
     /// once more.
     fn check_outcome<T>(
         &self,

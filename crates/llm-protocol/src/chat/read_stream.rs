@@ -67,7 +67,7 @@ enum ChatTextKind {
     Thinking,
 }
 
-/// Value of `read_finish_reason`.
+/// Value of `finish_reason`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChatFinishReason {
     Stop,
@@ -434,7 +434,7 @@ impl<'v> ChatAnswerChoice<'v> {
         read
     }
 
-    /// Returns whether `read_finish_reason` reports a failure. Aggregating vendors send `error`
+    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error`
     /// there.
     fn is_error(&self) -> bool {
         self.finish_reason

@@ -34,7 +34,7 @@ impl FailureRow {
         }
     }
 
-    /// Returns the default `with_param`, if the exact member is unknown.
+    /// Returns the default `param`, if the exact member is unknown.
     pub fn param_for(&self, surface: Protocol) -> Option<&'static str> {
         self.param.map(|param| {
             if surface == Protocol::Responses && param == "messages" {
@@ -312,7 +312,7 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
     }
 }
 
-/// Returns the chat `with_code` and the messages `type` of an error frame inside a stream. All
+/// Returns the chat `code` and the messages `type` of an error frame inside a stream. All
 /// refusals with the same status share one code.
 pub(super) fn stream_error_codes(kind: Kind) -> (&'static str, &'static str) {
     match (failure_row(kind).chat.0, kind) {

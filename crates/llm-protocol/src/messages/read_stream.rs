@@ -47,12 +47,12 @@ struct MessagesOpenBlock {
 enum MessagesOpenBlockKind {
     Text,
     Thinking,
-    /// `encode_input`: the arguments that came with the start of the call, as a JSON string. They
+    /// `input`: the arguments that came with the start of the call, as a JSON string. They
     /// count if no others follow.
     Call {
         input: Vec<u8>,
     },
-    /// A search that the vendor runs. `encode_input`: its arguments as JSON; `streamed`: fragments
+    /// A search that the vendor runs. `input`: its arguments as JSON; `streamed`: fragments
     /// of the arguments have arrived.
     Search {
         input: Vec<u8>,

@@ -32,7 +32,7 @@ pub(crate) use extras::is_default_value;
 /// wants one body: network devices on the way cut a connection that is silent for minutes.
 const MAX_UNSTREAMED_TOKENS: u64 = 8_192;
 
-/// Writes the body. It takes parts out of `translate_request`.
+/// Writes the body. It takes parts out of `request`.
 ///
 /// # Errors
 /// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,

@@ -14,7 +14,7 @@ use crate::vendor_response::StopReasonStatus;
 /// Maximum length in bytes of an answer's id that is stored.
 const MAX_ID_BYTES: usize = 256;
 
-/// One chunk, or a whole answer: they differ only in `read_delta` and `message`.
+/// One chunk, or a whole answer: they differ only in `delta` and `message`.
 #[derive(Default, Debug)]
 pub(super) struct ChatChunk {
     pub id: Option<Span>,
@@ -102,7 +102,7 @@ impl ChatStreamState {
         self.choices = choices;
     }
 
-    /// Adds a chunk; `text_bytes` is its JSON.
+    /// Adds a chunk; `text` is its JSON.
     pub fn record_chunk(&mut self, chunk: &ChatChunk, text: &str) {
         if self.id_json.is_empty()
             && let Some(id) = chunk

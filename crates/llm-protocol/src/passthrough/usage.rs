@@ -65,7 +65,7 @@ pub(super) fn encode_usage(protocol: Protocol, usage: &Usage) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()
 }
 
-/// Returns the edit that puts a usage object into an object of the protocol. `position`: span of
+/// Returns the edit that puts a usage object into an object of the protocol. `at`: span of
 /// the member's value, if the object has the member. `end`: position of the object's closing brace,
 /// for an object without it.
 pub(super) fn usage_edit(

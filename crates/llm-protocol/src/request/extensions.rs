@@ -64,7 +64,7 @@ const FOREIGN_OUTPUT_LIMITS: [&str; 16] = [
     "max_output_tokens",
     // llama.cpp: tools/server/README.md.
     "n_predict",
-    // Ollama: docs/modelfile, in `read_options`.
+    // Ollama: docs/modelfile, in `options`.
     "num_predict",
     // Text Generation Inference and Transformers.
     "max_new_tokens",

@@ -229,7 +229,7 @@ impl Features {
         }
     }
 
-    /// Reads one message. Calls `read_member` with each of its members.
+    /// Reads one message. Calls `member` with each of its members.
     pub(super) fn read_message(
         &mut self,
         scan: &mut JsonScanner<'_>,
@@ -411,7 +411,7 @@ impl Features {
         }
     }
 
-    /// Reads the `read_source` of a messages block. Its `read_content` may hold blocks.
+    /// Reads the `source` of a messages block. Its `content` may hold blocks.
     fn read_source<'a>(
         &mut self,
         block: &mut BlockFeatures<'a>,

@@ -108,7 +108,7 @@ impl VendorObject {
             return Some(Self::PromptTemplate);
         }
         // Spelled exactly as in the protocol it may be an object without an id: see
-        // `record_container`.
+        // `container`.
         if name != "container" && name.eq_ignore_ascii_case("container") {
             return Some(Self::Container);
         }
@@ -200,7 +200,7 @@ impl VendorReference {
     }
 }
 
-/// Records a reference if the file URL at `position` is one that the vendor reads with the
+/// Records a reference if the file URL at `at` is one that the vendor reads with the
 /// operator's credentials.
 pub(super) fn record_storage_url(found: &mut Option<VendorReference>, address: &str, at: usize) {
     if is_vendor_storage(address) && found.is_none() {
@@ -375,7 +375,7 @@ fn find_path(
     Ok(is_found)
 }
 
-/// Returns the id at `position`, truncated for use in a refusal.
+/// Returns the id at `at`, truncated for use in a refusal.
 fn id_at(text: &str, at: usize) -> String {
     const ID_CHARS_MAX: usize = 64;
     let mut scan = JsonScanner::new(text.get(at..).unwrap_or_default(), MAX_DEPTH);

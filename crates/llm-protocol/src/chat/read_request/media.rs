@@ -65,7 +65,7 @@ pub(crate) fn parse_image_url<'a>(url: JsonStr<'a>) -> Result<ImageSource<'a>, S
     })
 }
 
-/// Reads the `image_detail` of the image in `holder`. Drops an unknown value with a warning.
+/// Reads the `detail` of the image in `holder`. Drops an unknown value with a warning.
 pub(crate) fn image_detail(
     holder: JsonValue<'_>,
     path: impl Display,

@@ -375,7 +375,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
     }
 }
 
-/// Writes the member `write_description`: the caller's text, then a gap and what the schema no
+/// Writes the member `description`: the caller's text, then a gap and what the schema no
 /// longer expresses.
 fn write_description(
     json: &mut JsonWriter,

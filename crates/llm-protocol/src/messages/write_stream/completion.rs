@@ -121,7 +121,7 @@ impl MessagesCompletion {
     /// Writes `stop_reason`, `stop_sequence` and `stop_details`.
     pub(super) fn write_stop(&self, json: &mut JsonWriter) {
         let reason = match &self.stop {
-            // Some vendors report `set_stop` although the model made a call, others `tool_calls`
+            // Some vendors report `stop` although the model made a call, others `tool_calls`
             // although it made none. Agents would then stop, or wait forever.
             StopReason::EndTurn | StopReason::ToolUse | StopReason::Unknown if self.has_calls => {
                 "tool_use"

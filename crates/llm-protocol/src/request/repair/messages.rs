@@ -77,7 +77,7 @@ impl<'a> ForeignFieldRemover<'a> {
         });
     }
 
-    /// Repairs `repair_thinking`. Returns the effort that must replace a removed budget.
+    /// Repairs `thinking`. Returns the effort that must replace a removed budget.
     fn repair_thinking(
         &mut self,
         root: JsonValue<'a>,

@@ -217,7 +217,7 @@ pub(super) fn reasoning<'a>(
     Ok(reasoning)
 }
 
-/// Checks `check_include`, the additional data that the client wants in the answer. The IR cannot
+/// Checks `include`, the additional data that the client wants in the answer. The IR cannot
 /// represent the log probabilities of tokens.
 pub(super) fn check_include(
     body: JsonValue<'_>,

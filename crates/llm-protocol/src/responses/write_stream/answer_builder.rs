@@ -163,7 +163,7 @@ impl ResponsesAnswerBuilder {
         (index, spoken.item_id(prefix, index))
     }
 
-    /// Writes the event that adds an item. `write_response` writes the item without its later
+    /// Writes the event that adds an item. `write` writes the item without its later
     /// content.
     fn emit_item_added(&mut self, index: usize, write: impl FnOnce(&mut JsonWriter)) {
         self.emit("response.output_item.added", |json, _| {
