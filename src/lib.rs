@@ -10,10 +10,10 @@
 //! The path of a request, from the socket inwards:
 //!
 //! * [`edge`]: the proxy; the life of one request, hook by hook.
-//! * [`protocol`]: the three protocols: reads, edits, translates and renders bytes; no I/O.
+//! * [`llm_protocol`], in `crates/`: the three protocols and the metering of tokens: reads, edits,
+//!   translates and renders bytes; no I/O.
 //! * [`catalog`]: models, their routes to vendors, and their prices.
 //! * [`upstreams`]: the state of the vendors' endpoints, and which one a request uses.
-//! * [`usage`]: token counts, and what a vendor's counters mean.
 //! * [`money`]: amounts of credit as integers.
 //! * [`billing`]: quote, hold, journal, ledger writer; with a shared store, outbox and ingest.
 //! * [`idempotency`]: one response per idempotency key.
@@ -39,7 +39,7 @@
 //! * [`clock`]: the only source of wall-clock time.
 //! * [`queue`]: a bounded queue between threads.
 //! * [`failpoint`]: named points at which tests kill the process.
-//! * [`simulator`]: simulated vendors.
+//! * [`vendor_simulator`], in `crates/`: simulated vendors.
 //!
 //! # Vocabulary
 //!
