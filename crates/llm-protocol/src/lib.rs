@@ -13,6 +13,101 @@
 //! response.
 //!
 //! Read next: `request.rs`, then `vendor_response.rs`.
+//!
+//! # Examples
+//!
+//! A chat completions request for a vendor of the messages protocol, and the vendor's stream back:
+//!
+//! ```
+//! use llm_protocol::Protocol;
+//! use llm_protocol::capabilities::{MessagesModel, ModelCapabilities, TranslationTarget};
+//! use llm_protocol::translate::{StreamTranslation, TranslationRequest, translate_request};
+//! use llm_protocol::usage::UsageEstimator;
+//!
+//! let accepts = ModelCapabilities::Messages(MessagesModel::default());
+//! let request = TranslationRequest {
+//!     surface: Protocol::Chat,
+//!     body: br#"{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}]}"#,
+//!     target: TranslationTarget {
+//!         upstream_model: "vendor-model",
+//!         public_model: "m",
+//!         max_output_tokens: 1_000,
+//!         official: true,
+//!         accepts: &accepts,
+//!     },
+//!     account_id: "account-1",
+//!     output_limit: None,
+//!     strict: false,
+//!     clock: || 0,
+//!     request_id: "request-1",
+//!     estimator: UsageEstimator::default(),
+//! };
+//! let translated = translate_request(&request, false).unwrap();
+//! let body = std::str::from_utf8(&translated.body).unwrap();
+//! assert!(body.contains(r#""model":"vendor-model""#) && body.contains(r#""max_tokens":1000"#));
+//!
+//! let events = [
+//!     r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":5}}}"#,
+//!     r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+//!     r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#,
+//!     r#"{"type":"content_block_stop","index":0}"#,
+//!     concat!(
+//!         r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"#,
+//!         r#""usage":{"output_tokens":2}}"#,
+//!     ),
+//!     r#"{"type":"message_stop"}"#,
+//! ];
+//! let vendor: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+//! let recall = translated.recall;
+//! let mut stream =
+//!     StreamTranslation::new(Protocol::Messages, Protocol::Chat, recall, true, 1_048_576);
+//! let mut out = Vec::new();
+//! stream.push(vendor.as_bytes(), &mut out).unwrap();
+//! assert!(stream.is_complete());
+//! let out = String::from_utf8(out).unwrap();
+//! assert!(out.contains(r#""delta":{"content":"Hi"}"#) && out.ends_with("data: [DONE]\n\n"));
+//! ```
+//!
+//! A messages request for a vendor of chat completions, and the vendor's whole answer back:
+//!
+//! ```
+//! use llm_protocol::Protocol;
+//! use llm_protocol::capabilities::{ChatModel, ModelCapabilities, TranslationTarget};
+//! use llm_protocol::translate::{TranslationRequest, translate_request, translate_response};
+//! use llm_protocol::usage::UsageEstimator;
+//!
+//! let accepts = ModelCapabilities::Chat(ChatModel::default());
+//! let request = TranslationRequest {
+//!     surface: Protocol::Messages,
+//!     body: br#"{"model":"m","max_tokens":50,"messages":[{"role":"user","content":"Hello"}]}"#,
+//!     target: TranslationTarget {
+//!         upstream_model: "vendor-model",
+//!         public_model: "m",
+//!         max_output_tokens: 1_000,
+//!         official: true,
+//!         accepts: &accepts,
+//!     },
+//!     account_id: "account-1",
+//!     output_limit: None,
+//!     strict: false,
+//!     clock: || 0,
+//!     request_id: "request-1",
+//!     estimator: UsageEstimator::default(),
+//! };
+//! let translated = translate_request(&request, false).unwrap();
+//! let body = std::str::from_utf8(&translated.body).unwrap();
+//! assert!(body.contains(r#""content":"Hello""#));
+//!
+//! let vendor = br#"{"id":"c1","object":"chat.completion","created":0,"model":"vendor-model",
+//!     "choices":[{"index":0,"finish_reason":"stop",
+//!         "message":{"role":"assistant","content":"Hi"}}],
+//!     "usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#;
+//! let answer =
+//!     translate_response(Protocol::Chat, Protocol::Messages, translated.recall, false, vendor)
+//!         .unwrap();
+//! let answer = std::str::from_utf8(&answer.body).unwrap();
+//! assert!(answer.contains(r#""text":"Hi""#), "{answer}");
+//! ```
 
 #![cfg_attr(
     test,
