@@ -286,7 +286,7 @@ impl Failure {
         }
     }
 
-    /// Returns the last frame of a stream whose 200 was sent; nothing may follow it (§8.6).
+    /// Returns the last frame of a stream whose 200 was sent; nothing may follow it.
     pub fn encode_stream_error(&self, surface: Protocol, request_id: &str) -> Vec<u8> {
         let (code, error_type) = table::stream_error_codes(self.kind);
         let message = surface_message::message_for_surface(self, surface);
@@ -341,7 +341,7 @@ impl Failure {
 /// Constructors of failures that need a value; the others use `Failure::from_kind(kind)`.
 impl Failure {
     /// A body that breaks a rule. `param` is the member's JSON path. The messages form has no
-    /// member for it, so its message begins with the dotted path (§8.5).
+    /// member for it, so its message begins with the dotted path.
     pub fn invalid_param(surface: Protocol, param: &str, message: &str) -> Self {
         let message = match surface {
             Protocol::Chat | Protocol::Responses => message.to_owned(),
