@@ -3,10 +3,11 @@
 //!
 //! Three steps in this order make a bill correct. The gateway reserves credits before it calls the
 //! vendor. It journals the ending before the client receives the last byte. The ledger has the
-//! ending within milliseconds. Read `billing/pricing.rs` (what a request costs), `billing/quote.rs`
-//! (the worst case of a request), `billing/holds.rs` (whether the account may spend it),
-//! `billing/journal.rs` and `billing/ledger_writer.rs` (each request counts once, whichever process
-//! dies); for many edges with one shared store, `billing/shared.rs`. Must not know HTTP.
+//! ending within milliseconds. Read `crates/credits/src/pricing.rs` (what a request costs),
+//! `billing/quote.rs` (the worst case of a request), `billing/holds.rs` (whether the account may
+//! spend it), `billing/journal.rs` and `billing/ledger_writer.rs` (each request counts once,
+//! whichever process dies); for many edges with one shared store, `billing/shared.rs`. Must not
+//! know HTTP.
 
 pub mod activity;
 mod backend;
@@ -23,12 +24,9 @@ pub mod json;
 mod lapse_clock;
 pub mod ledger_ingest;
 mod ledger_writer;
-pub mod limits;
 mod open_holds;
 pub mod outbox;
-pub mod pricing;
 pub mod quote;
-pub mod rates;
 pub mod reported_turns;
 mod shared;
 mod shared_store_admin;
@@ -37,9 +35,8 @@ pub mod store_health;
 mod tests;
 mod verify;
 
-use crate::catalog::{CatalogModel, PriceList};
+use crate::catalog::CatalogModel;
 use crate::config::Limits;
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use crate::store::holds::HoldsMirror;
 use crate::store::ledger::{
@@ -49,6 +46,11 @@ use crate::store::redis::RedisAddress;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
 pub use backend::BillingBackend;
+use credits::limits::Period;
+use credits::money::{CreditSplit, Micro};
+use credits::price_list::PriceList;
+use credits::pricing::Quote;
+use credits::trial::Trial;
 use funds::size_hold;
 pub use hold::{Hold, HoldRequest};
 use holds::{CreditSnapshot, HoldRegistry};
@@ -56,9 +58,7 @@ pub use holds::{PendingRequests, ReserveError};
 use instance_lock::InstanceLock;
 use journal::Journal;
 use ledger_writer::{LedgerWriter, LedgerWriterDeps};
-use limits::Period;
 pub use open_holds::OpenHolds;
-use pricing::Quote;
 pub use shared::SharedBilling;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -108,13 +108,6 @@ pub struct TrialState {
     pub ends_at_ms: i64,
     pub credits_left: Micro,
     pub active: bool,
-}
-
-/// A sign-up grant.
-#[derive(Debug, Clone, Copy)]
-pub struct Trial {
-    pub credits: Micro,
-    pub ends_at_ms: i64,
 }
 
 /// How one response was billed: a ledger entry with its price.

@@ -2,15 +2,15 @@
 //!
 //! Immutable once built from the config. A reload builds a new catalog; a running request keeps the
 //! one it was admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses),
-//! `catalog/alias.rs` (aliases), `catalog/price.rs` (price lists).
+//! `catalog/alias.rs` (aliases), `crates/credits/src/price_list.rs` (price lists).
 
 mod alias;
 mod endpoint;
 #[cfg(test)]
 mod fixture;
-mod price;
 
 pub use alias::AliasPattern;
+use credits::price_list::PriceList;
 pub use endpoint::{ActiveHealthCheck, EndpointAuth, HttpVersion, VendorEndpoint};
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
@@ -18,9 +18,6 @@ use llm_protocol::capabilities::{
     ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
 };
 use llm_protocol::request::RequestSummary;
-pub use price::{
-    FeaturePrices, InputTier, PriceBand, PriceList, TierFactors, TokenPrices, factor_for,
-};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;

@@ -21,13 +21,14 @@ mod vendors;
 mod yaml;
 
 use crate::address::{Network, TrustedProxies};
-use crate::catalog::{Catalog, CatalogModel, CatalogVendor, PriceList, Secret, VendorEndpoint};
-use crate::money::Micro;
+use crate::catalog::{Catalog, CatalogModel, CatalogVendor, Secret, VendorEndpoint};
 use crate::store::redis::{RedisAddress, SentinelAddress};
 use crate::telemetry::access::LogDestination;
 use crate::telemetry::traces;
 pub use command::{CommandSettings, load_for_command};
 pub use cors::CorsOrigins;
+use credits::money::Micro;
+use credits::price_list::PriceList;
 pub use import::ConfigNames;
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::ModelCapabilities;

@@ -14,7 +14,7 @@
 //!   translates and renders bytes; no I/O.
 //! * [`catalog`]: models, their routes to vendors, and their prices.
 //! * [`upstreams`]: the state of the vendors' endpoints, and which one a request uses.
-//! * [`money`]: amounts of credit as integers.
+//! * [`credits`], in `crates/`: amounts of credit as integers, price lists, limits.
 //! * [`billing`]: quote, hold, journal, ledger writer; with a shared store, outbox and ingest.
 //! * [`idempotency`]: one response per idempotency key.
 //! * [`account`]: accounts, API keys and dashboard sessions.
@@ -74,7 +74,6 @@ pub mod edge;
 pub mod failpoint;
 pub mod idempotency;
 pub mod local_link;
-pub mod money;
 pub mod queue;
 pub mod sidecar;
 pub mod store;

@@ -15,13 +15,15 @@ mod server;
 #[path = "feeder/stale.rs"]
 mod stale;
 
+use credits::money::{CreditSplit, Micro};
+use credits::pricing;
+use credits::trial::Trial;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::account::{AccountStatus, Accounts};
+use model_gateway::billing::Billing;
 use model_gateway::billing::ledger_ingest::{IngestWorker, LedgerIngest, adjustment_operation};
-use model_gateway::billing::{Billing, Trial, pricing};
 use model_gateway::config;
-use model_gateway::money::{CreditSplit, Micro};
 use model_gateway::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use model_gateway::store::app::{AccountRow, AppDb, Role};
 use model_gateway::store::ledger::{

@@ -17,7 +17,7 @@ mod limits;
 #[path = "stores/server.rs"]
 mod server;
 
-use model_gateway::money::{CreditSplit, MAX_MICRO, Micro};
+use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use model_gateway::store::redis::{
     AccountSeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
     SettleReply, SharedStore, StoreAccount, StoreEvent, partition,

@@ -5,9 +5,9 @@
 //! which code enforces the limits.
 
 use super::AccountError;
-use crate::billing::limits::SpendLimit;
 use crate::config::MAX_RATE;
 use crate::store::StoreError;
+use credits::limits::SpendLimit;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` is the maximum

@@ -9,12 +9,13 @@ use super::{
     Account, AccountError, Accounts, Actor, Role, invite, mailbox, new_id, normalize_email,
     password,
 };
-use crate::billing::{Billing, Trial};
+use crate::billing::Billing;
 use crate::config::{SignupMode, SignupSettings};
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::app::AccountRow;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
+use credits::trial::Trial;
 use serde_json::json;
 
 /// The data of a new account.

@@ -1,10 +1,11 @@
 //! Tests of the accounts' guarantees, with a real file.
 
 use super::*;
-use crate::billing::{Billing, Trial};
+use crate::billing::Billing;
 use crate::config::{SignupMode, SignupSettings};
-use crate::money::Micro;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
+use credits::money::Micro;
+use credits::trial::Trial;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 

@@ -5,9 +5,9 @@
 use crate::account::{Account, AccountStatus, ApiKeyStatus, Role};
 use crate::billing::Balance;
 use crate::clock::rfc3339;
-use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::ledger::{EndingDetail, LedgerEntry, PostingDetail, PostingResult};
+use credits::money::Micro;
 use serde_json::{Value, json};
 
 pub fn account(account: &Account) -> Value {

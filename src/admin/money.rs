@@ -11,13 +11,13 @@ use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::clock::now_ms;
-use crate::money::{MAX_MICRO, Micro};
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use credits::money::{MAX_MICRO, Micro};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -3,12 +3,13 @@
 //!
 //! Must not change anything.
 
-use super::{Billing, Receipt, pricing};
-use crate::money::Micro;
+use super::{Billing, Receipt};
 use crate::store::StoreError;
 pub use crate::store::ledger::{
     ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, RequestOutcome, SpendTotals,
 };
+use credits::money::Micro;
+use credits::pricing;
 
 impl Billing {
     /// Lists the ended requests that match `filter`, latest first. `before` is the cursor of the

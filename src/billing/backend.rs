@@ -6,13 +6,13 @@
 
 use super::holds::Payer;
 use super::journal::Journal;
-use super::pricing::Quote;
 use super::{
     Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError, SharedBilling,
 };
 use crate::config::Settings;
-use crate::money::Micro;
 use crate::store::StoreError;
+use credits::money::Micro;
+use credits::pricing::Quote;
 use std::sync::atomic::AtomicI64;
 
 /// Where an edge reserves and settles credits; cheap to clone.

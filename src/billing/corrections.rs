@@ -4,9 +4,9 @@
 //! Must not use prices: a refund returns what was debited, whatever the price is today.
 
 use super::{Billing, shared_store_admin};
-use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
+use credits::money::Micro;
 
 /// Maximum length of a reference, such as the number of an invoice or a ticket.
 pub const MAX_REFERENCE_CHARS: usize = 200;

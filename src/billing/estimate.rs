@@ -216,9 +216,9 @@ fn proportion(whole: u64, part: u64, all: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::billing::pricing;
-    use crate::catalog::PriceList;
-    use crate::money::Micro;
+    use credits::money::Micro;
+    use credits::price_list::PriceList;
+    use credits::pricing;
     use llm_protocol::request;
     use proptest::prelude::*;
 

@@ -4,9 +4,9 @@
 //! Must not reserve anything.
 
 use super::holds::{CreditSnapshot, Payer, ReserveError};
-use super::pricing::Quote;
 use super::{Billing, PendingRequests, UNBILLED};
-use crate::money::Micro;
+use credits::money::Micro;
+use credits::pricing::Quote;
 use std::sync::atomic::Ordering;
 
 impl Billing {

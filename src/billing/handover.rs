@@ -9,15 +9,15 @@
 
 use super::holds::{CreditSnapshot, ReserveError};
 use super::journal::{self, InstanceDir};
-use super::pricing::Quote;
 use super::{
     Billing, BillingBackend, Hold, HoldRequest, ServingState, instance_lock,
     recover_dead_instances, size_hold,
 };
-use crate::money::CreditSplit;
 use crate::store::StoreError;
 use crate::store::holds::HoldsMirror;
 use crate::store::ledger::{self, BalanceChange, Claim, LedgerAccount, PostingResult};
+use credits::money::CreditSplit;
+use credits::pricing::Quote;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

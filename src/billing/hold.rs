@@ -1,21 +1,21 @@
 //! One request's hold: the credits reserved for it, and the one way in which it ends.
 //!
-//! Must not decide amounts. Read `billing/pricing.rs` for those.
+//! Must not decide amounts. Read `crates/credits/src/pricing.rs` for those.
 
 use super::holds::{HoldResolution, Payer};
 use super::journal::{JournalRecord, Segment};
 use super::ledger_writer::Settlement;
-use super::limits::RequestLimits;
-use super::pricing::{self, ServiceTerms};
-use super::rates::RateLimitStatuses;
 use super::shared::SharedBilling;
 use super::{Billing, BillingBackend};
 use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::failpoint::{self, Point};
-use crate::money::{CreditSplit, Micro};
 use crate::store::ledger::{Ending, EndingDetail, RequestOutcome};
 use crate::telemetry::METRICS;
+use credits::limits::RequestLimits;
+use credits::money::{CreditSplit, Micro};
+use credits::pricing::{self, ServiceTerms};
+use credits::rates::RateLimitStatuses;
 use llm_protocol::Protocol;
 use llm_protocol::usage::{ServerTool, Usage, UsageVerdict};
 use std::sync::Arc;

@@ -9,12 +9,12 @@
 //! are in the same snapshot and count as held. The same rule counts what a key has spent and holds.
 //! The same lock protects the rate counters of the key and the account. Must not know prices.
 
-use super::limits::RequestLimits;
-use super::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
 use super::{Balance, TrialState};
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use crate::store::ledger::{self, Claim, Ledger};
+use credits::limits::RequestLimits;
+use credits::money::{CreditSplit, Micro};
+use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

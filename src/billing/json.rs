@@ -2,11 +2,12 @@
 //!
 //! Must not change anything.
 
-use super::{Balance, Receipt, pricing};
-use crate::catalog::PriceBand;
+use super::{Balance, Receipt};
 use crate::clock;
-use crate::money::Factor;
 use crate::store::StoreError;
+use credits::money::Factor;
+use credits::price_list::PriceBand;
+use credits::pricing;
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -6,9 +6,9 @@
 //! decide about credits.
 
 use super::{Billing, journal};
-use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::holds::HoldsMirror;
+use credits::money::Micro;
 
 /// The open holds of the processes on this machine.
 #[derive(Debug, Default, PartialEq, Eq)]

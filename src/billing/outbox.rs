@@ -7,13 +7,14 @@
 //! once, however often the relay sends it. Must not decide amounts.
 
 use super::journal::{self, Journal, OrphanedJournal, Segment};
-use crate::catalog::{CatalogModel, PriceList};
+use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::store::redis::{MAX_REPORT_AGE, RedisAddress, SettleCommand, SettleReply, SharedStore};
 use crate::telemetry::METRICS;
+use credits::price_list::PriceList;
 use serde::Serialize;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};

@@ -4,9 +4,10 @@
 //! more (an image, a fetched file, a stored conversation, a search) has a bound here, or counts as
 //! the model's whole context. A feature without a price is refused. Must not know accounts.
 
-use super::pricing::{Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
-use crate::catalog::{CatalogModel, TokenPrices};
-use crate::money::Micro;
+use crate::catalog::CatalogModel;
+use credits::money::Micro;
+use credits::price_list::TokenPrices;
+use credits::pricing::{Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::request::{Features, MAX_IMAGE_TOKENS, RequestSummary};
@@ -247,8 +248,8 @@ fn max_input_price(vendor: Protocol, outline: &RequestSummary, rates: &TokenPric
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{FeaturePrices, InputTier, PriceList};
-    use crate::money::Factor;
+    use credits::money::Factor;
+    use credits::price_list::{FeaturePrices, InputTier, PriceList};
     use llm_protocol::request;
     use llm_protocol::usage::ServiceTier;
     use std::collections::BTreeMap;

@@ -11,18 +11,19 @@ use super::holds::{CreditSnapshot, Payer, ReserveError};
 use super::instance_lock::{self, InstanceLock};
 use super::journal::{Journal, JournalRecord, Segment};
 use super::outbox::{OutboxEntry, OutboxRelay};
-use super::pricing::Quote;
-use super::rates::{RateLimitKind, RateLimitWait};
 use super::{Balance, BillingBackend, Hold, HoldRequest};
-use crate::catalog::{CatalogModel, PriceList};
+use crate::catalog::CatalogModel;
 use crate::config::Limits;
 use crate::failpoint::{self, Point};
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use crate::store::ledger::{Ending, LedgerAccount, RequestOutcome};
 use crate::store::redis::{ReserveCommand, ReserveReply, SharedStore, StoreAccount};
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
+use credits::money::{CreditSplit, Micro};
+use credits::price_list::PriceList;
+use credits::pricing::Quote;
+use credits::rates::{RateLimitKind, RateLimitWait};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -350,9 +351,9 @@ impl SharedBilling {
                 opened_in.keep_for_replay();
                 // A client that does not get the last byte pays nothing.
                 let nothing = Ending {
-                    paid: crate::money::Micro::ZERO,
-                    trial: crate::money::Micro::ZERO,
-                    writeoff: crate::money::Micro::ZERO,
+                    paid: credits::money::Micro::ZERO,
+                    trial: credits::money::Micro::ZERO,
+                    writeoff: credits::money::Micro::ZERO,
                     detail: crate::store::ledger::EndingDetail {
                         outcome: RequestOutcome::Interrupted,
                         ..ending.detail

@@ -7,10 +7,10 @@ use super::ledger_ingest::adjustment_operation;
 use super::verify::{Finding, LedgerAuditReport};
 use crate::clock;
 use crate::failpoint::{self, Point};
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, Ledger, PostingResult, split_debit};
 use crate::store::redis::{self, RedisAddress, SharedStore};
+use credits::money::{CreditSplit, Micro};
 use std::future::Future;
 use std::time::{Duration, Instant};
 

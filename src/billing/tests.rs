@@ -10,10 +10,11 @@ mod limits;
 mod several;
 
 use super::journal::JournalRecord;
-use super::pricing::WorstCase;
 use super::*;
 use crate::clock;
 use crate::store::ledger::Ledger;
+use credits::pricing::WorstCase;
+use credits::trial::Trial;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use std::sync::atomic::AtomicUsize;

@@ -32,15 +32,15 @@
 //! Must not write.
 
 use super::journal::{self, JournalledRequest};
-use super::pricing;
-use crate::catalog::PriceList;
 use crate::clock::rfc3339;
-use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::app;
 use crate::store::holds::HoldsMirror;
 use crate::store::ledger::{self, EndingDetail, Ledger, LedgerEntry, PostingDetail};
 use crate::store::missing;
+use credits::money::Micro;
+use credits::price_list::PriceList;
+use credits::pricing;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

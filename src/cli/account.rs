@@ -9,14 +9,14 @@ use crate::account::{
     open_account_as, random_password,
 };
 use crate::admin::document;
-use crate::billing::limits::Period;
 use crate::billing::{Balance, Billing};
 use crate::clock::rfc3339;
 use crate::config::CommandSettings;
-use crate::money::Micro;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
+use credits::limits::Period;
+use credits::money::Micro;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 

@@ -12,11 +12,11 @@ use crate::billing::{Billing, LedgerAuditReport, outbox, verify_accounts, verify
 use crate::catalog::CatalogModel;
 use crate::clock::{self, rfc3339};
 use crate::config::CommandSettings;
-use crate::money::Micro;
 use crate::store::ledger::{EntrySelection, LedgerEntry, PostingResult};
 use crate::store::redis::RedisAddress;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
+use credits::money::Micro;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};

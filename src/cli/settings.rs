@@ -4,11 +4,11 @@
 //! Each argument has a word that resets it. Must not access a store.
 
 use crate::account::{KeySettings, RateSettings};
-use crate::billing::limits::SpendLimit;
 use crate::clock::rfc3339;
 use crate::config::CommandSettings;
 use anyhow::bail;
 use clap::Args;
+use credits::limits::SpendLimit;
 use serde_json::{Value, json};
 use std::str::FromStr;
 

@@ -4,8 +4,8 @@
 //! Must not know how prices are applied.
 
 use super::{ConfigValidator, raw};
-use crate::catalog::{FeaturePrices, InputTier, PriceList, TierFactors, TokenPrices};
-use crate::money::{Factor, Micro};
+use credits::money::{Factor, Micro};
+use credits::price_list::{FeaturePrices, InputTier, PriceList, TierFactors, TokenPrices};
 use llm_protocol::Protocol;
 use llm_protocol::usage::ServiceTier;
 use std::collections::BTreeMap;

@@ -5,8 +5,8 @@
 
 use super::intake::BodyBytes;
 use crate::billing::PendingRequests;
-use crate::billing::rates::FreeUseCounter;
 use crate::clock;
+use credits::rates::FreeUseCounter;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -118,7 +118,7 @@ impl ActivityRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::billing::rates::FreeUse;
+    use credits::rates::FreeUse;
 
     #[test]
     fn entries_are_kept_while_they_are_used_and_removed_in_numbers() {

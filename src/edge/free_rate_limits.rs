@@ -7,9 +7,9 @@
 
 use super::{Gateway, rate_limits};
 use crate::account::Principal;
-use crate::billing::rates::{FreeUse, LimitScope};
 use crate::clock;
 use crate::config::Settings;
+use credits::rates::{FreeUse, LimitScope};
 use llm_protocol::failure::{Failure, Kind};
 
 /// Number of free requests allowed per billed one. Also the weight of a token count, which may be

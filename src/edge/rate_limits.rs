@@ -4,12 +4,12 @@
 //! This file must not count.
 
 use crate::account::{Principal, RateSettings};
-use crate::billing::limits::RequestLimits;
-use crate::billing::rates::{
-    LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait, RateQuota,
-};
 use crate::clock::rfc3339;
 use crate::config::{self, Settings};
+use credits::limits::RequestLimits;
+use credits::rates::{
+    LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait, RateQuota,
+};
 use llm_protocol::Protocol;
 use llm_protocol::failure::{ExtraHeaders, Failure, Kind};
 

@@ -977,7 +977,7 @@ fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
 fn settle(
     call: &mut AdmittedRequest,
     answer: ResponseUsage,
-) -> Result<Option<crate::money::Micro>, Failure> {
+) -> Result<Option<credits::money::Micro>, Failure> {
     let ResponseUsage {
         usage,
         learned,

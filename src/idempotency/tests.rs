@@ -1,11 +1,11 @@
 //! Tests of keys when their requests end, and when their process dies.
 
 use super::*;
-use crate::billing::pricing::{Quote, WorstCase};
 use crate::billing::{Billing, BillingBackend, HoldRequest};
 use crate::config;
-use crate::money::Micro;
 use crate::store::ledger::RequestOutcome;
+use credits::money::Micro;
+use credits::pricing::{Quote, WorstCase};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 

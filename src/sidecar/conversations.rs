@@ -10,12 +10,12 @@ use super::session::CurrentUser;
 use super::spending::percent;
 use crate::billing::Receipt;
 use crate::billing::activity::{self, ActivityFilter, RequestOutcome};
-use crate::money::Micro;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use credits::money::Micro;
 use serde::Deserialize;
 use std::sync::Arc;
 

@@ -15,12 +15,12 @@ use super::error::PageError;
 use super::page::{Frame, format_time, html};
 use super::session::{ClientIp, CurrentUser, SignedForm, run_blocking};
 use crate::account::{AccountError, ApiKey, ApiKeyStatus, KeySettings, MAX_KEY_NAME_CHARS, NewKey};
-use crate::billing::limits::Period;
 use crate::clock::now_ms;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use credits::limits::Period;
 use settings::{KeyFormOptions, KeySettingsForm};
 use std::sync::Arc;
 

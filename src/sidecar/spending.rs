@@ -6,7 +6,7 @@
 use super::page::group_digits;
 use crate::billing::activity::{HOUR_MS, HourlySpend, SpendTotals};
 use crate::clock::rfc3339;
-use crate::money::Micro;
+use credits::money::Micro;
 
 /// Number of days on the charts, including today.
 const CHART_DAYS: i64 = 30;

@@ -95,9 +95,9 @@ async fn world(change: &[(&str, &str)]) -> World {
 }
 
 impl World {
-    fn price(&self) -> crate::catalog::PriceList {
+    fn price(&self) -> credits::price_list::PriceList {
         let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
-        crate::catalog::PriceList::clone(&settings.catalog.models()[0].price)
+        credits::price_list::PriceList::clone(&settings.catalog.models()[0].price)
     }
 
     async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
@@ -624,7 +624,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
             outcome,
         );
         Ending {
-            trial: crate::money::Micro::new(1_000),
+            trial: credits::money::Micro::new(1_000),
             detail: EndingDetail {
                 key_shown: "gw-sk-Ab12…wxyz".into(),
                 model: if n.is_multiple_of(2) {

@@ -10,7 +10,7 @@ use super::StoreError;
 use super::damage::{self, DatabaseSpec};
 use super::ledger::Claim;
 use super::sqlite;
-use crate::money::CreditSplit;
+use credits::money::CreditSplit;
 use rusqlite::{Connection, params};
 use std::path::Path;
 

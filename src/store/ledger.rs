@@ -20,22 +20,21 @@ use super::StoreError;
 use super::missing;
 use super::row_cache::RowCache;
 use super::sqlite::{self, Readers};
-use crate::catalog::PriceList;
 use crate::failpoint::{self, Point};
-use crate::money::{CreditSplit, Micro};
 pub use activity::{
     ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, SpendTotals,
 };
 use anchor::{AnchorTrust, LedgerAnchor};
 use batch::{EndingBatch, append};
 pub use claim::Claim;
+use credits::money::{CreditSplit, Micro};
+use credits::price_list::PriceList;
 pub use key_spend::KeySpend;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 pub use posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
 };
-use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -803,16 +802,4 @@ fn balances(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<(M
     transaction
         .prepare_cached("SELECT paid, trial FROM account WHERE id = ?1")?
         .query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))
-}
-
-impl ToSql for Micro {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(self.get().into())
-    }
-}
-
-impl FromSql for Micro {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        value.as_i64().map(Micro::new)
-    }
 }

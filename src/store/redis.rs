@@ -17,13 +17,13 @@ mod link;
 mod revocations;
 
 use super::StoreError;
-use crate::billing::limits::RequestLimits;
-use crate::billing::rates::{
-    LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait,
-};
-use crate::money::{CreditSplit, Micro};
 use ::redis::{Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
 use breaker::StoreBreaker;
+use credits::limits::RequestLimits;
+use credits::money::{CreditSplit, Micro};
+use credits::rates::{
+    LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait,
+};
 pub use errors::reason;
 pub use idempotency::{IdempotencyEntry, SharedRetentionLimits};
 pub use ingest::{KeySeed, MAX_RESTORED, PartitionServer, RestoreEntry, SharedKey};

@@ -8,9 +8,9 @@
 
 use super::METRICS;
 use crate::clock;
-use crate::money::Micro;
 use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
 use arc_swap::ArcSwapOption;
+use credits::money::Micro;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

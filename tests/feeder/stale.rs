@@ -7,9 +7,9 @@
 
 use super::server::Server;
 use super::{KEY, LEASE, PATIENCE, World, credits, now_ms, wait_for};
-use model_gateway::billing::Trial;
+use credits::money::{CreditSplit, Micro};
+use credits::trial::Trial;
 use model_gateway::billing::ledger_ingest::IngestWorker;
-use model_gateway::money::{CreditSplit, Micro};
 use model_gateway::store::ledger::{BalanceChange, BalanceChangeKind, Ending};
 use model_gateway::store::redis::{
     ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore,

@@ -3,16 +3,17 @@
 //! The entries are read through a separate connection, not by the code under test.
 
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
+use credits::money::Micro;
+use credits::price_list::PriceList;
+use credits::pricing::{Quote, WorstCase};
+use credits::trial::Trial;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use model_gateway::billing::pricing::{Quote, WorstCase};
-use model_gateway::billing::{self, Billing, Finding, HoldRequest, ReserveError, Trial};
+use model_gateway::billing::{self, Billing, Finding, HoldRequest, ReserveError};
 use model_gateway::catalog::{
-    CatalogModel as Route, CatalogVendor, EndpointAuth, HttpVersion, PriceList, Secret,
-    VendorEndpoint,
+    CatalogModel as Route, CatalogVendor, EndpointAuth, HttpVersion, Secret, VendorEndpoint,
 };
 use model_gateway::config::Limits;
-use model_gateway::money::Micro;
 use model_gateway::store::StoreError;
 use model_gateway::store::ledger::RequestOutcome;
 use rusqlite::Connection;

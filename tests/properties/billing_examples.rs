@@ -4,6 +4,8 @@
 //! Read next: `properties/billing_text.rs`, which tests the rest of the page.
 
 use base64::Engine;
+use credits::price_list::PriceList;
+use credits::pricing;
 use llm_protocol::Protocol;
 use llm_protocol::request::{self, ContentSize};
 use llm_protocol::usage::{
@@ -11,8 +13,7 @@ use llm_protocol::usage::{
     UsageEstimator, UsageVerdict, VendorCounters, meter,
 };
 use model_gateway::billing::estimate::{InputEstimate, ReportedTurn};
-use model_gateway::billing::pricing;
-use model_gateway::catalog::{CatalogModel, PriceList};
+use model_gateway::catalog::CatalogModel;
 use model_gateway::config;
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! The account holder's billing page: the tests recompute its examples from the page's numbers and
 //! the shipped prices.
 
+use credits::money::{Factor, Micro, exact_line};
+use credits::pricing::{self, Quote, WorstCase};
 use llm_protocol::usage::Usage;
-use model_gateway::billing::pricing::{self, Quote, WorstCase};
 use model_gateway::config;
-use model_gateway::money::{Factor, Micro, exact_line};
 
 const PAGE: &str = include_str!("../../docs/billing.md");
 const SHIPPED: &str = include_str!("../../conf/gateway.yaml");

@@ -4,12 +4,10 @@
 //! overflow here.
 
 use crate::cases;
+use credits::money::{Factor, MAX_MICRO, Micro, exact_line};
+use credits::price_list::{FeaturePrices, InputTier, PriceList, TokenPrices};
+use credits::pricing::{self, Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
 use llm_protocol::usage::{PerTool, ServerTool, ServiceTier, Usage, UsageBounds};
-use model_gateway::billing::pricing::{
-    self, Quote, ServiceTerms, TierRequest, ToolHold, WorstCase,
-};
-use model_gateway::catalog::{FeaturePrices, InputTier, PriceList, TokenPrices};
-use model_gateway::money::{Factor, MAX_MICRO, Micro, exact_line};
 use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -7,6 +7,9 @@
 //! Read next: `crates/llm-protocol/src/usage/metering.rs`.
 
 use bytes::Bytes;
+use credits::money::Micro;
+use credits::price_list::PriceList;
+use credits::pricing;
 use llm_protocol::Protocol;
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::passthrough::StreamPassthrough;
@@ -15,9 +18,6 @@ use llm_protocol::usage::{
     MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict,
 };
 use llm_protocol::vendor_response::{self, StreamConverter};
-use model_gateway::billing::pricing;
-use model_gateway::catalog::PriceList;
-use model_gateway::money::Micro;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -3,13 +3,14 @@
 
 use super::server::Server;
 use super::{micro, now_ms, parts};
+use credits::money::Micro;
+use credits::price_list::PriceList;
+use credits::pricing::{Quote, WorstCase};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use model_gateway::billing::pricing::{Quote, WorstCase};
 use model_gateway::billing::{BillingBackend, Hold, HoldRequest, ReserveError, SharedBilling};
-use model_gateway::catalog::{CatalogModel, PriceList};
+use model_gateway::catalog::CatalogModel;
 use model_gateway::config::{self, Limits};
-use model_gateway::money::Micro;
 use model_gateway::store::ledger::RequestOutcome;
 use model_gateway::store::redis::{AccountSeed, SharedStore, StoreEvent, partition};
 use std::path::Path;

@@ -4,11 +4,9 @@
 //! Must not know config or HTTP.
 
 use super::{LEASE, World, micro, now_ms, parts};
-use model_gateway::billing::limits::{Period, RequestLimits, SpendLimit};
-use model_gateway::billing::rates::{
-    LimitScope, RateLimitKind, RateLimitStatus, RateLimitWait, RateQuota,
-};
-use model_gateway::money::{CreditSplit, Micro};
+use credits::limits::{Period, RequestLimits, SpendLimit};
+use credits::money::{CreditSplit, Micro};
+use credits::rates::{LimitScope, RateLimitKind, RateLimitStatus, RateLimitWait, RateQuota};
 use model_gateway::store::redis::{
     KeySeed, ReserveCommand, ReserveReply, RestoreEntry, SettleCommand, SettleReply, SharedStore,
     partition,

@@ -6,8 +6,8 @@
 use super::line::decode;
 use super::read::{DamageCount, read_journal};
 use super::*;
-use crate::money::Micro;
 use crate::store::ledger::{EndingDetail, RequestOutcome};
+use credits::money::Micro;
 use llm_protocol::usage::Usage;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -6,14 +6,14 @@
 //! however old its first event is. Must not clear an event that the ledger does not have.
 
 use super::IngestWorker;
-use crate::catalog::PriceList;
 use crate::clock;
 use crate::failpoint::{self, Point};
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
 use crate::store::redis::{PARTITIONS, PostCommand, StoreEvent};
 use crate::telemetry::METRICS;
+use credits::money::{CreditSplit, Micro};
+use credits::price_list::PriceList;
 use serde::Deserialize;
 
 /// Maximum number of events in one commit.

@@ -9,11 +9,11 @@
 
 use super::IngestWorker;
 use crate::clock;
-use crate::money::CreditSplit;
-use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::ledger::{EndingDetail, LedgerEntry, PartitionLocation};
 use crate::store::redis::{MAX_RESTORED, PARTITIONS, PartitionServer, RestoreEntry, partition};
+use credits::money::CreditSplit;
+use credits::money::Micro;
 use std::collections::BTreeMap;
 
 /// How far back a failover may have lost data. Replicas lag by seconds, not minutes.

@@ -5,10 +5,8 @@
 
 use super::IngestWorker;
 use crate::account::KeySettings;
-use crate::billing::limits::Period;
 use crate::clock;
 use crate::failpoint::{self, Point};
-use crate::money::CreditSplit;
 use crate::store::StoreError;
 use crate::store::app::key_changes::KeyChange;
 use crate::store::ledger::{Claim, LedgerEntry};
@@ -16,6 +14,8 @@ use crate::store::redis::{
     self, AccountSeed, KeySeed, PARTITIONS, PostCommand, PostReply, SharedKey, SharedStore,
     partition,
 };
+use credits::limits::Period;
+use credits::money::CreditSplit;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::task::JoinSet;

@@ -4,6 +4,7 @@
 use super::*;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::store::app::{AccountRow, AppDb, Role};
+use credits::trial::Trial;
 use rusqlite::Connection;
 
 /// A ledger with every kind of entry, closed.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
+use credits::trial::Trial;
 
 fn credits(text: &str) -> Micro {
     text.parse().unwrap()

@@ -2,8 +2,8 @@
 //! moment, even during a commit of the ledger writer.
 
 use super::*;
-use crate::billing::limits::{Period, RequestLimits};
-use crate::billing::rates::{LimitScope, RateLimitKind, RateQuota};
+use credits::limits::{Period, RequestLimits};
+use credits::rates::{LimitScope, RateLimitKind, RateQuota};
 
 fn within(request: &str, bounds: RequestLimits) -> HoldRequest {
     HoldRequest {

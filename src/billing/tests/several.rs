@@ -4,6 +4,7 @@
 //! Each `Billing` here stands for one process; they share nothing but files.
 
 use super::*;
+use credits::trial::Trial;
 use std::sync::atomic::AtomicBool;
 
 /// A gateway that has ten credits and holds three of them, and its successor.

@@ -7,7 +7,6 @@
 
 use super::outbound::{self, OutboundRequest, QuotedRequest};
 use crate::account::Principal;
-use crate::billing::pricing::Quote;
 use crate::catalog::CatalogModel;
 use crate::config::Settings;
 use crate::edge::context::{AdmittedRequest, Upstream};
@@ -16,6 +15,7 @@ use crate::edge::turn::MeteredTurn;
 use crate::telemetry::METRICS;
 use crate::upstreams::EndpointRegistry;
 use bytes::Bytes;
+use credits::pricing::Quote;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::request::RequestSummary;

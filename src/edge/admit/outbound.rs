@@ -6,7 +6,6 @@
 //! protocol, or who pays. Next: `crates/llm-protocol/src/request.rs` and
 //! `crates/llm-protocol/src/translate.rs`, `billing/quote.rs` (the quote).
 
-use crate::billing::pricing::Quote;
 use crate::billing::quote;
 use crate::catalog::CatalogModel;
 use crate::clock;
@@ -14,6 +13,7 @@ use crate::config::Settings;
 use crate::edge::context::RetryWithoutReasoning;
 use crate::edge::turn::MeteredTurn;
 use bytes::Bytes;
+use credits::pricing::Quote;
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::TranslationTarget;
 use llm_protocol::capabilities::repair_rules::RepairRules;

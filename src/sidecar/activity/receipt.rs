@@ -3,9 +3,6 @@
 use super::{ActivityRow, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
-use crate::billing::pricing::{self, Unit};
-use crate::catalog::{PriceList, factor_for};
-use crate::money::Factor;
 use crate::sidecar::SidecarState;
 use crate::sidecar::error::PageError;
 use crate::sidecar::page::{Frame, group_digits, html};
@@ -14,6 +11,9 @@ use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use credits::money::Factor;
+use credits::price_list::{PriceList, factor_for};
+use credits::pricing::{self, Unit};
 use llm_protocol::usage::Usage;
 use std::sync::Arc;
 
@@ -197,9 +197,9 @@ fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::PriceList;
-    use crate::money::Micro;
     use crate::store::ledger::EndingDetail;
+    use credits::money::Micro;
+    use credits::price_list::PriceList;
     use llm_protocol::Protocol;
     use llm_protocol::usage::Usage;
 

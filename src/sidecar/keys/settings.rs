@@ -7,8 +7,8 @@ use super::super::SidecarState;
 use super::super::page::format_time;
 use super::super::session::SignedForm;
 use crate::account::KeySettings;
-use crate::billing::limits::{Period, SpendLimit};
-use crate::money::Micro;
+use credits::limits::{Period, SpendLimit};
+use credits::money::Micro;
 
 /// Prefix of a model id in the name of its checkbox.
 const MODEL_FIELD_PREFIX: &str = "model:";

@@ -18,13 +18,13 @@ use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::clock::now_ms;
-use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use credits::money::Micro;
 use std::sync::Arc;
 
 /// Maximum number of entries shown.

@@ -5,8 +5,8 @@
 
 use super::audit::{self, AuditEntry};
 use super::{ACCOUNT_COLUMNS, AccountRow, AppDb, Role, account_row, first_column};
-use crate::money::Micro;
 use crate::store::StoreError;
+use credits::money::Micro;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// The conditions for opening an account.

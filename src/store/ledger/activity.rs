@@ -8,8 +8,8 @@
 mod tests;
 
 use super::{ENTRY_COLUMNS, Ending, Ledger, LedgerEntry, RequestOutcome, entry};
-use crate::money::Micro;
 use crate::store::StoreError;
+use credits::money::Micro;
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 use std::collections::BTreeMap;
 

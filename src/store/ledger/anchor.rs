@@ -435,8 +435,8 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::money::Micro;
     use crate::store::ledger::Posting;
+    use credits::money::Micro;
     use std::fs;
 
     fn grant(ledger: &Ledger, reference: &str) {

@@ -7,7 +7,7 @@
 //! the ledger in between. Must not decide what an ending costs.
 
 use super::{ENTRY_COLUMNS, Ending, LedgerEntry, activity, balances, entry_hash, key_spend};
-use crate::money::{CreditSplit, Micro};
+use credits::money::{CreditSplit, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 
@@ -188,8 +188,8 @@ fn set_balance(
 
 #[cfg(test)]
 mod tests {
-    use crate::money::{CreditSplit, Micro};
     use crate::store::ledger::{Ending, EndingDetail, Ledger, Posting, RequestOutcome};
+    use credits::money::{CreditSplit, Micro};
     use llm_protocol::usage::Usage;
     use std::path::Path;
 

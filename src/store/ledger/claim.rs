@@ -7,9 +7,9 @@
 //! (`store/holds.rs`). Must not decide which account gets how much.
 
 use super::{Ledger, LedgerAccount, account_row};
-use crate::money::CreditSplit;
 use crate::store::StoreError;
 use crate::store::sqlite;
+use credits::money::CreditSplit;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::sync::atomic::Ordering;
 

@@ -2,7 +2,7 @@
 //! that it checks.
 
 use super::{Ending, EndingDetail, RequestOutcome};
-use crate::money::Micro;
+use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 

@@ -4,9 +4,9 @@
 //! Must not know a key's spending limit.
 
 use super::{Ending, Ledger};
-use crate::billing::limits;
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
+use credits::limits;
+use credits::money::{CreditSplit, Micro};
 use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
 

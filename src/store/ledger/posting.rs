@@ -7,9 +7,9 @@
 
 use super::claim::{self, Claim};
 use super::{ENTRY_COLUMNS, Ledger, LedgerEntry, append, balances, entry};
-use crate::money::{CreditSplit, MAX_MICRO, Micro};
 use crate::store::StoreError;
 use crate::store::sqlite;
+use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 

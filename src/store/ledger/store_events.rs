@@ -7,10 +7,10 @@ use super::{
     ENTRY_COLUMNS, Ending, EndingBatch, EndingDetail, LATE_SUFFIX, Ledger, LedgerEntry, Posting,
     account_row, ending_detail, entry, insert_posting,
 };
-use crate::catalog::PriceList;
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use crate::store::sqlite;
+use credits::money::{CreditSplit, Micro};
+use credits::price_list::PriceList;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 /// Maximum number of marks: one per minute, so more than half a day.

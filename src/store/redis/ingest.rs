@@ -5,9 +5,9 @@
 //! `billing/ledger_ingest.rs`.
 
 use super::{APPLIED, KEYS_KNOWN, MARKER_MS, SharedStore, key, parse_amount, partition};
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
+use credits::money::{CreditSplit, Micro};
 
 /// Maximum number of requests per call of [`SharedStore::restore`]: a script blocks its server
 /// while it runs.

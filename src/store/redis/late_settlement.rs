@@ -4,8 +4,8 @@
 //! Must not debit anything: the ledger's entry is posted to the store like any other.
 
 use super::{APPLIED, MARKER_MS, SettleCommand, SettleReply, SharedStore, key, partition};
-use crate::money::{CreditSplit, Micro};
 use crate::store::StoreError;
+use credits::money::{CreditSplit, Micro};
 use std::time::Duration;
 
 /// Maximum age of an end that the store itself can settle. An older one may have been reported

@@ -4,8 +4,8 @@
 //! Defines and parses the limits only; `billing/holds.rs` counts, or the shared store does. Must
 //! not know the accounts' rows or HTTP.
 
-use super::rates::RateQuota;
 use crate::money::Micro;
+use crate::rates::RateQuota;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

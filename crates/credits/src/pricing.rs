@@ -5,8 +5,8 @@
 //! request, and the service tier multiplies the cost of its tokens. Must not know accounts or
 //! stores.
 
-use crate::catalog::{PriceBand, PriceList, TierFactors, factor_for};
 use crate::money::{self, Factor, Micro, Term};
+use crate::price_list::{PriceBand, PriceList, TierFactors, factor_for};
 use llm_protocol::usage::{CompactionPass, ServerTool, ServiceTier, Usage, UsageBounds};
 
 /// One class of usage, as a receipt lists it.
@@ -455,7 +455,7 @@ pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, most: Micro) -> Usag
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{FeaturePrices, InputTier, TokenPrices};
+    use crate::price_list::{FeaturePrices, InputTier, TokenPrices};
     use std::collections::BTreeMap;
 
     fn quote(output_limit: u64) -> Quote {

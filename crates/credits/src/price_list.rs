@@ -1,7 +1,7 @@
 //! The price list of one model: by token class, input size, feature and service tier.
 //!
 //! Immutable: the version of a list is the hash of its contents. Must not know any usage beyond
-//! what selects a price; `billing/pricing.rs` multiplies prices by usage.
+//! what selects a price; `pricing.rs` multiplies prices by usage.
 
 use crate::money::{Factor, Micro};
 use llm_protocol::usage::{ServerTool, ServiceTier, Usage};
