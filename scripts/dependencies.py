@@ -1,6 +1,7 @@
-"""What the program is built from, as cargo resolves it for Linux: the crates, how each is used, its licence and checksum.
+"""Lists the program's crates as cargo resolves them for Linux: how each is used, its licence and its checksum.
 
-Read by scripts/licenses and scripts/sbom. Must not fetch or judge anything; Python's own library is all it needs.
+scripts/licenses and scripts/sbom import this module. It must not fetch or check anything, and it needs only Python's
+standard library.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ def checksums():
 
 
 def reached(nodes, start, kinds, first_kinds=None):
-    """Ids of the packages that `start` needs by edges of these kinds."""
+    """Returns the ids of the packages that `start` needs, directly or indirectly, through edges of these kinds."""
     seen, waiting = set(), [(start, first_kinds or kinds)]
     while waiting:
         identity, allowed = waiting.pop()
@@ -50,7 +51,7 @@ def reached(nodes, start, kinds, first_kinds=None):
 
 
 def read():
-    """(root package, packages by id, edges by id): each package with `use`: `program`, `build` or `test`."""
+    """Returns (root package, packages by id, edges by id). `use` in a package is `program`, `build` or `test`."""
     told = metadata()
     nodes = {node["id"]: node for node in told["resolve"]["nodes"]}
     root = told["resolve"]["root"]
@@ -79,7 +80,7 @@ def read():
 
 
 def without(own, nodes, node):
-    """Ids of the packages that `node` depends on; in the place of our own crates, what those depend on."""
+    """Returns the ids of the packages that `node` depends on. Replaces our own crates by what those depend on."""
     found = set()
     for edge in node["deps"]:
         found |= without(own, nodes, nodes[edge["pkg"]]) if edge["pkg"] in own else {edge["pkg"]}

@@ -1,5 +1,5 @@
-"""What the tests see of the world that tests/world/run.mjs started: the gateway's address, accounts
-and keys made by the program's own commands, official clients, and the simulated vendor's memory."""
+"""Gives the tests access to the environment that tests/world/run.mjs starts: the gateway's address, accounts and
+keys that the gateway's own commands create, official clients, and the requests that the simulated vendor recorded."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ TYPICAL_PAIRS = [(surface, model) for surface, model in PAIRS if model in (ALPHA
 
 
 def protocol(model: str) -> str:
-    """The surface whose protocol the model's own vendor speaks."""
+    """Returns the surface whose protocol the model's own vendor speaks."""
     return "messages" if model.startswith("alpha-") else "chat"
 
 
@@ -58,7 +58,7 @@ class Account:
 
 
 def command(*args: str) -> dict:
-    """Runs one of the program's commands (its config comes from GATEWAY_CONFIG)."""
+    """Runs one of the gateway's commands and returns its JSON. The command reads its config from GATEWAY_CONFIG."""
     done = subprocess.run([BINARY, *args, "--json"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"{args} ended with {done.returncode}: {done.stderr}"
     return json.loads(done.stdout)
@@ -72,12 +72,12 @@ def create_account(*, trial: bool = True) -> Account:
 
 
 def prompt(marker: str = "") -> str:
-    """A text that the simulated vendor obeys and that no other request contains."""
+    """Returns a text that no other request contains. The marker controls how the simulated vendor responds."""
     return f"{uuid.uuid4()} [[sim {marker}]]" if marker else str(uuid.uuid4())
 
 
 class Wire(httpx2.Client):
-    """An HTTP client that remembers each attempt, so that a test can look at what an SDK sent and was answered."""
+    """An HTTP client that records each attempt, so that a test can check what an SDK sent and received."""
 
     def __init__(self, *, without: str | None = None) -> None:
         hooks = {"request": [self._remember], "response": [self._remember_answer]}
@@ -122,12 +122,12 @@ def messages_client(key: str, auth: str = "api_key", **options) -> anthropic.Ant
 
 
 def attempts(client) -> int:
-    """How many requests the SDK has sent, its own retries included."""
+    """Returns the number of requests that the SDK has sent, including its own retries."""
     return len(client._client.sent)
 
 
 def warnings(client) -> str | None:
-    """What the gateway says it changed in the client's last request."""
+    """Returns the gateway's list of changes to the client's last request, or None if it made none."""
     return client._client.answered[-1].headers.get("x-gateway-warnings")
 
 
@@ -142,7 +142,7 @@ def credits(key: str) -> dict:
 
 
 def settled_credits(key: str) -> dict:
-    """The account's credits once no request of it is open any more."""
+    """Waits until the account has no open request, then returns its credits."""
 
     def nothing_held():
         now = credits(key)
@@ -152,7 +152,7 @@ def settled_credits(key: str) -> dict:
 
 
 def vendor_requests(text: str) -> list[dict]:
-    """The requests, oldest first, in whose body the simulated vendor saw this prompt. Bodies are kept up to 64 KiB."""
+    """Returns the requests that contain this prompt, oldest first. The simulator keeps bodies of at most 64 KiB."""
     nonce = text.split(" ")[0]
     found = []
     for request in last_vendor_requests(64):
@@ -166,7 +166,7 @@ def last_vendor_requests(count: int) -> list[dict]:
 
 
 def passed_on(client, seen: dict) -> bool:
-    """Whether the vendor got the very bytes that the SDK sent last, but for the model's upstream name."""
+    """Returns whether the vendor got exactly the bytes that the SDK sent last, except for the model's upstream name."""
     sent = client._client.body
     public = json.loads(sent)["model"]
     expected = sent.replace(f'"model":"{public}"'.encode(), f'"model":"{seen["body"]["model"]}"'.encode())
@@ -174,7 +174,7 @@ def passed_on(client, seen: dict) -> bool:
 
 
 def eventually(what: str, condition, seconds: float = 10):
-    """Asks until the condition returns something true, and returns that."""
+    """Calls `condition` until it returns a true value, and returns that value."""
     deadline = time.monotonic() + seconds
     while True:
         result = condition()

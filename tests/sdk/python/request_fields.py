@@ -1,8 +1,8 @@
-"""Every member of the request types of the installed SDKs, as paths: what the tables of outcomes must cover.
+"""Lists every member of the request types of the installed SDKs, as paths. The tables of outcomes must cover them all.
 
-`messages[].content[].image_url.detail` is a member of the chat surface. On the messages surface the items of a list are
-told by their type, `messages[].content[image].source`; a block inside a block goes by the block's own path. Members that
-only a vendor's preview gates open are among them.
+A path of the chat surface looks like `messages[].content[].image_url.detail`. On the messages surface, a path names the
+type of each list item: `messages[].content[image].source`. A block inside another block has the same path as outside.
+The list includes the members that a vendor accepts only in its preview API.
 
     python request_fields.py chat|messages|responses
 """

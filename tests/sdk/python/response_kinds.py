@@ -1,6 +1,6 @@
-"""Every kind of thing that the installed SDK's types of the responses protocol name: what the table of kinds must cover.
+"""Lists every `type` in the installed SDK's types of the responses protocol. The table of kinds must cover them all.
 
-One a line: what it is a kind of, and its `type`.
+Each line holds a category (`tool`, `event`, …) and a `type` in it.
 
     python response_kinds.py
 """
@@ -20,7 +20,7 @@ LISTS = {
 
 
 def names(kind) -> set[str]:
-    """The literals of the member `type`, of every variant."""
+    """Returns the literals of the `type` member of every variant."""
     found: set[str] = set()
     for one in variants(kind):
         if hasattr(one, "model_fields"):

@@ -1,4 +1,4 @@
-"""The chat-completions surface through the official openai SDK."""
+"""Tests the chat-completions surface through the official openai SDK."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the official SDKs raise when something fails, and how often they try."""
+"""Tests which errors the official SDKs raise when a request fails, and how many attempts they make."""
 
 import http.client
 import json
@@ -204,7 +204,7 @@ def test_messages_raises_when_the_vendor_fails_in_mid_stream(account, messages_m
 @pytest.mark.parametrize("marker", MID_STREAM)
 @pytest.mark.parametrize(("surface", "model"), TYPICAL_PAIRS)
 def test_a_connection_that_was_not_called_closed_serves_on(account, surface, model, marker):
-    """A pooled connection that is closed without a word resets the next request, which was nobody's fault."""
+    """If the gateway closes a pooled connection without announcing it, the next request fails without cause."""
     path = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}[surface]
     connection = http.client.HTTPConnection(urlsplit(gateway.BASE_URL).netloc, timeout=30)
     connection.connect()
@@ -224,7 +224,7 @@ def test_a_connection_that_was_not_called_closed_serves_on(account, surface, mod
 
 
 def test_no_fault_costs_anything(account):
-    """Last in this file: the account of this file has only ever failed."""
+    """Must stay last in this file: every request of this file's account has failed, so none is billed."""
     after = gateway.settled_credits(account.key)
     assert float(after["balance"]) == 300
     assert after["available"] == after["balance"]

@@ -1,4 +1,4 @@
-"""The messages surface through the official anthropic SDK."""
+"""Tests the messages surface through the official anthropic SDK."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the account holder pays: every credit that leaves the balance stands in a receipt that recomputes."""
+"""Tests what the account holder pays: a receipt shows every debit, and its lines add up to the amount."""
 
 import itertools
 from decimal import ROUND_CEILING, Decimal
@@ -17,7 +17,7 @@ CLASSES = {"input", "cache_read", "cache_write_5m", "cache_write_1h", "output"}
 
 
 def receipt_of(request_id: str, key: str) -> dict:
-    """A receipt can be read as soon as the last byte is here; of a caller that left, a little later."""
+    """Waits for a receipt. It is ready when the client has the last byte, or shortly after the client disconnects."""
 
     def settled():
         answer = get(f"/v1/receipts/{request_id}", key)
@@ -30,7 +30,7 @@ def receipt_of(request_id: str, key: str) -> dict:
 
 
 def recomputed(receipt: dict) -> Decimal:
-    """The cost by the receipt's own lines: exact until the one rounding, upwards, at the end."""
+    """Computes the cost from the receipt's own lines: exactly, and rounded up once at the end."""
     exact = Decimal(0)
     for line in receipt["lines"]:
         assert line["class"] in CLASSES, line
@@ -42,7 +42,7 @@ def recomputed(receipt: dict) -> Decimal:
 
 
 class Purse:
-    """One account, and the receipt of everything that it was answered."""
+    """An account, with the receipts of the responses that it received."""
 
     def __init__(self) -> None:
         self.account = gateway.create_account()
@@ -171,7 +171,7 @@ def test_a_receipt_is_nobody_elses(purse):
 
 
 def test_the_balance_is_what_the_receipts_leave_of_the_grant(purse):
-    """Last in this file: looks at all that the tests before it paid."""
+    """Must stay last in this file: it checks the sum of all that the tests before it paid."""
     now = settled_credits(purse.account.key)
     paid = sum(Decimal(receipt["credits"]) for receipt in purse.receipts)
     assert len(purse.receipts) >= 20

@@ -1,4 +1,4 @@
-"""The members that must have an outcome in the translation are those of the installed SDKs' request types."""
+"""Tests that the lists of members and kinds, which the translation must cover, match the installed SDKs' types."""
 
 from pathlib import Path
 

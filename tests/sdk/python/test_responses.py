@@ -1,4 +1,4 @@
-"""The responses surface through the official openai SDK, over both vendors."""
+"""Tests the responses surface through the official openai SDK, with both vendors."""
 
 import json
 
@@ -21,7 +21,7 @@ def ask(text, model: str, **more) -> dict:
 
 
 def without_ids(response) -> dict:
-    """What two answers to one question have in common."""
+    """Returns the response without the fields that differ between two responses to the same request."""
     told = response.to_dict()
     for name in ("id", "created_at", "completed_at"):
         told.pop(name)

@@ -1,7 +1,7 @@
-"""Conversations as agents lead them: tools, thinking and results over several turns, each answer fed back exactly as
-the SDK returned it. The simulated vendors check a history as strictly as the real ones do, signatures of thinking
-included; what the vendor got is looked at as well, since the gateway may leave thinking out of a request that was
-refused for it.
+"""Tests conversations as agents hold them: tools, thinking and results over several turns. The client sends each
+response back exactly as the SDK returned it. The simulated vendors check a history as strictly as the real ones do,
+including the signatures of thinking. The tests also check what the vendor got, because the gateway may retry a refused
+request without its thinking.
 """
 
 import json
@@ -20,7 +20,7 @@ ODD_ID = "functions.get_weather:0"  # has characters that the messages vendor do
 
 
 class Talk:
-    """A conversation on one surface. `form` is how answers are asked for and put into the history."""
+    """A conversation on one surface. `form` selects how it requests a response and how it adds it to the history."""
 
     def __init__(self, account, form: str) -> None:
         self.form = form
@@ -30,8 +30,8 @@ class Talk:
         self.ids: list[str] = []
 
     def say(self, model: str, text: str, expected=None, **more) -> str:
-        """One turn of the user, with as many answers as it takes; returns the last one's text.
-        `expected` says what the gateway may warn of, given the history."""
+        """Sends a user message, answers the tool calls and returns the text of the last response.
+        `expected` computes from the history the warnings that the gateway must send."""
         self.messages.append({"role": "user", "content": text})
         for sent in (1, 2):
             tell = expected(self.messages) if expected else None
@@ -51,7 +51,7 @@ class Talk:
         raise AssertionError("the tool was called again")
 
     def check(self, model: str, body: dict) -> None:
-        """The vendor got all that was said, and its own thinking as it signed it."""
+        """Checks that the vendor got every tool call, and its own thinking with the signatures that it issued."""
         if protocol(model) == "messages":
             blocks = [block for message in body["messages"] for block in message["content"] if isinstance(block, dict)]
             sealed = [block["signature"] for block in blocks if block["type"] == "thinking"]
@@ -134,13 +134,14 @@ TALKS = {"chat": ChatTalk, "messages": MessagesTalk}
 
 
 def question(text: str, more: str = "") -> str:
-    """Thinks, says something and calls the tool twice; after the results thinks, and says it."""
+    """Makes the vendor think, write the text and call the tool twice; after the results, think and write the text."""
     return prompt(f'thinking="Rain, I think." text="{text}" tool=get_weather args={{"city":"Oslo"}} tools=2 {more}')
 
 
 def unsigned_is_dropped(surface: str, model: str):
-    """The chat vendor takes no thinking back, its own neither, and the caller is told. What the gateway itself made of
-    another vendor's thinking has a seal beside it; of that nothing is told."""
+    """Returns a function that computes the expected warnings from a history, or None where none can occur.
+    The chat vendor accepts no thinking, not even its own, so the gateway drops it and warns the client. It does not
+    warn about another vendor's thinking, which comes with `reasoning_details` that hold its signature."""
     if surface != "chat" or protocol(model) != "chat":
         return None
 
@@ -186,7 +187,7 @@ def test_the_model_is_changed_in_the_middle_and_changed_back(account, surface, a
 
 
 def test_a_model_that_takes_over_between_call_and_result_is_not_made_to_think(account):
-    """The messages vendor thinks on only from its own thinking."""
+    """The messages vendor resumes thinking only if the history contains its own thinking."""
     talk = ChatTalk(account, "whole")
     text = question("One.")
     talk.messages.append({"role": "user", "content": text})

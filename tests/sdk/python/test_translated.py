@@ -1,7 +1,7 @@
-"""Answers of a vendor that speaks the other protocol, through the official SDKs' own accumulators.
+"""Tests the responses of a vendor that speaks the other protocol, through the official SDKs' own accumulators.
 
-Each is asked for three times over: whole, with an output limit above which the gateway reads the vendor's stream and
-answers whole all the same, and streamed. The three say the same.
+`Completions` requests each response three times: whole; whole, with an output limit so high that the gateway streams
+from the vendor; and streamed. `Messages` requests it whole and streamed. All forms must be equal.
 """
 
 import json
@@ -44,7 +44,7 @@ OSLO_ARGUMENTS, ROME_ARGUMENTS = '{"city":"Oslo"}', '{"city":"Rome"}'
 
 
 def counted(marker: str) -> str:
-    """The vendor would count the bytes of a request, and one for a stream has more of them."""
+    """Fixes the input tokens. By default the vendor counts the bytes of a request, and a streaming request has more."""
     return marker if "input=" in marker else f"{marker} input=50"
 
 
@@ -56,9 +56,9 @@ OSLO_CALL, ROME_CALL = ("get_weather", OSLO_ARGUMENTS), ("get_weather", ROME_ARG
 
 
 def comparable(value, key: str = ""):
-    """Without what is another in each answer (ids and times) and what the SDKs' helpers add. Of a signature, which is
-    another each time too, its length: one that was put together twice is twice as long. Nothing said is nothing said:
-    null, empty or absent."""
+    """Returns the value without the fields that differ in each response (ids and times) and those that the SDKs'
+    helpers add. Replaces a signature, which differs each time too, by its length: one that an accumulator joined
+    twice is twice as long. Treats null, an empty string and an absent member as equal."""
     if isinstance(value, dict):
         skipped = {"id", "created", "parsed", "parsed_arguments", "parsed_output"}
         if key in ("tool_calls", "annotations"):  # the index of the entry that a streamed piece belongs to
@@ -78,7 +78,7 @@ def comparable(value, key: str = ""):
 
 
 class Completions:
-    """One question to a model of the messages vendor on the chat surface, and its three answers."""
+    """A request to a model of the messages vendor on the chat surface, and its three responses."""
 
     def __init__(self, account, marker: str, *, limit: int | None = None, **more) -> None:
         self.client = chat_client(account.key, max_retries=0)
@@ -100,7 +100,7 @@ class Completions:
         return [self.whole, self.folded, self.streamed]
 
     def agree(self) -> dict:
-        """The three are one and the same answer; returns its choice."""
+        """Checks that the three responses are equal, and returns their choice."""
         told = comparable(self.whole.to_dict())
         assert comparable(self.folded.to_dict()) == told
         assert comparable(self.streamed.to_dict()) == told
@@ -215,7 +215,7 @@ def test_a_call_that_the_output_limit_cuts_is_told_as_far_as_it_came(account):
 
 
 def test_a_tool_goes_by_the_callers_name_for_it(account):
-    """One that the vendor would refuse is given another for the way."""
+    """The gateway renames a tool whose name the vendor would refuse, and restores the name in the response."""
     name = "get.weather of the day"
     alias = f"get_weather_of_the_day_{sha256(name.encode()).hexdigest()[:8]}"
     tool = {"type": "function", "function": {"name": name, "parameters": PARAMETERS["get_weather"]}}
@@ -289,7 +289,7 @@ def test_the_reasoning_of_a_completion_streamed_equals_the_whole_one(account, ca
 
 
 def test_the_details_of_reasoning_come_once_and_whole(account):
-    """One accumulator would join what is repeated, the other keeps what came last."""
+    """If the gateway repeated the details, one SDK accumulator would join them and another would keep only the last."""
     answers = Completions(account, blocks(*THOUGHTS["thinking in between"]))
     deltas = [choice.delta.to_dict() for event in answers.chunks for choice in event.chunk.choices]
     [details] = [delta["reasoning_details"] for delta in deltas if "reasoning_details" in delta]
@@ -346,7 +346,7 @@ def test_citations_of_a_completion_name_their_sources(account):
 
 
 class Messages:
-    """One question to a model of the chat vendor on the messages surface, and its two answers."""
+    """A request to a model of the chat vendor on the messages surface, and its two responses."""
 
     def __init__(self, account, marker: str, *, limit: int = 2_000, **more) -> None:
         self.client = messages_client(account.key, max_retries=0)
@@ -364,7 +364,7 @@ class Messages:
         return [self.whole, self.streamed]
 
     def agree(self) -> dict:
-        """The two are one and the same answer; returns it."""
+        """Checks that the two responses are equal, and returns the whole one."""
         told, streamed = (comparable(answer.to_dict()) for answer in self.all)
         # A stream reports only the usage fields that change during the stream.
         for answer in (told, streamed):

@@ -1,6 +1,7 @@
-"""What the official SDKs raise, and how often they try, when the vendor speaks the other protocol.
+"""Tests which errors the official SDKs raise, and how many attempts they make, if the vendor speaks the other protocol.
 
-The rows hold for every pair of a surface and a vendor: the shape of an error is the surface's, whoever made it.
+The rows hold for every pair of a surface and a vendor: the surface determines the shape of an error, whether the error
+comes from the vendor or from the gateway.
 """
 
 import anthropic
@@ -16,7 +17,7 @@ TRIES, ONCE = 3, 1
 
 @pytest.fixture
 def naps(monkeypatch) -> list[float]:
-    """The waits of an SDK between its attempts, none of which is waited for."""
+    """Records the delays between the attempts of an SDK, and skips them."""
     waits: list[float] = []
     for sdk in (openai, anthropic):
         monkeypatch.setattr(sdk._base_client.time, "sleep", waits.append)
@@ -28,7 +29,7 @@ LIMITS = {"chat": "max_completion_tokens", "messages": "max_tokens"}
 
 
 class Asked:
-    """A client of a surface, and what it makes of a failure."""
+    """A client of one surface, and the errors that its SDK raises."""
 
     def __init__(self, surface: str, key: str, **options) -> None:
         self.surface = surface
@@ -42,7 +43,7 @@ class Asked:
         return api.create(**request, stream=stream)
 
     def helper(self, model: str, text: str):
-        """The SDK's own accumulator, read to its end."""
+        """Reads the SDK's own accumulator to its end, and returns the result."""
         request = {"model": model, LIMITS[self.surface]: 100, "messages": [{"role": "user", "content": text}]}
         if self.surface == "chat":
             with self.client.chat.completions.stream(**request) as stream:
@@ -57,7 +58,7 @@ class Asked:
 
 
 def words(surface: str, error) -> tuple:
-    """Type and code of an error, where the surface has them, once its shape is checked."""
+    """Checks the shape of an error and returns its type and code. The code is None if the error has none."""
     body = error.body
     if surface == "chat":
         assert set(body) == {"message", "type", "param", "code"}
@@ -269,7 +270,7 @@ def test_a_stream_that_breaks_off_raises_once(account, naps, surface, model, mar
 
 @pytest.mark.parametrize("marker", ["events=40 cut=20", "events=40 error_event=20", "events=40 nofinish=1"])
 def test_an_answer_that_is_read_from_a_stream_and_breaks_off_is_an_error_with_a_status(account, naps, marker):
-    """A whole answer with a high limit is streamed from the vendor; nothing of it has been sent."""
+    """At a high output limit the gateway streams from the vendor; it has sent the client nothing before the failure."""
     asked = Asked("chat", account.key)
     error = asked.fails(gateway.ALPHA, prompt(marker), max_completion_tokens=20_000)
     assert isinstance(error, openai.InternalServerError)

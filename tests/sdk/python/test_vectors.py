@@ -1,6 +1,6 @@
-"""The official SDKs read what the vectors say: what our client must get, and what the vendors are taken to send.
+"""Tests that the official SDKs can read the vectors: the responses that clients must get and that vendors should send.
 
-Each file is served from here, without a gateway, to the SDK of its protocol.
+The tests serve each file to the SDK of its protocol, without a gateway.
 """
 
 import json
@@ -33,7 +33,7 @@ ASKED = {"model": "public-model", "max_tokens": 100, "messages": [{"role": "user
 
 
 def answers(side: str) -> list:
-    """The answers of one side, each with the protocol it is in."""
+    """Returns the response files of one side, each with its protocol."""
     found = []
     for pair, (surface, vendor) in PAIRS.items():
         protocol = surface if side == "client" else vendor
@@ -43,7 +43,7 @@ def answers(side: str) -> list:
 
 
 def text_of(file: Path) -> str:
-    """A vector's text; a star, which stands for any number or word, is one."""
+    """Returns a vector's text. Replaces a star by 1 where it stands for any number of tokens; other stars remain."""
     return re.sub(r'("\w+_tokens"\s*:\s*)"\*"', r"\g<1>1", file.read_text())
 
 
@@ -52,7 +52,7 @@ def is_broken_off(file: Path) -> bool:
 
 
 class Shelf(ThreadingHTTPServer):
-    """Answers every request with the one file that was put there."""
+    """A server that answers every request with the file that `put` set last."""
 
     daemon_threads = True
 
@@ -112,7 +112,7 @@ def pieces(clients, protocol: str) -> list:
 
 
 def accumulated(clients, protocol: str):
-    """What the SDK's own helper makes of a stream."""
+    """Returns the response that the SDK's own helper builds from a stream."""
     if protocol == "messages":
         with clients["messages"].messages.stream(**ASKED) as stream:
             return stream.get_final_message()

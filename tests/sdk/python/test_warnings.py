@@ -1,4 +1,4 @@
-"""What the gateway changed in a request is named in a header, and refused to who is strict."""
+"""Tests that a header names each change that the gateway makes to a request, and that strict mode rejects it."""
 
 import anthropic
 import openai
