@@ -32,8 +32,7 @@ pub const MAX_INLINE_BYTES: usize = 65_536;
 /// Bytes of one long text that take as long to process as one short member of an object or item of
 /// an array: reading such a member takes 1 µs, translating it up to 2 µs more.
 const VALUE_BYTES: usize = 64;
-/// What is added to the priority of a job's thread: a worker that wants its core has nine times its
-/// share.
+/// Nice value added to a job's thread: a worker that needs its core gets nine times its share.
 const NICENESS: i32 = 10;
 /// Maximum number of jobs of admitted requests that block a runtime thread at a time. The runtime
 /// has 512 such threads. Above this bound a job runs on its worker.

@@ -31,8 +31,10 @@ const MAX_WINDOW_WAITS: usize = 256;
 
 static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
 
-/// Answers with a failure, before anything else was sent. The connection stays usable if the body
-/// was read.
+/// Sends a failure as the response. The connection stays usable if the body was read.
+///
+/// # Errors
+/// Returns an error if a response has begun already, or if the write fails after it began.
 pub async fn send_failure(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -49,8 +51,8 @@ pub async fn send_failure(
     note_unsent(session, ctx, sent)
 }
 
-/// Refuses what could be read in two ways. `gateway_malformed_total` alone counts it, under the
-/// reason that the access log has too.
+/// Refuses an ambiguous request. Only `gateway_malformed_total` counts it, under the reason that
+/// the access log has too.
 pub async fn answer_malformed(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -64,17 +66,17 @@ pub async fn answer_malformed(
     note_unsent(session, ctx, sent)
 }
 
-/// The reason of a request whose client left before it was answered.
+/// Reason in the access log if the client disconnected before it got a response.
 const CLIENT_LEFT: &str = "client_left";
 
-/// The client left before it was answered, and nothing was sent.
+/// Records that the client disconnected before the gateway sent anything.
 fn note_left(ctx: &mut RequestContext) {
     ctx.status = 0;
     ctx.reason.get_or_insert(CLIENT_LEFT);
 }
 
-/// Whether the stream of this request has been reset, so that no answer can be sent on it: by the
-/// client, or for an error of HTTP/2, which was counted when the reset was sent.
+/// Returns whether the HTTP/2 stream of this request has been reset, and records the reason. Either
+/// the client reset it, or the gateway did for an HTTP/2 error and counted that then.
 fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     if matches!(ctx.stage, Stage::Call(_)) {
         return false;
@@ -95,8 +97,8 @@ fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     true
 }
 
-/// Where an answer could not even begin, its client is gone. That is no failure of the gateway: it
-/// is noted, and the request is over.
+/// Ends the request if its response could not begin: the client has disconnected, which is not a
+/// failure of the gateway. Returns all other errors.
 fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>) -> Result<()> {
     let Err(error) = sent else { return Ok(()) };
     if matches!(ctx.stage, Stage::Call(_)) || session.response_written().is_some() {
@@ -327,7 +329,7 @@ pub async fn send_response(
     note_unsent(session, ctx, sent)
 }
 
-/// Sends a short answer that anybody can ask for, with this request's id.
+/// Sends a short response that needs no key, with this request's id.
 pub async fn send_short(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -347,8 +349,8 @@ async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes)
     session.write_response_body(Some(body), true).await
 }
 
-/// Sends an answer for which the gateway hardly waits: it is small, and a client without a key can
-/// ask for many.
+/// Sends a small response. Over HTTP/2 it waits only briefly for the client's window, because a
+/// client without a key can cause many such responses.
 async fn send_short_rendered(
     session: &mut Session,
     head: ResponseHeader,
@@ -366,7 +368,7 @@ async fn send_short_rendered(
     }
 }
 
-/// Sends the head of an answer; returns its body where one is to follow.
+/// Sends the header of a response. Returns the body if one must follow.
 async fn send_head(
     session: &mut Session,
     head: ResponseHeader,
@@ -379,8 +381,8 @@ async fn send_head(
     Ok((!bodiless).then_some(body))
 }
 
-/// Writes a body to an HTTP/2 stream. Where the client's window has no room for it at once, the
-/// write waits a little, and not at all while [`MAX_WINDOW_WAITS`] others wait.
+/// Writes a body to an HTTP/2 stream. If the client's window has no room, the write waits for
+/// [`WINDOW_TIMEOUT`], or not at all while [`MAX_WINDOW_WAITS`] others wait.
 ///
 /// # Errors
 /// The write failed, or the window has no room. The stream is then reset behind its header.
