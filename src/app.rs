@@ -4,6 +4,7 @@
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
 mod certificate;
+mod private_listeners;
 mod readiness;
 mod reload;
 mod series;
@@ -29,16 +30,13 @@ use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::StoreBreaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
-use crate::telemetry::private;
-use crate::telemetry::refusals::RefusalReason;
 use crate::telemetry::traces::TraceExporter;
 use crate::upstreams::EndpointRegistry;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use axum::extract::{ConnectInfo, Request};
-use axum::middleware::{Next, from_fn};
-use axum::response::Response;
+use axum::middleware::from_fn;
 use axum::routing::get;
+use axum::serve::ListenerExt as _;
 use certificate::ReloadableCertificate;
 use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::{Acceptor, TlsSettings};
@@ -47,6 +45,7 @@ use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server};
 use pingora::services::listening::Service;
+use private_listeners::{ListenerUntilSuccession, PrivateListener, observe_admin};
 use reload::ConfigReloader;
 pub use sidecar::run as sidecar;
 use signals::{SignalHandler, StartupSignals};
@@ -55,7 +54,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpSocket};
 
 /// How a process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,8 +108,6 @@ const H2_STREAM_WINDOW_BYTES: u32 = 65_536;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 1_048_576;
 /// Bytes of a response that may wait for the client of one stream.
 const H2_SEND_BUFFER_BYTES: usize = 65_536;
-/// Connections that may wait for the sidecar to accept them.
-const LISTEN_BACKLOG: u32 = 1_024;
 
 /// State that the servers and the shutdown share.
 #[derive(Clone)]
@@ -175,7 +171,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyh
         BillingBackend::Here(billing.clone()),
     );
     let (connector, acceptor) = local_link();
-    let (server, life) = build_edge(
+    let (mut server, life) = build_edge(
         config_file,
         &settings,
         keys,
@@ -186,11 +182,8 @@ pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyh
     let interface = admin_router(&settings.load(), &accounts, &billing);
     let pages =
         Sidecar::new(accounts, billing, settings).with_endpoint_registry(Arc::clone(&life.fleet));
-    start_private_listeners(
-        Some((pages, acceptor)),
-        status_router(life.clone()).merge(interface),
-        life.clone(),
-    )?;
+    let admin = status_router(life.clone()).merge(interface);
+    add_private_listeners(&mut server, admin, Some((pages, acceptor)), &life, start)?;
     serve(server, life, early)
 }
 
@@ -232,7 +225,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     };
     till.apply_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (server, life) = build_edge(
+    let (mut server, life) = build_edge(
         config_file,
         &settings,
         KeyAuthenticator::Shared(keys),
@@ -240,7 +233,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         EdgeDeployment::Store(watch),
         start,
     )?;
-    start_private_listeners(None, status_router(life.clone()), life.clone())?;
+    add_private_listeners(&mut server, status_router(life.clone()), None, &life, start)?;
     serve(server, life, early)
 }
 
@@ -529,71 +522,35 @@ fn watch_execution_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow
     Ok(())
 }
 
-/// Serves the admin routes, and the sidecar's pages if it is part of this process, on a separate
-/// thread and runtime, so that a slow page does not delay requests.
-fn start_private_listeners(
-    sidecar: Option<(Sidecar, LocalAcceptor)>,
+/// Adds the services that listen on the private addresses.
+fn add_private_listeners(
+    server: &mut Server,
     admin: axum::Router,
-    life: ServerHandle,
+    sidecar: Option<(Sidecar, LocalAcceptor)>,
+    life: &ServerHandle,
+    start: StartMode,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let settings = life.settings.load_full();
     let admin = admin.layer(from_fn(observe_admin));
-    let (admin_listener, pages) = runtime.block_on(async {
-        let pages = sidecar
-            .map(|sidecar| anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, sidecar)))
-            .transpose()?;
-        anyhow::Ok((bind("listen.admin", settings.admin)?, pages))
-    })?;
-    std::thread::Builder::new()
-        .name("sidecar".into())
-        .spawn(move || {
-            runtime.block_on(async {
-                // The audit log records the address of the administrator.
-                let admin = admin.into_make_service_with_connect_info::<SocketAddr>();
-                let admin = axum::serve(admin_listener, admin)
-                    .with_graceful_shutdown(life.clone().wait_for_succession());
-                let dashboard = async {
-                    match pages {
-                        Some((listener, (sidecar, edge))) => {
-                            pages::serve(listener, Some(edge), sidecar, life.wait_for_succession())
-                                .await
-                        }
-                        None => Ok(()),
-                    }
-                };
-                if let Err(error) = tokio::try_join!(dashboard, async { admin.await }) {
-                    log::error!("serve the sidecar: {error}");
-                }
-            });
-        })?;
-    Ok(())
-}
-
-/// Records what the admin listener refuses.
-async fn observe_admin(request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    let client = peer.map(|peer| peer.0.ip());
-    private::observe(RefusalReason::AdminListener, client, request, next).await
-}
-
-/// A predecessor still has the address while its successor begins: they share it until that closes
-/// its own.
-fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listen = || {
-        let socket = if address.is_ipv4() {
-            TcpSocket::new_v4()?
-        } else {
-            TcpSocket::new_v6()?
-        };
-        socket.set_reuseaddr(true)?;
-        socket.set_reuseport(true)?;
-        socket.bind(address)?;
-        socket.listen(LISTEN_BACKLOG)
+    let serve_admin = |listener: ListenerUntilSuccession| async {
+        let closed = listener.close_time();
+        // The audit log records the address of the administrator.
+        let service = admin.into_make_service_with_connect_info::<SocketAddr>();
+        axum::serve(listener.tap_io(|_| ()), service)
+            .with_graceful_shutdown(closed)
+            .await
     };
-    listen().with_context(|| format!("listen on {what} {address}"))
+    let admin = PrivateListener::new("admin", settings.admin, (start, life), serve_admin)?;
+    server.add_service(admin);
+    if let Some((sidecar, edge)) = sidecar {
+        let serve_pages = |listener: ListenerUntilSuccession| {
+            let closed = listener.close_time();
+            pages::serve(listener, Some(edge), sidecar, closed)
+        };
+        let pages = PrivateListener::new("sidecar", settings.sidecar, (start, life), serve_pages)?;
+        server.add_service(pages);
+    }
+    Ok(())
 }
 
 /// Builds the router for `/metrics`, `/healthz`, `/readyz` and `/upstreams`, which need no key on
@@ -714,7 +671,7 @@ impl ServerHandle {
     }
 
     /// Returns once a successor has taken over.
-    async fn wait_for_succession(self) {
+    async fn wait_for_succession(&self) {
         while !self.succeeded.load(Ordering::Acquire) {
             tokio::time::sleep(SUCCESSION_POLL_INTERVAL).await;
         }

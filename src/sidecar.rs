@@ -43,7 +43,7 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
-use listener::{PageListener, PeerAddress};
+use listener::{PageListener, PeerAddress, TcpSource};
 use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -224,7 +224,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
 /// # Errors
 /// Returns an error if the listener fails.
 pub async fn serve(
-    listener: tokio::net::TcpListener,
+    listener: impl TcpSource,
     edge: Option<LocalAcceptor>,
     state: Sidecar,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -243,7 +243,7 @@ pub async fn serve(
 /// # Errors
 /// Returns an error if the listener fails.
 pub async fn serve_edges(
-    listener: tokio::net::TcpListener,
+    listener: impl TcpSource,
     state: Sidecar,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
@@ -263,7 +263,7 @@ async fn observe_other_peers(request: Request, next: Next) -> Response {
 }
 
 async fn serve_with(
-    listener: PageListener,
+    listener: PageListener<impl TcpSource>,
     state: Sidecar,
     more: Router,
     shutdown: impl Future<Output = ()> + Send + 'static,

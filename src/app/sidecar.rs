@@ -3,9 +3,10 @@
 //!
 //! Must not admit requests: the shared store does that.
 
+use super::admin_router;
+use super::private_listeners::{bind, observe_admin};
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
-use super::{admin_router, bind, observe_admin};
 use crate::account::{self, Accounts};
 use crate::billing::Billing;
 use crate::billing::ledger_ingest::LedgerIngest;
@@ -21,6 +22,7 @@ use axum::routing::get;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Time that open pages have to end at shutdown.
@@ -74,8 +76,8 @@ async fn serve(
     feeder: Arc<LedgerIngest>,
 ) -> anyhow::Result<()> {
     let settings = state.settings.load_full();
-    let pages = bind("listen.sidecar", settings.sidecar)?;
-    let admin_listener = bind("listen.admin", settings.admin)?;
+    let pages = TcpListener::from_std(bind("sidecar", settings.sidecar)?)?;
+    let admin_listener = TcpListener::from_std(bind("admin", settings.admin)?)?;
     let (close, closing) = watch::channel(false);
     let closed = || {
         let mut closing = closing.clone();

@@ -8,7 +8,7 @@ use axum::serve::{IncomingStream, Listener};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::TcpStream;
 
 /// Address of the peer; loopback for an edge in this process.
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +24,13 @@ impl PeerAddress {
 const LOCAL_EDGE_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-pub struct PageListener {
-    tcp: TcpListener,
+pub struct PageListener<L> {
+    tcp: L,
     edge: Option<LocalAcceptor>,
 }
 
-impl PageListener {
-    pub fn new(tcp: TcpListener, edge: Option<LocalAcceptor>) -> Self {
+impl<L> PageListener<L> {
+    pub fn new(tcp: L, edge: Option<LocalAcceptor>) -> Self {
         Self { tcp, edge }
     }
 
@@ -40,12 +40,17 @@ impl PageListener {
     }
 }
 
+/// Accepts TCP connections. axum's own waits a second if no file descriptor is available.
+pub trait TcpSource: Listener<Io = TcpStream, Addr = SocketAddr> {}
+
+impl<L: Listener<Io = TcpStream, Addr = SocketAddr>> TcpSource for L {}
+
 /// A TCP or in-process connection.
 pub trait PageConnection: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> PageConnection for T {}
 
-impl Listener for PageListener {
+impl<L: TcpSource> Listener for PageListener<L> {
     type Io = Box<dyn PageConnection>;
     type Addr = SocketAddr;
 
@@ -58,8 +63,7 @@ impl Listener for PageListener {
         };
         tokio::select! {
             stream = edge => (Box::new(stream), LOCAL_EDGE_ADDRESS),
-            // axum's `accept` waits a second if no file descriptor is available.
-            (stream, address) = <TcpListener as Listener>::accept(&mut self.tcp) => {
+            (stream, address) = self.tcp.accept() => {
                 if let Err(error) = stream.set_nodelay(true) {
                     log::debug!("sidecar: set TCP_NODELAY: {error}");
                 }
@@ -73,8 +77,8 @@ impl Listener for PageListener {
     }
 }
 
-impl Connected<IncomingStream<'_, PageListener>> for PeerAddress {
-    fn connect_info(stream: IncomingStream<'_, PageListener>) -> Self {
+impl<L: TcpSource> Connected<IncomingStream<'_, PageListener<L>>> for PeerAddress {
+    fn connect_info(stream: IncomingStream<'_, PageListener<L>>) -> Self {
         Self(*stream.remote_addr())
     }
 }

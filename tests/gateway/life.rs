@@ -61,19 +61,14 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
     let (edge, sidecar, admin) = (world.edge, world.sidecar, world.admin);
     let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        // Each request uses its own connection. The old process hands its public addresses over to
-        // its successor. For a while two processes listen on the private addresses, so a client
-        // whose connection the old process closes asks again, as the edge itself does.
+        // Each request uses its own connection, and none asks twice: the old process hands all its
+        // listening sockets over to its successor.
         let ask_all = |port: u16, path: &'static str| {
             let (stop, asked, cookie) = (&stop, &asked, &cookie);
             scope.spawn(move || {
                 let request = Request::get(path).header("cookie", cookie);
                 while !stop.load(Ordering::Relaxed) {
-                    let mut answer = client::try_ask(port, &request);
-                    if port != edge {
-                        answer = answer.or_else(|| client::try_ask(port, &request));
-                    }
-                    let status = answer.map(|answer| answer.status);
+                    let status = client::try_ask(port, &request).map(|answer| answer.status);
                     assert_eq!(status, Some(200), "{path} on {port}");
                     asked.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(5));
