@@ -312,7 +312,7 @@ impl Billing {
     ) -> Result<(Hold, u64), ReserveError> {
         let Some(serving) = &self.0.serving else {
             return Err(ReserveError::Unavailable(
-                "this process does not serve".into(),
+                "this process does not admit requests".into(),
             ));
         };
         if UNBILLED {
@@ -322,7 +322,7 @@ impl Billing {
             ));
         }
         if serving.settler.state.closing.load(Ordering::Acquire) {
-            return Err(ReserveError::Unavailable("the process is ending".into()));
+            return Err(ReserveError::Unavailable("the gateway is shutting down".into()));
         }
         if serving.settler.state.failing.load(Ordering::Relaxed)
             || serving.settler.state.pending.load(Ordering::Relaxed) >= serving.most_pending
@@ -354,7 +354,7 @@ impl Billing {
             parts,
             now_ms,
         )
-        .map_err(|error| ReserveError::Unavailable(format!("write the journal: {error}")))?;
+        .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
         Ok((hold.with_rate_limits(meters), limit))
     }
 
@@ -520,14 +520,14 @@ impl Billing {
 
     fn receipt_from_entry(&self, entry: LedgerEntry) -> Result<Receipt, StoreError> {
         let detail: EndingDetail = serde_json::from_str(&entry.detail)
-            .map_err(|error| StoreError::Unusable(format!("entry {}: {error}", entry.seq)))?;
+            .map_err(|error| StoreError::Unusable(format!("cannot read ledger entry {}: {error}", entry.seq)))?;
         let price = self.0.ledger.price(&detail.price_version)?;
         Ok(Receipt {
             seq: entry.seq,
             request_id: entry.reference,
             at_ms: entry.at_ms,
             price: price.ok_or_else(|| {
-                StoreError::Unusable(format!("entry {}: its price version is missing", entry.seq))
+                StoreError::Unusable(format!("the price version of ledger entry {} is missing", entry.seq))
             })?,
             detail,
             credits: Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial),
@@ -618,7 +618,7 @@ impl Billing {
                 .forget_own_instance(serving)
                 .and_then(|()| self.0.ledger.checkpoint())
             {
-                log::warn!("{error}; the log beside the file has it all");
+                log::warn!("{error}; nothing is lost, the write-ahead log has every entry");
             }
         }
     }
@@ -661,7 +661,7 @@ fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), Stor
             .with_label_values::<&str>(&[])
             .inc_by(interrupted as u64);
         log::warn!(
-            "replayed the journal of boot {}: {} endings, {new} of them new, {interrupted} interrupted, {unreadable} lines unreadable",
+            "replayed the journal of instance {}: {} ended requests, {new} of them new to the ledger, {interrupted} interrupted; {unreadable} lines are unreadable",
             left.boot,
             endings.len(),
         );

@@ -132,7 +132,7 @@ impl Idempotency {
                 .resolve_orphaned(Retention::from_limits(&settings.load().limits), now_ms),
         );
         match (resolved, &service.0.book) {
-            (Err(error), IdempotencyStore::Shared(_)) => log::warn!("{error}; trying again"),
+            (Err(error), IdempotencyStore::Shared(_)) => log::warn!("{error}; retrying"),
             (outcome, _) => outcome?,
         }
         let tidied = service.clone();
@@ -284,10 +284,10 @@ impl Idempotency {
     fn queue_retry(&self, error: &StoreError, end: IdempotencyCompletion) {
         let (mut unwritten, request_id) = (lock(&self.0.unwritten), &end.entry.request_id);
         if unwritten.len() < MAX_UNWRITTEN {
-            log::error!("{error}; request {request_id} is taken for running until that works");
+            log::error!("{error}; request {request_id} counts as running until a retry succeeds");
             unwritten.push(end);
         } else {
-            log::error!("{error}; request {request_id} is taken for running until the next start");
+            log::error!("{error}; request {request_id} counts as running until the next start");
         }
     }
 
@@ -314,7 +314,7 @@ impl Idempotency {
         let Ok(runtime) = Handle::try_current() else {
             end.kept = None;
             let error = StoreError::Unusable(
-                "end a request under an idempotency key: on no thread that serves".into(),
+                "cannot complete an idempotency key: this thread has no runtime".into(),
             );
             return self.queue_retry(&error, end);
         };

@@ -28,23 +28,23 @@ pub use row_cache::ROW_CACHE_CHECK_INTERVAL;
 /// An error of a database or of the shared store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{operation}: {source}")]
+    #[error("cannot {operation}: {source}")]
     Sqlite {
         operation: &'static str,
         source: rusqlite::Error,
     },
-    #[error("{operation}: {source}")]
+    #[error("cannot {operation}: {source}")]
     Redis {
         operation: &'static str,
         source: ::redis::RedisError,
     },
-    #[error("{operation}: {source}")]
+    #[error("cannot {operation}: {source}")]
     Io {
         operation: &'static str,
         source: std::io::Error,
     },
     /// The shared store was not called: it did not answer earlier calls, so the breaker is open.
-    #[error("{0}: the shared store does not answer; it is probed until it does")]
+    #[error("cannot {0}: the shared store does not answer; the gateway keeps probing it")]
     Away(&'static str),
     #[error("{0}")]
     Unusable(String),

@@ -138,7 +138,7 @@ function drawChart(figure) {
   const canvas = document.createElement("div");
   canvas.className = "chart";
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `Chart of ${unit}. The table says the same.`);
+  canvas.setAttribute("aria-label", `Chart of ${unit}. The table has the same data.`);
   const legend = document.createElement("figcaption");
   const swatches = series.map(({ name, colour }) => {
     const item = document.createElement("span");

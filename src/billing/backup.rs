@@ -26,7 +26,7 @@ impl Billing {
         let from = &self.0.data_dir;
         if to.exists() {
             return Err(StoreError::Refused(format!(
-                "back up to {}: it is there already",
+                "cannot back up to {}: it already exists",
                 to.display()
             )));
         }
@@ -35,7 +35,7 @@ impl Billing {
         let mut partial = to.as_os_str().to_owned();
         partial.push(".partial");
         let partial = Path::new(&partial);
-        let failed = |source| StoreError::io("finish a backup", source);
+        let failed = |source| StoreError::io("finish the backup", source);
         if partial.exists() {
             std::fs::remove_dir_all(partial).map_err(failed)?;
         }

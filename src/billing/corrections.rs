@@ -112,12 +112,12 @@ impl Billing {
                 if amount == Micro::ZERO || !is_valid_reason(reason) =>
             {
                 return Err(StoreError::Refused(format!(
-                    "adjust account {account} by {amount}: it needs an amount other than 0, and a reason of at most {MAX_REASON_CHARS} characters"
+                    "cannot adjust account {account} by {amount}: give an amount other than 0, and a reason of at most {MAX_REASON_CHARS} characters"
                 )));
             }
             BalanceChangeKind::Grant | BalanceChangeKind::TopUp if !amount.is_positive() => {
                 let message = format!(
-                    "post a {} of {amount}: the amount must be above 0",
+                    "cannot post a {} of {amount}: the amount must be above 0",
                     kind.name()
                 );
                 return Err(StoreError::Refused(message));
@@ -162,7 +162,7 @@ fn check_reference(reference: &str) -> Result<(), StoreError> {
         return Ok(());
     }
     let message = format!(
-        "a reference is a text of 1 to {MAX_REFERENCE_CHARS} characters without control characters"
+        "a reference must have 1 to {MAX_REFERENCE_CHARS} characters and no control characters"
     );
     Err(StoreError::Refused(message))
 }

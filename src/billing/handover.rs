@@ -109,11 +109,11 @@ impl Billing {
                     now_ms,
                 )
                 .map(|hold| (hold.with_rate_limits(meters), limit))
-                .map_err(|error| ReserveError::Unavailable(format!("write the journal: {error}")));
+                .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")));
             }
         }
         Err(ReserveError::Unavailable(
-            "its credit is being taken by others at this moment".into(),
+            "other processes are reserving the account's credits at the same time".into(),
         ))
     }
 
@@ -172,7 +172,7 @@ impl Billing {
             .ledger
             .release_claim(self.instance_id(), account, parts)
         {
-            log::error!("{error}; it stays set aside until this process ends");
+            log::error!("{error}; these credits stay reserved until this process ends");
         }
     }
 
@@ -192,7 +192,7 @@ impl Billing {
             }
             if began.elapsed() > ANSWER_TIMEOUT {
                 return Err(StoreError::Unusable(
-                    "the gateway that serves does not tell what it holds".into(),
+                    "the running gateway did not report its reservations in time; run the command again".into(),
                 ));
             }
             std::thread::sleep(POLL_INTERVAL);

@@ -161,7 +161,7 @@ impl Hold {
             // Otherwise the process that replays this journal would report an interrupted request.
             let forgotten = JournalRecord::Forgotten(self.opening.request_id.clone());
             if let Err(error) = shared.journal_and_open_count().0.write(&forgotten) {
-                log::debug!("journal that a request was refused: {error}");
+                log::debug!("cannot journal that a request was refused: {error}");
             }
         }
     }
@@ -262,7 +262,7 @@ impl Hold {
     /// Ends a request that costs nothing; `outcome` says why.
     pub fn release(mut self, outcome: RequestOutcome, now_ms: i64) {
         if let Err(error) = self.finish(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
-            log::error!("journal a release: {error}; the request is entered as interrupted");
+            log::error!("cannot journal the release of a reservation: {error}; the ledger will show the request as interrupted");
         }
     }
 
@@ -447,7 +447,7 @@ impl Drop for Hold {
         }
         if self.opened_in.is_some() {
             log::warn!(
-                "request {} was cut off inside the gateway",
+                "the gateway dropped request {} before it ended",
                 self.opening.request_id
             );
         }
@@ -459,7 +459,7 @@ impl Drop for Hold {
             clock::now_ms(),
         ) {
             log::error!(
-                "journal an interrupted request: {error}; the ledger enters it all the same"
+                "cannot journal an interrupted request: {error}; the ledger enters it anyway"
             );
         }
     }

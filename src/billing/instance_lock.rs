@@ -32,7 +32,7 @@ pub fn acquire_as_successor(data_dir: &Path) -> Result<InstanceLock, StoreError>
     let announced = announce_successor(data_dir)?;
     // Log only after the announcement: the operator sends the signal on reading this, and the
     // running gateway refuses without an announced successor.
-    log::info!("waiting for the running gateway to hand over: send it SIGQUIT");
+    log::info!("waiting for the running gateway to hand over; send SIGQUIT to it");
     let owner = acquire_within(data_dir, UPGRADE_TIMEOUT);
     drop(announced);
     owner
@@ -52,7 +52,7 @@ pub fn acquire(data_dir: &Path) -> Result<InstanceLock, StoreError> {
 /// Returns an error if another process keeps the lock longer than `patience`, or if the file cannot
 /// be opened.
 fn acquire_within(data_dir: &Path, patience: Duration) -> Result<InstanceLock, StoreError> {
-    let failed = |source| StoreError::io("take the right to serve", source);
+    let failed = |source| StoreError::io("lock the data folder", source);
     let began = Instant::now();
     let mut file = open_lock_file(data_dir, LOCK_FILE).map_err(failed)?;
     loop {
@@ -63,7 +63,7 @@ fn acquire_within(data_dir: &Path, patience: Duration) -> Result<InstanceLock, S
                 let mut pid = String::new();
                 let _ = file.read_to_string(&mut pid);
                 return Err(StoreError::Unusable(format!(
-                    "{} is served by process {}: stop it first, or begin with --upgrade and tell that one SIGQUIT",
+                    "{} is served by process {}: stop that process first, or start with --upgrade and send SIGQUIT to it",
                     data_dir.display(),
                     pid.trim(),
                 )));
@@ -86,7 +86,7 @@ pub fn serving_pid(data_dir: &Path) -> Result<Option<i32>, StoreError> {
     if !is_held(data_dir)? {
         return Ok(None);
     }
-    let failed = |source| StoreError::io("look who serves", source);
+    let failed = |source| StoreError::io("check which process serves the data folder", source);
     let pid = std::fs::read_to_string(data_dir.join(LOCK_FILE)).map_err(failed)?;
     Ok(pid.trim().parse().ok())
 }
@@ -114,7 +114,7 @@ fn announce_successor(data_dir: &Path) -> Result<File, StoreError> {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
             Err(TryLockError::WouldBlock) if began.elapsed() > PROBE_LOCK_TIMEOUT => {
                 return Err(StoreError::Unusable(format!(
-                    "another successor waits for {}",
+                    "another process already waits to take over {}",
                     data_dir.display()
                 )));
             }
@@ -131,12 +131,12 @@ pub fn check_successor(data_dir: &Path) -> Result<(), StoreError> {
     if is_locked(data_dir, SUCCESSOR_LOCK_FILE)? {
         return Ok(());
     }
-    let message = "no successor waits: begin one with --upgrade before this process gets SIGQUIT";
+    let message = "no successor waits: start one with --upgrade before you send SIGQUIT";
     Err(StoreError::Refused(message.into()))
 }
 
 fn is_locked(data_dir: &Path, name: &str) -> Result<bool, StoreError> {
-    let failed = |source| StoreError::io("look who serves", source);
+    let failed = |source| StoreError::io("check which process serves the data folder", source);
     match open_lock_file(data_dir, name)
         .map_err(failed)?
         .try_lock_shared()

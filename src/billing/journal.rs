@@ -92,7 +92,7 @@ impl InstanceDir {
     /// # Errors
     /// Returns an error if the directory cannot be created or locked.
     pub fn create(data_dir: &Path) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::io("take a place among the journals", source);
+        let failed = |source| StoreError::io("create a journal folder", source);
         let boot = uuid::Uuid::now_v7().simple().to_string();
         let journals = data_dir.join("journal");
         // Rename it after locking, so that nobody takes it for a dead process's directory.
@@ -186,13 +186,13 @@ impl Journal {
         segment_bytes: u64,
         reserve_bytes: u64,
     ) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::io("begin the journal", source);
+        let failed = |source| StoreError::io("create the journal", source);
         let place = InstanceDir::create(data_dir)?;
         let active = place.create_first_segment().map_err(failed)?;
         let reserve = Segment::create(place.dir.join(RESERVE_FILE)).map_err(failed)?;
         let set_aside = reserve.preallocate(reserve_bytes).inspect_err(|error| {
             METRICS.ledger_error("journal_reserve");
-            log::error!("set the journal's reserve of {reserve_bytes} bytes aside: {error}; no request is admitted");
+            log::error!("cannot allocate the journal's reserve of {reserve_bytes} bytes: {error}; the gateway admits no requests");
         });
         let files = Files {
             active: Arc::new(active),
@@ -241,7 +241,7 @@ impl Journal {
         if let Err(error) = segment.sync() {
             METRICS.ledger_error("journal_sync");
             if !self.short.swap(true, Ordering::AcqRel) {
-                log::error!("sync the journal: {error}; nothing is admitted until it works");
+                log::error!("cannot sync the journal: {error}; the gateway admits no requests until it can");
             }
         }
     }
@@ -260,7 +260,7 @@ impl Journal {
         };
         if !self.short.swap(true, Ordering::AcqRel) {
             log::error!(
-                "write the journal: {error}; what runs may end in its reserve, and nothing is admitted"
+                "cannot write the journal: {error}; running requests use its reserve, and the gateway admits no new ones"
             );
         }
         match record {
@@ -298,9 +298,9 @@ impl Journal {
         match recovered.and_then(|()| files.active.preallocate(MIN_FREE_BYTES)) {
             Ok(()) => {
                 self.short.store(false, Ordering::Release);
-                log::info!("the journal has room again, and its reserve is whole");
+                log::info!("the journal has room again, and its reserve is complete");
             }
-            Err(error) => log::debug!("restore the journal's reserve: {error}"),
+            Err(error) => log::debug!("cannot restore the journal's reserve: {error}"),
         }
     }
 
@@ -353,7 +353,7 @@ impl Files {
                 self.sealed
                     .push(std::mem::replace(&mut self.active, Arc::new(next)));
             }
-            Err(error) => log::debug!("begin file {number} of the journal: {error}"),
+            Err(error) => log::debug!("cannot create file {number} of the journal: {error}"),
         }
     }
 }
@@ -457,7 +457,7 @@ impl Segment {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, bytes) {
             Err(Errno::OPNOTSUPP) => {
                 log::warn!(
-                    "this file system sets no room aside: the journal has no reserve should it become full"
+                    "this file system cannot preallocate space: the journal has no reserve for a full disk"
                 );
                 Ok(())
             }
@@ -540,7 +540,7 @@ pub fn claim_orphaned(data_dir: &Path) -> Result<Vec<OrphanedJournal>, StoreErro
 }
 
 fn instance_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
-    let failed = |source| StoreError::io("look for journals", source);
+    let failed = |source| StoreError::io("list the journals", source);
     let entries = match std::fs::read_dir(data_dir.join("journal")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
@@ -574,7 +574,7 @@ enum LockState {
 }
 
 fn try_claim(dir: &Path) -> Result<LockState, StoreError> {
-    let failed = |source| StoreError::io("look at a journal's lock", source);
+    let failed = |source| StoreError::io("check a journal's lock", source);
     // Never create the file here: a directory that is being removed must stay empty.
     let file = match OpenOptions::new().write(true).open(dir.join(LOCK_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LockState::Gone),
@@ -605,7 +605,7 @@ impl OrphanedJournal {
             && let Err(error) = std::fs::remove_file(&reserve)
         {
             log::debug!(
-                "remove the reserve of the journal of boot {}: {error}",
+                "cannot remove the reserve of the journal of instance {}: {error}",
                 self.boot
             );
         }

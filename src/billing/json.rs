@@ -16,7 +16,7 @@ const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECEIPT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Message when [`wait_for_receipt`] finds nothing.
-pub const NO_RECEIPT: &str = "There is no such receipt, or not yet.";
+pub const NO_RECEIPT: &str = "There is no receipt with this id, or not yet.";
 
 /// Returns the receipt, and waits for it briefly: a client may ask as soon as it has the last byte,
 /// a few milliseconds before the ledger has the entry.

@@ -206,7 +206,7 @@ impl LedgerIngest {
         address: &RedisAddress,
         may_forget: bool,
     ) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::io("start the feeder", source);
+        let failed = |source| StoreError::io("start the ledger ingest", source);
         // The runtime that opened the connection also drives it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -221,7 +221,7 @@ impl LedgerIngest {
             if matches!(error, StoreError::Refused(_)) {
                 return Err(error);
             }
-            log::error!("{error}; nothing is entered until the shared store is reached and judged");
+            log::error!("{error}; the ledger ingest waits until the shared store answers and passes its checks");
         }
         let feed = IngestWorker::open(data_dir, store)?;
         let shared = Arc::clone(&state);
@@ -298,9 +298,9 @@ impl IngestState {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
             match self.check_store(store).await {
-                Ok(()) => log::info!("the shared store is reached, and fit to keep money in"),
+                Ok(()) => log::info!("the shared store answers and passes its checks; the ledger ingest runs"),
                 Err(error) if before != error.to_string() => {
-                    log::error!("{error}; nothing is entered until that is mended")
+                    log::error!("{error}; the ledger ingest waits until this is fixed")
                 }
                 Err(_) => {}
             }
@@ -340,7 +340,7 @@ async fn run_worker(mut feed: IngestWorker, state: &IngestState) {
     if state.judged.load(Ordering::Acquire)
         && let Err(error) = feed.run_all().await
     {
-        log::warn!("the last pass of the feeder: {error}; the next start goes on from there");
+        log::warn!("the ledger ingest could not finish before the shutdown: {error}; the next start continues");
     }
     if let Err(error) = feed.close() {
         log::warn!("{error}");
@@ -353,7 +353,7 @@ impl TaskSchedule {
         match outcome {
             Ok(()) => {
                 if !worked {
-                    log::info!("{}: works again", self.name);
+                    log::info!("ledger ingest task {} works again", self.name);
                 }
                 self.pause = Duration::ZERO;
                 self.due = Instant::now() + self.every;
@@ -361,7 +361,7 @@ impl TaskSchedule {
             Err(error) => {
                 METRICS.ledger_error(self.name);
                 if worked {
-                    log::error!("{}: {error}; trying again until it works", self.name);
+                    log::error!("ledger ingest task {} failed: {error}; retrying", self.name);
                 }
                 self.pause = (self.pause * 2).clamp(MIN_RETRY_DELAY, MAX_RETRY_DELAY);
                 self.due = Instant::now() + self.pause;

@@ -90,7 +90,7 @@ impl LedgerWriter {
         let thread = std::thread::Builder::new()
             .name("settler".into())
             .spawn(move || run.run())
-            .map_err(|source| StoreError::io("start the settler", source))?;
+            .map_err(|source| StoreError::io("start the ledger writer", source))?;
         settler.thread = Mutex::new(Some(thread));
         Ok(settler)
     }
@@ -181,7 +181,7 @@ impl LedgerWriter {
                 .for_each(|segment| segment.keep_for_replay());
             METRICS.ledger_error("settler_queue");
             log::error!(
-                "give an ending to the settler: its queue is closed or full; the journal keeps it"
+                "cannot queue an ended request for the ledger: the queue is closed or full; the journal keeps it"
             );
         }
     }
@@ -289,7 +289,7 @@ impl LedgerWriterWorker {
             METRICS.ledger_error("commit");
             if self.state.closing.load(Ordering::Acquire) && pause >= MAX_RETRY_DELAY {
                 log::error!(
-                    "enter {} debits: {error}; the next start replays them",
+                    "cannot enter {} debits in the ledger: {error}; the next start replays them",
                     batch.len()
                 );
                 batch
@@ -299,7 +299,7 @@ impl LedgerWriterWorker {
                 return;
             }
             log::error!(
-                "enter {} debits: {error}; trying again in {pause:?}",
+                "cannot enter {} debits in the ledger: {error}; retrying in {pause:?}",
                 batch.len()
             );
             std::thread::sleep(pause);
@@ -373,7 +373,7 @@ impl LedgerWriterWorker {
             });
         if let Err(error) = outcome {
             METRICS.ledger_error("dead_guests");
-            log::warn!("clear the claims of ended processes: {error}");
+            log::warn!("cannot remove the claims of ended processes: {error}");
         }
     }
 
@@ -411,7 +411,7 @@ impl LedgerWriterWorker {
             .and_then(|accounts| accounts.into_iter().try_for_each(lapse));
         if let Err(error) = outcome {
             METRICS.ledger_error("lapse");
-            log::warn!("lapse a trial: {error}");
+            log::warn!("cannot expire a trial: {error}");
         }
     }
 }

@@ -203,7 +203,7 @@ pub fn relay_all(
         .enable_all()
         .build();
     let runtime =
-        runtime.map_err(|source| StoreError::io("carry a journal to the shared store", source))?;
+        runtime.map_err(|source| StoreError::io("send a journal to the shared store", source))?;
     let store = SharedStore::new(address, STORE_TIMEOUT);
     let unreadable = found.iter().map(|found| found.unreadable).sum();
     let state = Arc::new(OutboxState::default());
@@ -279,7 +279,7 @@ impl OutboxRelay {
         claim_orphaned_endings(data_dir)?
             .into_iter()
             .for_each(|found| run.adopt(found));
-        let failed = |source| StoreError::io("start the courier", source);
+        let failed = |source| StoreError::io("start the outbox relay", source);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -311,7 +311,7 @@ impl OutboxRelay {
         }
         METRICS.ledger_error("courier_queue");
         log::error!(
-            "give an ending to the courier: its queue is closed or full; the journal keeps it"
+            "cannot queue an ended request for the shared store: the queue is closed or full; the journal keeps it"
         );
     }
 
@@ -430,7 +430,7 @@ impl OutboxWorker {
             stays,
         } = found;
         log::warn!(
-            "boot {} left {} endings; telling the shared store",
+            "instance {} left {} ended requests; sending them to the shared store",
             left.boot,
             endings.len()
         );
@@ -597,11 +597,11 @@ impl OutboxWorker {
         let failing = matches!(outcome, Err(_) | Ok(SettleReply::Unknown));
         if failing != self.state.failing.swap(failing, Ordering::Relaxed) {
             match &outcome {
-                Err(error) => log::error!("{error}; trying again"),
+                Err(error) => log::error!("{error}; retrying"),
                 Ok(SettleReply::Unknown) => {
-                    log::error!("end a request of {}: not seeded yet", parcel.ending.account)
+                    log::error!("cannot settle a request of account {}: the shared store does not have the account yet; retrying", parcel.ending.account)
                 }
-                Ok(_) => log::info!("the shared store takes endings again"),
+                Ok(_) => log::info!("the shared store accepts ended requests again"),
             }
         }
         self.new += usize::from(matches!(outcome, Ok(SettleReply::Done { .. })) && !parcel.told);
@@ -666,7 +666,7 @@ impl OutboxHousekeeping {
         if is_much && !self.warned {
             let most = self.most_pending;
             log::warn!(
-                "{pending} endings wait for the ledger; from {most} on nothing is admitted: does the sidecar run?"
+                "{pending} ended requests wait for the ledger; at {most} the gateway admits no more requests. Check that the sidecar is running"
             );
         }
         self.warned = is_much;

@@ -85,7 +85,7 @@ async fn debit_store(
             redis::PostReply::Known { change: taken } => {
                 let (reference, taken) = (change.reference, taken.total());
                 let message = format!(
-                    "reference {reference:?} began as a change by {taken}: run it with that first"
+                    "reference {reference:?} belongs to an unfinished change by {taken}: run the command with that amount first"
                 );
                 return Err(StoreError::Refused(message));
             }
@@ -96,7 +96,7 @@ async fn debit_store(
     }
     let moving = || {
         StoreError::Refused(format!(
-            "take {asked} from account {}: its credit is moving",
+            "cannot deduct {asked} credits from account {}: its reservations are changing; run the command again",
             change.account
         ))
     };
@@ -115,7 +115,7 @@ async fn wait_for_account(
         }
         if began.elapsed() > SEED_TIMEOUT {
             let message =
-                format!("account {account} is not in the shared store: does the sidecar run?");
+                format!("account {account} is not in the shared store: check that the sidecar is running");
             return Err(StoreError::Unusable(message));
         }
         store.request_seed(account).await?;
@@ -190,12 +190,12 @@ fn block_on<T: Send>(
             .enable_all()
             .build();
         runtime
-            .map_err(|source| StoreError::io("ask the shared store", source))?
+            .map_err(|source| StoreError::io("call the shared store", source))?
             .block_on(work)
     };
     std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|_| {
         Err(StoreError::Unusable(
-            "ask the shared store: the thread that asked is gone".into(),
+            "cannot call the shared store: the calling thread panicked".into(),
         ))
     })
 }

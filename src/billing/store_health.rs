@@ -52,7 +52,7 @@ impl StoreHealthMonitor {
         breaker: Arc<StoreBreaker>,
         may_forget: bool,
     ) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::io("start the store watch", source);
+        let failed = |source| StoreError::io("start the health checks of the shared store", source);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -69,7 +69,7 @@ impl StoreHealthMonitor {
             }
             METRICS.ledger_error(error.reason());
             log::error!(
-                "{error}; nothing is admitted until the shared store is reached and judged"
+                "{error}; the gateway admits no requests until the shared store answers and passes its checks"
             );
         }
         let store = SharedStore::new(address.clone(), PROBE_TIMEOUT);
@@ -88,7 +88,7 @@ impl StoreHealthMonitor {
         match self.0.fitness() {
             StoreFitness::Unfit(why) => Some(why),
             StoreFitness::Pending => Some(format!(
-                "the shared store was not reached yet: {}",
+                "the shared store has not answered yet: {}",
                 breaker.last_failure()
             )),
             StoreFitness::Fit if breaker.is_open() => Some(format!(
@@ -139,11 +139,11 @@ impl StoreHealthState {
     async fn recheck_if_unfit(&self, store: &SharedStore) {
         let before = self.fitness();
         let Err(error) = self.check_fitness(store).await else {
-            return log::info!("the shared store is reached, and fit to admit by");
+            return log::info!("the shared store answers and passes its checks; the gateway admits requests");
         };
         METRICS.ledger_error(error.reason());
         if before != self.fitness() {
-            log::error!("{error}; nothing is admitted until that is set right");
+            log::error!("{error}; the gateway admits no requests until this is fixed");
         }
     }
 
@@ -158,7 +158,7 @@ impl StoreHealthState {
         }
         match (was_open, self.breaker.is_open()) {
             (false, true) => log::error!(
-                "{}; nothing is admitted until it answers",
+                "{}; the gateway admits no requests until the shared store answers",
                 self.breaker.last_failure()
             ),
             (true, false) => log::info!("the shared store answers again"),

@@ -118,7 +118,7 @@ pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
     Ok(lost
         .map(|id| {
             find(format!(
-                "account {id} is in the ledger and not in app.db, which is an older one"
+                "account {id} is in the ledger but not in app.db, so app.db is older"
             ))
         })
         .collect())
@@ -211,14 +211,14 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "running balance",
                 entry.seq,
-                format!("says {} and {}", entry.bal_paid, entry.bal_trial),
+                format!("the entry gives the balances {} paid and {} trial, which do not match its predecessors", entry.bal_paid, entry.bal_trial),
             );
         }
         if paid < 0 || trial < 0 {
             self.add_finding(
                 "never below zero",
                 entry.seq,
-                format!("leaves {paid} µc paid and {trial} µc trial"),
+                format!("the entry leaves {paid} µc paid and {trial} µc trial"),
             );
         }
         if !self
@@ -228,7 +228,7 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "once per reference",
                 entry.seq,
-                format!("{} {} again", entry.kind, entry.reference),
+                format!("there is an earlier {} with reference {}", entry.kind, entry.reference),
             );
         }
         match entry.kind.as_str() {
@@ -241,12 +241,12 @@ impl LedgerAudit<'_> {
                     .and_then(|detail| detail.reason)
                     .is_none()
                 {
-                    self.add_finding("detail", entry.seq, "an adjustment gives no reason".into());
+                    self.add_finding("detail", entry.seq, "an adjustment has no reason".into());
                 }
             }
             "trial" => self.check_trial(entry),
             "grant" | "topup" if PostingDetail::decode(&entry.detail).is_err() => {
-                self.add_finding("detail", entry.seq, "cannot be read".into());
+                self.add_finding("detail", entry.seq, "the detail cannot be read".into());
             }
             "lapse" => drop(
                 self.lapsed_at
@@ -322,7 +322,7 @@ impl LedgerAudit<'_> {
                 self.add_finding(
                     "a void costs nothing",
                     entry.seq,
-                    format!("takes {charged}"),
+                    format!("the void charges {charged}"),
                 );
             }
             return;
@@ -331,11 +331,11 @@ impl LedgerAudit<'_> {
         self.debits
             .insert(entry.reference.clone(), (entry.account.clone(), charged));
         let Ok(detail) = serde_json::from_str::<EndingDetail>(&entry.detail) else {
-            return self.add_finding("detail", entry.seq, "cannot be read".into());
+            return self.add_finding("detail", entry.seq, "the detail cannot be read".into());
         };
         let Some(price) = self.find_price(&detail.price_version) else {
             let message = format!(
-                "{} is missing, or is not the prices it is the hash of",
+                "{} is missing, or its prices do not match its hash",
                 detail.price_version
             );
             return self.add_finding("price version", entry.seq, message);
@@ -346,7 +346,7 @@ impl LedgerAudit<'_> {
                 "cost",
                 entry.seq,
                 format!(
-                    "{} was billed {billed}, its usage costs {cost}",
+                    "{} was billed {billed}, but its usage costs {cost}",
                     entry.reference
                 ),
             );
@@ -374,7 +374,7 @@ impl LedgerAudit<'_> {
                 self.refunds
                     .push((entry.seq, entry.account.clone(), request_id, entry.change()));
             }
-            None => self.add_finding("detail", entry.seq, "a refund does not say of what".into()),
+            None => self.add_finding("detail", entry.seq, "a refund does not name the refunded request".into()),
         }
     }
 
@@ -385,7 +385,7 @@ impl LedgerAudit<'_> {
                     .trial_ends_at_ms
                     .map(|ends| (entry.account.clone(), ends)),
             ),
-            Err(_) => self.add_finding("detail", entry.seq, "cannot be read".into()),
+            Err(_) => self.add_finding("detail", entry.seq, "the detail cannot be read".into()),
         }
     }
 
@@ -410,7 +410,7 @@ impl LedgerAudit<'_> {
                     "trial end",
                     0,
                     format!(
-                        "the trial of account {} ends {says}; it was given until {was}",
+                        "the trial of account {} ends {says}, but it was granted until {was}",
                         row.id
                     ),
                 );
@@ -427,7 +427,7 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "balance",
                 0,
-                format!("account {id} is in app.db and has no balance in the ledger"),
+                format!("account {id} is in app.db but has no balance in the ledger"),
             );
         }
     }
@@ -468,11 +468,11 @@ impl LedgerAudit<'_> {
                 Some((of, left)) if *of == account && *left >= amount => *left = left.minus(amount),
                 Some((of, left)) => {
                     let message = format!(
-                        "{amount} to {account} for {request}, of whose debit {of} is due {left}"
+                        "{account} got {amount} back for {request}, but only {left} of the debit of account {of} is left to refund"
                     );
                     self.add_finding("refund", seq, message);
                 }
-                None => self.add_finding("refund", seq, format!("{request} has no debit")),
+                None => self.add_finding("refund", seq, format!("{request} was refunded but has no debit")),
             }
         }
     }
@@ -501,7 +501,7 @@ impl LedgerAudit<'_> {
             }
             if sums.credited != i128::from(row.credited.get()) {
                 let message = format!(
-                    "account {} was given {} µc, its row says {}",
+                    "account {} was granted {} µc, but its row has {}",
                     row.id, sums.credited, row.credited
                 );
                 self.add_finding("credited", 0, message);
@@ -512,7 +512,7 @@ impl LedgerAudit<'_> {
                 self.add_finding(
                     "lapse",
                     seq,
-                    format!("the trial of account {} was not over", row.id),
+                    format!("the trial of account {} had not ended", row.id),
                 );
             }
         }
@@ -522,12 +522,12 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "balance",
                 0,
-                format!("account {account} has entries and no balance"),
+                format!("account {account} has entries but no balance"),
             );
         }
         if kept != entered {
             let message =
-                format!("the accounts have {kept} µc, all that came and went leaves {entered}");
+                format!("the accounts have {kept} µc, but all entries sum to {entered} µc");
             self.add_finding("trial balance", 0, message);
         }
     }
@@ -551,17 +551,17 @@ impl LedgerAudit<'_> {
                         continue;
                     }
                     format!(
-                        "{request} is a {} of {} in boot {boot}, a {kind} of {billed} here",
+                        "{request} is a {} of {} in the journal of instance {boot}, but a {kind} of {billed} in the ledger",
                         said.1, said.2
                     )
                 }
                 None if *ended && old => {
-                    format!("{request} ended in boot {boot} and never reached the ledger")
+                    format!("{request} ended in instance {boot} but never reached the ledger")
                 }
                 // A start voids the requests that dead processes left open. A request of a living
                 // process may stay open for long.
                 None if !*ended && old && !*is_living && somebody_serves => {
-                    format!("{request} was left open by boot {boot} and never voided")
+                    format!("{request} was left open by instance {boot} and never voided")
                 }
                 _ => continue,
             };
@@ -576,7 +576,7 @@ impl LedgerAudit<'_> {
                 "sums",
                 0,
                 format!(
-                    "{}: {} is not what its entries add up to",
+                    "{}: the total of {} differs from the sum of its entries; run `ledger verify --rebuild-sums`",
                     wrong.of, wrong.row
                 ),
             );
@@ -591,7 +591,7 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "holds",
                 0,
-                format!("holds.db is damaged ({damage}): the next start makes it anew"),
+                format!("holds.db is damaged ({damage}): the next start creates it again"),
             );
             return Ok(());
         }
@@ -607,7 +607,7 @@ impl LedgerAudit<'_> {
                     "holds",
                     0,
                     format!(
-                        "{held} of {account} are held by boot {}, which is gone",
+                        "{held} of {account} are reserved by instance {}, which has ended",
                         claim.boot
                     ),
                 );
@@ -637,13 +637,13 @@ impl LedgerAudit<'_> {
         {
             if claim.held.paid < Micro::ZERO || claim.held.trial < Micro::ZERO {
                 return Ok(Some(format!(
-                    "boot {} holds less than nothing of account {account}",
+                    "instance {} has a negative reservation of account {account}",
                     claim.boot
                 )));
             }
             let Some(row) = self.ledger.account(account, &claim.boot)? else {
                 return Ok(Some(format!(
-                    "account {account} is held of and is not in the ledger"
+                    "account {account} has reservations but is not in the ledger"
                 )));
             };
             let sum = |parts: [Micro; 2]| {
@@ -660,7 +660,7 @@ impl LedgerAudit<'_> {
         }
         let breach = posted.filter(|posted| claimed > *posted);
         Ok(breach.map(|posted| {
-            format!("{claimed} µc of account {account} are held, which has {posted} µc")
+            format!("{claimed} µc of account {account} are reserved, but it has only {posted} µc")
         }))
     }
 }

@@ -128,7 +128,7 @@ impl IdempotencyStore {
                     shared
                         .serving
                         .claim_idempotency_key(entry, keeping.runs, keeping.known_for);
-                with_timeout("look an idempotency key up", SERVING_TIMEOUT, asked).await
+                with_timeout("look up an idempotency key", SERVING_TIMEOUT, asked).await
             }
         }
     }
@@ -147,7 +147,7 @@ impl IdempotencyStore {
             Self::Here(here) => here.db.is_known(ask, now_ms),
             Self::Shared(shared) => {
                 with_timeout(
-                    "look an idempotency key up",
+                    "look up an idempotency key",
                     SERVING_TIMEOUT,
                     shared.serving.has_idempotency_key(entry),
                 )
@@ -256,7 +256,7 @@ impl SharedIdempotency {
     /// Runs on the path of a request, whose last byte waits for it.
     pub async fn complete(&self, end: &IdempotencyCompletion) -> Result<(), StoreError> {
         with_timeout(
-            "keep an answer for its idempotency key",
+            "store the response of an idempotency key",
             SERVING_TIMEOUT,
             send_completion(&self.serving, end),
         )
@@ -334,7 +334,7 @@ async fn with_timeout<T>(
 ) -> Result<T, StoreError> {
     let late = |_| {
         StoreError::Unusable(format!(
-            "{operation}: the shared store does not answer in time"
+            "cannot {operation}: the shared store does not answer in time"
         ))
     };
     tokio::time::timeout(patience, asked).await.map_err(late)?
@@ -342,6 +342,6 @@ async fn with_timeout<T>(
 
 fn log_lost(request_id: &str) {
     log::warn!(
-        "request {request_id} was debited, and its answer is lost: its idempotency key is spent"
+        "request {request_id} was debited, but its response is lost: its idempotency key cannot be used again"
     );
 }

@@ -581,7 +581,7 @@ async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place()
     assert_eq!(surfaces_of(both, "repaired"), ["chat", "responses"]);
     let page = world.get("/docs", "").await.body;
     assert!(
-        page.contains("Where it does not answer") && page.contains("<dd>chat, responses</dd>"),
+        page.contains("Fallback models") && page.contains("<dd>chat, responses</dd>"),
         "{page}"
     );
     assert!(

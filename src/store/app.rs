@@ -127,7 +127,7 @@ impl AppDb {
         let operation = "open app.db";
         let path = data_dir.join("app.db");
         let mut writer = sqlite::open(&path, operation)?;
-        sqlite::migrate(&mut writer, MIGRATIONS, "bring app.db up to date")?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "migrate app.db")?;
         let readers = Readers::open(&path, MAX_READERS, operation)?;
         let owners = RowCache::open(&path, operation)?;
         Ok(Self {

@@ -47,7 +47,7 @@ pub fn open_or_renew<T>(
         .into_owned();
     METRICS.damaged_files.with_label_values(&[&name]).inc();
     log::error!(
-        "{}: {error}; set aside as {} and made anew",
+        "{} is damaged: {error}; it was set aside as {}, and a new one was created",
         path.display(),
         aside.display()
     );

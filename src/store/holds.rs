@@ -59,7 +59,7 @@ impl HoldsMirror {
         mirror
             .0
             .execute(ask, [])
-            .map_err(|source| StoreError::sqlite("begin the holds' mirror", source))?;
+            .map_err(|source| StoreError::sqlite("create holds.db", source))?;
         Ok(mirror)
     }
 
@@ -76,11 +76,11 @@ impl HoldsMirror {
     /// # Errors
     /// Returns an error if the file cannot be opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let mut connection = sqlite::open(&dir.join(FILE), "open the holds' mirror")?;
+        let mut connection = sqlite::open(&dir.join(FILE), "open holds.db")?;
         sqlite::migrate(
             &mut connection,
             MIGRATIONS,
-            "bring the holds' mirror up to date",
+            "migrate holds.db",
         )?;
         sqlite::disable_sync(&connection)?;
         Ok(Self(connection))
@@ -91,7 +91,7 @@ impl HoldsMirror {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn put(&mut self, rows: &[(String, Claim)]) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("mirror the holds", source);
+        let sql = |source| StoreError::sqlite("publish the reservations", source);
         let transaction = sqlite::begin_write(&mut self.0).map_err(sql)?;
         for (account, claim) in rows {
             transaction
@@ -121,7 +121,7 @@ impl HoldsMirror {
                 [],
                 |row| row.get(0),
             )
-            .map_err(|source| StoreError::sqlite("ask what is held", source))
+            .map_err(|source| StoreError::sqlite("request the current reservations", source))
     }
 
     /// Returns the numbers of the last completed and of the last requested refresh.
@@ -132,7 +132,7 @@ impl HoldsMirror {
         self.0
             .prepare_cached("SELECT answered, asked FROM question")
             .and_then(|mut statement| statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?))))
-            .map_err(|source| StoreError::sqlite("look whether it is asked what is held", source))
+            .map_err(|source| StoreError::sqlite("check for a request for the current reservations", source))
     }
 
     /// Marks refresh `number` as complete: all that was held at its request is written.
@@ -143,7 +143,7 @@ impl HoldsMirror {
         self.0
             .execute("UPDATE question SET answered = max(answered, ?1)", [number])
             .map(drop)
-            .map_err(|source| StoreError::sqlite("answer what is held", source))
+            .map_err(|source| StoreError::sqlite("answer a request for the current reservations", source))
     }
 
     /// Removes the rows of an instance that no longer writes any.
@@ -154,7 +154,7 @@ impl HoldsMirror {
         self.0
             .execute("DELETE FROM held WHERE boot = ?1", [boot])
             .map(drop)
-            .map_err(|source| StoreError::sqlite("forget what a process holds", source))
+            .map_err(|source| StoreError::sqlite("remove the reservations of an ended process", source))
     }
 
     /// Returns what each process holds of `account` and has settled.
@@ -182,7 +182,7 @@ impl HoldsMirror {
         filter: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<(String, Claim)>, StoreError> {
-        let sql = |source| StoreError::sqlite("read the holds", source);
+        let sql = |source| StoreError::sqlite("read the reservations", source);
         let columns = "account, boot, paid, trial, settled_paid, settled_trial";
         let mut statement = self
             .0
@@ -222,7 +222,7 @@ impl HoldsMirror {
                 "DELETE FROM held WHERE boot NOT IN (SELECT value FROM json_each(?1))",
                 [live],
             )
-            .map_err(|source| StoreError::sqlite("forget ended processes", source))?;
+            .map_err(|source| StoreError::sqlite("remove the records of ended processes", source))?;
         Ok(())
     }
 }

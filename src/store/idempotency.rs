@@ -91,7 +91,7 @@ impl IdempotencyDb {
             Ok(connection)
         };
         let mut writer = connect()?;
-        sqlite::migrate(&mut writer, MIGRATIONS, "bring idempotency.db up to date")?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "migrate idempotency.db")?;
         Ok(Self {
             writer: Mutex::new(writer),
             checkpointer: Mutex::new(connect()?),
@@ -124,7 +124,7 @@ impl IdempotencyDb {
         ask: &IdempotencyRequest<'_>,
         now_ms: i64,
     ) -> Result<IdempotencyLookup, StoreError> {
-        self.write("begin a request under an idempotency key", |transaction| {
+        self.write("record an idempotency key", |transaction| {
             let known: Option<(Vec<u8>, String, bool, i64)> = transaction
                 .prepare_cached(
                     "SELECT hash, request_id, done, expires_at FROM asked
@@ -164,7 +164,7 @@ impl IdempotencyDb {
             )?;
             known.exists(params![ask.account, ask.path, ask.key, now_ms])
         };
-        look().map_err(|source| StoreError::sqlite("look an idempotency key up", source))
+        look().map_err(|source| StoreError::sqlite("look up an idempotency key", source))
     }
 
     /// Marks the request as done and stores its response; `None` stores no response.
@@ -177,7 +177,7 @@ impl IdempotencyDb {
         kept: Option<&StoredResponse>,
         expires_at_ms: i64,
     ) -> Result<(), StoreError> {
-        self.write("keep an answer for its idempotency key", |transaction| {
+        self.write("store the response of an idempotency key", |transaction| {
             let bytes = kept.map_or(0, |kept| i64::try_from(kept.body.len()).unwrap_or(i64::MAX));
             let known = transaction
                 .prepare_cached(
@@ -203,7 +203,7 @@ impl IdempotencyDb {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn release(&self, request_id: &str) -> Result<(), StoreError> {
-        self.write("free an idempotency key", |transaction| {
+        self.write("release an idempotency key", |transaction| {
             transaction
                 .prepare_cached("DELETE FROM asked WHERE request_id = ?1 AND done = 0")?
                 .execute([request_id])
@@ -257,7 +257,7 @@ impl IdempotencyDb {
 
     /// Returns true if there may be more to remove.
     fn shrink_bytes(&self, most: u64) -> Result<bool, StoreError> {
-        self.write("remove the oldest answers", |transaction| {
+        self.write("remove the oldest stored responses", |transaction| {
             let total: i64 = transaction
                 .prepare_cached("SELECT ifnull(sum(bytes), 0) FROM asked")?
                 .query_row([], |row| row.get(0))?;
@@ -312,7 +312,7 @@ impl IdempotencyDb {
                 .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
                     row.get::<_, i64>(1)
                 })
-                .map_err(|source| StoreError::sqlite("carry idempotency.db's log back", source))
+                .map_err(|source| StoreError::sqlite("checkpoint idempotency.db", source))
         };
         let pages = passive(&lock(&self.checkpointer))?;
         if pages > MAX_LOG_PAGES {

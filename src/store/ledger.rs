@@ -343,7 +343,7 @@ impl Ledger {
         let named = anchor::read(dir)?;
         let anchored_ms = anchor::modified_ms(dir);
         let mut writer = sqlite::open(&path, "open the ledger")?;
-        sqlite::migrate(&mut writer, MIGRATIONS, "bring the ledger up to date")?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "migrate the ledger")?;
         writer.set_prepared_statement_cache_capacity(64);
         let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
         let standing = RowCache::open(&path, "open the ledger for reading")?;
@@ -397,7 +397,7 @@ impl Ledger {
                 "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
                 params![price.version, json, at_ms],
             )
-            .map_err(|source| StoreError::sqlite("keep a price version", source))?;
+            .map_err(|source| StoreError::sqlite("store a price version", source))?;
         Ok(())
     }
 
@@ -414,7 +414,7 @@ impl Ledger {
         })?;
         json.map(|json| serde_json::from_str(&json))
             .transpose()
-            .map_err(|error| StoreError::Unusable(format!("price version {version}: {error}")))
+            .map_err(|error| StoreError::Unusable(format!("cannot read price version {version}: {error}")))
     }
 
     /// Returns the account as one snapshot; `None` if it was never opened. A point read of a few
@@ -539,7 +539,7 @@ impl Ledger {
     pub fn forget_instances(&self, dead: &[String]) -> Result<(), StoreError> {
         let dead = serde_json::to_string(dead).unwrap_or_default();
         let mut writer = self.writer();
-        let sql = |source| StoreError::sqlite("forget ended processes", source);
+        let sql = |source| StoreError::sqlite("remove the records of ended processes", source);
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         for table in ["applied", "applied_key", "claim"] {
             let sql_text =
@@ -554,7 +554,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn expired_trials(&self, now_ms: i64) -> Result<Vec<(String, Micro)>, StoreError> {
-        self.read("look for lapsed trials", |connection| {
+        self.read("look for expired trials", |connection| {
             connection
                 .prepare_cached("SELECT id, trial FROM account WHERE trial > 0 AND trial_ends_at <= ?1 LIMIT 100")?
                 .query_map([now_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -661,7 +661,7 @@ impl Ledger {
                 .map_err(sql)?;
             let EntrySelection { account, from_ms, to_ms } = selection;
             for entry in statement.query_map(params![account, from_ms, to_ms], entry).map_err(sql)? {
-                each(entry.map_err(sql)?).map_err(|source| StoreError::io("hand over the ledger's entries", source))?;
+                each(entry.map_err(sql)?).map_err(|source| StoreError::io("write out the ledger's entries", source))?;
             }
             Ok(())
         })

@@ -26,8 +26,7 @@ pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
     let dir = dir.display();
     Ok(is_missing.then(|| {
         format!(
-            "{dir}/{LEDGER} is missing, and {APP} has accounts: restore {LEDGER} (with {ANCHOR}) from the latest backup and \
-             keep {dir}/journal; where that backup is older, start once with --accept-older-ledger"
+            "{dir}/{LEDGER} is missing, and {APP} has accounts: restore {LEDGER} (with {ANCHOR}) from the latest backup, and keep {dir}/journal; if that backup is older, start once with --accept-older-ledger"
         )
     }))
 }
@@ -47,8 +46,7 @@ pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     let dir = dir.display();
     Ok(is_missing.then(|| {
         format!(
-            "{dir}/{APP} {what}, and {LEDGER} has entries: restore {APP} from the latest backup, with the gateway stopped and \
-             {APP}-wal and {APP}-shm removed; keys and people of after that backup are lost, no credits are"
+            "{dir}/{APP} {what}, and {LEDGER} has entries: restore {APP} from the latest backup, with the gateway stopped and {APP}-wal and {APP}-shm removed; keys and accounts newer than that backup are lost, credits are not"
         )
     }))
 }

@@ -402,7 +402,7 @@ impl SharedStore {
             );
             call.arg(spend.map_or("total", |limit| limit.period.name()));
         }
-        let answer = self.call("set credit aside", &call).await?;
+        let answer = self.call("reserve credits", &call).await?;
         Ok(match answer.word() {
             "held" if asked.within.is_some() => {
                 ReserveReply::HeldWithin(answer.parts(1)?, answer.rate_limits(3)?)
@@ -438,7 +438,7 @@ impl SharedStore {
             .arg(MARKER_MS)
             .arg(asked.ending)
             .arg(asked.tokens);
-        let answer = self.call("end a request", &call).await?;
+        let answer = self.call("settle a request", &call).await?;
         Ok(match answer.word() {
             "done" => SettleReply::Done {
                 event: answer.text(1)?.into(),
@@ -544,7 +544,7 @@ impl SharedStore {
     pub async fn api_key(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("HGETALL").arg(format!("gw:k:{hash}"));
-        self.query("look a key up", &get).await
+        self.query("look up a key", &get).await
     }
 
     /// Returns the server's time.
@@ -553,7 +553,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
         let (seconds, micros): (i64, i64) = self
-            .query("ask the server's time", &::redis::cmd("TIME"))
+            .query("read the server's time", &::redis::cmd("TIME"))
             .await?;
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
@@ -566,7 +566,7 @@ impl SharedStore {
     pub async fn has_all_keys(&self) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
         exists.arg("EXISTS").arg(KEYS_KNOWN);
-        self.query("ask whether the keys are known", &exists).await
+        self.query("check whether the keys are published", &exists).await
     }
 
     /// Releases the holds of a partition whose leases have ended, at most one hundred per call.
@@ -585,13 +585,13 @@ impl SharedStore {
             .arg("LIMIT")
             .arg(0)
             .arg(100);
-        let lapsed: Vec<String> = self.query("look for lapsed holds", &lapsed).await?;
+        let lapsed: Vec<String> = self.query("look for expired reservations", &lapsed).await?;
         let mut swept = 0;
         for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
             let holds = key(partition, "h:", account);
             let mut hold = Cmd::new();
             hold.arg("HGET").arg(&holds).arg(request_id);
-            let hold: Option<String> = self.query("look at a lapsed hold", &hold).await?;
+            let hold: Option<String> = self.query("read an expired reservation", &hold).await?;
             // The fifth field of a hold is the API key, if there is one.
             let api_key = hold
                 .as_deref()
@@ -603,7 +603,7 @@ impl SharedStore {
                 .key(&leases)
                 .key(key(partition, "k:", api_key));
             call.arg(request_id).arg(account);
-            swept += usize::from(self.call("give up a hold", &call).await?.word() == "done");
+            swept += usize::from(self.call("release an expired reservation", &call).await?.word() == "done");
         }
         Ok(swept)
     }
@@ -620,7 +620,7 @@ impl SharedStore {
         call.key(key(partition, "op:", &lapse_operation(account)))
             .arg(account)
             .arg(OPERATION_MS);
-        Ok(self.call("lapse a trial", &call).await?.word() == "done")
+        Ok(self.call("expire a trial", &call).await?.word() == "done")
     }
 
     /// Returns the account's current state; `None` if the store does not know it.
@@ -820,7 +820,7 @@ pub fn lapse_operation(account: &str) -> String {
 fn parse_amount(text: &str) -> Result<Micro, StoreError> {
     text.parse()
         .map(Micro::new)
-        .map_err(|_| StoreError::Unusable(format!("the shared store has {text:?} for an amount")))
+        .map_err(|_| StoreError::Unusable(format!("the shared store has {text:?} where an amount must be")))
 }
 
 /// A script's reply: a result word and its arguments.
@@ -910,7 +910,7 @@ impl ScriptReply {
 
     fn unexpected_reply(&self) -> StoreError {
         StoreError::Unusable(format!(
-            "{}: the shared store answered {:?}",
+            "cannot {}: the shared store answered {:?}",
             self.operation, self.words
         ))
     }

@@ -32,7 +32,7 @@ const MAX_WAL_ATTEMPTS: u32 = 100;
 pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < MIN_SQLITE_VERSION {
         let message = format!(
-            "SQLite {} is too old: 3.51.3 is needed",
+            "SQLite {} is too old: at least 3.51.3 is needed",
             rusqlite::version()
         );
         return Err(StoreError::Io {
@@ -69,7 +69,7 @@ pub fn migrate(
     let applied = version(&transaction).map_err(sqlite)?;
     if applied > known {
         let message = format!(
-            "the file has version {applied}, this program knows {known}: it is older than the file"
+            "the file has schema version {applied}, but this program supports only {known}: start a newer version of the program"
         );
         return Err(StoreError::Io {
             operation,
@@ -105,7 +105,7 @@ pub fn create_dir(dir: &Path) -> Result<(), StoreError> {
 pub fn disable_sync(connection: &Connection) -> Result<(), StoreError> {
     connection
         .execute_batch("PRAGMA synchronous = OFF")
-        .map_err(|source| StoreError::sqlite("set a database's durability", source))
+        .map_err(|source| StoreError::sqlite("set the durability of a database", source))
 }
 
 /// Writes the log back into the file, so that a copy of the file alone is complete.

@@ -286,7 +286,7 @@ test('the pages of accounts, keys and operators keep the rules of accessibility,
   await judge(page, 'keys-set-up', press('Create key'));
   await page.getByTestId('new-key').waitFor();
   await page.goto('/dashboard/operator/invites');
-  await judge(page, 'operator-invites-made', press('Make invitations'));
+  await judge(page, 'operator-invites-made', press('Create invitations'));
   await page.getByTestId('new-invites').waitFor();
   await page.goto(paths['operator-account']);
   await page.getByLabel('Credits').fill('many');
@@ -315,7 +315,7 @@ test('the pages of accounts, keys and operators keep the rules of accessibility,
   await judge(viewer.page, 'farewell', () =>
     Promise.all([viewer.page.waitForNavigation(), viewer.page.getByRole('button', { name: 'Delete account' }).click()]),
   );
-  await viewer.page.getByRole('heading', { name: 'Your account is deleted' }).waitFor();
+  await viewer.page.getByRole('heading', { name: 'Your account was deleted' }).waitFor();
   // The mailbox gets no second trial, and the page says so.
   await viewer.page.goto('/dashboard/sign-up');
   await viewer.page.getByLabel('Email', { exact: true }).fill(viewer.email);
@@ -372,7 +372,7 @@ for (const javaScriptEnabled of [true, false]) {
     await reach(page.locator('#delete_password'));
     await page.keyboard.type(PASSWORD);
     await press(page.getByRole('button', { name: 'Delete account' }));
-    await page.getByRole('heading', { name: 'Your account is deleted' }).waitFor();
+    await page.getByRole('heading', { name: 'Your account was deleted' }).waitFor();
     assert.equal(await status(), 401);
     await page.goto('/dashboard');
     assert.equal(new URL(page.url()).pathname, '/dashboard/sign-in');

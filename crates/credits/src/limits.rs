@@ -83,7 +83,7 @@ pub struct SpendLimit {
 
 /// A text is not a valid spend limit.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("not a spend limit: credits, a slash, and day, week, month or total, as in 100/day")]
+#[error("not a spend limit: write credits, a slash, and day, week, month or total, as in 100/day")]
 pub struct SpendLimitParseError;
 
 impl FromStr for SpendLimit {

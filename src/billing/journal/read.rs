@@ -109,7 +109,7 @@ impl std::fmt::Display for DamagedJournal {
         let folder = &self.folder;
         write!(
             f,
-            "journal/{folder} has {lost} unreadable lines, and {repaired} that its checksums repair"
+            "journal/{folder} has {lost} unreadable lines, and {repaired} that their checksums can repair"
         )?;
         match (missing_lines, missing_files) {
             (0, 0) => Ok(()),
@@ -176,9 +176,7 @@ pub(super) fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreErro
                 .inc_by(count as u64);
         }
         log::error!(
-            "{}: {repaired} damaged lines were repaired by their checksum, {lost} are lost, {missing_lines} lines and \
-             {missing_files} files are missing; a request whose end is lost is entered as interrupted, free of charge: the \
-             folder is kept, `ledger verify` finds it",
+            "{} is damaged: {repaired} lines were repaired by their checksums, {lost} are lost, {missing_lines} lines and {missing_files} files are missing; a request whose end is lost is recorded as interrupted and not billed. The folder is kept, and `ledger verify` reports it",
             dir.display()
         );
     }

@@ -189,7 +189,7 @@ impl IngestWorker {
         if self.reported.len() < MAX_REPORTED && self.reported.insert(format!("{partition} {id}")) {
             METRICS.ledger_error("strange_event");
             log::error!(
-                "enter event {id} of partition {partition}: {why}; it stays in the shared store"
+                "cannot enter event {id} of partition {partition} in the ledger: {why}; the event stays in the shared store"
             );
         }
     }
@@ -245,7 +245,7 @@ fn parse_event(id: &str, event: StoreEvent) -> Result<(IngestEvent, CreditSplit)
             let ReceivedEnding { price, .. } =
                 serde_json::from_str(&text).map_err(|error| error.to_string())?;
             if (&ending.request_id, &ending.account) != (&request_id, &account) {
-                return Err("it tells of another request".into());
+                return Err("its request id or account is not that of its ending".into());
             }
             Ok((
                 IngestEvent::EndedLate(Box::new(ending), price),
@@ -253,7 +253,7 @@ fn parse_event(id: &str, event: StoreEvent) -> Result<(IngestEvent, CreditSplit)
             ))
         }
         StoreEvent::Lapsed { account, trial } => {
-            let at_ms = event_time_ms(id).ok_or("its id tells no time")?;
+            let at_ms = event_time_ms(id).ok_or("its id contains no time")?;
             Ok((
                 IngestEvent::Lapsed {
                     account,

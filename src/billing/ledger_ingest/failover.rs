@@ -124,7 +124,7 @@ impl IngestWorker {
         }
         let (all, new) = (which.len(), anew.len());
         log::warn!(
-            "{all} partitions of the shared store answer anew, {new} of them empty: {restored} requests restored"
+            "{all} partitions of the shared store moved to another server, {new} of them empty; restored {restored} requests"
         );
         Ok(())
     }
@@ -139,7 +139,7 @@ impl IngestWorker {
             return Ok(());
         }
         Err(StoreError::Unusable(format!(
-            "partition {partition} of the shared store was lost while it was restored"
+            "partition {partition} of the shared store was lost again while the ledger ingest restored it"
         )))
     }
 

@@ -180,7 +180,7 @@ impl IngestWorker {
             }
             while let Some(outcome) = told.join_next().await {
                 outcome
-                    .map_err(|error| StoreError::Unusable(format!("tell of keys: {error}")))??;
+                    .map_err(|error| StoreError::Unusable(format!("cannot publish keys to the shared store: {error}")))??;
             }
         }
         self.keys_after = last;

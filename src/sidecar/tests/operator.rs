@@ -470,7 +470,7 @@ async fn invitations_come_in_pages_of_fifty_the_newest_first() {
             .get(&format!("/dashboard/operator/invites?before={behind}"))
             .await;
         assert!(
-            page.status == 200 && page.body.contains("None older."),
+            page.status == 200 && page.body.contains("No older invitations."),
             "{behind}: {}",
             page.body
         );
@@ -495,7 +495,7 @@ async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
         .to_owned();
     let invites = root.world.accounts.invites(None, 100).unwrap();
     let page = root.get("/dashboard/operator/invites").await.body;
-    assert_eq!(page.matches(">Withdraw</button>").count(), 2);
+    assert_eq!(page.matches(">Revoke</button>").count(), 2);
     for invite in &invites {
         let path = format!("/dashboard/operator/invites/{}/withdraw", invite.id);
         assert_eq!(root.post(&path, "").await.status, 303);
@@ -504,7 +504,7 @@ async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
     let page = root.get("/dashboard/operator/invites").await.body;
     assert_eq!(
         (
-            page.matches(">Withdraw</button>").count(),
+            page.matches(">Revoke</button>").count(),
             page.matches(">withdrawn</td>").count()
         ),
         (0, 2)

@@ -229,7 +229,7 @@ impl AppDb {
         now_ms: i64,
         told: &AuditEntry<'_>,
     ) -> Result<bool, StoreError> {
-        self.write("withdraw an invitation", |transaction| {
+        self.write("revoke an invitation", |transaction| {
             let rows = transaction.execute(
                 "UPDATE invite SET withdrawn_at_ms = ?3, expires_at_ms = ?3
                  WHERE hash >= ?1 AND hash <= ?2 AND used_by IS NULL AND expires_at_ms > ?3",

@@ -120,7 +120,7 @@ pub(super) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rus
 impl AppDb {
     /// Appends a line in its own transaction, for an action that does not change `app.db`.
     pub fn append_audit(&self, act: &AuditEntry<'_>) -> Result<(), StoreError> {
-        self.write("write a line of the audit log", |transaction| {
+        self.write("write to the audit log", |transaction| {
             append(transaction, act)
         })
     }

@@ -219,7 +219,7 @@ impl AppDb {
         now_ms: i64,
         lifetime: SessionLifetime,
     ) -> Result<usize, StoreError> {
-        self.write("purge dead sessions", |transaction| {
+        self.write("remove expired sessions", |transaction| {
             transaction.execute(
                 PURGE_SQL,
                 params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms],

@@ -132,7 +132,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn find_wrong_aggregates(&self, most: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
-        self.read("add the ledger up beside its sums", |connection| {
+        self.read("compare the ledger's entries with its totals", |connection| {
             let wrong = TABLES
                 .iter()
                 .map(|table| table.find_mismatches(connection, most));
@@ -147,7 +147,7 @@ impl Ledger {
     /// Returns an error if the ledger cannot be written; then nothing is changed.
     pub fn rebuild_aggregates(&self, most: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
         let mut writer = self.writer();
-        let sql = |source| StoreError::sqlite("make the ledger's sums anew", source);
+        let sql = |source| StoreError::sqlite("rebuild the ledger's totals", source);
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         let mut wrong = Vec::new();
         for table in &TABLES {

@@ -82,14 +82,14 @@ impl fmt::Display for AnchorFault {
         match self {
             Self::Missing => write!(
                 f,
-                "{ANCHOR_FILE} is missing: an older ledger.db would not be noticed"
+                "{ANCHOR_FILE} is missing: without it, the gateway cannot detect an older ledger.db"
             ),
             Self::Empty => write!(f, "{ANCHOR_FILE} is empty: it is damaged"),
             Self::Unreadable => write!(f, "{ANCHOR_FILE} cannot be read: it is damaged"),
             Self::Older { anchor, ledger } => {
                 write!(
                     f,
-                    "ledger.db is older than it was: it ends with {ledger}, {ANCHOR_FILE} names {anchor}"
+                    "ledger.db is older than it was: it ends with {ledger}, but {ANCHOR_FILE} names {anchor}"
                 )
             }
             Self::Other { anchor, ledger } => {
@@ -138,7 +138,7 @@ impl LedgerAnchor {
         if let Err(error) = self.0.write_all_at(encode(head).as_bytes(), 0) {
             METRICS.ledger_error("anchor");
             log::error!(
-                "write {ANCHOR_FILE}: {error}; it stays behind the ledger until the next commit"
+                "cannot write {ANCHOR_FILE}: {error}; it lags behind the ledger until the next commit"
             );
         }
     }
@@ -258,7 +258,7 @@ impl AnchorFault {
     fn remedy(&self) -> &'static str {
         match self {
             Self::Missing | Self::Empty | Self::Unreadable => {
-                "Put the anchor back; where ledger.db is certainly the newest one, start once with --accept-older-ledger"
+                "Put the anchor back; if you are certain that ledger.db is the newest one, start once with --accept-older-ledger"
             }
             Self::Older { .. } | Self::Other { .. } => {
                 "Put the newest ledger.db back; after restoring a backup on purpose, start once with --accept-older-ledger"
@@ -287,10 +287,10 @@ pub(super) fn open_for_ledger(
         None => {}
         Some(AnchorFault::Missing) if !is_anchored(connection).map_err(sql)? => {
             log::warn!(
-                "{ANCHOR_FILE} is missing beside a ledger from before anchors; made from the ledger as it is"
+                "{ANCHOR_FILE} is missing because the ledger is from an earlier version; created it from the current ledger"
             );
         }
-        Some(fault) if trust == AnchorTrust::Accepted => log::warn!("{fault}; accepted as it is"),
+        Some(fault) if trust == AnchorTrust::Accepted => log::warn!("{fault}; accepted because of --accept-older-ledger"),
         Some(fault) => return Err(StoreError::Unusable(format!("{fault}. {}", fault.remedy()))),
     }
     establish(dir, connection)?;
@@ -311,7 +311,7 @@ fn is_anchored(connection: &Connection) -> rusqlite::Result<bool> {
 /// Creates the anchor if there is no valid one, and records in the ledger that it has one. Runs
 /// under the ledger's lock: if several processes start at the same time, one creates it.
 fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
-    let sql = |source| StoreError::sqlite("begin the ledger's anchor", source);
+    let sql = |source| StoreError::sqlite("create the ledger's anchor", source);
     let is_there = || Ok::<_, StoreError>(matches!(read(dir)?, AnchorContent::Head(_)));
     if is_there()? && is_anchored(connection).map_err(sql)? {
         return Ok(());
@@ -320,7 +320,7 @@ fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
         Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(sql)?;
     if !is_there()? {
         create(dir, &chain_head(&transaction).map_err(sql)?)
-            .map_err(|source| StoreError::io("begin the ledger's anchor", source))?;
+            .map_err(|source| StoreError::io("create the ledger's anchor", source))?;
     }
     let mark = "INSERT INTO anchored (since) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM anchored)";
     transaction.execute(mark, [clock::now_ms()]).map_err(sql)?;
@@ -405,7 +405,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn last_known_ms(&self) -> Result<Option<i64>, StoreError> {
-        let entered = self.read("look at the ledger's last entry", |connection| {
+        let entered = self.read("read the ledger's last entry", |connection| {
             connection
                 .query_row(
                     "SELECT at FROM entry ORDER BY seq DESC LIMIT 1",
@@ -424,7 +424,7 @@ impl Ledger {
     pub fn renew_anchor(&self) -> Result<(), StoreError> {
         let writer = self.writer();
         let head = chain_head(&writer)
-            .map_err(|source| StoreError::sqlite("look at the ledger's last entry", source))?;
+            .map_err(|source| StoreError::sqlite("read the ledger's last entry", source))?;
         if let Some(anchor) = &self.anchor {
             anchor.write(&head);
         }

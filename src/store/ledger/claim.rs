@@ -34,7 +34,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be written; then nothing has changed.
     pub fn hand_over(&self, boot: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("hand the holds over", source);
+        let sql = |source| StoreError::sqlite("hand over the reservations", source);
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         for (account, claim) in held {

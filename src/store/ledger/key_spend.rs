@@ -71,7 +71,7 @@ impl Ledger {
             before(5),
         );
         let [first, second, third, fourth] = first_days;
-        self.read("read a key's spending to seed", |connection| {
+        self.read("read a key's spending", |connection| {
             connection.prepare_cached(&sql)?.query_row(
                 params![key, first, second, third, fourth],
                 |row| {

@@ -127,7 +127,7 @@ impl PostingDetail {
             return Ok(String::new());
         }
         serde_json::to_string(self)
-            .map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
+            .map_err(|error| StoreError::Unusable(format!("cannot write an entry's detail: {error}")))
     }
 
     /// Returns true if the request and the reason are the same; the actor can differ.
@@ -157,7 +157,7 @@ impl Ledger {
                 return existing_posting(transaction, is_same, &known).map_err(sql)?;
             }
             let debit = find_entry(transaction, "debit", request_id).map_err(sql)?.ok_or_else(|| {
-                StoreError::Unknown(format!("refund request {request_id}: the ledger has no debit for it"))
+                StoreError::Unknown(format!("cannot refund request {request_id}: the ledger has no debit for it"))
             })?;
             let refunded = refunded_total(transaction, &debit.account, request_id).map_err(sql)?;
             let taken = (Micro::ZERO.minus(debit.d_paid), Micro::ZERO.minus(debit.d_trial));
@@ -165,7 +165,7 @@ impl Ledger {
             let amount = amount.unwrap_or(rest);
             if !amount.is_positive() || amount > rest {
                 return Err(StoreError::Refused(format!(
-                    "refund {amount} of request {request_id}: its debit was {}, of which {refunded} were refunded",
+                    "cannot refund {amount} credits of request {request_id}: its debit was {}, of which {refunded} are already refunded",
                     taken.0.plus(taken.1)
                 )));
             }
@@ -270,8 +270,7 @@ impl Ledger {
             if borne.total() < taken.total() {
                 let asked = taken.total();
                 return Err(StoreError::Refused(format!(
-                    "take {asked} from account {account}: the shared store has given it, the ledger has {paid} paid and \
-                     {trial} trial; run the command again in a moment"
+                    "cannot deduct {asked} credits from account {account} yet: the shared store has deducted them, but the ledger has only {paid} paid and {trial} trial; run the command again in a moment"
                 )));
             }
             let parts = (Micro::ZERO.minus(borne.paid), Micro::ZERO.minus(borne.trial));
@@ -314,7 +313,7 @@ fn existing_posting(
     let (paid, trial) = balances(transaction, &known.account)?;
     if !is_same {
         return Ok(Err(StoreError::ReferenceUsed(format!(
-            "reference {:?} was counted already for something else: entry {}, a {} of {} for account {} {}",
+            "reference {:?} is already used for something else: entry {}, a {} of {} for account {} {}",
             known.reference,
             known.seq,
             known.kind,
@@ -348,7 +347,7 @@ fn post_entry(
     if paid.get().saturating_add(entry.d_paid.get()) > MAX_MICRO {
         let (largest, change) = (Micro::new(MAX_MICRO), entry.change());
         let message = format!(
-            "add {change} to account {}: a balance is at most {largest}",
+            "cannot add {change} credits to account {}: a balance is at most {largest}",
             entry.account
         );
         return Err(StoreError::Refused(message));
@@ -431,7 +430,7 @@ pub fn split_debit(
     if trial > free.trial {
         let (account, free) = (change.account, free.total());
         return Err(StoreError::Refused(format!(
-            "take {asked} from account {account}: {free} are neither spent nor held by a running request"
+            "cannot deduct {asked} credits: only {free} are available"
         )));
     }
     Ok(CreditSplit { paid, trial })

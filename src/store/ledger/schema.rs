@@ -36,7 +36,7 @@ impl Ledger {
             });
         let strange = found.keys().filter(|name| !expected.contains_key(*name));
         Ok(missing
-            .chain(strange.map(|name| format!("{name} does not belong there")))
+            .chain(strange.map(|name| format!("{name} does not belong in the ledger")))
             .collect())
     }
 
@@ -50,7 +50,7 @@ impl Ledger {
         self.read("look for rows of unknown processes", |connection| {
             connection
                 .prepare(
-                    "SELECT name || ': boot ' || boot || ', which is gone, ' || what FROM (
+                    "SELECT name || ': instance ' || boot || ', which has ended, ' || what FROM (
                        SELECT 'claim' AS name, boot, 'claims ' || paid || ' + ' || trial || ' µc of account ' || account AS what
                          FROM claim WHERE paid <> 0 OR trial <> 0
                        UNION ALL SELECT 'applied', boot, 'has applied ' || paid || ' + ' || trial || ' µc to account ' || account

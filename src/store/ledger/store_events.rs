@@ -70,7 +70,7 @@ impl Ledger {
         &self,
         account: &str,
     ) -> Result<Option<(super::LedgerAccount, i64)>, StoreError> {
-        self.read("read an account to seed", |connection| {
+        self.read("read an account for the shared store", |connection| {
             connection
                 .prepare_cached(
                     "SELECT paid, trial, trial_ends_at, credited, 0, 0, 0, 0, (SELECT ifnull(max(seq), 0) FROM entry)
@@ -114,7 +114,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn published_seq(&self) -> Result<i64, StoreError> {
-        self.read("read how far the shared store was told", |connection| {
+        self.read("read how many entries are published to the shared store", |connection| {
             connection
                 .prepare_cached("SELECT seq FROM shared_pushed")?
                 .query_row([], |row| row.get(0))
@@ -130,7 +130,7 @@ impl Ledger {
             .execute("UPDATE shared_pushed SET seq = ?1", [seq])
             .map(drop)
             .map_err(|source| {
-                StoreError::sqlite("remember how far the shared store was told", source)
+                StoreError::sqlite("record how many entries are published to the shared store", source)
             })
     }
 
@@ -142,7 +142,7 @@ impl Ledger {
         &self,
         partition: u32,
     ) -> Result<Option<PartitionLocation>, StoreError> {
-        self.read("read where a partition was", |connection| {
+        self.read("read the last server of a partition", |connection| {
             connection
                 .prepare_cached(
                     "SELECT server, epoch, seen_at FROM shared_partition WHERE partition = ?1",
@@ -166,7 +166,7 @@ impl Ledger {
         &self,
         found: &[(u32, PartitionLocation)],
     ) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("remember where a partition was", source);
+        let sql = |source| StoreError::sqlite("record the server of a partition", source);
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         for (
@@ -193,7 +193,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be written.
     pub fn save_mark(&self, at_ms: i64) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("remember how far the shared store was told", source);
+        let sql = |source| StoreError::sqlite("record how many entries are published to the shared store", source);
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         transaction
@@ -213,7 +213,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn mark_before(&self, at_ms: i64) -> Result<i64, StoreError> {
-        self.read("read how far the shared store was told", |connection| {
+        self.read("read how many entries are published to the shared store", |connection| {
             connection
                 .prepare_cached(
                     "SELECT coalesce((SELECT seq FROM shared_mark WHERE at <= ?1 ORDER BY at DESC LIMIT 1),

@@ -37,11 +37,11 @@ impl SharedStore {
         }
         let message = faults.join("; ");
         if may_forget {
-            log::warn!("the shared store's settings: {message}; store.allow_volatile says so");
+            log::warn!("the shared store may lose data: {message}; accepted because of store.allow_volatile");
             return Ok(());
         }
         Err(refused_error(&format!(
-            "{message} (or say store.allow_volatile: true)"
+            "{message} (or set store.allow_volatile: true)"
         )))
     }
 
@@ -54,7 +54,7 @@ impl SharedStore {
                 Ok(value) => settings.push(value.unwrap_or_default()),
                 Err(error) if error.is_reply() => {
                     log::warn!(
-                        "{error}: see to it that maxmemory-policy is noeviction and appendonly is yes"
+                        "{error}; make sure that maxmemory-policy is noeviction and appendonly is yes"
                     );
                     return Ok(Vec::new());
                 }
@@ -65,11 +65,11 @@ impl SharedStore {
         if let [limit, policy, appends] = &settings[..] {
             if limit != "0" && policy != "noeviction" {
                 faults
-                    .push(format!("maxmemory-policy is {policy}: it must be noeviction, or balances are thrown away"));
+                    .push(format!("maxmemory-policy is {policy}: it must be noeviction, or the server discards balances"));
             }
             if appends != "yes" {
                 faults.push(format!(
-                    "appendonly is {appends}: it must be yes, or a restart loses all holds"
+                    "appendonly is {appends}: it must be yes, or a restart loses all reservations"
                 ));
             }
         }
@@ -86,7 +86,7 @@ impl SharedStore {
 }
 
 fn refused_error(why: &str) -> StoreError {
-    StoreError::Refused(format!("the shared store's settings: {why}"))
+    StoreError::Refused(format!("the shared store is not configured correctly: {why}"))
 }
 
 /// Returns the reason if the error does not go away with time: the server answers every admission
@@ -97,13 +97,12 @@ fn permanent_fault(error: &StoreError) -> Option<String> {
     };
     match source.code()? {
         "READONLY" => Some(
-            "the server is a read-only replica (replicaof is set): it must be the primary; give its address in store.url, \
-             or say replicaof no one there"
+            "the server is a read-only replica (replicaof is set): it must be the primary; set store.url to the primary's address, or run `replicaof no one` on this server"
                 .into(),
         ),
         "NOPERM" => Some(format!(
-            "the user's rights are too few ({}): its ACL must be at least ~gw:* &gw:* +@read +@write +@scripting +@pubsub \
-             +@connection +@transaction +info +time, and +config|get to have the settings judged",
+            "the user lacks rights ({}): its ACL must be at least ~gw:* &gw:* +@read +@write +@scripting +@pubsub \
+             +@connection +@transaction +info +time, and +config|get to have the settings checked",
             source.detail().unwrap_or("NOPERM")
         )),
         _ => None,

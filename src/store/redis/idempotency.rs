@@ -77,7 +77,7 @@ impl SharedStore {
             .arg(millis(runs))
             .arg(millis(known_for));
         let answer: Vec<Vec<u8>> = self
-            .call_bytes("begin a request under an idempotency key", &call)
+            .call_bytes("record an idempotency key", &call)
             .await?;
         let text = |index: usize| {
             answer
@@ -100,7 +100,7 @@ impl SharedStore {
             }
             other => {
                 return Err(StoreError::Unusable(format!(
-                    "look an idempotency key up: answered {other:?}"
+                    "cannot look up an idempotency key: the shared store answered {other:?}"
                 )));
             }
         })
@@ -130,11 +130,11 @@ impl SharedStore {
             .arg(room.of_all / u64::from(PARTITIONS));
         if let Some(kept) = kept {
             let headers = serde_json::to_string(&kept.headers).map_err(|error| {
-                StoreError::Unusable(format!("keep an answer for its idempotency key: {error}"))
+                StoreError::Unusable(format!("cannot store the response of an idempotency key: {error}"))
             })?;
             call.arg(headers).arg(&kept.body[..]);
         }
-        self.call("keep an answer for its idempotency key", &call)
+        self.call("store the response of an idempotency key", &call)
             .await
             .map(drop)
     }
@@ -149,7 +149,7 @@ impl SharedStore {
     ) -> Result<(), StoreError> {
         let mut call = entry.invocation(&self.0.scripts.free, &[]);
         call.arg(&entry.request_id);
-        self.call("free an idempotency key", &call).await.map(drop)
+        self.call("release an idempotency key", &call).await.map(drop)
     }
 
     /// Returns the entries that a process left as running. Their body hash is not known.
@@ -188,7 +188,7 @@ impl SharedStore {
         exists
             .arg("EXISTS")
             .arg(key(partition(account), "r:", request_id));
-        self.query("look for a request's end", &exists).await
+        self.query("check whether a request has ended", &exists).await
     }
 
     /// Returns true if the store has an entry for the idempotency key.
@@ -200,7 +200,7 @@ impl SharedStore {
         exists
             .arg("EXISTS")
             .arg(key(partition(&entry.account), "i:", &entry.redis_key()));
-        self.query("look an idempotency key up", &exists).await
+        self.query("look up an idempotency key", &exists).await
     }
 
     /// Removes expired entries from the totals of stored responses. Returns their number.
@@ -213,7 +213,7 @@ impl SharedStore {
             call.key(name);
         }
         call.arg(MAX_REMOVAL_BATCH);
-        let answer: ScriptReply = self.call("count the kept answers", &call).await?;
+        let answer: ScriptReply = self.call("count the stored responses", &call).await?;
         answer
             .text(1)?
             .parse()

@@ -81,7 +81,7 @@ impl SharedStore {
     pub async fn partition_server(&self, partition: u32) -> Result<PartitionServer, StoreError> {
         let mut call = self.0.scripts.lineage.prepare_invoke();
         call.key(key(partition, "epoch", ""));
-        let answer = self.call("ask which server answers", &call).await?;
+        let answer = self.call("identify the server", &call).await?;
         let now_ms = answer
             .text(2)?
             .parse()
@@ -106,7 +106,7 @@ impl SharedStore {
     ) -> Result<bool, StoreError> {
         let mut call = self.0.scripts.epoch.prepare_invoke();
         call.key(key(partition, "epoch", "")).arg(before).arg(epoch);
-        Ok(self.call("begin an epoch", &call).await?.word() == "done")
+        Ok(self.call("start an epoch", &call).await?.word() == "done")
     }
 
     /// Settles requests of one partition that the ledger has as ended and the store does not: at
@@ -182,7 +182,7 @@ impl SharedStore {
             .arg(events)
             .ignore();
         let mut link = self.0.link.clone();
-        self.guard("clear events", pipeline.query_async::<()>(&mut link))
+        self.guard("remove entered events", pipeline.query_async::<()>(&mut link))
             .await
     }
 
@@ -206,7 +206,7 @@ impl SharedStore {
         }
         call.arg(seed.seq).arg(seed.epoch);
         Ok(self
-            .call("begin to count what a key spends", &call)
+            .call("seed a key's spending", &call)
             .await?
             .word()
             == "done")
@@ -219,7 +219,7 @@ impl SharedStore {
     pub async fn request_seed(&self, account: &str) -> Result<(), StoreError> {
         let mut add = Cmd::new();
         add.arg("SADD").arg(WANTED_KEY).arg(account);
-        self.query("ask for an account", &add).await
+        self.query("request an account", &add).await
     }
 
     /// Removes and returns accounts that edges have requested.
@@ -258,7 +258,7 @@ impl SharedStore {
             .arg(status_name(shared.account_is_active))
             .arg(REVOKED_TTL_MS);
         call.arg(&shared.settings).arg(&shared.account_rates);
-        self.call("make a key known", &call).await.map(drop)
+        self.call("publish a key", &call).await.map(drop)
     }
 
     /// Records that the store has every API key again since it lost them.
@@ -268,7 +268,7 @@ impl SharedStore {
     pub async fn mark_keys_complete(&self) -> Result<(), StoreError> {
         let mut set = Cmd::new();
         set.arg("SET").arg(KEYS_KNOWN).arg(1);
-        self.query("say that the keys are known", &set).await
+        self.query("mark the keys as published", &set).await
     }
 
     /// Returns the credits that requests hold, for each account of a partition.
@@ -285,7 +285,7 @@ impl SharedStore {
             .arg(key(partition, "l", ""))
             .arg(0)
             .arg(MAX_HOLDS_SCANNED);
-        let leases: Vec<String> = self.query("look at the holds", &range).await?;
+        let leases: Vec<String> = self.query("list the reservations", &range).await?;
         let mut accounts: Vec<_> = leases
             .iter()
             .filter_map(|lease| lease.split_once(' '))
@@ -306,7 +306,7 @@ impl SharedStore {
         }
         let mut link = self.0.link.clone();
         let held: Vec<(Option<String>, Option<String>)> = self
-            .guard("look at the holds", pipeline.query_async(&mut link))
+            .guard("list the reservations", pipeline.query_async(&mut link))
             .await?;
         let mut told = Vec::new();
         for (account, held) in accounts.into_iter().zip(held) {

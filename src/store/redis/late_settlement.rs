@@ -26,7 +26,7 @@ impl SharedStore {
         call.key(key(partition, "ev", ""))
             .key(key(partition, "k:", asked.key_id));
         call.arg(MARKER_MS).arg(asked.ending).arg(asked.tokens);
-        let answer = self.call("tell the ledger of a late end", &call).await?;
+        let answer = self.call("publish a late settlement", &call).await?;
         Ok(match answer.word() {
             "done" => SettleReply::Done {
                 event: answer.text(1)?.into(),

@@ -104,7 +104,7 @@ impl RedisLink {
         }
         let (link, asked) = (self.clone(), Instant::now());
         let made = tokio::spawn(async move { link.reconnect(asked).await }).await;
-        made.unwrap_or_else(|_| Err((ErrorKind::Io, "the task that connects is gone").into()))
+        made.unwrap_or_else(|_| Err((ErrorKind::Io, "the connecting task panicked").into()))
     }
 
     async fn reconnect(&self, asked: Instant) -> Result<LiveConnection, RedisError> {
@@ -377,7 +377,7 @@ fn primary_not_found(master: &str, error: &RedisError) -> RedisError {
     let detail = format!("{master}: {error}");
     RedisError::from((
         ErrorKind::MasterNameNotFoundBySentinel,
-        "ask a Sentinel for the primary",
+        "no Sentinel names the primary",
         detail,
     ))
 }
@@ -403,7 +403,7 @@ async fn check_primary(connection: &mut MultiplexedConnection) -> Result<(), Red
     let detail = format!("it is a {}", role.unwrap_or_default());
     Err((
         ErrorKind::MasterNameNotFoundBySentinel,
-        "the server that Sentinel names is no primary",
+        "the server that Sentinel names is not a primary",
         detail,
     )
         .into())

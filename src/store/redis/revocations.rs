@@ -73,7 +73,7 @@ impl SharedStore {
                     let mut publish = Cmd::new();
                     publish.arg("PUBLISH").arg(&beat).arg(1);
                     // The result does not matter: if the heartbeat was published, it arrives.
-                    let _: Result<i64, _> = self.query("say that revocations are heard", &publish).await;
+                    let _: Result<i64, _> = self.query("send the heartbeat of revocations", &publish).await;
                     if heard.elapsed() > SILENCE_TIMEOUT {
                         return Err(late());
                     }
