@@ -204,7 +204,7 @@ pub async fn sign_up(
         window_ms: 3_600_000,
     };
     if counted && let Err(seconds) = app.throttle.try_acquire(&who, rate, now_ms) {
-        let fault = Some("Too many sign-ups from this address. Try again later.".to_owned());
+        let fault = Some("Too many sign-ups from this network address. Try again later.".to_owned());
         return Ok(with_retry_after(
             html(
                 StatusCode::TOO_MANY_REQUESTS,
@@ -262,24 +262,24 @@ fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), P
     Ok(match error {
         AccountError::BadEmail => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            "That is not an e-mail address.".into(),
+            "This is not a valid e-mail address.".into(),
         ),
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
             format!(
-                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
+                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password."
             ),
         ),
         AccountError::EmailTaken => (
             StatusCode::CONFLICT,
-            "This e-mail has an account already. Sign in instead.".into(),
+            "This e-mail already has an account. Sign in instead.".into(),
         ),
         AccountError::NoInvite => (
             StatusCode::FORBIDDEN,
-            "This invite code is not known, or it is used or expired.".into(),
+            "This invite code is unknown, used or expired. Ask the operator for a new one.".into(),
         ),
         AccountError::TrialsSpent => {
-            let text = "The trials of today are all given. Come back after midnight UTC.";
+            let text = "No trials are left today. Come back after midnight UTC.";
             (StatusCode::TOO_MANY_REQUESTS, text.into())
         }
         other => return Err(other.into()),
@@ -322,7 +322,7 @@ pub async fn sign_in(
             start_session(&app, &account.id, address, &headers, "/dashboard").await
         }
         PasswordOutcome::Wrong => {
-            let page = build_sign_in_page(&app, &email, Some("E-mail or password is wrong."));
+            let page = build_sign_in_page(&app, &email, Some("The e-mail or the password is wrong."));
             Ok(html(StatusCode::UNAUTHORIZED, &page))
         }
         PasswordOutcome::TooOften { seconds } => {
@@ -335,7 +335,7 @@ pub async fn sign_in(
     }
 }
 
-const TOO_MANY_ATTEMPTS: &str = "Too many tries. Wait a little, then try again.";
+const TOO_MANY_ATTEMPTS: &str = "Too many attempts. Wait a moment, then try again.";
 
 /// Result of a password check.
 pub enum PasswordOutcome {
@@ -394,7 +394,7 @@ pub async fn confirm_password(
 ) -> Result<Result<(), ConfirmationError>, PageError> {
     let unconfirmed = |status, fault| Ok(Err(ConfirmationError { status, fault }));
     if password.is_empty() {
-        return unconfirmed(StatusCode::FORBIDDEN, "Your password is needed for this.");
+        return unconfirmed(StatusCode::FORBIDDEN, "Enter your password to confirm.");
     }
     match try_password(app, &visitor.account.email, password.to_owned(), address).await? {
         PasswordOutcome::Right(account) if account.id == visitor.account.id => {

@@ -91,7 +91,7 @@ impl ActivityQuery {
             "" => Ok(None),
             text => day_start_ms(text)
                 .map(Some)
-                .ok_or("A day is written as 2026-11-21."),
+                .ok_or("Write a day as 2026-11-21."),
         };
         let outcome = match self.outcome.as_str() {
             "" => None,
@@ -99,7 +99,7 @@ impl ActivityQuery {
                 *RequestOutcome::ALL
                     .iter()
                     .find(|outcome| outcome.as_str() == name)
-                    .ok_or("No such outcome.")?,
+                    .ok_or("Unknown outcome. Choose one from the list.")?,
             ),
         };
         let (from_ms, to_ms) = (
@@ -176,11 +176,11 @@ fn row(receipt: &Receipt) -> ActivityRow {
 fn outcome_label(outcome: RequestOutcome) -> &'static str {
     match outcome {
         RequestOutcome::Completed => "completed",
-        RequestOutcome::ClientLeft => "client left",
-        RequestOutcome::GatewayEnded => "gateway ended",
+        RequestOutcome::ClientLeft => "client disconnected",
+        RequestOutcome::GatewayEnded => "stopped by the gateway",
         RequestOutcome::RefusedFree => "refused, free",
         RequestOutcome::VendorError => "vendor error",
-        RequestOutcome::VendorCut => "vendor cut",
+        RequestOutcome::VendorCut => "cut off by the vendor",
         RequestOutcome::Interrupted => "interrupted",
     }
 }

@@ -211,7 +211,7 @@ fn token_classes(price: &PriceList) -> Vec<TokenClassRow> {
         class("Cache read", |rates| rates.cache_read),
         class("Cache write, 5 minutes", |rates| rates.cache_write_5m),
         class("Cache write, 1 hour", |rates| rates.cache_write_1h),
-        class("Output, reasoning included", |rates| rates.output),
+        class("Output, including reasoning", |rates| rates.output),
     ]
 }
 

@@ -66,7 +66,7 @@ fn ok_response(value: &Value) -> Response {
 }
 
 fn missing_account() -> Response {
-    let message = format!("{ACCOUNT_HEADER} must say whose account this is about");
+    let message = format!("the header {ACCOUNT_HEADER} must name the account");
     (
         StatusCode::BAD_REQUEST,
         Json(json!({"error": {"message": message}})),
@@ -75,7 +75,7 @@ fn missing_account() -> Response {
 }
 
 fn ledger_unavailable(error: &StoreError) -> Response {
-    log::error!("answer an edge about an account: {error}");
+    log::error!("cannot answer an edge's question about an account: {error}");
     let message = "The ledger cannot be read.";
     (
         StatusCode::SERVICE_UNAVAILABLE,

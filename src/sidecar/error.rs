@@ -42,57 +42,72 @@ struct ErrorPage {
     frame: Frame,
     heading: &'static str,
     text: &'static str,
+    /// Finds the error in the log.
+    reference: Option<String>,
+}
+
+/// A random number that an error page and the log line of the error share.
+fn new_reference() -> Option<String> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(format!("{:08x}", u32::from_be_bytes(bytes)))
 }
 
 impl IntoResponse for PageError {
     fn into_response(self) -> Response {
+        let mut reference = None;
         let (status, heading, text) = match self {
             Self::SignIn => return Redirect::to("/dashboard/sign-in").into_response(),
-            Self::NotFound => (StatusCode::NOT_FOUND, "Not found", "There is no such page."),
+            Self::NotFound => (StatusCode::NOT_FOUND, "Not found", "This page does not exist."),
             Self::MethodNotAllowed => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "Not possible",
-                "This page cannot be asked for in that way.",
+                "This page does not support this request method.",
             ),
             Self::CrossSite => (
                 StatusCode::FORBIDDEN,
                 "Refused",
-                "This change was asked for by a page of another site.",
+                "A page of another site requested this change. Make it on the dashboard itself.",
             ),
             Self::StaleForm => (
                 StatusCode::FORBIDDEN,
                 "This form is out of date",
-                "You signed in again since it was loaded. Go back, reload the page and send it again.",
+                "You signed in again after it was loaded. Go back, reload the page and send the form again.",
             ),
             Self::BadForm => (
                 StatusCode::BAD_REQUEST,
-                "Not understood",
-                "The form was not sent as this page sends it.",
+                "Invalid form",
+                "The form lacks a field or has an invalid one. Go back, reload the page and send the form again.",
             ),
             Self::ViewerOnly => (
                 StatusCode::FORBIDDEN,
                 "Refused",
-                "You may look at this, and not act: that is for administrators.",
+                "You have read-only access. Ask an administrator to make this change.",
             ),
             Self::OwnDoor => (
                 StatusCode::CONFLICT,
                 "Refused",
-                "You would lock yourself out. Another administrator can suspend this account.",
+                "You would lock yourself out. Ask another administrator to suspend this account.",
             ),
             Self::TooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "Too large",
-                "A form has at most 64 KiB.",
+                "A form may have at most 64 KiB. Shorten it and send it again.",
             ),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Busy",
-                "Too many at one time. Try again in a moment.",
+                "The gateway has too many requests of this kind at the moment. Try again soon.",
             ),
             Self::Inside(what) => {
-                log::error!("sidecar: {what}");
-                let text = "Something failed on our side. Nothing was changed that is not shown. Try again.";
-                (StatusCode::INTERNAL_SERVER_ERROR, "Something failed", text)
+                reference = new_reference();
+                let shown = reference.as_deref().unwrap_or("none");
+                log::error!("sidecar: {what} (reference {shown})");
+                (
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "Something went wrong",
+                    "Something went wrong on our side. Check whether your change was saved.",
+                )
             }
         };
         let mut response = html(
@@ -101,6 +116,7 @@ impl IntoResponse for PageError {
                 frame: Frame::public(heading),
                 heading,
                 text,
+                reference,
             },
         );
         if status == StatusCode::SERVICE_UNAVAILABLE {

@@ -87,7 +87,7 @@ struct RevokePage {
 
 /// Options for the time that a key works after its rotation.
 const ROTATION_OVERLAPS: [(&str, &str); 4] = [
-    ("0", "not at all"),
+    ("0", "no time (refused at once)"),
     ("1", "1 hour"),
     ("24", "24 hours"),
     ("168", "7 days"),
@@ -234,11 +234,11 @@ fn describe_key_error(error: AccountError) -> Result<(StatusCode, String), PageE
     Ok(match error {
         AccountError::BadKeyName => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("A name has 1 to {MAX_KEY_NAME_CHARS} characters."),
+            format!("A key's name must have 1 to {MAX_KEY_NAME_CHARS} characters."),
         ),
         error @ (AccountError::BadModels | AccountError::BadRate) => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("Not possible: {error}."),
+            format!("Cannot save the limits: {error}."),
         ),
         AccountError::TooManyKeys => (
             StatusCode::CONFLICT,
@@ -395,7 +395,7 @@ pub async fn rotate(
     let Some(hours) = chosen.and_then(|(hours, _)| hours.parse::<i64>().ok()) else {
         return refused(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "Choose how long the old key works on.".into(),
+            "Choose how long the old key keeps working.".into(),
             &form.visitor,
         );
     };

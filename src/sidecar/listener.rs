@@ -65,7 +65,7 @@ impl<L: TcpSource> Listener for PageListener<L> {
             stream = edge => (Box::new(stream), LOCAL_EDGE_ADDRESS),
             (stream, address) = self.tcp.accept() => {
                 if let Err(error) = stream.set_nodelay(true) {
-                    log::debug!("sidecar: set TCP_NODELAY: {error}");
+                    log::debug!("sidecar: cannot set TCP_NODELAY: {error}");
                 }
                 (Box::new(stream), address)
             }

@@ -175,7 +175,7 @@ impl LiveStream {
         if *self.closing.borrow() {
             return Err(());
         }
-        let failed = |error| log::warn!("sidecar: live balance: {error}");
+        let failed = |error| log::warn!("sidecar: cannot read the live balance: {error}");
         if self.reads.is_multiple_of(READS_PER_SESSION_CHECK) {
             // An open stream does not prolong its session.
             let session = self

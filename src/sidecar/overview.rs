@@ -56,8 +56,8 @@ pub async fn overview(
     let balance = app.billing.balance(account, now_ms)?;
     let over = match &balance.trial {
         _ if balance.balance.is_positive() => None,
-        Some(trial) if !trial.active => Some("The trial is over and there is no credit left."),
-        _ => Some("There is no credit left."),
+        Some(trial) if !trial.active => Some("Your trial has ended and you have no credits left."),
+        _ => Some("You have no credits left."),
     };
     let page = OverviewPage {
         frame: Frame::new("Overview", &visitor).with_charts(),

@@ -130,7 +130,7 @@ pub fn html(status: StatusCode, page: &impl Template) -> Response {
         Ok(text) => (status, Html(text)).into_response(),
         Err(error) => {
             // Not a `PageError`: that would render a page again.
-            log::error!("sidecar: render a page: {error}");
+            log::error!("sidecar: cannot render a page: {error}");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }

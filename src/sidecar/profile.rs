@@ -86,9 +86,9 @@ pub struct ProfileQuery {
 /// Maps a known value from the URL to a message. Text from the URL is never shown.
 fn done_message(said: Option<&str>) -> Option<&'static str> {
     match said? {
-        "password" => Some("Your password is changed. Every other session has ended."),
+        "password" => Some("Your password was changed. All your other sessions have ended."),
         "session" => Some("The session has ended."),
-        "others" => Some("Every other session has ended."),
+        "others" => Some("All your other sessions have ended."),
         _ => None,
     }
 }
@@ -219,7 +219,7 @@ pub async fn change_password(
         Ok(()) => {}
         Err(AccountError::BadPassword) => {
             let fault = format!(
-                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
+                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password."
             );
             return render_with_fault(
                 &app,
@@ -266,7 +266,7 @@ pub async fn delete(
         .trim()
         .eq_ignore_ascii_case(&visitor.account.email)
     {
-        let fault = "Type your e-mail as it stands above.";
+        let fault = "This is not your e-mail. Type it exactly as shown above.";
         return render_with_fault(
             &app,
             visitor,
@@ -281,7 +281,7 @@ pub async fn delete(
         return render_with_fault(&app, visitor, ProfileForm::Delete, status, fault);
     }
     if visitor.account.status == AccountStatus::Suspended {
-        let fault = "A suspended account cannot be deleted: it could come back with another trial.";
+        let fault = "A suspended account cannot be deleted. Ask the operator of this gateway.";
         return render_with_fault(
             &app,
             visitor,
@@ -299,8 +299,8 @@ pub async fn delete(
         CloseAccountOutcome::Done => {}
         CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
         CloseAccountOutcome::LastAdministrator => {
-            let fault = "You are the only administrator who can sign in: nobody could run this gateway's accounts without \
-                         you. Make another one first, with `model-gateway account create --admin`.";
+            let fault = "You are the only administrator who can sign in: without you, nobody could manage the accounts of this gateway. \
+                         Create another administrator first, with `model-gateway account create --admin`.";
             return render_with_fault(
                 &app,
                 visitor,

@@ -66,7 +66,7 @@ impl SpendRate {
             .unwrap_or(i64::MAX)
             .saturating_mul(MINUTE_MS);
         format!(
-            "{} credits an hour since {since} UTC; at that pace it lasts {}",
+            "{} credits per hour since {since} UTC; at this rate your credits last {}",
             round_to_thousandth(an_hour),
             format_time_left(left)
         )
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
         // Three credits in ninety minutes are two per hour, so ten credits last five hours.
         let ten = Micro::new(10_000_000);
-        let words = "2 credits an hour since 07:00 UTC; at that pace it lasts 5 h 0 min";
+        let words = "2 credits per hour since 07:00 UTC; at this rate your credits last 5 h 0 min";
         assert_eq!(pace.describe(ten, now_ms), words);
         assert_eq!(
             pace.describe(ten, now_ms + 59_999),

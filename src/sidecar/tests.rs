@@ -585,7 +585,7 @@ async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place()
         "{page}"
     );
     assert!(
-        page.contains("/v1/responses") && page.contains("through the responses surface"),
+        page.contains("/v1/responses") && page.contains("(responses API)"),
         "{page}"
     );
 }

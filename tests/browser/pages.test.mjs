@@ -121,7 +121,7 @@ test('activity is filtered by an address, paged, and downloaded', async () => {
   await rows.first().click();
   await page.getByTestId('credits').waitFor();
   assert.equal(await page.getByTestId('credits').innerText(), mine.credits);
-  assert.match(await page.getByTestId('why').innerText(), /finished.*vendor's own count/);
+  assert.match(await page.getByTestId('why').innerText(), /completed.*vendor's own count/);
   assert.match(await page.getByTestId('saved').innerText(), /0\.1575 credits/); // 1000 × (175 − 17.5) ÷ 1 000 000
   assert.deepEqual(faults, []);
   await context.close();
@@ -157,7 +157,7 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
   const { requestId, credits } = await turn(key, randomUUID(), 'input=2000 output=100');
   await page.locator(`a[href$="${requestId}"]`).waitFor();
   await page.waitForFunction((text) => document.querySelector('[data-testid="today"]').innerText === text, credits);
-  await page.waitForFunction(() => / credits an hour since .* lasts /.test(document.querySelector('[data-testid="pace"]').innerText));
+  await page.waitForFunction(() => / credits per hour since .* last /.test(document.querySelector('[data-testid="pace"]').innerText));
   assert.equal(Number(await page.getByTestId('available').innerText()), before - Number(credits));
 
   // The gateway is unreachable: nothing on the page may look live.
@@ -235,13 +235,13 @@ test('without JavaScript, and with no credit, everything is there to be read', a
     return (await page.getByTestId('balance').innerText()) === '0';
   });
   const main = await page.locator('main').innerText();
-  assert.match(main, /There is no credit left/);
+  assert.match(main, /You have no credits left/);
   assert.match(main, /reload the page/);
   await page.getByText('Credits per day as a table').click();
   assert.equal(await page.locator('#days tbody tr').count(), 30);
   for (const [path, text] of [
     ['/dashboard/activity', /alpha-opus-4-7/],
-    ['/dashboard/activity?model=beta-5.2', /No response fits/],
+    ['/dashboard/activity?model=beta-5.2', /No responses match/],
     ['/dashboard/conversations', /Turns/i],
     ['/dashboard/keys', /laptop/],
   ]) {

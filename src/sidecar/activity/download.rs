@@ -1,8 +1,8 @@
 //! The filtered rows as a CSV file. It is read page by page while it is sent, so that memory use
 //! does not depend on its size.
 
-use super::{ActivityQuery, outcome_label};
-use crate::billing::activity::{ActivityCursor, ActivityFilter};
+use super::ActivityQuery;
+use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
 use crate::billing::{Billing, Receipt};
 use crate::clock::rfc3339;
 use crate::sidecar::SidecarState;
@@ -101,7 +101,7 @@ impl CsvDownload {
             if self.left == 0 {
                 let _ = write!(
                     text,
-                    "\"cut here: a file has at most {MAX_ROWS} rows, ask for fewer days\"\r\n"
+                    "\"cut off here: a file has at most {MAX_ROWS} rows; choose fewer days\"\r\n"
                 );
                 self.next = DownloadStage::Ended;
                 return text;
@@ -140,7 +140,7 @@ impl Stream for CsvDownload {
                         Err(error) => {
                             // The connection is cut, so that an incomplete file does not look
                             // complete.
-                            log::error!("sidecar: write an account's responses as a file: {error}");
+                            log::error!("sidecar: cannot write an account's responses to the CSV file: {error}");
                             self.next = DownloadStage::Ended;
                             return Poll::Ready(Some(Err(error)));
                         }
@@ -156,6 +156,20 @@ impl Stream for CsvDownload {
     }
 }
 
+/// The value of the outcome column. Programs read it, so it stays as it is when a page's label
+/// changes.
+fn outcome_value(outcome: RequestOutcome) -> &'static str {
+    match outcome {
+        RequestOutcome::Completed => "completed",
+        RequestOutcome::ClientLeft => "client left",
+        RequestOutcome::GatewayEnded => "gateway ended",
+        RequestOutcome::RefusedFree => "refused, free",
+        RequestOutcome::VendorError => "vendor error",
+        RequestOutcome::VendorCut => "vendor cut",
+        RequestOutcome::Interrupted => "interrupted",
+    }
+}
+
 fn write_row(text: &mut String, receipt: &Receipt) {
     let detail = &receipt.detail;
     let usage = &detail.usage;
@@ -165,7 +179,7 @@ fn write_row(text: &mut String, receipt: &Receipt) {
         detail.model.clone(),
         detail.surface.as_str().to_owned(),
         detail.key_shown.clone(),
-        outcome_label(detail.outcome).to_owned(),
+        outcome_value(detail.outcome).to_owned(),
     ];
     for word in &words {
         write_quoted(text, word);

@@ -160,36 +160,36 @@ fn format_elapsed(ms: u64) -> String {
 fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
     match (outcome, estimated) {
         (RequestOutcome::Completed, false) => {
-            "The answer was finished, and is billed by the vendor's own count."
+            "The response completed. It is billed by the vendor's own count."
         }
         (RequestOutcome::Completed, true) => {
-            "The answer was finished, but the vendor reported no usage: it is estimated, from the content of the request and \
-             the length of the answer, and is never more than was held."
+            "The response completed, but the vendor reported no usage. The cost is estimated from the content of the request and \
+             the length of the response, and is at most what was reserved."
         }
         (RequestOutcome::ClientLeft, false) => {
-            "The client left before the answer ended. The vendor was read on to learn its count; what it had generated is \
-             billed."
+            "The client disconnected before the response ended. The gateway read on to get the vendor's own count; what the \
+             vendor generated is billed."
         }
         (RequestOutcome::ClientLeft, true) => {
-            "The client left before the answer ended, and the vendor did not report its usage in time. What was generated \
-             until then is billed: it is estimated, from the content of the request and the length of the answer, and is \
-             never more than was held."
+            "The client disconnected before the response ended, and the vendor did not report its usage in time. What was \
+             generated until then is billed. The cost is estimated from the content of the request and the length of the \
+             response, and is at most what was reserved."
         }
         (RequestOutcome::GatewayEnded, _) => {
-            "The gateway ended the answer at one of its limits: time, size, a client that reads too slowly, or the end of \
-             what was held. What was generated until then is billed."
+            "The gateway stopped the response at one of its limits: time, size, a client that read too slowly, or the reserved \
+             credits. What was generated until then is billed."
         }
         (RequestOutcome::RefusedFree, _) => {
-            "The model refused before it wrote anything, which the vendor does not charge for."
+            "The model refused before it produced output. The vendor does not charge for this."
         }
         (RequestOutcome::VendorError, _) => {
-            "The vendor failed, or refused the request: nothing is billed, and what was held was given back."
+            "The vendor failed or refused the request: nothing is billed, and the reserved credits were released."
         }
         (RequestOutcome::VendorCut, _) => {
-            "The vendor broke the answer off: nothing is billed, and what was held was given back."
+            "The vendor cut the response off: nothing is billed, and the reserved credits were released."
         }
         (RequestOutcome::Interrupted, _) => {
-            "The gateway was interrupted while the request ran: nothing is billed, and what was held was given back."
+            "The gateway was interrupted while the request ran: nothing is billed, and the reserved credits were released."
         }
     }
 }
@@ -257,7 +257,7 @@ mod tests {
             "0.1057",
             "cache_read",
             "1\u{202f}234",
-            "client left",
+            "client disconnected",
             "299.8943",
         ] {
             assert!(text.contains(part), "{part} is not on the receipt");
@@ -266,7 +266,7 @@ mod tests {
             "0.5553",
             "12.3 s",
             "840 ms",
-            "is estimated, from the content",
+            "is estimated from the content",
             "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500",
         ] {
             assert!(text.contains(part), "{part} is not on the receipt: {text}");

@@ -55,7 +55,7 @@ pub fn translation_limitations(surface: Protocol, accepts: &ModelCapabilities) -
     let general = [
         Limitation {
             members: of(FieldMapping::Warn),
-            what: "left out, and named in the warnings",
+            what: "removed, with a warning",
         },
         Limitation {
             members: of(FieldMapping::Refuse),
@@ -75,7 +75,7 @@ pub fn repair_limitations(
     known: &KnownCapabilities,
 ) -> Vec<Limitation> {
     const SAMPLING: &str =
-        "left out unless they ask for the default: the model samples its own way";
+        "removed unless they have the default value: the model does not support other values";
     let (sampling, stop, thinking) = match accepts {
         ModelCapabilities::Chat(model) => {
             let sampling = vec![
@@ -88,9 +88,9 @@ pub fn repair_limitations(
             let is_kept = model.tools_with_reasoning == ToolsWithReasoning::EffortNone
                 && known.tools_with_reasoning;
             let thinking = match model.reasoning {
-                false if known.reasoning => Some("left out: the model does not reason"),
+                false if known.reasoning => Some("removed: the model does not reason"),
                 true if is_kept => Some(
-                    "switched off where the request has tools: the vendor refuses both together",
+                    "switched off if the request has tools: the vendor refuses the combination",
                 ),
                 _ => None,
             };
@@ -111,7 +111,7 @@ pub fn repair_limitations(
             };
             let takes_both = model.accepts_thinking_type(ThinkingType::Enabled)
                 && model.accepts_thinking_type(ThinkingType::Adaptive);
-            let what = "said in the way that the model knows, or left out";
+            let what = "converted to the form that the model supports, or removed";
             let thinking = (known.thinking_types && !takes_both).then(|| Limitation {
                 members: vec!["thinking"],
                 what,
@@ -119,7 +119,7 @@ pub fn repair_limitations(
             (sampling, false, thinking)
         }
         ModelCapabilities::Responses(model) => {
-            let what = "left out: the model does not reason";
+            let what = "removed: the model does not reason";
             let thinking = (known.reasoning && !model.reasoning).then(|| Limitation {
                 members: vec!["reasoning"],
                 what,
@@ -139,13 +139,13 @@ pub fn repair_limitations(
         });
     let stop = stop.then(|| Limitation {
         members: vec!["stop"],
-        what: "left out: the model takes none",
+        what: "removed: the model does not support it",
     });
     [sampling, stop, thinking].into_iter().flatten().collect()
 }
 
 fn responses_model_limitations(model: &ResponsesModel, surface: Protocol) -> Vec<Limitation> {
-    let what = "left out, and named in the warnings: the model's vendor does not know them";
+    let what = "removed, with a warning: the vendor does not support them";
     let members = match surface {
         Protocol::Chat => {
             vec![
@@ -171,11 +171,11 @@ fn responses_model_limitations(model: &ResponsesModel, surface: Protocol) -> Vec
         }];
         losses.push(Limitation {
             members,
-            what: "left out: the model does not reason",
+            what: "removed: the model does not reason",
         });
     }
     if !model.sampling {
-        let what = "left out unless they ask for the default: the model samples its own way";
+        let what = "removed unless they have the default value: the model does not support other values";
         losses.push(Limitation {
             members: vec!["temperature", "top_p"],
             what,
@@ -188,11 +188,11 @@ fn messages_model_limitations(model: &MessagesModel, surface: Protocol) -> Vec<L
     let sampling = match model.sampling {
         SamplingSupport::Fixed => Limitation {
             members: vec!["temperature", "top_p", "top_k"],
-            what: "left out unless they ask for the default: the model samples its own way",
+            what: "removed unless they have the default value: the model does not support other values",
         },
         SamplingSupport::OneOf => Limitation {
             members: vec!["temperature", "top_p"],
-            what: "only one of them, the temperature first, which is lowered to at most 1",
+            what: "only one is sent, temperature if present; it is lowered to at most 1",
         },
         SamplingSupport::Free => Limitation {
             members: vec!["temperature"],
@@ -205,7 +205,7 @@ fn messages_model_limitations(model: &MessagesModel, surface: Protocol) -> Vec<L
         } else {
             "response_format"
         }],
-        what: "a schema is asked for in words: the vendor does not enforce it",
+        what: "the schema becomes part of the instructions: the vendor does not enforce it",
     };
     [Some(sampling), (!model.structured).then_some(schema)]
         .into_iter()
@@ -223,20 +223,20 @@ fn chat_model_limitations(model: &ChatModel, surface: Protocol) -> Vec<Limitatio
         loss(
             !model.sampling,
             vec!["temperature", "top_p"],
-            "left out unless they are 1: the model samples its own way",
+            "removed unless they are 1: the model does not support other values",
         ),
-        loss(is_messages && !model.stop, vec!["stop_sequences"], "left out: the model takes none"),
-        loss(is_messages && model.stop, vec!["stop_sequences"], "the first four of them"),
-        loss(!model.reasoning, thinking(), "left out: the model does not reason"),
+        loss(is_messages && !model.stop, vec!["stop_sequences"], "removed: the model does not support it"),
+        loss(is_messages && model.stop, vec!["stop_sequences"], "only the first four are sent"),
+        loss(!model.reasoning, thinking(), "removed: the model does not reason"),
         loss(
             model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
             thinking(),
-            "switched off where the request has tools: the vendor refuses both together",
+            "switched off if the request has tools: the vendor refuses the combination",
         ),
         loss(
             is_messages && !model.cache_breakpoints,
             vec!["cache_control"],
-            "nothing is marked: the vendor caches what it likes by itself, and bills it by its own count",
+            "has no effect: the vendor decides by itself what to cache, and reports what it cached",
         ),
     ]
     .into_iter()
@@ -272,7 +272,7 @@ mod tests {
         assert!(fate(&losses, "temperature").is_none() && fate(&losses, "stop").is_some());
         assert_eq!(
             fate(&losses, "reasoning_effort"),
-            Some("left out: the model does not reason")
+            Some("removed: the model does not reason")
         );
     }
 
@@ -285,11 +285,11 @@ mod tests {
         assert!(
             fate(&strict, "temperature")
                 .unwrap()
-                .starts_with("left out")
+                .starts_with("removed")
         );
         assert_eq!(
             fate(&strict, "seed"),
-            Some("left out, and named in the warnings")
+            Some("removed, with a warning")
         );
         assert_eq!(fate(&strict, "n"), Some("refused with 400"));
         assert_eq!(
@@ -317,11 +317,11 @@ mod tests {
         assert!(fate(&plain, "temperature").is_none());
         assert_eq!(
             fate(&plain, "stop_sequences"),
-            Some("the first four of them")
+            Some("only the first four are sent")
         );
         assert_eq!(
             fate(&plain, "top_k"),
-            Some("left out, and named in the warnings")
+            Some("removed, with a warning")
         );
         assert_eq!(fate(&plain, "thread"), Some("refused with 400"));
         let lists = translation_limitations(
@@ -380,7 +380,7 @@ mod tests {
         );
         assert_eq!(
             fate(&messages, "truncation"),
-            Some("left out, and named in the warnings")
+            Some("removed, with a warning")
         );
         let plain = ResponsesModel {
             reasoning: false,

@@ -97,12 +97,12 @@ impl KeySettingsForm {
                 let period = Period::ALL
                     .into_iter()
                     .find(|period| period.name() == self.period);
-                let period = period.ok_or("Choose the spend limit's period.")?;
+                let period = period.ok_or("Choose the period of the spend limit.")?;
                 let credits: Micro = credits
                     .parse()
                     .map_err(|error| format!("Spend limit: {error}."))?;
                 if credits < Micro::ZERO {
-                    return Err("A spend limit is not below 0.".into());
+                    return Err("A spend limit must not be below 0.".into());
                 }
                 Some(SpendLimit { credits, period })
             }
@@ -111,7 +111,7 @@ impl KeySettingsForm {
         let is_known =
             |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
         if let Some(unknown) = self.models.iter().find(|model| !is_known(model)) {
-            return Err(format!("There is no model {unknown:?}."));
+            return Err(format!("The model {unknown:?} does not exist."));
         }
         let allowed_models = self.models.clone();
         Ok(KeySettings {
@@ -219,7 +219,7 @@ pub fn describe_settings(settings: &KeySettings, spent: Option<Micro>) -> Vec<St
         models,
         rate(rates.requests_per_minute, "requests per minute"),
         rate(rates.tokens_per_minute, "tokens per minute"),
-        rate(rates.concurrent, "requests at once"),
+        rate(rates.concurrent, "concurrent requests"),
     ]
     .into_iter()
     .flatten()

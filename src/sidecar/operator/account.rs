@@ -188,7 +188,7 @@ impl PostingOrder {
             "grant" => PostingKind::Grant,
             "topup" => PostingKind::TopUp,
             "adjustment" => PostingKind::Adjust,
-            _ => return Err("Choose what is to be posted.".into()),
+            _ => return Err("Choose the kind of posting.".into()),
         };
         let amount = sent
             .credits
@@ -197,12 +197,12 @@ impl PostingOrder {
             .map_err(|error| format!("Credits: {error}."))?;
         if !is_valid_reference(&sent.reference) {
             return Err(format!(
-                "A reference has 1 to {MAX_REFERENCE_CHARS} characters."
+                "A reference must have 1 to {MAX_REFERENCE_CHARS} characters."
             ));
         }
         match kind {
             PostingKind::Adjust if !is_valid_reason(&sent.reason) => Err(format!(
-                "An adjustment needs a reason, of at most {MAX_REASON_CHARS} characters."
+                "An adjustment needs a reason of at most {MAX_REASON_CHARS} characters."
             )),
             PostingKind::Adjust if amount == Micro::ZERO => Err("Credits must not be 0.".into()),
             PostingKind::Grant | PostingKind::TopUp if !amount.is_positive() => {
@@ -291,7 +291,7 @@ pub async fn post(
                 )
             } else {
                 format!(
-                    "This reference was counted already: nothing changed. The balance is {}.",
+                    "This reference was already posted, so nothing changed. The balance is {}.",
                     posted.balance
                 )
             };

@@ -55,6 +55,13 @@ struct InvitesPage {
     days_max: i64,
 }
 
+fn describe_state(state: InviteState) -> &'static str {
+    match state {
+        InviteState::Withdrawn => "revoked",
+        InviteState::Open | InviteState::Used | InviteState::Expired => state.name(),
+    }
+}
+
 fn row(invite: Invite, now_ms: i64) -> InviteListRow {
     let state = invite.state(now_ms);
     InviteListRow {
@@ -64,7 +71,7 @@ fn row(invite: Invite, now_ms: i64) -> InviteListRow {
         expires: format_time(invite.expires_at_ms),
         by: invite.created_by,
         state: invite.used_by.map_or_else(
-            || state.name().to_owned(),
+            || describe_state(state).to_owned(),
             |account| format!("used by {account}"),
         ),
     }
@@ -137,7 +144,7 @@ pub async fn create(
         }
         Err(other) => return Err(other.into()),
     };
-    let fault = fault.map(|error| format!("Not done: {error}."));
+    let fault = fault.map(|error| format!("Cannot create invitations: {error}."));
     Ok(html(
         status,
         &InvitesPage {

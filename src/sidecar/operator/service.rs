@@ -156,7 +156,7 @@ fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState
             Some(most) => format!("{} of {most}", state.in_flight),
             None => state.in_flight.to_string(),
         }),
-        health: state.map_or_else(|| "not known to this process".to_owned(), describe_health),
+        health: state.map_or_else(|| "unknown: this process does not call vendors".to_owned(), describe_health),
     }
 }
 
@@ -165,20 +165,20 @@ fn describe_health(state: &EndpointState) -> String {
     let mut words = Vec::new();
     match state.breaker {
         "open" => words.push(format!(
-            "is spared: it fails; tried again in {} s",
+            "Circuit open: too many failures; next try in {} s",
             state.opens_in_seconds
         )),
-        "half_open" => words.push("failed: one request at a time tries it".to_owned()),
+        "half_open" => words.push("Circuit half-open: tested with one request at a time".to_owned()),
         _ => {}
     }
     if !state.passes_checks {
-        words.push("is spared: its health check fails".to_owned());
+        words.push("Circuit open: its health check fails".to_owned());
     }
     for (model, seconds) in &state.cooling_seconds {
-        words.push(format!("wants no {model} for {seconds} s"));
+        words.push(format!("Rate-limited: no requests for {model} for {seconds} s"));
     }
     if words.is_empty() {
-        "gets requests".to_owned()
+        "Healthy".to_owned()
     } else {
         words.join(" · ")
     }
@@ -284,15 +284,15 @@ pub async fn verify(
                     .with_actor(&by, began)
                     .record("ledger.verify", "ledger", &json!({}))
             {
-                log::error!("tell of an audit of the ledger: {error}");
+                log::error!("cannot record the ledger audit in the audit log: {error}");
             }
             let verdict = work.billing.verify(began);
             let (outcome, is_good, findings) = match verdict {
                 Ok(verdict) => describe_verdict(&verdict),
                 Err(error) => {
-                    log::error!("audit the ledger: {error}");
+                    log::error!("cannot audit the ledger: {error}");
                     (
-                        "It could not be run: see the log.".to_owned(),
+                        "The audit failed. See the gateway's log.".to_owned(),
                         false,
                         Vec::new(),
                     )
@@ -318,7 +318,7 @@ fn describe_verdict(verdict: &LedgerAuditReport) -> (String, bool, Vec<String>) 
         verdict.entries, verdict.debits, verdict.accounts
     );
     let outcome = if count == 0 {
-        format!("No finding in {of}.")
+        format!("No findings in {of}.")
     } else {
         format!("{count} findings in {of}.")
     };

@@ -165,7 +165,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
         .post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1")
         .await;
     assert_eq!(again.status, 200);
-    assert!(again.body.contains("counted already: nothing changed"));
+    assert!(again.body.contains("already posted, so nothing changed"));
     for (fields, status) in [
         ("kind=grant&credits=1&ref=", 422),
         ("kind=grant&credits=-1&ref=r", 422),
@@ -505,7 +505,7 @@ async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
     assert_eq!(
         (
             page.matches(">Revoke</button>").count(),
-            page.matches(">withdrawn</td>").count()
+            page.matches(">revoked</td>").count()
         ),
         (0, 2)
     );
@@ -577,7 +577,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
         )
         .await;
     assert_eq!(grant.status, 403);
-    assert!(grant.body.contains("You may look at this, and not act"));
+    assert!(grant.body.contains("You have read-only access"));
     assert_eq!(root.balance(), "0");
     assert_eq!(root.acts(), ["invite.create"], "and nothing is told of");
     // Suspended, the viewer has no access over the private interface either.
@@ -599,7 +599,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
             .get("/dashboard/operator/service", &cookie)
             .await
             .body
-            .contains("not known to this process")
+            .contains("unknown: this process does not call vendors")
     );
     let settings =
         Arc::new(config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap());
@@ -632,7 +632,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     let endpoints = fleet.pool_for(vendor);
     let all = health().await;
     assert_eq!(
-        all.iter().filter(|state| *state == "gets requests").count(),
+        all.iter().filter(|state| *state == "Healthy").count(),
         vendor.endpoints.len(),
         "{all:?}"
     );
@@ -640,7 +640,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     assert!(
         health()
             .await
-            .contains(&"is spared: its health check fails".to_owned())
+            .contains(&"Circuit open: its health check fails".to_owned())
     );
     endpoints.set_health_check_result(0, true);
     assert_eq!(health().await, all);
@@ -665,7 +665,7 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
         "alpha-opus-4-7",
         "http://127.0.0.1:9100",
         "Open holds",
-        "Not run since",
+        "No audit has run since",
     ] {
         assert!(page.body.contains(part), "{part}");
     }
@@ -690,7 +690,7 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
         .await
         .expect("the audit ends");
     assert!(
-        page.inside("audit").starts_with("No finding in 0 entries"),
+        page.inside("audit").starts_with("No findings in 0 entries"),
         "{}",
         page.inside("audit")
     );
@@ -743,7 +743,7 @@ async fn the_audit_log_shows_what_was_tampered_with() {
 async fn the_service_page_lists_what_a_vendor_counted_beyond_reason() {
     let root = root().await;
     let path = "/dashboard/operator/service";
-    assert!(root.get(path).await.body.contains("None among the last"));
+    assert!(root.get(path).await.body.contains("None in the last"));
     let account = spend(&root.world, "a@example.com", 6);
     let page = root.get(path).await.body;
     let table = page

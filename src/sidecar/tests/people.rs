@@ -392,7 +392,7 @@ async fn an_invitation_opens_one_account() {
             .post("/dashboard/sign-up", "", &body("a@example.com", bad))
             .await;
         assert_eq!(answer.status, 403, "{bad}");
-        assert!(answer.body.contains("not known, or it is used or expired"));
+        assert!(answer.body.contains("unknown, used or expired"));
     }
     assert!(world.accounts.list().unwrap().is_empty());
 
@@ -468,7 +468,7 @@ async fn past_the_days_budget_nobody_gets_a_trial_until_tomorrow() {
         )
         .await;
     assert_eq!(answer.status, 429);
-    assert!(answer.body.contains("trials of today are all given"));
+    assert!(answer.body.contains("No trials are left today"));
     let wait: i64 = answer.headers["retry-after"].parse().unwrap();
     assert!((1..=86_401).contains(&wait), "{wait}");
     assert_eq!(world.accounts.list().unwrap().len(), 2);
@@ -542,9 +542,9 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     for (fields, fault) in [
         ("name=k&spend_credits=x&spend_period=day", "Spend limit"),
         ("name=k&spend_credits=1&spend_period=year", "period"),
-        ("name=k&spend_credits=-1&spend_period=day", "not below 0"),
+        ("name=k&spend_credits=-1&spend_period=day", "must not be below 0"),
         ("name=k&expires_days=2", "expires"),
-        ("name=k&model:no-such=on", "no model"),
+        ("name=k&model:no-such=on", "does not exist"),
     ] {
         let refused = post("/dashboard/keys", fields).await;
         assert_eq!(refused.status, 422, "{fields}");
