@@ -95,7 +95,7 @@ pub struct Principal {
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
     /// Malformed, wrong checksum, unknown or revoked: the caller cannot see which.
-    #[error("not a valid gateway key")]
+    #[error("this is not a valid gateway key")]
     BadKey,
     #[error("the key has expired")]
     KeyExpired,
@@ -103,43 +103,43 @@ pub enum AuthError {
     KeyDisabled,
     #[error("the account is suspended")]
     AccountSuspended,
-    #[error("keys cannot be checked: {0}")]
+    #[error("cannot check keys: {0}")]
     Unavailable(StoreError),
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
-    #[error("not an e-mail address: one @, no spaces, at most 254 ASCII characters")]
+    #[error("this is not a valid e-mail address: it needs one @, no spaces, and at most 254 ASCII characters")]
     BadEmail,
-    #[error("the e-mail has an account already")]
+    #[error("this e-mail already has an account")]
     EmailTaken,
     #[error(
-        "a password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and is not one of those that everybody uses"
+        "a password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password"
     )]
     BadPassword,
-    #[error("a key's name has 1 to {MAX_KEY_NAME_CHARS} characters")]
+    #[error("a key's name must have 1 to {MAX_KEY_NAME_CHARS} characters")]
     BadKeyName,
-    #[error("an account has at most {MAX_LIVE_KEYS} live keys: revoke one first")]
+    #[error("an account can have at most {MAX_LIVE_KEYS} active keys: revoke one first")]
     TooManyKeys,
-    #[error("no such account")]
+    #[error("the account does not exist")]
     NoAccount,
-    #[error("no such live key")]
+    #[error("the key does not exist or is revoked")]
     NoKey,
-    #[error("a key is bound to at most 100 models, by their catalog ids")]
+    #[error("a key can be restricted to at most 100 models, by their catalog ids")]
     BadModels,
-    #[error("a rate is at most {MAX_RATE}; 0 is none")]
+    #[error("a rate limit must be at most {MAX_RATE}; 0 means no limit")]
     BadRate,
     #[error("sign-up is closed")]
     SignUpClosed,
-    #[error("not a good invite code: it is unknown, used or expired")]
+    #[error("the invite code is unknown, used or expired")]
     NoInvite,
-    #[error("the trials of today are all given: the next are given from 00:00 UTC on")]
+    #[error("no trials are left today: the next ones are available from 00:00 UTC")]
     TrialsSpent,
-    #[error("make 1 to {MAX_INVITES_PER_BATCH} invitations, good for at most {} days", MAX_INVITE_MS / 86_400_000)]
+    #[error("create 1 to {MAX_INVITES_PER_BATCH} invitations at a time, valid for at most {} days", MAX_INVITE_MS / 86_400_000)]
     BadInvite,
-    #[error("too many invitations are open: wait until some are used or expire")]
+    #[error("too many invitations are open: revoke some, or wait until some are used or expire")]
     TooManyInvites,
-    #[error("no randomness: {0}")]
+    #[error("cannot read random numbers: {0}")]
     Random(getrandom::Error),
     #[error(transparent)]
     Password(#[from] password::HashError),

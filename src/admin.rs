@@ -64,7 +64,7 @@ pub fn router(accounts: Accounts, billing: Billing) -> Router {
         .route("/accounts/{account}/topups", post(money::top_up))
         .route("/accounts/{account}/adjustments", post(money::adjust))
         .route("/requests/{request_id}/refunds", post(money::refund))
-        .fallback(|| async { AdminError::NotFound("there is no such path".into()) })
+        .fallback(|| async { AdminError::NotFound("this path does not exist".into()) })
         .method_not_allowed_fallback(|| async { AdminError::WrongMethod })
         // Middleware in front of the routes, the last one outermost.
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))

@@ -138,7 +138,7 @@ struct ServerHandle {
 pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyhow::Result<()> {
     if settings.store.address().is_some() {
         anyhow::bail!(
-            "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
+            "`model-gateway run` needs store.kind: embedded; with kind: redis, use `model-gateway edge` and `model-gateway sidecar`"
         );
     }
     let early = StartupSignals::listen()?;
@@ -163,7 +163,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyh
     billing.store_prices(settings.catalog.models(), now_ms)?;
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {
-        log::warn!("completed {completed} sign-ups that a crash had left without their grant");
+        log::warn!("completed {completed} sign-ups that a crash had interrupted before their trial credits were granted");
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (keys, till) = (
@@ -195,7 +195,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     let address = settings
         .store
         .address()
-        .context("store.kind is embedded: an edge alone needs kind: redis; `model-gateway run` is the whole service")?;
+        .context("`model-gateway edge` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
     let early = StartupSignals::listen()?;
     // Each thread with its own runtime needs its own connection.
     let store = |patience| SharedStore::new(address.clone(), patience);
@@ -241,7 +241,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
 fn admin_router(settings: &Settings, accounts: &Accounts, billing: &Billing) -> axum::Router {
     if !settings.admin.ip().is_loopback() {
         log::warn!(
-            "listen.admin {} is not a loopback address: whoever reaches it with an administrator's key moves money",
+            "listen.admin {} is not a loopback address: anyone who reaches it with an administrator's key can change balances",
             settings.admin
         );
     }
@@ -266,14 +266,14 @@ fn build_edge(
     start: StartMode,
 ) -> anyhow::Result<(Server, ServerHandle)> {
     if billing::UNBILLED {
-        log::warn!("this program bills nothing: it was built to be measured");
+        log::warn!("this program is a benchmark build and bills nothing");
         anyhow::ensure!(
             settings
                 .load()
                 .edge
                 .iter()
                 .all(|address| address.ip().is_loopback()),
-            "listen on listen.edge: a program that bills nothing takes loopback addresses alone"
+            "cannot listen on listen.edge: a benchmark build, which bills nothing, needs loopback addresses"
         );
     }
     let data_dir = settings.load().data_dir.clone();
@@ -286,7 +286,7 @@ fn build_edge(
         .as_ref()
         .map(ReloadableCertificate::from_files)
         .transpose()?;
-    let traces = TraceExporter::start(settings.load().traces.as_ref()).context("send traces")?;
+    let traces = TraceExporter::start(settings.load().traces.as_ref()).context("cannot start the trace exporter")?;
     let recorders = Recorders {
         access: access.clone(),
         traces: traces.clone(),
@@ -304,7 +304,7 @@ fn build_edge(
     };
     gateway
         .watch_upstreams()
-        .context("watch the vendors' endpoints")?;
+        .context("cannot start the health checks of the vendors' endpoints")?;
     let shares = DescriptorShares::new(descriptors::raise_limit(), resource_guard::open_files());
     shares.log(settings.load().limits.connections);
     let connections = Connections::new(
@@ -314,7 +314,7 @@ fn build_edge(
     );
     gateway
         .watch_pressure(Arc::clone(&connections))
-        .context("watch this process's memory")?;
+        .context("cannot start the memory monitor")?;
     let till = billing.clone();
     series::create(&settings.load());
     let tell_billing = Box::new(move |new: &Settings| {
@@ -355,17 +355,17 @@ fn build_edge(
 
 fn open_access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
     AccessLog::start(&settings.access_log, settings.limits.access_log_lines)
-        .with_context(|| format!("open access_log {:?}", settings.access_log))
+        .with_context(|| format!("cannot open access_log {:?}", settings.access_log))
 }
 
 fn serve(server: Server, life: ServerHandle, early: StartupSignals) -> ! {
     let (draining, succeeded) = (Arc::clone(&life.draining), Arc::clone(&life.succeeded));
     let is_leaving = move || draining.load(Ordering::Acquire) || succeeded.load(Ordering::Acquire);
     if let Err(error) = Arc::clone(&life.reload).watch(is_leaving) {
-        log::error!("watch the config file: {error}; SIGHUP alone reloads it");
+        log::error!("cannot watch the config file: {error}; send SIGHUP to reload it");
     }
     if let Err(error) = start_shutdown_watch(life.clone()) {
-        log::error!("start the watch: {error}; the way down takes the whole drain time");
+        log::error!("cannot start the shutdown monitor: {error}; a shutdown will take the whole drain time");
     }
     // Returns at the end of the grace period; the shutdown watch exits the process earlier, once
     // everything is settled.
@@ -465,7 +465,7 @@ fn reread_settings(config_file: &Path, before: Settings) -> Settings {
             before
         }
         Err(faults) => {
-            log::error!("read the config again, the one read at the start stays: {faults}");
+            log::error!("cannot reread the config file, so the settings read at the start stay in force: {faults}");
             before
         }
     }
@@ -484,7 +484,7 @@ fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
             {
                 std::thread::sleep(DRAIN_POLL_INTERVAL);
             }
-            Err(error) => return Err(error).with_context(|| format!("listen on {key} {address}")),
+            Err(error) => return Err(error).with_context(|| format!("cannot listen on {key} {address}")),
         }
     }
 }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use vendors::VendorsCommand;
 
-/// A gateway for language models: every model through two protocols, metered and billed in credits.
+/// A gateway for language models: every model through three APIs, metered and billed in credits.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 struct Cli {

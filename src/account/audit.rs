@@ -112,11 +112,11 @@ impl Accounts {
         let (mut seq, mut hash) = (0, vec![0; 32]);
         self.db.for_each_audit_row(&mut |line| {
             let wrong = [
-                (line.seq != seq + 1, "a line before it is missing"),
-                (line.prev != hash, "it does not follow the line before it"),
+                (line.seq != seq + 1, "the line before this one is missing"),
+                (line.prev != hash, "the hash of the line before this one does not match"),
                 (
                     line.expected_hash().as_slice() != line.hash,
-                    "it is not as it was written",
+                    "this line was changed after it was written",
                 ),
             ];
             verdict.lines += 1;
@@ -260,7 +260,7 @@ impl AuditedAccounts<'_> {
                 &json!({"act": act, "why": error.to_string()}),
             );
             if let Err(error) = self.accounts.db.append_audit(&self.audit_entry(&told)) {
-                log::error!("tell that {act} of {object} was refused: {error}");
+                log::error!("cannot record in the audit log that {act} of {object} was refused: {error}");
             }
         })
     }

@@ -47,7 +47,7 @@ pub fn generate() -> Result<String, getrandom::Error> {
 
 /// The hash could not be computed. The message never contains the password.
 #[derive(Debug, thiserror::Error)]
-#[error("hash a password: {0}")]
+#[error("cannot hash a password: {0}")]
 pub struct HashError(String);
 
 /// The result of checking a password.

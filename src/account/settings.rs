@@ -71,7 +71,7 @@ impl RateSettings {
             return Ok(Self::default());
         }
         serde_json::from_str(text)
-            .map_err(|error| StoreError::Unusable(format!("read an account's rates: {error}")))
+            .map_err(|error| StoreError::Unusable(format!("cannot read an account's rate limits: {error}")))
     }
 
     pub(super) fn encode(&self) -> String {
@@ -117,7 +117,7 @@ impl KeySettings {
             return Ok(Self::default());
         }
         serde_json::from_str(text)
-            .map_err(|error| StoreError::Unusable(format!("read a key's settings: {error}")))
+            .map_err(|error| StoreError::Unusable(format!("cannot read a key's settings: {error}")))
     }
 
     pub(super) fn encode(&self) -> String {

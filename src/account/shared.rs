@@ -113,7 +113,7 @@ impl SharedKeys {
         let generation = self.cache.generation.load(Ordering::Acquire);
         let late = || {
             AuthError::Unavailable(StoreError::Unusable(
-                "look a key up: no answer in time".into(),
+                "cannot look up a key: the shared store did not answer in time".into(),
             ))
         };
         let fields = tokio::time::timeout(LOOKUP_TIMEOUT, self.store.api_key(&hash))
@@ -127,7 +127,7 @@ impl SharedKeys {
                 .await
                 .map_err(AuthError::Unavailable)?
         {
-            let lost = "look a key up: the shared store was not told the keys since it lost them";
+            let lost = "cannot look up a key: the shared store lost its keys; the sidecar must write them again";
             return Err(AuthError::Unavailable(StoreError::Unusable(lost.into())));
         }
         let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
@@ -222,7 +222,7 @@ impl KeyCache {
                 wait = MIN_RECONNECT_DELAY;
             }
             if let Err(error) = outcome {
-                log::warn!("{error}; trying again in {wait:?}");
+                log::warn!("{error}; retrying in {wait:?}");
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(MAX_RECONNECT_DELAY);

@@ -49,7 +49,7 @@ fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
     let is_right = (1..=MAX_ROWS_PER_PAGE).contains(&limit);
     is_right
         .then_some(limit)
-        .ok_or_else(|| AdminError::Invalid(format!("limit: must be 1 to {MAX_ROWS_PER_PAGE}")))
+        .ok_or_else(|| AdminError::Invalid(format!("limit must be 1 to {MAX_ROWS_PER_PAGE}")))
 }
 
 /// The cursor of the next page, which begins after the last row. `None` if this page is not full.
@@ -126,7 +126,7 @@ async fn set_status(
             let account = app.find_account(&name)?;
             if by.actor == account.id {
                 return Err(AdminError::Refused(
-                    "suspend or resume an account: not one's own".to_owned(),
+                    "cannot suspend or resume your own account: ask another administrator".to_owned(),
                 ));
             }
             match app
@@ -141,14 +141,14 @@ async fn set_status(
                 ))),
                 CloseAccountOutcome::LastAdministrator => {
                     let what =
-                        "suspend an account: not that of the last administrator who can sign in";
+                        "cannot suspend the last administrator who can sign in: create another one first";
                     Err(AdminError::Refused(what.to_owned()))
                 }
             }
         })
         .await?;
     log::info!(
-        "administrator {actor} made account {} {}",
+        "administrator {actor} set account {} to {}",
         account.id,
         status.name()
     );
@@ -189,12 +189,12 @@ async fn set_key_enabled(
         .await?
     {
         return Err(AdminError::NotFound(format!(
-            "no live key has the id {id:?}"
+            "no active key has the id {id:?}"
         )));
     }
     let value = document::key_status(&id, enabled);
     log::info!(
-        "administrator {actor} made key {id} {}",
+        "administrator {actor} set key {id} to {}",
         value["status"].as_str().unwrap_or_default()
     );
     Ok(Json(value))

@@ -47,7 +47,7 @@ fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, Admin
     match app.accounts.find(&principal.account_id)? {
         Some(account) if account.role == Role::Admin => Ok(principal.account_id),
         _ => Err(AdminError::Forbidden(
-            "this key's account is not an administrator's",
+            "this key does not belong to an administrator: use an administrator's key",
         )),
     }
 }

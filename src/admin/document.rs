@@ -68,7 +68,7 @@ pub fn entry(entry: &LedgerEntry) -> Result<Value, StoreError> {
         "balance_after": entry.bal_paid.plus(entry.bal_trial), "prev": hex(&entry.prev), "hash": hex(&entry.hash),
     });
     let unread =
-        |error| StoreError::Unusable(format!("read the detail of entry {}: {error}", entry.seq));
+        |error| StoreError::Unusable(format!("cannot read the detail of ledger entry {}: {error}", entry.seq));
     if entry.is_ending() {
         let detail: EndingDetail = serde_json::from_str(&entry.detail).map_err(unread)?;
         row["request_id"] = json!(entry.reference);

@@ -44,12 +44,12 @@ impl IntoResponse for AdminError {
             Self::WrongMethod => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "wrong_method",
-                "this path does not take this method".into(),
+                "this path does not support this method".into(),
             ),
             Self::TooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too_large",
-                "a body has at most 64 KiB".into(),
+                "the body is larger than 64 KiB".into(),
             ),
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid", why),
             Self::ReferenceUsed(why) => (StatusCode::CONFLICT, "reference_used", why),
@@ -57,18 +57,18 @@ impl IntoResponse for AdminError {
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "busy",
-                "too many writes at one time".into(),
+                "too many concurrent writes: retry".into(),
             ),
             Self::TimedOut => {
                 let message =
-                    "it took too long, and may have been done: ask again, with the same reference"
+                    "the request took too long and may have been completed: repeat it with the same reference"
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
             }
             Self::Inside(what) => {
                 log::error!("admin: {what}");
                 let message =
-                    "something failed on our side: ask again, with the same reference".into();
+                    "something went wrong on our side: repeat the request with the same reference".into();
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }
         };
@@ -110,7 +110,7 @@ impl From<BytesRejection> for AdminError {
     fn from(rejection: BytesRejection) -> Self {
         match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
-            _ => Self::Invalid("the body ended too early".into()),
+            _ => Self::Invalid("the body is incomplete".into()),
         }
     }
 }

@@ -102,12 +102,12 @@ pub async fn adjust(
     } = parse_body(&body?)?;
     let amount = parse_amount(credits)?.ok_or_else(|| missing_member("credits"))?;
     if amount == Micro::ZERO {
-        return Err(AdminError::Invalid("credits: must not be 0".into()));
+        return Err(AdminError::Invalid("credits must not be 0".into()));
     }
     let reason = parse_text("reason", reason)?;
     if !is_valid_reason(&reason) {
         return Err(AdminError::Invalid(format!(
-            "reason: must be a text of 1 to {MAX_REASON_CHARS} characters"
+            "reason must be a string of 1 to {MAX_REASON_CHARS} characters"
         )));
     }
     let order = PostingRequest {
@@ -215,17 +215,17 @@ fn parse_body<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, AdminError
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(AdminError::Invalid("the body must be a JSON object".into()));
     }
-    serde_json::from_slice(body).map_err(|error| AdminError::Invalid(format!("the body: {error}")))
+    serde_json::from_slice(body).map_err(|error| AdminError::Invalid(format!("the body is invalid: {error}")))
 }
 
 fn missing_member(name: &str) -> AdminError {
-    AdminError::Invalid(format!("{name}: is missing"))
+    AdminError::Invalid(format!("{name} is missing"))
 }
 
 fn parse_text(name: &str, value: Option<Value>) -> Result<String, AdminError> {
     match value {
         Some(Value::String(text)) => Ok(text),
-        Some(_) => Err(AdminError::Invalid(format!("{name}: must be a text"))),
+        Some(_) => Err(AdminError::Invalid(format!("{name} must be a string"))),
         None => Err(missing_member(name)),
     }
 }
@@ -234,7 +234,7 @@ fn parse_reference(value: Option<Value>) -> Result<String, AdminError> {
     let reference = parse_text("ref", value)?;
     if !is_valid_reference(&reference) {
         let why = format!(
-            "ref: must be a text of 1 to {MAX_REFERENCE_CHARS} characters without control characters"
+            "ref must be a string of 1 to {MAX_REFERENCE_CHARS} characters without control characters"
         );
         return Err(AdminError::Invalid(why));
     }
@@ -246,15 +246,15 @@ fn parse_amount(value: Option<Value>) -> Result<Option<Micro>, AdminError> {
     let amount = value.as_str().and_then(|text| text.parse().ok());
     amount.map(Some).ok_or_else(|| {
         let largest = Micro::new(MAX_MICRO);
-        let what = "must be a text with a decimal number of credits, such as \"12.5\", with at most 6 decimals";
-        AdminError::Invalid(format!("credits: {what}, up to {largest}"))
+        let what = "must be a string with a decimal number of credits, such as \"12.5\", with at most 6 decimals";
+        AdminError::Invalid(format!("credits {what}, up to {largest}"))
     })
 }
 
 fn parse_positive_amount(value: Option<Value>) -> Result<Option<Micro>, AdminError> {
     match parse_amount(value)? {
         Some(amount) if !amount.is_positive() => {
-            Err(AdminError::Invalid("credits: must be above 0".into()))
+            Err(AdminError::Invalid("credits must be above 0".into()))
         }
         amount => Ok(amount),
     }

@@ -259,7 +259,7 @@ async fn what_is_malformed_is_named_and_posts_nothing() {
         world
             .fails("POST", grants, &long, 400, "invalid")
             .await
-            .starts_with("ref: ")
+            .starts_with("ref must be")
     );
     let adjustments = "/accounts/a@example.com/adjustments";
     for (body, named) in [
@@ -524,7 +524,7 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
             "refused",
         )
         .await;
-    assert!(message.contains("not one's own"), "{message}");
+    assert!(message.contains("your own account"), "{message}");
     let admin = |email| {
         let new = NewAccount {
             email,

@@ -29,15 +29,15 @@ impl ReloadableCertificate {
     /// Returns an error if a file cannot be read, or if certificate and key do not match.
     pub fn load_files((cert, key): &(PathBuf, PathBuf)) -> anyhow::Result<CertifiedKey> {
         pingora::tls::install_default_crypto_provider();
-        let provider = CryptoProvider::get_default().context("no cryptography")?;
+        let provider = CryptoProvider::get_default().context("the TLS library has no cryptography provider")?;
         let path = |path: &Path| {
             path.to_str()
                 .map(str::to_owned)
-                .context("a TLS file's path is not UTF-8")
+                .context("the path of a TLS file is not UTF-8")
         };
         let what = || {
             format!(
-                "read the TLS certificate {} with the key {}",
+                "cannot read the TLS certificate {} with the key {}",
                 cert.display(),
                 key.display()
             )

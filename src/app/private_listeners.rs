@@ -106,7 +106,7 @@ impl Service for PrivateListener {
             (Err(error), _) => Err(error),
         };
         if let Err(error) = served {
-            log::error!("serve listen.{} {}: {error:#}", self.name, self.address);
+            log::error!("cannot serve listen.{} {}: {error:#}", self.name, self.address);
         }
     }
 
@@ -185,7 +185,7 @@ pub fn bind(name: &'static str, address: SocketAddr) -> anyhow::Result<std::net:
         rustix::net::listen(&socket, LISTEN_BACKLOG)?;
         io::Result::Ok(socket.into())
     };
-    listen().with_context(|| format!("listen on listen.{name} {address}"))
+    listen().with_context(|| format!("cannot listen on listen.{name} {address}"))
 }
 
 /// Records what the admin listener refuses.

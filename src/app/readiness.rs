@@ -70,16 +70,16 @@ impl ServerHandle {
     /// The reasons not to send new work to this process; empty if it is ready.
     fn unready_reasons(&self) -> Vec<UnreadyReason> {
         if !self.ready.load(Ordering::Acquire) {
-            return vec![reason("starting", "it does not listen yet")];
+            return vec![reason("starting", "the gateway does not listen yet")];
         }
         let mut reasons = Vec::new();
         if self.draining.load(Ordering::Acquire) {
-            reasons.push(reason("draining", "it is draining"));
+            reasons.push(reason("draining", "the gateway is draining"));
         }
         if self.shutdown.is_lame_duck() {
             reasons.push(reason(
                 "lame_duck",
-                "it is about to end, and still serves what comes",
+                "the gateway is about to shut down, but still serves requests",
             ));
         }
         if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.outage_reason()) {
@@ -88,20 +88,20 @@ impl ServerHandle {
         if !self.billing.is_healthy() {
             reasons.push(reason(
                 "ledger",
-                "what has ended does not reach the ledger, or the journal has no room",
+                "completed requests do not reach the ledger, or the journal has no room",
             ));
         }
         match self.pressure.recent_shortage() {
             Some(Shortage::Memory) => {
                 reasons.push(reason(
                     "memory",
-                    "memory is nearly used up: new requests are refused",
+                    "memory is nearly used up, so the gateway refuses new requests",
                 ));
             }
             Some(Shortage::Files) => {
                 reasons.push(reason(
                     "descriptors",
-                    "open files are nearly at their limit: new requests are refused",
+                    "open files are nearly at their limit, so the gateway refuses new requests",
                 ));
             }
             None => {}
@@ -126,11 +126,11 @@ mod tests {
             (status, String::from_utf8(bytes.to_vec()).unwrap())
         };
         let reasons = vec![
-            reason("draining", "it is draining"),
+            reason("draining", "the gateway is draining"),
             reason("memory", "memory is nearly used up"),
         ];
         assert_eq!(body(Vec::new(), None).await, (200, "ready\n".into()));
-        let text = "not ready: it is draining; memory is nearly used up\n";
+        let text = "not ready: the gateway is draining; memory is nearly used up\n";
         assert_eq!(body(reasons.clone(), Some("*/*")).await, (503, text.into()));
         let (status, json) = body(reasons, Some("application/json")).await;
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -159,13 +159,13 @@ impl ConfigReloader {
             let opened = AccessLog::open(&new.access_log, new.limits.access_log_lines);
             opened
                 .map(|opened| (access, opened))
-                .with_context(|| format!("open access_log {:?}", new.access_log))
+                .with_context(|| format!("cannot open access_log {:?}", new.access_log))
         });
         let opened = opened.transpose()?;
         (self.tell_billing)(&new)?;
         if let Some(((certificate, path), read)) = shown {
             certificate.replace(read);
-            log::info!("took the TLS certificate {} anew", path.display());
+            log::info!("reloaded the TLS certificate {}", path.display());
         }
         if let Some((access, opened)) = opened {
             access.replace_writer(opened);

@@ -35,7 +35,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address
-        .context("store.kind: embedded has no sidecar of its own: use `model-gateway run`")?;
+        .context("`model-gateway sidecar` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
     let early = StartupSignals::listen()?;
     crate::edge::descriptors::raise_limit();
     let accounts = Accounts::open(&settings.data_dir)?;
@@ -49,7 +49,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     )?);
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {
-        log::warn!("completed {completed} sign-ups that a crash had left without their grant");
+        log::warn!("completed {completed} sign-ups that a crash had interrupted before their trial credits were granted");
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -62,7 +62,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let reload = ConfigReloader::new(config_file, &state.settings, None, None, keep_prices);
     Arc::clone(&reload)
         .watch(|| false)
-        .context("watch the config file")?;
+        .context("cannot watch the config file")?;
     let served = runtime.block_on(serve(&reload, early, state, Arc::clone(&feeder)));
     runtime.shutdown_timeout(Duration::from_secs(1));
     feeder.shut_down();
@@ -98,7 +98,7 @@ async fn serve(
     );
     let ended = async {
         tokio::try_join!(async { pages.await? }, async { admin.await? })
-            .context("serve the sidecar")
+            .context("cannot serve the dashboard and the admin listener")
             .map(drop)
     };
     tokio::pin!(ended);
@@ -106,7 +106,7 @@ async fn serve(
         outcome = &mut ended => return outcome,
         outcome = wait_for_termination(reload, early) => outcome?,
     }
-    log::info!("ending");
+    log::info!("shutting down");
     close.send_replace(true);
     tokio::time::timeout(SHUTDOWN_TIMEOUT, ended)
         .await
@@ -118,7 +118,7 @@ async fn wait_for_termination(
     reload: &ConfigReloader,
     mut early: StartupSignals,
 ) -> anyhow::Result<()> {
-    let mut end = TerminationSignals::listen().context("listen to signals")?;
+    let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
     loop {
         tokio::select! {
             () = end.recv() => return Ok(()),

@@ -43,7 +43,7 @@ impl StartupSignals {
                 hup: signal(SignalKind::hangup())?,
             })
         };
-        listen().context("listen to signals")
+        listen().context("cannot listen for signals")
     }
 }
 
@@ -96,7 +96,7 @@ impl ShutdownSignalWatch for SignalHandler {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let end = TerminationSignals::listen()
-            .inspect_err(|error| log::error!("listen to a signal: {error}"));
+            .inspect_err(|error| log::error!("cannot listen for signals: {error}"));
         let (Some(StartupSignals { mut quit, mut hup }), Ok(mut end)) = (early, end) else {
             return ShutdownSignal::FastShutdown;
         };
@@ -128,7 +128,7 @@ impl ShutdownSignalWatch for SignalHandler {
             }
         }
         life.lame_duck(&mut end).await;
-        log::info!("draining: no new work is taken");
+        log::info!("draining: the gateway accepts no new requests");
         life.draining.store(true, Ordering::Release);
         ShutdownSignal::GracefulTerminate
     }
@@ -142,7 +142,7 @@ impl ServerHandle {
         if seconds == 0 {
             return;
         }
-        log::info!("told to end: unready from now on, and still serving for {seconds} s");
+        log::info!("received a stop signal: not ready from now on, but still serving for {seconds} s");
         self.shutdown.begin_lame_duck();
         let _ = tokio::time::timeout(Duration::from_secs(seconds), end.recv()).await;
     }
@@ -155,7 +155,7 @@ impl ServerHandle {
         // A socket left by an earlier upgrade has no owner.
         let _ = std::fs::remove_file(&socket);
         if let Err(error) = self.billing.hand_over() {
-            log::error!("{error}; this process goes on");
+            log::error!("{error}; this process continues to serve");
             return false;
         }
         log::info!("handing over to a successor");
@@ -166,7 +166,7 @@ impl ServerHandle {
             }
             tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
-        log::error!("the successor did not ask for the listening sockets; this process goes on");
+        log::error!("the successor did not request the listening sockets; this process continues to serve");
         false
     }
 
@@ -181,7 +181,7 @@ impl ServerHandle {
             } else {
                 end.recv().await;
             }
-            log::info!("told to end: what still runs has the drain's time");
+            log::info!("received a stop signal: running requests have limits.drain_seconds to finish");
             draining.store(true, Ordering::Release);
         });
     }

@@ -221,7 +221,7 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
             let acting = context.accounts.with_actor(&by, context.now_ms);
             let codes = acting
                 .create_invites(count, expires_in.ms)
-                .context("make invite codes")?;
+                .context("cannot create invite codes")?;
             let text = codes
                 .iter()
                 .map(|code| format!("{code}\n"))
@@ -241,10 +241,10 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
                 .revoke_invite(&invite)?
             {
                 bail!(
-                    "withdraw an invitation: no open one has that id or code (`account invites` shows ids)"
+                    "cannot revoke the invitation: no open invitation has this id or code (`account invites` shows the ids)"
                 );
             }
-            print(context.json, &json!({"state": "withdrawn"}), "withdrawn\n")
+            print(context.json, &json!({"state": "withdrawn"}), "revoked\n")
         }
         AccountCommand::SetPassword {
             account,
@@ -279,7 +279,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             let new = context
                 .accounts
                 .create_key_with(&account.id, &name, &set, context.now_ms);
-            print_new_key(context, &new.context("create a key")?)
+            print_new_key(context, &new.context("cannot create a key")?)
         }
         KeyCommand::Set { key_id, settings } => {
             settings.check(context.settings)?;
@@ -292,7 +292,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 .accounts
                 .change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
             let set = changed
-                .with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
+                .with_context(|| format!("cannot change the key {key_id:?} (`key list` shows the ids)"))?;
             let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
             let mut value = settings::key_json(&set);
             value["key_id"] = json!(key_id);
@@ -310,7 +310,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 .rotate_key(None, &key_id, overlap.ms, context.now_ms);
             print_new_key(
                 context,
-                &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?,
+                &new.with_context(|| format!("cannot rotate the key {key_id:?} (`key list` shows the ids)"))?,
             )
         }
         KeyCommand::List { account } => {
@@ -335,7 +335,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 .with_actor(&command_line_actor(), context.now_ms)
                 .revoke_key(&key_id)?
             {
-                bail!("revoke a key: no live key has the id {key_id:?} (`key list` shows ids)");
+                bail!("cannot revoke a key: no active key has the id {key_id:?} (`key list` shows the ids)");
             }
             let text = format!("{key_id} is revoked\n");
             print(
@@ -413,7 +413,7 @@ fn create(
         &command_line_actor(),
         context.now_ms,
     )
-    .with_context(|| format!("create the account of {email:?}"))?;
+    .with_context(|| format!("cannot create the account {email:?}"))?;
     let balance = context
         .billing
         .balance(&account.id, context.now_ms)?
@@ -434,7 +434,7 @@ fn set_password(
     let password = if password_stdin {
         read_password()?
     } else {
-        random_password().context("make a password")?
+        random_password().context("cannot generate a password")?
     };
     let by = command_line_actor();
     let is_set = context
@@ -442,8 +442,8 @@ fn set_password(
         .with_actor(&by, context.now_ms)
         .set_password(&account.id, &password);
     anyhow::ensure!(
-        is_set.context("set a password")?,
-        "cannot set a password: {} is deleted",
+        is_set.context("cannot set the password")?,
+        "cannot set the password: account {} is deleted",
         account.id
     );
     let mut value = json!({"account_id": account.id, "email": account.email});
@@ -452,7 +452,7 @@ fn set_password(
             context.json,
             &value,
             &format!(
-                "the password of {} is set; its sessions ended\n",
+                "set the password of {} and ended its sessions\n",
                 account.email
             ),
         );
@@ -467,7 +467,7 @@ fn read_password() -> anyhow::Result<String> {
         .lock()
         .take(MAX_PASSWORD_BYTES)
         .read_to_string(&mut text)
-        .context("read a password from stdin")?;
+        .context("cannot read the password from stdin")?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
@@ -581,7 +581,7 @@ fn post_credits(
         )
     } else {
         format!(
-            "reference {reference:?} was counted already: nothing changed; the balance is {balance}\n"
+            "reference {reference:?} was already posted, so nothing changed; the balance is {balance}\n"
         )
     };
     let value = json!({
@@ -608,7 +608,7 @@ fn set_rate_limits(
         context
             .accounts
             .set_account_rates(&account.id, &rates)
-            .context("limit an account")?;
+            .context("cannot set the rate limits of the account")?;
     }
     let text = format!("{}{}\n", account.email, settings::format_rates(&rates));
     let value = json!({"account_id": account.id, "email": account.email, "rates": settings::rates_json(&rates)});
@@ -626,7 +626,7 @@ fn set_status(
         .with_actor(&command_line_actor(), context.now_ms)
         .set_status(&account.id, status)?
     {
-        bail!("set an account's status: {} is deleted", account.id);
+        bail!("cannot change the account's status: account {} is deleted", account.id);
     }
     let text = format!("{} is {}\n", account.email, status.name());
     print(context.json, &document::status(&account, status), &text)
@@ -638,7 +638,7 @@ fn set_enabled(context: &CommandContext<'_>, key_id: &str, enabled: bool) -> any
         .with_actor(&command_line_actor(), context.now_ms)
         .set_key_enabled(key_id, enabled)?
     {
-        bail!("set a key's status: no live key has the id {key_id:?} (`key list` shows ids)");
+        bail!("cannot change the key's status: no active key has the id {key_id:?} (`key list` shows the ids)");
     }
     let text = format!(
         "{key_id} is {}\n",
@@ -688,5 +688,5 @@ pub fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
     } else {
         out.write_all(text.as_bytes())
     }
-    .context("write to stdout")
+    .context("cannot write to stdout")
 }

@@ -48,7 +48,7 @@ pub fn run(
     } = command;
     let address = settings.store.address();
     let address =
-        address.context("store.kind is embedded: SIGTERM alone drains it, its ledger is here")?;
+        address.context("`edge drain` needs store.kind: redis; with kind: embedded, send SIGTERM to the gateway instead")?;
     let (data_dir, until) = (
         &settings.data_dir,
         Instant::now() + Duration::from_secs(*within_seconds),
@@ -81,14 +81,14 @@ fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
             let is_another = told.replace(pid).is_some();
             anyhow::ensure!(
                 !is_another,
-                "drain {}: process {pid} serves again: stop what starts it",
+                "cannot drain {}: process {pid} was started again; keep the supervisor from restarting it",
                 data_dir.display()
             );
-            let process = Pid::from_raw(pid).context("the process that serves has no number")?;
+            let process = Pid::from_raw(pid).context("cannot read the PID of the running gateway")?;
             match kill_process(process, Signal::TERM) {
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(error) => {
-                    return Err(error).with_context(|| format!("tell process {pid} to end"));
+                    return Err(error).with_context(|| format!("cannot send SIGTERM to process {pid}"));
                 }
             }
         }
@@ -122,27 +122,27 @@ fn print_report(
     } else if living > 0 {
         writeln!(
             out,
-            "{}: {living} processes still serve what they began; run it again",
+            "{}: {living} processes still serve requests; run the command again",
             data_dir.display()
         )?;
     } else if missing > 0 {
         let folder = data_dir.join("journal");
         writeln!(
             out,
-            "{}: the ledger is not known to have {missing} endings: keep {} and run it again",
+            "{}: the ledger has not confirmed {missing} completed requests; keep {} and run the command again",
             data_dir.display(),
             folder.display()
         )?;
     } else {
         writeln!(
             out,
-            "{}: drained; the ledger has it all",
+            "{}: drained; the ledger has every completed request",
             data_dir.display()
         )?;
         if unreadable > 0 {
             writeln!(
                 out,
-                "{unreadable} lines of its journal could not be read: see journal/*.damaged"
+                "{unreadable} lines of the journal are unreadable: see journal/*.damaged"
             )?;
         }
     }

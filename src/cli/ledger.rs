@@ -214,13 +214,13 @@ pub fn run(
             } else {
                 writeln!(
                     out,
-                    "{}: {new} endings were new, {unreadable} lines unreadable",
+                    "{}: entered {new} completed requests into the ledger; {unreadable} lines are unreadable",
                     dir.display()
                 )?;
             }
         }
     }
-    out.flush().context("write to stdout")?;
+    out.flush().context("cannot write to stdout")?;
     Ok(code)
 }
 
@@ -233,7 +233,7 @@ fn rebuild_cached_totals(billing: &Billing, settings: &CommandSettings) -> anyho
     let acting = accounts.with_actor(&by, now_ms);
     let wrong = acting.record_then_run("ledger.rebuild-sums", "ledger", &json!({}), rebuild)?;
     // Stdout is for the verdict.
-    eprintln!("{wrong} sums were not what their entries add up to, and are now");
+    eprintln!("rebuilt the cached totals; {wrong} were wrong");
     Ok(())
 }
 
@@ -289,7 +289,7 @@ fn backup(billing: &Billing, dir: &Path, json: bool, out: &mut impl Write) -> an
     } else {
         writeln!(
             out,
-            "copied accounts, ledger and {records} files of the journal to {}",
+            "copied accounts, ledger and {records} journal files to {}",
             dir.display()
         )?;
     }
@@ -320,13 +320,13 @@ fn replay(
     } else {
         writeln!(
             out,
-            "{}: {new} endings were new, {unreadable} lines unreadable",
+            "{}: entered {new} completed requests into the ledger; {unreadable} lines are unreadable",
             dir.display()
         )?;
     }
     anyhow::ensure!(
         missing == 0,
-        "replay {}: {missing} endings are not in the ledger after {} s: do Redis and the sidecar run? Run it again",
+        "cannot finish the replay of {}: the ledger lacks {missing} requests after {} s; check that Redis and the sidecar run, then run the command again",
         dir.display(),
         REPLAY_TIMEOUT.as_secs()
     );
@@ -339,7 +339,7 @@ fn parse_time(text: &str) -> Result<i64, String> {
     let text = if text.contains('T') { text } else { &midnight };
     let time = text
         .parse::<jiff::Timestamp>()
-        .map_err(|error| format!("not a day or a time with its offset: {error}"));
+        .map_err(|error| format!("not a date (2026-11-21) or a time with an offset (2026-11-21T12:00:00Z): {error}"));
     time.map(|time| time.as_millisecond())
 }
 
@@ -450,7 +450,7 @@ fn export(
 ) -> anyhow::Result<()> {
     if format == ExportFormat::Csv {
         out.write_all(CSV_HEADER.as_bytes())
-            .context("write to stdout")?;
+            .context("cannot write to stdout")?;
         billing.for_each_entry(selection, &mut |entry| {
             write_csv_row(out, &export_entry(entry))
         })?;
@@ -462,7 +462,7 @@ fn export(
         Ok(serde_json::to_writer(&mut *out, &export_entry(entry))?)
     })?;
     out.write_all(if before == "[\n" { "[]\n" } else { "\n]\n" }.as_bytes())
-        .context("write to stdout")
+        .context("cannot write to stdout")
 }
 
 fn export_entry(entry: LedgerEntry) -> ExportedEntry {
@@ -529,12 +529,12 @@ fn print_posting(
     } else if *is_new {
         writeln!(
             out,
-            "{change} to account {account}; its balance is {balance}"
+            "posted {change} to account {account}; its balance is {balance}"
         )?;
     } else {
         writeln!(
             out,
-            "reference {reference:?} was counted already: nothing changed; the balance is {balance}"
+            "reference {reference:?} was already posted, so nothing changed; the balance is {balance}"
         )?;
     }
     Ok(())

@@ -36,7 +36,7 @@ impl FromStr for DurationArg {
             .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|(number, ms)| number.parse::<i64>().ok()?.checked_mul(ms));
         ms.map(|ms| Self { ms })
-            .ok_or_else(|| format!("{text:?} is no length of time, as in 90m, 24h or 30d"))
+            .ok_or_else(|| format!("{text:?} is not a duration such as 90m, 24h or 30d"))
     }
 }
 
@@ -102,11 +102,11 @@ impl KeyArgs {
             match catalog.find(model) {
                 Some(meant) => {
                     bail!(
-                        "cannot bind a key to {model:?}: it is an alias of {:?}, bind it to that",
+                        "cannot restrict a key to {model:?}: it is an alias; use the model id {:?} instead",
                         meant.id
                     )
                 }
-                None => bail!("bind a key to models: the catalog has no model {model:?}"),
+                None => bail!("cannot restrict a key to {model:?}: the catalog has no such model"),
             }
         }
         Ok(())

@@ -113,7 +113,7 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
     {
         let known: Vec<_> = all.iter().map(|(vendor, _)| vendor.name.as_str()).collect();
         let meant = suggest::hint(name, known.iter().copied());
-        let off = "A vendor whose api_key is empty, or that no model names, is not in use";
+        let off = "A vendor is in use if a model names it and its api_key is not empty";
         bail!(
             "no vendor {name:?} is in use. {off}. In use: {}{meant}",
             known.join(", ")
@@ -198,7 +198,7 @@ fn row(report: &EndpointReport) -> [String; 9] {
         .models
         .as_ref()
         .map(|listed| match listed.unlisted.as_slice() {
-            [] => format!("{} listed, yours among them", listed.count),
+            [] => format!("{} listed, including yours", listed.count),
             unlisted => format!("{} listed, not {}", listed.count, unlisted.join(", ")),
         });
     let tokens =

@@ -315,7 +315,7 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
             });
         } else {
             assert!(
-                unready.text().contains("about to end"),
+                unready.text().contains("about to shut down"),
                 "{}",
                 unready.text()
             );

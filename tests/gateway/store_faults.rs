@@ -426,7 +426,7 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     let both = [&sidecar, &edge];
     let why = |world: &World| crate::client::try_ask(world.admin, &Request::get("/readyz"));
     for world in both {
-        // Before that, the process reports that it does not listen yet.
+        // Before that, the process reports that the gateway does not listen yet.
         wait_for("a process without its store", SOON, || {
             why(world).filter(|said| said.text().contains("shared store"))
         });

@@ -276,7 +276,7 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     wait_for("the new certificate", SOON, || {
         world
             .log()
-            .contains("took the TLS certificate")
+            .contains("reloaded the TLS certificate")
             .then_some(())
     });
     assert!(ask(&cert).is_some());

@@ -724,7 +724,7 @@ async fn the_audit_log_shows_what_was_tampered_with() {
     let verdict = root.world.accounts.verify_audit().unwrap();
     assert_eq!(
         (verdict.lines, verdict.findings),
-        (3, vec![(2, "it is not as it was written")])
+        (3, vec![(2, "this line was changed after it was written")])
     );
     tamper
         .execute("DELETE FROM audit WHERE seq = 2", [])
@@ -733,8 +733,8 @@ async fn the_audit_log_shows_what_was_tampered_with() {
     assert_eq!(
         findings,
         [
-            (3, "a line before it is missing"),
-            (3, "it does not follow the line before it")
+            (3, "the line before this one is missing"),
+            (3, "the hash of the line before this one does not match")
         ]
     );
 }
