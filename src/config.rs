@@ -279,7 +279,7 @@ impl ConfigValidator {
 
     fn settings(&mut self, config: raw::Config) -> Option<Settings> {
         if config.listen.edge.is_empty() {
-            self.add_fault("listen.edge", "at least one address is needed");
+            self.add_fault("listen.edge", "needs at least one address");
         }
         let edge: Vec<_> = config
             .listen
@@ -301,7 +301,7 @@ impl ConfigValidator {
             if !(least..=most).contains(&value) {
                 self.add_fault(
                     format!("limits.{key}"),
-                    format!("{value} is not within {least} to {most}"),
+                    format!("must be {least} to {most}, not {value}"),
                 );
             }
         }
@@ -309,7 +309,7 @@ impl ConfigValidator {
             self.add_fault("base_url", "must begin with http:// or https://");
         }
         if config.data_dir.is_empty() {
-            self.add_fault("data_dir", "must name a folder");
+            self.add_fault("data_dir", "must name a directory");
         }
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
@@ -362,7 +362,7 @@ impl ConfigValidator {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Some(address),
             Ok(_) => {
-                self.add_fault(key, "port 0 is not an address that clients can be given");
+                self.add_fault(key, "must have a port other than 0, which clients can connect to");
                 None
             }
             Err(_) => {
@@ -378,11 +378,11 @@ impl ConfigValidator {
             .ok()
             .filter(|share| *share <= traces::SAMPLE_ALL);
         if share.is_none() {
-            self.add_fault("telemetry.traces.sample", "must be a share, from 0 to 1");
+            self.add_fault("telemetry.traces.sample", "must be a number from 0 to 1");
         }
         let endpoint = vendors::parse_base_url(&traces.endpoint).filter(|endpoint| !endpoint.tls);
         if endpoint.is_none() {
-            let says = "must be an http:// address: a collector beside the gateway, which may speak TLS from there on";
+            let says = "must be an http:// URL: the gateway has no TLS for traces; send them to a local collector, which can forward them over TLS";
             self.add_fault("telemetry.traces.endpoint", says);
         }
         let endpoint = endpoint?;
@@ -409,7 +409,7 @@ impl ConfigValidator {
         if listed.len() > MAX_PROXIES {
             self.add_fault(
                 "listen.trust_proxy",
-                format!("{} are more than {MAX_PROXIES}", listed.len()),
+                format!("has {} entries; at most {MAX_PROXIES} are allowed", listed.len()),
             );
         }
         let mut proxies = Vec::new();
@@ -419,7 +419,7 @@ impl ConfigValidator {
                 Ok(network) if network.covers_all() => {
                     self.add_fault(
                         key,
-                        "is every address there is: whoever asks could say to be anybody",
+                        "covers every address, so any client could claim any address: list only your proxies",
                     );
                 }
                 Ok(network) => proxies.push(network),
@@ -457,7 +457,7 @@ impl ConfigValidator {
         for (name, _) in named.into_iter().filter(|(_, rate)| *rate > MAX_RATE) {
             self.add_fault(
                 format!("{key}.{name}"),
-                format!("must be at most {MAX_RATE}; 0 is no limit"),
+                format!("must be at most {MAX_RATE}; 0 means no limit"),
             );
         }
     }
@@ -477,7 +477,7 @@ impl ConfigValidator {
         {
             self.add_fault(
                 "signup.trial_budget_per_day",
-                "does not suffice for one trial: nobody could sign up",
+                "is less than signup.trial_credits, so nobody could sign up",
             );
         }
         let one_account_per_mailbox = signup.one_account_per_mailbox;
@@ -517,7 +517,7 @@ impl ConfigValidator {
             if model.fallback.len() > MAX_FALLBACKS {
                 self.add_fault(
                     key.clone(),
-                    format!("at most {MAX_FALLBACKS} models may be listed"),
+                    format!("at most {MAX_FALLBACKS} models are allowed"),
                 );
             }
             let mut seen = HashSet::from([model.id.as_str()]);
@@ -526,12 +526,12 @@ impl ConfigValidator {
                 if !ids.contains(id.as_str()) {
                     let owner = models.iter().find(|model| model.aliases.contains(id));
                     let meant = match owner {
-                        Some(owner) => format!("; it is an alias of {:?}: write that", owner.id),
+                        Some(owner) => format!("; it is an alias of {:?}: use that id", owner.id),
                         None => suggest::hint(id, ids.iter().copied()),
                     };
                     self.add_fault(key, format!("no model has the id {id:?}{meant}"));
                 } else if !seen.insert(id) {
-                    self.add_fault(key, format!("{id:?} would be asked twice for one request"));
+                    self.add_fault(key, format!("{id:?} would be tried twice for one request: remove it"));
                 }
             }
         }
@@ -618,7 +618,7 @@ impl ConfigValidator {
         if also.is_some() && vendor.protocol == Protocol::Messages {
             self.add_fault(
                 format!("{key}.upstream_protocol"),
-                "a messages vendor has no other protocol",
+                "not allowed: vendors with `protocol: messages` support no other protocol",
             );
         } else if also.is_some() && !vendor.endpoints.iter().all(VendorEndpoint::has_other_paths) {
             let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so the \
@@ -627,11 +627,11 @@ impl ConfigValidator {
         }
         for name in capabilities::misplaced_keys([Some(vendor.protocol), also], &model.capabilities)
         {
-            let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
+            let message = format!("has no effect for a model of a {} vendor: remove it", vendor.protocol);
             self.add_fault(format!("{key}.capabilities.{name}"), message);
         }
         for name in price::misplaced_keys([Some(vendor.protocol), also], &model.price) {
-            let message = format!("is never billed by a {} vendor", vendor.protocol);
+            let message = format!("has no effect: a {} vendor never bills it", vendor.protocol);
             self.add_fault(format!("{key}.price.{name}"), message);
         }
     }

@@ -26,7 +26,7 @@ impl ConfigValidator {
             if model.aliases.len() > MAX_ALIASES {
                 self.add_fault(
                     key.clone(),
-                    format!("at most {MAX_ALIASES} names may be listed"),
+                    format!("at most {MAX_ALIASES} aliases are allowed"),
                 );
             }
             for (place, alias) in model.aliases.iter().enumerate() {
@@ -37,7 +37,7 @@ impl ConfigValidator {
                     let owner = models.get(owner).map_or("", |model| &model.id);
                     self.add_fault(
                         key,
-                        format!("{alias:?} is a name of {owner:?} already: it can lead to one model alone"),
+                        format!("{alias:?} is already an alias of {owner:?}: an alias can stand for only one model"),
                     );
                 }
             }
@@ -58,8 +58,8 @@ fn alias_fault(
     }
     if let Some(owner) = ids.get(alias) {
         return Some(match *owner == index {
-            true => format!("{alias:?} is the model's id: it answers to that anyway"),
-            false => format!("{alias:?} is the id of models[{owner}], which goes before an alias"),
+            true => format!("{alias:?} is the model's own id: remove it, clients can always use the id"),
+            false => format!("{alias:?} is the id of models[{owner}], which takes precedence over an alias"),
         });
     }
     if !alias.contains('*') {
@@ -74,7 +74,7 @@ fn alias_fault(
         .filter(|(other, _)| *other != index);
     let (_, hidden) = others.find(|(_, other)| pattern.matches(&other.id))?;
     Some(format!(
-        "{alias:?} also stands for {:?}, the id of another model: write a longer name",
+        "{alias:?} also matches {:?}, the id of another model: use a longer alias",
         hidden.id
     ))
 }

@@ -123,7 +123,7 @@ fn parse(
         ..ConfigValidator::new(tree)
     };
     if data_dir.is_none() && !judge.faults.iter().any(|fault| fault.key == "data_dir") {
-        judge.add_fault("data_dir", "must name a folder");
+        judge.add_fault("data_dir", "must name a directory");
     }
     let store = if has_store {
         store
@@ -154,7 +154,7 @@ fn parse(
             faults,
         }),
         _ if needed.is_empty() => {
-            let message = "cannot be read: `model-gateway check` shows its faults".to_owned();
+            let message = "cannot be read: run `model-gateway check` to see its faults".to_owned();
             Err(vec![ConfigFault {
                 line: 0,
                 key: "store".to_owned(),

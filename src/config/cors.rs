@@ -22,12 +22,12 @@ impl ConfigValidator {
         if origins.len() > MAX_ORIGINS {
             self.add_fault(
                 "cors.origins",
-                format!("{} are more than {MAX_ORIGINS}", origins.len()),
+                format!("has {} entries; at most {MAX_ORIGINS} are allowed", origins.len()),
             );
         }
         if origins.iter().any(|origin| origin == "*") {
             if origins.len() > 1 {
-                self.add_fault("cors.origins", "\"*\" is every origin: it stands alone");
+                self.add_fault("cors.origins", "\"*\" means every origin and cannot be combined with others");
             }
             return CorsOrigins::Any;
         }
@@ -51,25 +51,25 @@ impl ConfigValidator {
 fn validate_origin(origin: &str) -> Result<(), &'static str> {
     let (scheme, authority) = origin
         .split_once("://")
-        .ok_or("is no origin, such as https://app.example.com")?;
+        .ok_or("must be an origin, such as https://app.example.com")?;
     if scheme != "http" && scheme != "https" {
         return Err("must begin with http:// or https://");
     }
     if authority.contains(['/', '?', '#']) {
-        return Err("has no path, not even a slash at its end");
+        return Err("must not have a path, not even a trailing slash");
     }
     if authority.contains('*') {
-        return Err("is compared as a whole: list each origin, or \"*\" alone");
+        return Err("must not contain a wildcard: list each origin, or use \"*\" alone");
     }
     if authority.contains('@') {
-        return Err("has no user name");
+        return Err("must not have a user name");
     }
     if origin
         .bytes()
         .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii_graphic())
     {
         return Err(
-            "is written in lower case, and a name with other letters as browsers send it (xn--…)",
+            "must be in lower case; write an internationalized name as browsers send it (xn--…)",
         );
     }
     let (host, port) = match authority.rsplit_once(':') {
@@ -81,11 +81,11 @@ fn validate_origin(origin: &str) -> Result<(), &'static str> {
         ("http", Some("80")) | ("https", Some("443"))
     );
     if is_default {
-        return Err("has no port where that is the scheme's own: browsers leave it out");
+        return Err("must not have the default port of its scheme: browsers leave it out");
     }
     let is_port = |port: &str| !port.starts_with('0') && port.parse::<u16>().is_ok();
     if host.is_empty() || !port.is_none_or(is_port) {
-        return Err("is no origin, such as https://app.example.com or http://localhost:3000");
+        return Err("must be an origin, such as https://app.example.com or http://localhost:3000");
     }
     Ok(())
 }

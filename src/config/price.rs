@@ -129,7 +129,7 @@ impl ConfigValidator {
         context_tokens: u64,
     ) -> Option<Vec<InputTier>> {
         if tiers.is_some_and(<[_]>::is_empty) {
-            self.add_fault(key, "must hold a tier, or be left out");
+            self.add_fault(key, "must have at least one tier: add one or remove the key");
         }
         let mut judged = Vec::new();
         let mut before = 0;
@@ -164,7 +164,7 @@ impl ConfigValidator {
             &tier.output,
         ];
         if classes.iter().all(|class| class.is_none()) {
-            self.add_fault(key, "changes no price");
+            self.add_fault(key, "sets no price: set at least one or remove the tier");
         }
         let mut read =
             |name: &str, text: &Option<raw::Decimal>, below: fn(&TokenPrices) -> Micro| {
@@ -206,7 +206,7 @@ impl ConfigValidator {
                 let usual = usual.join(", ");
                 self.add_fault(
                     key.as_str(),
-                    format!("must be 1 to 23 of a-z, 0-9, _ and -, and none of {usual}"),
+                    format!("must be 1 to 23 characters of a-z, 0-9, _ and -, and not one of: {usual}"),
                 );
             }
             let factor = self.parse_amount(&key, text).map(Factor::from_decimal);

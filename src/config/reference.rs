@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 const HEAD: &str = "# The config file, key by key
 
-Made from the program's own schema by `model-gateway schema --reference`; a test keeps it true. `conf/gateway.yaml` shows
+Generated from the program's schema by `model-gateway schema --reference`; a test checks that it is current. `conf/gateway.yaml` shows
 every key in its place. Unknown keys are faults; `model-gateway check` names all faults of a file at once.
 `${NAME}` stands for an environment variable, `${NAME:-default}` for one that may be missing.
 ";
@@ -41,7 +41,7 @@ impl<'a> ReferenceWriter<'a> {
     /// Writes the table of an object's keys, then the sections of the objects in it.
     fn section(&mut self, path: &str, object: &'a Value) {
         let title = if path.is_empty() {
-            "The top".to_owned()
+            "Top level".to_owned()
         } else {
             format!("`{path}`")
         };
@@ -54,7 +54,7 @@ impl<'a> ReferenceWriter<'a> {
         if !description.is_empty() {
             self.line(&format!("{}\n", one_line(description)));
         }
-        self.line("| key | what it may be | default | |");
+        self.line("| key | value | default | |");
         self.line("|---|---|---|---|");
         let mut inner = Vec::new();
         for (key, property) in object["properties"].as_object().into_iter().flatten() {
@@ -93,13 +93,13 @@ impl<'a> ReferenceWriter<'a> {
         if suffix == "[]" {
             kind = format!("a list; each: {kind}");
         } else if suffix == ".NAME" {
-            kind = format!("by name; each: {kind}");
+            kind = format!("a map; each value: {kind}");
         }
         if let Some((least, most)) = self.bounds.get(key).filter(|_| path == "limits") {
             kind = format!("{least} to {most}");
         }
         let default = match &property["default"] {
-            _ if required => "must be given".to_owned(),
+            _ if required => "required".to_owned(),
             Value::Null => String::new(),
             Value::Object(members) if members.is_empty() => String::new(),
             Value::Object(_) => "see below".to_owned(),

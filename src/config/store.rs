@@ -22,7 +22,7 @@ impl super::ConfigValidator {
         match (kind, url, cluster.is_empty(), sentinel) {
             (raw::StoreKind::Embedded, None, true, None) => Some(StoreSettings::Embedded),
             (raw::StoreKind::Embedded, ..) => {
-                let says = "an embedded store has no address: leave `url`, `cluster` and `sentinel` out, or say kind: redis";
+                let says = "an embedded store has no address: remove `url`, `cluster` and `sentinel`, or set kind: redis";
                 self.add_fault("store", says);
                 None
             }
@@ -36,7 +36,7 @@ impl super::ConfigValidator {
             (raw::StoreKind::Redis, ..) => {
                 self.add_fault(
                     "store",
-                    "kind: redis takes one of `url`, `cluster` and `sentinel`",
+                    "kind: redis needs exactly one of `url`, `cluster` and `sentinel`",
                 );
                 None
             }
@@ -62,13 +62,13 @@ impl super::ConfigValidator {
         } = sentinel;
         self.check_urls("store.sentinel.nodes", &nodes);
         if !(1..=MAX_SENTINELS).contains(&nodes.len()) {
-            let message = format!("{} nodes are not 1 to {MAX_SENTINELS}", nodes.len());
+            let message = format!("must have 1 to {MAX_SENTINELS} nodes, not {}", nodes.len());
             self.add_fault("store.sentinel.nodes", message);
         }
         if master.is_empty() {
             self.add_fault(
                 "store.sentinel.master",
-                "must be the name that the Sentinels know",
+                "must be the name under which the Sentinels know the primary",
             );
         }
         let of_tls = nodes
@@ -78,7 +78,7 @@ impl super::ConfigValidator {
         if of_tls != 0 && of_tls != nodes.len() {
             self.add_fault(
                 "store.sentinel.nodes",
-                "either all or none must begin with rediss://",
+                "either all or none of the nodes must begin with rediss://",
             );
         }
         let password = match password {

@@ -162,7 +162,7 @@ impl ConfigValidator {
                 Some(example) => format!(
                     "missing: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
                 ),
-                None => format!("between one endpoint and {MAX_ENDPOINTS} are needed"),
+                None => format!("needs 1 to {MAX_ENDPOINTS} endpoints"),
             };
             self.add_fault(format!("{key}.endpoints"), message);
         }
@@ -200,7 +200,7 @@ impl ConfigValidator {
         {
             self.add_fault(
                 format!("{key}.version_header"),
-                "not a header's name and value",
+                "not a valid header name and value",
             );
         }
         Some(CatalogVendor {
@@ -270,9 +270,9 @@ impl ConfigValidator {
             return None;
         }
         if HeaderValue::from_str(api_key.reveal()).is_err() {
-            self.add_fault(key, "holds characters that no header can carry");
+            self.add_fault(key, "contains characters that a header cannot have");
         } else if !api_key.reveal().is_empty() && !is_wanted {
-            self.add_fault(key, "is never sent: `auth` is none");
+            self.add_fault(key, "has no effect: `auth` is none, so the gateway never sends it");
         }
         Some(api_key)
     }
@@ -286,7 +286,7 @@ impl ConfigValidator {
         if !(1..=1_000).contains(&endpoint.weight) {
             self.add_fault(
                 format!("{key}.weight"),
-                format!("{} is not within 1 to 1000", endpoint.weight),
+                format!("must be 1 to 1000, not {}", endpoint.weight),
             );
         }
         if let Some(most) = endpoint
@@ -295,7 +295,7 @@ impl ConfigValidator {
         {
             self.add_fault(
                 format!("{key}.max_concurrent"),
-                format!("{most} is not within 1 to 65536"),
+                format!("must be 1 to 65536, not {most}"),
             );
         }
         let health_check = endpoint
@@ -330,7 +330,7 @@ impl ConfigValidator {
             .is_some_and(|preset| preset.url.as_ref() == Some(&endpoint.url));
         if written_path.is_some() && !address.path.is_empty() && !is_of_preset {
             let message = format!(
-                "is the whole path, and `url` has one too ({}): write all of it here",
+                "must be the whole path, but `url` has a path too ({}): move that path here",
                 address.path
             );
             self.add_fault(path_key.as_str(), message);
@@ -363,7 +363,7 @@ impl ConfigValidator {
     fn parse_base_address(&mut self, key: &str, url: &str) -> Option<BaseUrl> {
         let Some(address) = parse_base_url(url) else {
             let message = match url.split_once('?') {
-                Some(_) => "holds a query: write that as `query: {NAME: VALUE}`".to_owned(),
+                Some(_) => "contains a query: set it as `query: {NAME: VALUE}`".to_owned(),
                 None => format!("not an http:// or https:// base address: {url:?}"),
             };
             self.add_fault(key, message);
@@ -377,7 +377,7 @@ impl ConfigValidator {
             let base = url.trim_end_matches('/').trim_end_matches(suffix);
             self.add_fault(
                 key,
-                format!("ends in {suffix}, which the gateway adds: write {base:?}"),
+                format!("ends in {suffix}, which the gateway adds: use {base:?}"),
             );
         }
         Some(address)
@@ -390,7 +390,7 @@ impl ConfigValidator {
                 format!("/{path}")
             ))
         } else if path.contains('?') {
-            Some("holds a query: write that as `query: {NAME: VALUE}`".to_owned())
+            Some("contains a query: set it as `query: {NAME: VALUE}`".to_owned())
         } else if path.parse::<http::uri::PathAndQuery>().is_err() || path.contains('#') {
             Some(format!("not a path: {path:?}"))
         } else {
@@ -409,11 +409,11 @@ impl ConfigValidator {
         if written.len() > MAX_QUERY_PARAMETERS {
             self.add_fault(
                 key,
-                format!("at most {MAX_QUERY_PARAMETERS} parameters may be listed"),
+                format!("at most {MAX_QUERY_PARAMETERS} parameters are allowed"),
             );
         }
         if written.contains_key("") {
-            self.add_fault(key, "a parameter without a name");
+            self.add_fault(key, "has a parameter without a name");
         }
         written
             .iter()
@@ -430,7 +430,7 @@ impl ConfigValidator {
         if written.len() > MAX_HEADERS {
             self.add_fault(
                 key,
-                format!("at most {MAX_HEADERS} header fields may be listed"),
+                format!("at most {MAX_HEADERS} header fields are allowed"),
             );
         }
         let mut headers: Vec<(String, Secret)> = Vec::new();
@@ -447,12 +447,12 @@ impl ConfigValidator {
             {
                 self.add_fault(key, format!("cannot be set here: it {why}"));
             } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
-                self.add_fault(key, "not a header's name");
+                self.add_fault(key, "not a valid header name");
             } else if headers.iter().any(|(other, _)| *other == name) {
-                self.add_fault(key, "is listed twice: names of header fields have no case");
+                self.add_fault(key, "is listed twice: header names are case-insensitive");
             } else if let Some(value) = self.secret(&key, value) {
                 if HeaderValue::from_str(value.reveal()).is_err() {
-                    self.add_fault(key, "holds characters that no header can carry");
+                    self.add_fault(key, "contains characters that a header cannot have");
                 }
                 headers.push((name, value));
             }
@@ -481,7 +481,7 @@ impl ConfigValidator {
         } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
             self.add_fault(
                 format!("{key}.header"),
-                format!("not a header's name: {name:?}"),
+                format!("not a valid header name: {name:?}"),
             );
         }
         Some(EndpointAuth::Header(name))
@@ -500,7 +500,7 @@ impl ConfigValidator {
         {
             self.add_fault(
                 format!("{key}.health_check.{name}"),
-                format!("{value} is not within 1 to {most}"),
+                format!("must be 1 to {most}, not {value}"),
             );
         }
         let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
