@@ -109,7 +109,9 @@ pub enum AuthError {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
-    #[error("this is not a valid e-mail address: it needs one @, no spaces, and at most 254 ASCII characters")]
+    #[error(
+        "this is not a valid e-mail address: it needs one @, no spaces, and at most 254 ASCII characters"
+    )]
     BadEmail,
     #[error("this e-mail already has an account")]
     EmailTaken,

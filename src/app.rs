@@ -163,7 +163,9 @@ pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyh
     billing.store_prices(settings.catalog.models(), now_ms)?;
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {
-        log::warn!("completed {completed} sign-ups that a crash had interrupted before their trial credits were granted");
+        log::warn!(
+            "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
+        );
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (keys, till) = (
@@ -286,7 +288,8 @@ fn build_edge(
         .as_ref()
         .map(ReloadableCertificate::from_files)
         .transpose()?;
-    let traces = TraceExporter::start(settings.load().traces.as_ref()).context("cannot start the trace exporter")?;
+    let traces = TraceExporter::start(settings.load().traces.as_ref())
+        .context("cannot start the trace exporter")?;
     let recorders = Recorders {
         access: access.clone(),
         traces: traces.clone(),
@@ -365,7 +368,9 @@ fn serve(server: Server, life: ServerHandle, early: StartupSignals) -> ! {
         log::error!("cannot watch the config file: {error}; send SIGHUP to reload it");
     }
     if let Err(error) = start_shutdown_watch(life.clone()) {
-        log::error!("cannot start the shutdown monitor: {error}; a shutdown will take the whole drain time");
+        log::error!(
+            "cannot start the shutdown monitor: {error}; a shutdown will take the whole drain time"
+        );
     }
     // Returns at the end of the grace period; the shutdown watch exits the process earlier, once
     // everything is settled.
@@ -465,7 +470,9 @@ fn reread_settings(config_file: &Path, before: Settings) -> Settings {
             before
         }
         Err(faults) => {
-            log::error!("cannot reread the config file, so the settings read at the start stay in force: {faults}");
+            log::error!(
+                "cannot reread the config file, so the settings read at the start stay in force: {faults}"
+            );
             before
         }
     }
@@ -484,7 +491,9 @@ fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
             {
                 std::thread::sleep(DRAIN_POLL_INTERVAL);
             }
-            Err(error) => return Err(error).with_context(|| format!("cannot listen on {key} {address}")),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot listen on {key} {address}"));
+            }
         }
     }
 }

@@ -362,7 +362,10 @@ impl ConfigValidator {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Some(address),
             Ok(_) => {
-                self.add_fault(key, "must have a port other than 0, which clients can connect to");
+                self.add_fault(
+                    key,
+                    "must have a port other than 0, which clients can connect to",
+                );
                 None
             }
             Err(_) => {
@@ -409,7 +412,10 @@ impl ConfigValidator {
         if listed.len() > MAX_PROXIES {
             self.add_fault(
                 "listen.trust_proxy",
-                format!("has {} entries; at most {MAX_PROXIES} are allowed", listed.len()),
+                format!(
+                    "has {} entries; at most {MAX_PROXIES} are allowed",
+                    listed.len()
+                ),
             );
         }
         let mut proxies = Vec::new();
@@ -531,7 +537,10 @@ impl ConfigValidator {
                     };
                     self.add_fault(key, format!("no model has the id {id:?}{meant}"));
                 } else if !seen.insert(id) {
-                    self.add_fault(key, format!("{id:?} would be tried twice for one request: remove it"));
+                    self.add_fault(
+                        key,
+                        format!("{id:?} would be tried twice for one request: remove it"),
+                    );
                 }
             }
         }
@@ -627,7 +636,10 @@ impl ConfigValidator {
         }
         for name in capabilities::misplaced_keys([Some(vendor.protocol), also], &model.capabilities)
         {
-            let message = format!("has no effect for a model of a {} vendor: remove it", vendor.protocol);
+            let message = format!(
+                "has no effect for a model of a {} vendor: remove it",
+                vendor.protocol
+            );
             self.add_fault(format!("{key}.capabilities.{name}"), message);
         }
         for name in price::misplaced_keys([Some(vendor.protocol), also], &model.price) {

@@ -113,7 +113,10 @@ impl Accounts {
         self.db.for_each_audit_row(&mut |line| {
             let wrong = [
                 (line.seq != seq + 1, "the line before this one is missing"),
-                (line.prev != hash, "the hash of the line before this one does not match"),
+                (
+                    line.prev != hash,
+                    "the hash of the line before this one does not match",
+                ),
                 (
                     line.expected_hash().as_slice() != line.hash,
                     "this line was changed after it was written",
@@ -260,7 +263,9 @@ impl AuditedAccounts<'_> {
                 &json!({"act": act, "why": error.to_string()}),
             );
             if let Err(error) = self.accounts.db.append_audit(&self.audit_entry(&told)) {
-                log::error!("cannot record in the audit log that {act} of {object} was refused: {error}");
+                log::error!(
+                    "cannot record in the audit log that {act} of {object} was refused: {error}"
+                );
             }
         })
     }

@@ -70,8 +70,9 @@ impl RateSettings {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        serde_json::from_str(text)
-            .map_err(|error| StoreError::Unusable(format!("cannot read an account's rate limits: {error}")))
+        serde_json::from_str(text).map_err(|error| {
+            StoreError::Unusable(format!("cannot read an account's rate limits: {error}"))
+        })
     }
 
     pub(super) fn encode(&self) -> String {

@@ -67,8 +67,12 @@ pub fn entry(entry: &LedgerEntry) -> Result<Value, StoreError> {
         "seq": entry.seq, "at": rfc3339(entry.at_ms), "kind": entry.kind, "ref": entry.reference, "change": entry.change(),
         "balance_after": entry.bal_paid.plus(entry.bal_trial), "prev": hex(&entry.prev), "hash": hex(&entry.hash),
     });
-    let unread =
-        |error| StoreError::Unusable(format!("cannot read the detail of ledger entry {}: {error}", entry.seq));
+    let unread = |error| {
+        StoreError::Unusable(format!(
+            "cannot read the detail of ledger entry {}: {error}",
+            entry.seq
+        ))
+    };
     if entry.is_ending() {
         let detail: EndingDetail = serde_json::from_str(&entry.detail).map_err(unread)?;
         row["request_id"] = json!(entry.reference);

@@ -68,7 +68,8 @@ impl IntoResponse for AdminError {
             Self::Inside(what) => {
                 log::error!("admin: {what}");
                 let message =
-                    "something went wrong on our side: repeat the request with the same reference".into();
+                    "something went wrong on our side: repeat the request with the same reference"
+                        .into();
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }
         };

@@ -215,7 +215,8 @@ fn parse_body<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, AdminError
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(AdminError::Invalid("the body must be a JSON object".into()));
     }
-    serde_json::from_slice(body).map_err(|error| AdminError::Invalid(format!("the body is invalid: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| AdminError::Invalid(format!("the body is invalid: {error}")))
 }
 
 fn missing_member(name: &str) -> AdminError {

@@ -29,7 +29,8 @@ impl ReloadableCertificate {
     /// Returns an error if a file cannot be read, or if certificate and key do not match.
     pub fn load_files((cert, key): &(PathBuf, PathBuf)) -> anyhow::Result<CertifiedKey> {
         pingora::tls::install_default_crypto_provider();
-        let provider = CryptoProvider::get_default().context("the TLS library has no cryptography provider")?;
+        let provider = CryptoProvider::get_default()
+            .context("the TLS library has no cryptography provider")?;
         let path = |path: &Path| {
             path.to_str()
                 .map(str::to_owned)

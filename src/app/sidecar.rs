@@ -49,7 +49,9 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     )?);
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {
-        log::warn!("completed {completed} sign-ups that a crash had interrupted before their trial credits were granted");
+        log::warn!(
+            "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
+        );
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let runtime = tokio::runtime::Builder::new_multi_thread()

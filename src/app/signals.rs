@@ -142,7 +142,9 @@ impl ServerHandle {
         if seconds == 0 {
             return;
         }
-        log::info!("received a stop signal: not ready from now on, but still serving for {seconds} s");
+        log::info!(
+            "received a stop signal: not ready from now on, but still serving for {seconds} s"
+        );
         self.shutdown.begin_lame_duck();
         let _ = tokio::time::timeout(Duration::from_secs(seconds), end.recv()).await;
     }
@@ -166,7 +168,9 @@ impl ServerHandle {
             }
             tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
-        log::error!("the successor did not request the listening sockets; this process continues to serve");
+        log::error!(
+            "the successor did not request the listening sockets; this process continues to serve"
+        );
         false
     }
 
@@ -181,7 +185,9 @@ impl ServerHandle {
             } else {
                 end.recv().await;
             }
-            log::info!("received a stop signal: running requests have limits.drain_seconds to finish");
+            log::info!(
+                "received a stop signal: running requests have limits.drain_seconds to finish"
+            );
             draining.store(true, Ordering::Release);
         });
     }

@@ -291,8 +291,9 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             let changed = context
                 .accounts
                 .change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
-            let set = changed
-                .with_context(|| format!("cannot change the key {key_id:?} (`key list` shows the ids)"))?;
+            let set = changed.with_context(|| {
+                format!("cannot change the key {key_id:?} (`key list` shows the ids)")
+            })?;
             let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
             let mut value = settings::key_json(&set);
             value["key_id"] = json!(key_id);
@@ -310,7 +311,9 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 .rotate_key(None, &key_id, overlap.ms, context.now_ms);
             print_new_key(
                 context,
-                &new.with_context(|| format!("cannot rotate the key {key_id:?} (`key list` shows the ids)"))?,
+                &new.with_context(|| {
+                    format!("cannot rotate the key {key_id:?} (`key list` shows the ids)")
+                })?,
             )
         }
         KeyCommand::List { account } => {
@@ -335,7 +338,9 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 .with_actor(&command_line_actor(), context.now_ms)
                 .revoke_key(&key_id)?
             {
-                bail!("cannot revoke a key: no active key has the id {key_id:?} (`key list` shows the ids)");
+                bail!(
+                    "cannot revoke a key: no active key has the id {key_id:?} (`key list` shows the ids)"
+                );
             }
             let text = format!("{key_id} is revoked\n");
             print(
@@ -626,7 +631,10 @@ fn set_status(
         .with_actor(&command_line_actor(), context.now_ms)
         .set_status(&account.id, status)?
     {
-        bail!("cannot change the account's status: account {} is deleted", account.id);
+        bail!(
+            "cannot change the account's status: account {} is deleted",
+            account.id
+        );
     }
     let text = format!("{} is {}\n", account.email, status.name());
     print(context.json, &document::status(&account, status), &text)
@@ -638,7 +646,9 @@ fn set_enabled(context: &CommandContext<'_>, key_id: &str, enabled: bool) -> any
         .with_actor(&command_line_actor(), context.now_ms)
         .set_key_enabled(key_id, enabled)?
     {
-        bail!("cannot change the key's status: no active key has the id {key_id:?} (`key list` shows the ids)");
+        bail!(
+            "cannot change the key's status: no active key has the id {key_id:?} (`key list` shows the ids)"
+        );
     }
     let text = format!(
         "{key_id} is {}\n",

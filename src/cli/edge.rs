@@ -84,11 +84,13 @@ fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
                 "cannot drain {}: process {pid} was started again; keep the supervisor from restarting it",
                 data_dir.display()
             );
-            let process = Pid::from_raw(pid).context("cannot read the PID of the running gateway")?;
+            let process =
+                Pid::from_raw(pid).context("cannot read the PID of the running gateway")?;
             match kill_process(process, Signal::TERM) {
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(error) => {
-                    return Err(error).with_context(|| format!("cannot send SIGTERM to process {pid}"));
+                    return Err(error)
+                        .with_context(|| format!("cannot send SIGTERM to process {pid}"));
                 }
             }
         }

@@ -58,8 +58,12 @@ fn alias_fault(
     }
     if let Some(owner) = ids.get(alias) {
         return Some(match *owner == index {
-            true => format!("{alias:?} is the model's own id: remove it, clients can always use the id"),
-            false => format!("{alias:?} is the id of models[{owner}], which takes precedence over an alias"),
+            true => {
+                format!("{alias:?} is the model's own id: remove it, clients can always use the id")
+            }
+            false => format!(
+                "{alias:?} is the id of models[{owner}], which takes precedence over an alias"
+            ),
         });
     }
     if !alias.contains('*') {

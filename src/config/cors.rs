@@ -22,12 +22,18 @@ impl ConfigValidator {
         if origins.len() > MAX_ORIGINS {
             self.add_fault(
                 "cors.origins",
-                format!("has {} entries; at most {MAX_ORIGINS} are allowed", origins.len()),
+                format!(
+                    "has {} entries; at most {MAX_ORIGINS} are allowed",
+                    origins.len()
+                ),
             );
         }
         if origins.iter().any(|origin| origin == "*") {
             if origins.len() > 1 {
-                self.add_fault("cors.origins", "\"*\" means every origin and cannot be combined with others");
+                self.add_fault(
+                    "cors.origins",
+                    "\"*\" means every origin and cannot be combined with others",
+                );
             }
             return CorsOrigins::Any;
         }

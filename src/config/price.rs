@@ -129,7 +129,10 @@ impl ConfigValidator {
         context_tokens: u64,
     ) -> Option<Vec<InputTier>> {
         if tiers.is_some_and(<[_]>::is_empty) {
-            self.add_fault(key, "must have at least one tier: add one or remove the key");
+            self.add_fault(
+                key,
+                "must have at least one tier: add one or remove the key",
+            );
         }
         let mut judged = Vec::new();
         let mut before = 0;
@@ -206,7 +209,9 @@ impl ConfigValidator {
                 let usual = usual.join(", ");
                 self.add_fault(
                     key.as_str(),
-                    format!("must be 1 to 23 characters of a-z, 0-9, _ and -, and not one of: {usual}"),
+                    format!(
+                        "must be 1 to 23 characters of a-z, 0-9, _ and -, and not one of: {usual}"
+                    ),
                 );
             }
             let factor = self.parse_amount(&key, text).map(Factor::from_decimal);

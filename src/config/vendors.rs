@@ -272,7 +272,10 @@ impl ConfigValidator {
         if HeaderValue::from_str(api_key.reveal()).is_err() {
             self.add_fault(key, "contains characters that a header cannot have");
         } else if !api_key.reveal().is_empty() && !is_wanted {
-            self.add_fault(key, "has no effect: `auth` is none, so the gateway never sends it");
+            self.add_fault(
+                key,
+                "has no effect: `auth` is none, so the gateway never sends it",
+            );
         }
         Some(api_key)
     }

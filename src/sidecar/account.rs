@@ -204,7 +204,8 @@ pub async fn sign_up(
         window_ms: 3_600_000,
     };
     if counted && let Err(seconds) = app.throttle.try_acquire(&who, rate, now_ms) {
-        let fault = Some("Too many sign-ups from this network address. Try again later.".to_owned());
+        let fault =
+            Some("Too many sign-ups from this network address. Try again later.".to_owned());
         return Ok(with_retry_after(
             html(
                 StatusCode::TOO_MANY_REQUESTS,
@@ -322,7 +323,8 @@ pub async fn sign_in(
             start_session(&app, &account.id, address, &headers, "/dashboard").await
         }
         PasswordOutcome::Wrong => {
-            let page = build_sign_in_page(&app, &email, Some("The e-mail or the password is wrong."));
+            let page =
+                build_sign_in_page(&app, &email, Some("The e-mail or the password is wrong."));
             Ok(html(StatusCode::UNAUTHORIZED, &page))
         }
         PasswordOutcome::TooOften { seconds } => {

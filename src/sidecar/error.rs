@@ -58,7 +58,11 @@ impl IntoResponse for PageError {
         let mut reference = None;
         let (status, heading, text) = match self {
             Self::SignIn => return Redirect::to("/dashboard/sign-in").into_response(),
-            Self::NotFound => (StatusCode::NOT_FOUND, "Not found", "This page does not exist."),
+            Self::NotFound => (
+                StatusCode::NOT_FOUND,
+                "Not found",
+                "This page does not exist.",
+            ),
             Self::MethodNotAllowed => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "Not possible",

@@ -140,7 +140,9 @@ impl Stream for CsvDownload {
                         Err(error) => {
                             // The connection is cut, so that an incomplete file does not look
                             // complete.
-                            log::error!("sidecar: cannot write an account's responses to the CSV file: {error}");
+                            log::error!(
+                                "sidecar: cannot write an account's responses to the CSV file: {error}"
+                            );
                             self.next = DownloadStage::Ended;
                             return Poll::Ready(Some(Err(error)));
                         }

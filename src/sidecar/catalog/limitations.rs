@@ -175,7 +175,8 @@ fn responses_model_limitations(model: &ResponsesModel, surface: Protocol) -> Vec
         });
     }
     if !model.sampling {
-        let what = "removed unless they have the default value: the model does not support other values";
+        let what =
+            "removed unless they have the default value: the model does not support other values";
         losses.push(Limitation {
             members: vec!["temperature", "top_p"],
             what,
@@ -225,9 +226,21 @@ fn chat_model_limitations(model: &ChatModel, surface: Protocol) -> Vec<Limitatio
             vec!["temperature", "top_p"],
             "removed unless they are 1: the model does not support other values",
         ),
-        loss(is_messages && !model.stop, vec!["stop_sequences"], "removed: the model does not support it"),
-        loss(is_messages && model.stop, vec!["stop_sequences"], "only the first four are sent"),
-        loss(!model.reasoning, thinking(), "removed: the model does not reason"),
+        loss(
+            is_messages && !model.stop,
+            vec!["stop_sequences"],
+            "removed: the model does not support it",
+        ),
+        loss(
+            is_messages && model.stop,
+            vec!["stop_sequences"],
+            "only the first four are sent",
+        ),
+        loss(
+            !model.reasoning,
+            thinking(),
+            "removed: the model does not reason",
+        ),
         loss(
             model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
             thinking(),
@@ -282,15 +295,8 @@ mod tests {
             Protocol::Chat,
             &ModelCapabilities::Messages(MessagesModel::default()),
         );
-        assert!(
-            fate(&strict, "temperature")
-                .unwrap()
-                .starts_with("removed")
-        );
-        assert_eq!(
-            fate(&strict, "seed"),
-            Some("removed, with a warning")
-        );
+        assert!(fate(&strict, "temperature").unwrap().starts_with("removed"));
+        assert_eq!(fate(&strict, "seed"), Some("removed, with a warning"));
         assert_eq!(fate(&strict, "n"), Some("refused with 400"));
         assert_eq!(
             fate(&strict, "web_search_options"),
@@ -319,10 +325,7 @@ mod tests {
             fate(&plain, "stop_sequences"),
             Some("only the first four are sent")
         );
-        assert_eq!(
-            fate(&plain, "top_k"),
-            Some("removed, with a warning")
-        );
+        assert_eq!(fate(&plain, "top_k"), Some("removed, with a warning"));
         assert_eq!(fate(&plain, "thread"), Some("refused with 400"));
         let lists = translation_limitations(
             Protocol::Messages,

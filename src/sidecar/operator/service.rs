@@ -156,7 +156,7 @@ fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState
             Some(most) => format!("{} of {most}", state.in_flight),
             None => state.in_flight.to_string(),
         }),
-        health: state.map_or_else(|| "unknown: this process does not call vendors".to_owned(), describe_health),
+        health: state.map_or_else(|| "Unknown to this process".to_owned(), describe_health),
     }
 }
 
@@ -168,14 +168,18 @@ fn describe_health(state: &EndpointState) -> String {
             "Circuit open: too many failures; next try in {} s",
             state.opens_in_seconds
         )),
-        "half_open" => words.push("Circuit half-open: tested with one request at a time".to_owned()),
+        "half_open" => {
+            words.push("Circuit half-open: tested with one request at a time".to_owned())
+        }
         _ => {}
     }
     if !state.passes_checks {
         words.push("Circuit open: its health check fails".to_owned());
     }
     for (model, seconds) in &state.cooling_seconds {
-        words.push(format!("Rate-limited: no requests for {model} for {seconds} s"));
+        words.push(format!(
+            "Rate-limited: no requests for {model} for {seconds} s"
+        ));
     }
     if words.is_empty() {
         "Healthy".to_owned()

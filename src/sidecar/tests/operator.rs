@@ -599,7 +599,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
             .get("/dashboard/operator/service", &cookie)
             .await
             .body
-            .contains("unknown: this process does not call vendors")
+            .contains("Unknown to this process")
     );
     let settings =
         Arc::new(config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap());
@@ -664,7 +664,7 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
     for part in [
         "alpha-opus-4-7",
         "http://127.0.0.1:9100",
-        "Open holds",
+        "Open reservations",
         "No audit has run since",
     ] {
         assert!(page.body.contains(part), "{part}");

@@ -542,7 +542,10 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     for (fields, fault) in [
         ("name=k&spend_credits=x&spend_period=day", "Spend limit"),
         ("name=k&spend_credits=1&spend_period=year", "period"),
-        ("name=k&spend_credits=-1&spend_period=day", "must not be below 0"),
+        (
+            "name=k&spend_credits=-1&spend_period=day",
+            "must not be below 0",
+        ),
         ("name=k&expires_days=2", "expires"),
         ("name=k&model:no-such=on", "does not exist"),
     ] {
