@@ -137,7 +137,7 @@ pub enum AccountError {
     NoInvite,
     #[error("no trials are left today: the next ones are available from 00:00 UTC")]
     TrialsSpent,
-    #[error("create 1 to {MAX_INVITES_PER_BATCH} invitations at a time, valid for at most {} days", MAX_INVITE_MS / 86_400_000)]
+    #[error("the number must be 1 to {MAX_INVITES_PER_BATCH}, and the validity at most {} days", MAX_INVITE_MS / 86_400_000)]
     BadInvite,
     #[error("too many invitations are open: revoke some, or wait until some are used or expire")]
     TooManyInvites,

@@ -466,7 +466,7 @@ fn reread_settings(config_file: &Path, before: Settings) -> Settings {
             now
         }
         Ok(_) => {
-            log::warn!("data_dir was changed: that is taken at the next start");
+            log::warn!("data_dir was changed; the change takes effect at the next start");
             before
         }
         Err(faults) => {
@@ -632,8 +632,8 @@ fn finish_and_exit(life: &ServerHandle, cut: usize) -> ! {
     life.access.flush(ACCESS_LOG_FLUSH_TIMEOUT);
     life.traces.flush(TRACES_FLUSH_TIMEOUT);
     match cut {
-        0 => log::info!("ended: every request was finished, 0 were cut"),
-        cut => log::warn!("ended: {cut} requests were cut after limits.drain_seconds"),
+        0 => log::info!("stopped: every request finished, 0 were cut"),
+        cut => log::warn!("stopped: {cut} requests were cut after limits.drain_seconds"),
     }
     std::process::exit(0)
 }

@@ -133,7 +133,9 @@ impl ConfigReloader {
                 "ok"
             }
             Err(error) => {
-                log::error!("reload refused, the old settings stay: {error:#}");
+                log::error!(
+                    "cannot reload the config file; the current settings stay in force: {error:#}"
+                );
                 "refused"
             }
         };
@@ -249,7 +251,7 @@ fn retain_fixed_settings(
 /// Reports the keys that the running process cannot change, in the log and as a metric.
 pub fn report_pending_keys(keys: &[&'static str]) {
     for key in keys {
-        log::warn!("{key} was changed: that is taken at the next start or upgrade");
+        log::warn!("{key} was changed; the change takes effect at the next start or upgrade");
     }
     METRICS
         .config_keys_waiting

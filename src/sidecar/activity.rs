@@ -107,7 +107,7 @@ impl ActivityQuery {
             day(&self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)),
         );
         if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
-            return Err("The first day is after the last one.");
+            return Err("The first day must not be after the last day.");
         }
         Ok(ActivityFilter {
             model: given(&self.model),

@@ -267,7 +267,10 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     std::fs::write(&cert, "no certificate").unwrap();
     world.signal("HUP");
     wait_for("the refusal", SOON, || {
-        world.log().contains("reload refused").then_some(())
+        world
+            .log()
+            .contains("cannot reload the config file")
+            .then_some(())
     });
     assert!(ask(&old).is_some());
 
