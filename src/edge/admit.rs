@@ -369,7 +369,11 @@ fn count_local_request(
     }
     let most = settings.limits.receipt_lookups_per_account;
     let lookup = ReceiptLookup::enter(gateway.activity.get(&principal.account_id), most);
-    let too_many = || format!("This account has {most} receipts being looked up, its limit.");
+    let too_many = || {
+        format!(
+            "This account already looks up {most} receipts at once, its limit. Try again shortly."
+        )
+    };
     lookup
         .map(Some)
         .ok_or_else(|| Failure::new(Kind::TooManyOpen, too_many()))
@@ -456,7 +460,7 @@ async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Pr
                 Failure::new(Kind::KeyDisabled, "This account is suspended.")
             }
             AuthError::Unavailable(error) => {
-                log::error!("check a key: {error}");
+                log::error!("cannot check a key: {error}");
                 Failure::from_kind(Kind::LedgerUnavailable)
             }
         })

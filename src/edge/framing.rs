@@ -193,12 +193,12 @@ impl<'a> FramingFields<'a> {
     fn add_field(&mut self, line: &'a [u8]) -> Result<(), RequestDefect> {
         if line.iter().any(|byte| *byte == b'\r' || *byte == 0) {
             return Err(header_field(
-                "A line of the request's header holds a control character.",
+                "A line of the request's header contains a control character.",
             ));
         }
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             return Err(header_field(
-                "A field of the request's header goes on in a second line.",
+                "A field of the request's header continues on a second line.",
             ));
         }
         let mut parts = line.splitn(2, |byte| *byte == b':');
@@ -221,7 +221,9 @@ impl<'a> FramingFields<'a> {
 
     fn validate(&self, version: Version) -> Result<(), RequestDefect> {
         if self.lengths + self.codings > 1 {
-            return Err(body_framing("The request's body is framed twice."));
+            return Err(body_framing(
+                "The request frames its body twice: send one content-length or one transfer-encoding.",
+            ));
         }
         let is_number = |text: &[u8]| {
             let digits = std::str::from_utf8(text)
@@ -230,7 +232,9 @@ impl<'a> FramingFields<'a> {
             digits.is_some_and(|digits| digits.parse::<u64>().is_ok())
         };
         if self.lengths == 1 && !is_number(self.length) {
-            return Err(body_framing("The request's content-length is no number."));
+            return Err(body_framing(
+                "The request's content-length is not a number.",
+            ));
         }
         if self.codings == 1 && !self.coding.eq_ignore_ascii_case(b"chunked") {
             return Err(body_framing(
@@ -243,13 +247,15 @@ impl<'a> FramingFields<'a> {
             } else {
                 Err(defect(
                     RefusalReason::Host,
-                    "The request has not exactly one host field.",
+                    "The request must have exactly one host field.",
                 ))
             };
         }
         // HTTP/1.0 proxies disagree about where a body ends.
         if self.codings > 0 || self.length.iter().any(|digit| *digit != b'0') {
-            return Err(body_framing("A request of HTTP/1.0 has no body here."));
+            return Err(body_framing(
+                "The gateway accepts no body in an HTTP/1.0 request. Use HTTP/1.1.",
+            ));
         }
         Ok(())
     }

@@ -105,11 +105,11 @@ fn limit_failure(what: FreeUse, whose: LimitScope, limit: u64, wait_ms: u64) -> 
     let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
     let may_have = match what {
         FreeUse::Count => format!("{} token counts", limit / FREE_REQUESTS_PER_REQUEST),
-        FreeUse::Question => format!("{limit} requests that cost nothing"),
-        FreeUse::Refused => format!("{limit} requests that are refused for what their bodies say"),
+        FreeUse::Question => format!("{limit} free requests"),
+        FreeUse::Refused => format!("{limit} requests with invalid bodies"),
     };
     let message = format!(
-        "Rate limit reached: this {whose} may have {may_have} per minute. Try again in {seconds} s."
+        "Rate limit reached: the limit of this {whose} is {may_have} per minute. Try again in {seconds} s."
     );
     Failure::new(Kind::FreeRequests, message).with_retry_after(seconds)
 }

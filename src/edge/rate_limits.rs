@@ -123,11 +123,11 @@ pub fn limit_failure(surface: Protocol, wait: &RateLimitWait, now_ms: i64) -> Fa
     let (kind, what) = match limited {
         RateLimitKind::Requests => (Kind::RequestsPerMinute, "requests per minute"),
         RateLimitKind::Tokens => (Kind::TokensPerMinute, "tokens per minute"),
-        RateLimitKind::Concurrent => (Kind::Concurrent, "requests at one time"),
+        RateLimitKind::Concurrent => (Kind::Concurrent, "concurrent requests"),
     };
     let seconds = u32::try_from(ms.div_ceil(1_000)).unwrap_or(u32::MAX);
     let message = format!(
-        "Rate limit reached: this {whose} may have {most} {what}. Try again in {seconds} s."
+        "Rate limit reached: the limit of this {whose} is {most} {what}. Try again in {seconds} s."
     );
     let mut failure = Failure::new(kind, message).with_retry_after(seconds);
     failure.also = Some(Box::new(ExtraHeaders(headers(surface, meters, now_ms))));

@@ -165,7 +165,7 @@ fn an_account_holds_a_quarter_of_the_room_for_bodies() {
                 error["message"]
                     .as_str()
                     .unwrap()
-                    .contains("of this account hold"),
+                    .contains("of this account already have"),
                 "{chunk}: {error}"
             );
             assert_eq!(answer.header("retry-after"), Some("1"));

@@ -31,7 +31,7 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
         "/v1/v1/v1/messages",
     ] {
         let message = message(&Request::post(path, "{}").bearer(&account.key));
-        assert!(message.contains("Drop one `/v1`"), "{path}: {message}");
+        assert!(message.contains("Remove one `/v1`"), "{path}: {message}");
     }
     for path in ["/credits", "/receipts/req_1"] {
         let message = message(&Request::get(path).bearer(&account.key));

@@ -77,12 +77,12 @@ fn token_counts_have_the_keys_own_limit_and_leave_billed_requests_alone() {
     limited(
         Messages,
         &world.ask(&count(&key)),
-        "this key may have 5 token counts per minute",
+        "the limit of this key is 5 token counts per minute",
     );
     limited(
         Chat,
         &world.ask(&Request::get("/v1/models").bearer(&key)),
-        "50 requests that cost nothing per minute",
+        "50 free requests per minute",
     );
     // Billed requests have a separate limit, and so does another key.
     for _ in 0..5 {
@@ -136,13 +136,13 @@ fn an_account_without_limits_of_its_own_has_that_of_all() {
         limited(
             Chat,
             &world.ask(&Request::get(path).bearer(&account.key)),
-            "this account may have 12 requests",
+            "the limit of this account is 12 free requests",
         );
     }
     limited(
         Messages,
         &world.ask(&count(&account.key)),
-        "this account may have 1 token counts per minute",
+        "the limit of this account is 1 token counts per minute",
     );
     assert_eq!(
         world
@@ -205,7 +205,7 @@ fn requests_that_are_refused_for_their_bodies_have_a_limit() {
         }
     }
     for surface in BOTH {
-        let words = "20 requests that are refused for what their bodies say";
+        let words = "20 requests with invalid bodies";
         limited(surface, &world.ask(&bad(surface, &account.key)), words);
         // The gateway refuses on the header and does not wait for the body.
         let mut connection = world.connect();
@@ -257,7 +257,7 @@ fn an_account_has_so_many_receipts_looked_up_at_one_time() {
     let began = Instant::now();
     wait_for("the two to wait", SOON, || {
         let answer = world.ask(&Request::get("/v1/receipts/none").bearer(&account.key));
-        (answer.status == 429).then(|| limited(Chat, &answer, "2 receipts being looked up"))
+        (answer.status == 429).then(|| limited(Chat, &answer, "already looks up 2 receipts"))
     });
     assert!(
         began.elapsed() < Duration::from_secs(2),

@@ -140,8 +140,8 @@ fn requests_whose_bodies_still_come_count_among_those_of_their_account_and_key()
         unfinished(single),
     ];
     for (key, words) in [
-        (account.key.as_str(), "2 requests in flight"),
-        (single, "1 requests at one time"),
+        (account.key.as_str(), "2 running requests"),
+        (single, "1 concurrent requests"),
     ] {
         let mut connection = world.connect();
         connection.send(&Chat.whole(key, "input=1 output=1").head());

@@ -92,7 +92,11 @@ fn requests_beyond_a_keys_or_its_accounts_rate_are_429_and_the_headers_tell_what
     for surface in BOTH {
         let (_, key) = key_with(&world, &account, &["--requests-per-minute", "3"]);
         let refused = answered_until_refused(surface, &mut |request| world.ask(request), &key, 3);
-        too_many(surface, &refused, "this key may have 3 requests per minute");
+        too_many(
+            surface,
+            &refused,
+            "the limit of this key is 3 requests per minute",
+        );
         assert_eq!(
             told(surface, &refused, "requests").map(|(limit, left, _)| (limit, left)),
             Some((3, 0))
@@ -140,7 +144,7 @@ fn requests_beyond_a_keys_or_its_accounts_rate_are_429_and_the_headers_tell_what
     too_many(
         Chat,
         &world.ask(&Chat.whole(&second, "input=1 output=1")),
-        "this account may have 2 requests per minute",
+        "the limit of this account is 2 requests per minute",
     );
     world.json(&[
         "account",
@@ -174,7 +178,7 @@ fn tokens_are_counted_as_asked_for_and_then_as_used() {
         too_many(
             surface,
             &refused,
-            "this key may have 1500 tokens per minute",
+            "the limit of this key is 1500 tokens per minute",
         );
         let first = open.answer();
         assert_eq!(first.status, 200, "{}", first.text());
@@ -214,7 +218,7 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
             too_many(
                 surface,
                 &refused,
-                "this key may have 1 requests at one time",
+                "the limit of this key is 1 concurrent requests",
             );
             open.answer();
             ends += 1;
@@ -448,7 +452,11 @@ fn two_edges_keep_one_limit_on_requests_and_on_spending() {
             answered.len()
         );
         for answer in &refused {
-            too_many(surface, answer, "this key may have 10 requests per minute");
+            too_many(
+                surface,
+                answer,
+                "the limit of this key is 10 requests per minute",
+            );
         }
         assert!(answered.iter().all(|answer| {
             told(surface, answer, "requests").is_some_and(|(limit, ..)| limit == 10)
@@ -510,7 +518,11 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
             answered.len()
         );
         for answer in &refused {
-            too_many(surface, answer, "this key may have 2 requests at one time");
+            too_many(
+                surface,
+                answer,
+                "the limit of this key is 2 concurrent requests",
+            );
         }
     }
     // The store may not have processed the last endings yet.
@@ -534,13 +546,13 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
     too_many(
         Chat,
         &asked(&fleet.edges[1], &Chat.whole(&key, "input=10 output=10")),
-        "2 requests at one time",
+        "2 concurrent requests",
     );
     fleet.edges[0].kill();
     too_many(
         Chat,
         &asked(&fleet.edges[1], &Chat.whole(&key, "input=10 output=10")),
-        "2 requests at one time",
+        "2 concurrent requests",
     );
     drop(open);
     fleet.edges[0].start_gateway();

@@ -372,7 +372,7 @@ impl Failure {
         let allowed = allowed.join(", ");
         let mut failure = Failure::new(
             Kind::WrongMethod,
-            format!("{path} does not take {method}. Use {allowed}."),
+            format!("{path} does not support {method}. Use {allowed}."),
         );
         failure.also = Some(Box::new(ExtraHeaders(vec![("allow", allowed)])));
         failure
@@ -381,7 +381,7 @@ impl Failure {
     /// The path does not exist. `base_url`: the gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
         let hint = match detect_base_url_mistake(path) {
-            Some(BaseUrlMistake::OneTooMany) => " Drop one `/v1` from the client's base address.",
+            Some(BaseUrlMistake::OneTooMany) => " Remove one `/v1` from the client's base address.",
             Some(BaseUrlMistake::Missing) => " Add `/v1` to the client's base address.",
             None => "",
         };
@@ -415,7 +415,7 @@ impl Failure {
         let mut failure = Failure::invalid_param(
             surface,
             param,
-            "This feature has no price here and cannot be used.",
+            "This gateway has no price for this feature, so you cannot use it here.",
         );
         failure.kind = Kind::UnpricedFeature;
         failure

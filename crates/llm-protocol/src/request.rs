@@ -304,7 +304,7 @@ impl SummaryReader<'_> {
         for (member, given) in BILLING_MEMBERS.iter().zip(&mut self.given).take(known) {
             if *member == name {
                 if std::mem::replace(given, true) {
-                    return Err(self.refuse(name, "This member is given more than once."));
+                    return Err(self.refuse(name, "This member occurs more than once."));
                 }
                 return Ok(());
             }
@@ -402,7 +402,7 @@ impl SummaryReader<'_> {
             }
             let param = "stream_options.include_usage";
             if include_usage.is_some() {
-                return Err(self.refuse(param, "This member is given more than once."));
+                return Err(self.refuse(param, "This member occurs more than once."));
             }
             wanted = self.boolean(scan, param)?;
             // `true`, `false` and `null` end at the scanner's position.
@@ -451,7 +451,7 @@ impl SummaryReader<'_> {
             Ok::<(), RequestParseError>(())
         })?;
         if kinds > 1 || budgets > 1 {
-            return Err(self.refuse("thinking", "A member is given more than once."));
+            return Err(self.refuse("thinking", "A member occurs more than once."));
         }
         if let Some((Some(tokens), span)) = budget.filter(|_| is_enabled) {
             self.outline.thinking_budget = Some(tokens);
@@ -643,7 +643,7 @@ fn scan_failure(broken: JsonError, values_max: u64) -> Failure {
             invalid_request("An object in the request body has too many members.")
         }
         JsonError::TooManyValues => invalid_request(&format!(
-            "The request body has more than {values_max} JSON values, the limit here."
+            "The request body has more than {values_max} JSON values, the limit of this gateway."
         )),
     }
 }

@@ -489,24 +489,26 @@ pub(super) fn refusal_failure(surface: Protocol, refused: &ReserveError) -> Fail
         ReserveError::Insufficient { available, needed } => Failure::new(
             Kind::InsufficientCredits,
             format!(
-                "Insufficient credits: {available} available, at least {needed} needed for this request."
+                "Insufficient credits: {available} are available, and this request needs at least {needed}."
             ),
         ),
         ReserveError::TrialExpired => Failure::from_kind(Kind::TrialExpired),
         ReserveError::KeySpendLimit { free } => Failure::new(
             Kind::KeySpendLimit,
             format!(
-                "This key has reached its spend limit: {free} credits are left of it, too few for this request."
+                "This key's spend limit leaves {free} credits, which is too few for this request."
             ),
         ),
         ReserveError::Limited(wait) => rate_limits::limit_failure(surface, wait, clock::now_ms()),
         ReserveError::TooManyOpen { limit } => Failure::new(
             Kind::TooManyOpen,
-            format!("This account has {limit} requests in flight, its limit."),
+            format!(
+                "This account already has {limit} running requests, its limit. Try again when one has ended."
+            ),
         ),
         ReserveError::Busy => Failure::from_kind(Kind::Overloaded),
         ReserveError::Unavailable(why) => {
-            log::error!("hold credit: {why}");
+            log::error!("cannot reserve credits: {why}");
             Failure::from_kind(Kind::LedgerUnavailable)
         }
     }

@@ -435,7 +435,7 @@ pub fn encode_without_reasoning(
                     Failure::invalid_param(
                         surface,
                         "messages",
-                        "have no reasoning that could be left out",
+                        "contain no reasoning that the gateway could remove",
                     )
                 })?
             }

@@ -176,7 +176,7 @@ fn extension(byte: u8, bytes: u16) -> Result<ChunkState, &'static str> {
     match byte {
         b'\r' => Ok(ChunkState::SizeLineFeed),
         byte if !is_text(byte) => {
-            Err("A chunk's extension in the request's body holds a control character.")
+            Err("A chunk's extension in the request's body contains a control character.")
         }
         _ if bytes == MAX_EXTENSION_BYTES => {
             Err("A chunk's extension in the request's body is too long.")

@@ -171,8 +171,7 @@ impl BodyShare {
 
 fn share_exceeded(kind: Kind, whose: &str, bytes: u64) -> Failure {
     let message = format!(
-        "The requests in flight of this {whose} hold as many bytes of request bodies as they may at one time ({bytes}). \
-         Try again when one of them has ended."
+        "The running requests of this {whose} already have {bytes} bytes of request bodies, the limit. Try again when one of them has ended."
     );
     Failure::new(kind, message)
 }

@@ -40,7 +40,7 @@ impl ContentCoding {
             () if is("br") => Ok(Some(Self::Brotli)),
             () => Err(Failure::new(
                 Kind::InvalidRequest,
-                "The request body's content-encoding is not supported: use gzip, deflate, zstd or br, or send it plain.",
+                "The request body's content-encoding is not supported: use gzip, deflate, zstd or br, or send the body uncompressed.",
             )),
         }
     }
@@ -104,7 +104,7 @@ pub fn decode_small(
 fn invalid_coding() -> Failure {
     Failure::new(
         Kind::InvalidRequest,
-        "The request body is not what its content-encoding says.",
+        "The request body does not match its content-encoding.",
     )
 }
 

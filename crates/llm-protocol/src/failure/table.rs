@@ -89,15 +89,16 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
         Kind::WrongMethod => client_error(
             405,
             "wrong_method",
-            "This path does not answer to this method.",
+            "This path does not support this method.",
         ),
         Kind::InsufficientCredits => payment_required(
             "insufficient_credits",
-            "The available credits do not cover this request. Add credits, or ask for a lower output limit.",
+            "The available credits do not cover this request. Add credits, or set a lower output limit.",
         ),
-        Kind::TrialExpired => {
-            payment_required("trial_expired", "The trial is over. Add credits to go on.")
-        }
+        Kind::TrialExpired => payment_required(
+            "trial_expired",
+            "The trial has ended. Add credits to continue.",
+        ),
         Kind::KeySpendLimit => {
             payment_required("key_spend_limit", "This key has reached its spend limit.")
         }
@@ -105,29 +106,29 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
             too_many_requests("rate_limited", "Too many requests. Try again shortly.")
         }
         Kind::RequestsPerMinute => {
-            too_many_requests("requests_per_minute", "Too many requests within a minute.")
+            too_many_requests("requests_per_minute", "Too many requests in one minute.")
         }
         Kind::TokensPerMinute => {
-            too_many_requests("tokens_per_minute", "Too many tokens within a minute.")
+            too_many_requests("tokens_per_minute", "Too many tokens in one minute.")
         }
         Kind::Concurrent => {
-            too_many_requests("concurrent_requests", "Too many requests run at one time.")
+            too_many_requests("concurrent_requests", "Too many concurrent requests.")
         }
         Kind::TooManyOpen => too_many_requests(
             "too_many_open",
-            "Too many requests of this account are open at once.",
+            "This account has too many running requests.",
         ),
         Kind::FreeRequests => too_many_requests(
             "free_requests_per_minute",
-            "Too many requests that cost nothing within a minute.",
+            "Too many free requests in one minute.",
         ),
         Kind::AccountBodies => too_many_requests(
             "account_bodies",
-            "The requests in flight of this account hold too many bytes of request bodies.",
+            "The running requests of this account have too many bytes of request bodies.",
         ),
         Kind::ConnectionBodies => too_many_requests(
             "connection_bodies",
-            "The requests in flight of this client connection hold too many bytes of request bodies.",
+            "The running requests of this client connection have too many bytes of request bodies.",
         ),
         Kind::BodyTooLarge => FailureRow {
             messages: (413, "request_too_large"),
@@ -151,13 +152,13 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
         Kind::ContentPolicy => client_error(
             400,
             "content_policy",
-            "The vendor refused the input for its content.",
+            "The vendor refused the input because of its content.",
         )
         .with_code("content_policy_violation"),
         Kind::UnpricedFeature => client_error(
             400,
             "unpriced_feature",
-            "This feature has no price here and cannot be used.",
+            "This gateway has no price for this feature, so you cannot use it here.",
         )
         .with_code("unpriced_feature"),
         Kind::ThreadUnsupported => client_error(
@@ -175,12 +176,12 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
         Kind::IdempotencyConflict => client_error(
             422,
             "idempotency_conflict",
-            "This idempotency key was used with another body.",
+            "This idempotency key was already used with a different request body. Use a new key.",
         )
         .with_code("idempotency_conflict"),
         Kind::IdempotencyResultUnavailable => conflict(
             "idempotency_result_unavailable",
-            "The request with this idempotency key was completed, and its answer is not kept.",
+            "The request with this idempotency key has completed, but its response is not stored.",
         )
         .with_code("idempotency_result_unavailable")
         .with_never_retry(),
@@ -201,18 +202,18 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
         .with_code("request_timeout"),
         Kind::VendorNotFound => not_found(
             "vendor_not_found",
-            "The vendor does not know something that the request names.",
+            "The vendor did not find something that the request refers to.",
         ),
         Kind::VendorModelMissing => model_not_found("vendor_model_missing"),
         Kind::VendorRefusedUs => bad_gateway(
             "vendor_refused_us",
-            "The model's vendor cannot be used at the moment.",
+            "The model's vendor is not available at the moment.",
         )
         .with_never_retry(),
         Kind::VendorQuota => service_unavailable(
             "vendor_quota",
             "overloaded",
-            "The model's vendor has no capacity for us at the moment.",
+            "The model's vendor has no capacity at the moment.",
         )
         .with_retry_after(30),
         Kind::UpstreamUnreachable => bad_gateway(
@@ -232,9 +233,10 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
             "upstream_closed",
             "The model's vendor ended its answer early.",
         ),
-        Kind::UpstreamFailed => {
-            bad_gateway("upstream_failed", "The model's vendor failed to answer.")
-        }
+        Kind::UpstreamFailed => bad_gateway(
+            "upstream_failed",
+            "The model's vendor did not answer correctly.",
+        ),
         Kind::UpstreamEventTooLarge => bad_gateway(
             "upstream_event_too_large",
             "The model's vendor sent an event that is too large.",
@@ -266,7 +268,7 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
         Kind::BodiesFull => service_unavailable(
             "bodies_full",
             "overloaded",
-            "This gateway holds as many request bodies as it can at the moment. Try again shortly.",
+            "This gateway has no room for more request bodies at the moment. Try again shortly.",
         )
         .with_retry_after(2),
         Kind::TooManyPages => service_unavailable(
@@ -294,19 +296,22 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
         Kind::Draining => service_unavailable(
             "draining",
             "draining",
-            "This gateway is shutting down. Try again.",
+            "This gateway is shutting down. Try again shortly.",
         )
         .with_retry_after(1),
         Kind::LedgerUnavailable => service_unavailable(
             "ledger_unavailable",
             "ledger_unavailable",
-            "The credit ledger cannot be reached at the moment. Try again shortly.",
+            "The credit ledger is not available at the moment. Try again shortly.",
         )
         .with_retry_after(2),
         Kind::Internal => FailureRow {
             chat: (500, "server_error"),
             messages: (500, "api_error"),
-            ..bad_gateway("internal", "The gateway failed.")
+            ..bad_gateway(
+                "internal",
+                "Something went wrong in the gateway. Try again.",
+            )
         }
         .with_code("internal_error"),
     }

@@ -75,7 +75,7 @@ impl UpstreamError {
             UpstreamError::TooLarge => Failure::from_kind(Kind::UpstreamEventTooLarge),
             UpstreamError::Empty => Failure::new(
                 Kind::UpstreamFailed,
-                "The upstream returned no complete answer.",
+                "The model's vendor returned no complete answer.",
             ),
             UpstreamError::Vendor(error) => {
                 failure::from_vendor_error(vendor, error, upstream_model, public_model)
