@@ -142,7 +142,7 @@ impl Metrics {
         };
         let store_up = gauge(
             "gateway_store_up",
-            "1 where keys, balances and holds can be asked for.",
+            "1 if the store of keys, balances and holds is available.",
         );
         // An embedded store is part of this process, so it is always up.
         store_up.set(1);
@@ -158,7 +158,7 @@ impl Metrics {
             store_up,
             requests: counter(
                 "gateway_requests_total",
-                "Answers given: by the API, as a page, to a health check, or to a malformed request.",
+                "Responses of the gateway: of the API, pages, health checks, and to malformed requests.",
                 &["route", "surface", "model", "status"],
             ),
             request_seconds: register_family(
@@ -166,7 +166,7 @@ impl Metrics {
                 HistogramVec::new(
                     HistogramOpts::new(
                         "gateway_request_seconds",
-                        "From a request's header to the end of its answer.",
+                        "Time from a request's header to the end of its response.",
                     )
                     .buckets(SECONDS_BUCKETS.to_vec()),
                     &["surface", "model"],
@@ -174,17 +174,17 @@ impl Metrics {
             ),
             time_to_first_byte_seconds: histogram(
                 "gateway_time_to_first_byte_seconds",
-                "From a request's header to the answer's first byte.",
+                "Time from a request's header to the first byte of its response.",
                 SECONDS_BUCKETS,
             ),
             overhead_seconds: histogram(
                 "gateway_overhead_seconds",
-                "The gateway's own time before a request leaves for the vendor: key, checks, hold.",
+                "Time that the gateway spends on a request before it calls the vendor: key, checks, hold.",
                 OVERHEAD_SECONDS_BUCKETS,
             ),
             upstream_requests: counter(
                 "gateway_upstream_requests_total",
-                "Requests to vendors, by status (0: no answer).",
+                "Requests to vendors, by response status (0: no response).",
                 &["vendor", "endpoint", "status"],
             ),
             upstream_healthy: register_family(
@@ -192,7 +192,7 @@ impl Metrics {
                 IntGaugeVec::new(
                     Opts::new(
                         "gateway_upstream_healthy",
-                        "1 where requests are sent: the breaker is closed, the health check passes.",
+                        "1 if the endpoint gets requests: its breaker is closed and its health check passes.",
                     ),
                     &["vendor", "endpoint"],
                 ),
@@ -203,7 +203,7 @@ impl Metrics {
             retry_budget_exhausted,
             fallbacks: counter(
                 "gateway_fallbacks_total",
-                "Requests that another model was asked to answer instead of the one that was asked for.",
+                "Requests that the gateway sent to a fallback model.",
                 &["model", "fallback"],
             ),
             tokens: counter(
@@ -213,7 +213,7 @@ impl Metrics {
             ),
             vendor_cut_tokens: counter(
                 "gateway_vendor_cut_tokens_total",
-                "Tokens of answers that a vendor broke off: the operator pays for them and nobody is billed.",
+                "Tokens of responses that a vendor cut off: the vendor charges the operator for them, and no account is billed.",
                 &["vendor", "class"],
             ),
             web_searches: counter(
@@ -223,7 +223,7 @@ impl Metrics {
             ),
             server_tool_uses: counter(
                 "gateway_server_tool_uses_total",
-                "Uses of tools that run at the vendor, web searches among them, billed or free.",
+                "Uses of server tools, which run at the vendor, including web searches; billed or free.",
                 &["model", "tool"],
             ),
             credits_micro: counter(
@@ -233,41 +233,41 @@ impl Metrics {
             ),
             writeoff_micro: counter(
                 "gateway_writeoff_micro_total",
-                "Micro-credits borne by the operator.",
+                "Micro-credits written off: the responses cost more than was reserved.",
                 &["model"],
             ),
             estimated: counter(
                 "gateway_estimated_total",
-                "Debits whose usage the vendor did not report, and that were estimated.",
+                "Debits with estimated usage, because the vendor reported none.",
                 &["model"],
             ),
             usage_implausible: counter(
                 "gateway_usage_implausible_total",
-                "Answers whose vendor counts more than the request can use; they are billed at that bound.",
+                "Responses for which the vendor reported more usage than the request can have; billed at that bound.",
                 &["vendor", "counter"],
             ),
-            open_holds: gauge("gateway_open_holds", "Requests that hold credit."),
-            streams_open: gauge("gateway_streams_open", "Streams being answered."),
+            open_holds: gauge("gateway_open_holds", "Requests with reserved credits."),
+            streams_open: gauge("gateway_streams_open", "Open response streams."),
             cpu_jobs_waiting: gauge(
                 "gateway_cpu_jobs_waiting",
-                "Jobs on large bodies that wait for a thread.",
+                "Jobs on large bodies that are waiting for a thread.",
             ),
             journal_pending: gauge(
                 "gateway_journal_pending",
-                "Ended requests that the ledger does not have yet.",
+                "Ended requests that are not in the ledger yet.",
             ),
             journal_oldest_seconds: gauge(
                 "gateway_journal_oldest_seconds",
-                "Age of the oldest of them.",
+                "Age of the oldest ended request that is not in the ledger yet.",
             ),
             interrupted: counter(
                 "gateway_interrupted_total",
-                "Requests cut by the death of a process, found at start.",
+                "Requests that the death of a process interrupted, found at the next start.",
                 &[],
             ),
             damaged_files: counter(
                 "gateway_damaged_files_total",
-                "Databases that were damaged at the start, set aside and made anew.",
+                "Databases that were damaged at the start; the gateway set them aside and created new ones.",
                 &["file"],
             ),
             damaged_journal_lines: counter(
@@ -277,49 +277,46 @@ impl Metrics {
             ),
             ledger_errors: counter(
                 "gateway_ledger_errors_total",
-                "Failures around the ledger.",
+                "Errors of the ledger, the journal and the shared store, by reason.",
                 &["reason"],
             ),
             revocation_seconds: histogram(
                 "gateway_revocation_seconds",
-                "From a key's revocation in a shared store to its effect in this edge's cache, where it was in that.",
+                "Time from a key's revocation in the shared store to its removal from this edge's cache.",
                 SECONDS_BUCKETS,
             ),
             rejected: counter(
                 "gateway_rejected_total",
-                "Requests answered with a failure of the gateway's own words, by reason.",
+                "Requests that the gateway answered with an error of its own, by reason.",
                 &["reason"],
             ),
             access_log_dropped: counter(
                 "gateway_access_log_dropped_total",
-                "Requests that the access log does not tell of.",
+                "Requests that are missing in the access log.",
                 &["reason"],
             ),
             spans_dropped: counter(
                 "gateway_trace_spans_dropped_total",
-                "Spans that the collector of traces does not get.",
+                "Spans that the gateway could not send to the trace collector.",
                 &["reason"],
             ),
             bodies_in_flight_bytes: gauge(
                 "gateway_bodies_in_flight_bytes",
-                "Bytes that request bodies take in this process: those that have come, and what is kept of them.",
+                "Memory of this process for request bodies, in bytes: received bytes and the copies made from them.",
             ),
-            pages_open: gauge("gateway_pages_open", "Pages that are being served."),
+            pages_open: gauge("gateway_pages_open", "Pages being served."),
             live_streams_open: gauge(
                 "gateway_live_streams_open",
-                "Live balances that dashboards show.",
+                "Live balances shown by open dashboards.",
             ),
-            client_connections: gauge(
-                "gateway_client_connections",
-                "Connections that clients hold.",
-            ),
+            client_connections: gauge("gateway_client_connections", "Open client connections."),
             resident_bytes: gauge(
                 "gateway_resident_bytes",
-                "Memory that this process has in use.",
+                "Resident memory of this process, in bytes.",
             ),
             open_files: gauge(
                 "gateway_open_files",
-                "Files and sockets that this process has open.",
+                "Open files and sockets of this process.",
             ),
             connections_refused,
             malformed,
@@ -327,7 +324,7 @@ impl Metrics {
                 &registry,
                 IntCounter::new(
                     "gateway_idle_connections_closed_total",
-                    "Idle connections closed to make room.",
+                    "Idle client connections closed to make room for new ones.",
                 ),
             ),
             config_reloads: counter(
@@ -337,7 +334,7 @@ impl Metrics {
             ),
             config_keys_waiting: gauge(
                 "gateway_config_keys_waiting",
-                "Keys of the config file that were changed and wait for the next start or upgrade.",
+                "Changed keys of the config file that take effect only at the next start or upgrade.",
             ),
             panics: register_family(
                 &registry,
@@ -413,7 +410,7 @@ impl Metrics {
         self.process.update();
         let mut out = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
-            log::error!("write the metrics: {error}");
+            log::error!("cannot write the metrics: {error}");
         }
         out
     }
@@ -442,13 +439,13 @@ fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
     let families = [
         (
             "gateway_connections_refused_total",
-            "Connections past a limit.",
+            "Connections refused because of a limit.",
             "limit",
             true,
         ),
         (
             "gateway_malformed_total",
-            "Malformed requests, bodies and handshakes, header time-outs, and refusals of the private listeners.",
+            "Malformed requests, bodies and handshakes, header timeouts, and requests refused by the private listeners.",
             "reason",
             false,
         ),
@@ -473,22 +470,22 @@ fn upstream_failure_counters(registry: &Registry) -> [IntCounterVec; 4] {
     [
         (
             "gateway_upstream_breaker_opened_total",
-            "How often an endpoint's breaker opened.",
+            "Times that an endpoint's breaker opened.",
             &["vendor", "endpoint"][..],
         ),
         (
             "gateway_upstream_failovers_total",
-            "Requests that went on to another address or endpoint, by what the one before did.",
+            "Requests that moved on to another address or endpoint, by the failure of the one before.",
             &["vendor", "endpoint", "reason"],
         ),
         (
             "gateway_vendor_key_refused_total",
-            "Requests that a vendor refused because of the gateway's own key (`key`) or credit (`quota`) there.",
+            "Requests that a vendor refused because of the gateway's key (`key`) or its credit at the vendor (`quota`).",
             &["vendor", "reason"],
         ),
         (
             "gateway_retry_budget_exhausted_total",
-            "Requests that were not sent to a vendor again because too many were.",
+            "Requests that the gateway did not retry because the retry budget was exhausted.",
             &["vendor"],
         ),
     ]

@@ -90,7 +90,7 @@ impl GenAiMetrics {
         Self {
             operation_duration: family(
                 "gen_ai_client_operation_duration_seconds",
-                "From the admission of a request to the end of its answer.",
+                "Time from the admission of a request to the end of its response.",
                 OPERATION_SECONDS_BUCKETS,
                 &["error_type"],
             ),
@@ -102,7 +102,7 @@ impl GenAiMetrics {
             ),
             time_to_first_token: family(
                 "gen_ai_server_time_to_first_token_seconds",
-                "From the admission of a streamed request to the first token of its answer.",
+                "Time from the admission of a streamed request to the first token of its response.",
                 FIRST_TOKEN_SECONDS_BUCKETS,
                 &[],
             ),
