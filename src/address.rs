@@ -37,7 +37,7 @@ pub struct NetworkParseError;
 
 impl fmt::Display for NetworkParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an address or a network such as 10.0.0.0/8 or 2001:db8::/32")
+        f.write_str("not an IP address, nor a network such as 10.0.0.0/8 or 2001:db8::/32")
     }
 }
 

@@ -399,7 +399,7 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestContext,
     ) -> FailToProxy {
         if let Err(error) = reject::send_error(session, error, ctx).await {
-            log::debug!("tell a client of a failure: {error}");
+            log::debug!("cannot send an error to the client: {error}");
         }
         FailToProxy {
             error_code: ctx.status,

@@ -130,7 +130,7 @@ impl FromStr for FailpointPlan {
             .ok_or_else(|| {
                 let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
                 format!(
-                    "expected [panic@]name[:n], n from 1 on, the name one of {}",
+                    "expected [panic@]name[:n], with n at least 1 and one of these names: {}",
                     names.join(", ")
                 )
             })

@@ -739,7 +739,9 @@ impl EndpointLease {
                 .upstream_opened
                 .with_label_values(&[vendor, label])
                 .inc();
-            log::warn!("{vendor} {label}: too many failures; left alone for a while");
+            log::warn!(
+                "{vendor} {label}: too many failures; its circuit breaker opens, and the endpoint gets no requests for a while"
+            );
         }
         self.track.publish_health(&health);
     }

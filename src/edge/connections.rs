@@ -275,7 +275,7 @@ async fn handshake(
             "the TLS handshake took too long",
         )
     } else {
-        (RefusalReason::Silent, "nothing came in time")
+        (RefusalReason::Silent, "the client sent nothing in time")
     };
     connection.record_refusal(reason, &detail);
     None
@@ -486,7 +486,7 @@ impl ClientConnection {
         self.record_refusal(
             reason,
             &format_args!(
-                "a request of HTTP/2, answered {status}. Request {}",
+                "an HTTP/2 request, answered with {status}. Request {}",
                 answer.request_id
             ),
         );

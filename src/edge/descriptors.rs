@@ -53,7 +53,7 @@ impl DescriptorShares {
             upstream,
         } = self;
         log::info!(
-            "open files: {limit} at most: {clients} for clients, {upstream} for vendors, {reserve} for the rest"
+            "the limit on open files is {limit}: {clients} for clients, {upstream} for vendors, {reserve} for the rest"
         );
         if connections > *clients {
             log::warn!(
@@ -75,7 +75,7 @@ pub fn raise_limit() -> u64 {
             ..limit
         },
     ) {
-        log::warn!("raise the limit on open files: {error}");
+        log::warn!("cannot raise the limit on open files: {error}");
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

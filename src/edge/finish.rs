@@ -168,7 +168,7 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
             call.billed = Some((outcome, credits));
             keyed.into_iter().for_each(|keyed| keyed.mark_spent());
         }
-        Err(error) => log::error!("journal a debit: {error}"),
+        Err(error) => log::error!("cannot journal a debit: {error}"),
     }
 }
 

@@ -179,6 +179,6 @@ pub async fn send_answer(
 }
 
 fn store_failure(error: crate::store::StoreError) -> Failure {
-    log::error!("answer about an account: {error}");
+    log::error!("cannot answer a request about an account: {error}");
     Failure::from_kind(Kind::LedgerUnavailable)
 }

@@ -56,7 +56,7 @@ pub fn install_hook() {
             let thread = std::thread::current();
             log::error!(
                 "panic in thread {}: {message}",
-                thread.name().unwrap_or("without a name")
+                thread.name().unwrap_or("(unnamed)")
             );
         }
     }));

@@ -123,7 +123,7 @@ impl EndpointProbe<'_> {
         report.addresses = match found {
             Ok(Ok(found)) => found.collect(),
             Ok(Err(error)) => {
-                report.add_fault(format!("the name {host} cannot be resolved: {error}"));
+                report.add_fault(format!("cannot resolve the name {host}: {error}"));
                 return None;
             }
             Err(_) => {
@@ -245,7 +245,7 @@ impl EndpointProbe<'_> {
             Ok(answer) => answer,
             Err(error) => {
                 report.add_note(format!(
-                    "models were not listed: {}",
+                    "could not list the vendor's models: {}",
                     self.describe(&error, None)
                 ));
                 return None;
@@ -266,7 +266,7 @@ impl EndpointProbe<'_> {
             .and_then(|value| value.get("data").unwrap_or(value).as_array());
         let Some(listed) = listed else {
             report.add_note(format!(
-                "models are not listed there (status {})",
+                "the vendor has no list of models there (status {})",
                 answer.status
             ));
             return None;
@@ -335,14 +335,14 @@ impl EndpointProbe<'_> {
             200..300 if value.is_none() => {
                 let path = self.endpoint.display_url(usual_path).unwrap_or_default();
                 report.add_fault(format!(
-                    "{path} answered with something else than JSON: is it the right address?"
+                    "{path} did not answer with JSON: check the address"
                 ));
             }
             200..300 => {
                 report.key = report.key.or(VendorKeyStatus::Accepted);
                 if input.is_none() || output.is_none() {
                     report.add_note(format!(
-                        "{name} answered without usage: what it generates is billed by an estimate"
+                        "{name} reported no usage: the gateway will bill estimates for it"
                     ));
                 }
             }
@@ -356,12 +356,12 @@ impl EndpointProbe<'_> {
             404 => {
                 let path = self.endpoint.display_url(usual_path).unwrap_or_default();
                 report.add_fault(format!(
-                    "{path} or the model {name} is not known there (404): {}",
+                    "the vendor does not know {path} or the model {name} (404): {}",
                     self.message(&answer)
                 ));
             }
             _ => report.add_fault(format!(
-                "{name} was refused ({status}): {}",
+                "the vendor refused a request to {name} ({status}): {}",
                 self.message(&answer)
             )),
         }

@@ -104,7 +104,7 @@ fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>
     if matches!(ctx.stage, Stage::Call(_)) || session.response_written().is_some() {
         return Err(error);
     }
-    log::debug!("answer {}: {error}", ctx.request_id);
+    log::debug!("cannot answer request {}: {error}", ctx.request_id);
     session.set_keepalive(None);
     if !note_reset(session, ctx) {
         note_left(ctx);
@@ -295,14 +295,14 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
         session.finish_body().await
     };
     if let Err(error) = sent.await {
-        log::debug!("refuse a tunnel: {error}");
+        log::debug!("cannot answer a CONNECT request: {error}");
     }
     ctx.target = Some(Box::new((method, path)));
     finish::record_at(recorders, &mut ctx, address);
 }
 
 /// The words for CONNECT.
-pub const NO_TUNNELS: &str = "The gateway does not answer to CONNECT.";
+pub const NO_TUNNELS: &str = "The gateway does not support CONNECT.";
 
 /// The header fields that every answer of the gateway's own has.
 fn set_common_headers(head: &mut ResponseHeader, ctx: &RequestContext, body: &Bytes) -> Result<()> {
@@ -397,7 +397,7 @@ async fn within_window_timeout(write: impl Future<Output = Result<()>>) -> Resul
     };
     tokio::time::timeout(WINDOW_TIMEOUT, write)
         .await
-        .unwrap_or_else(|_| Err(cannot_write("the client opens no HTTP/2 window")))
+        .unwrap_or_else(|_| Err(cannot_write("the client did not open its HTTP/2 window")))
 }
 
 fn cannot_write(reason: &'static str) -> Box<Error> {

@@ -81,7 +81,7 @@ impl ResourceGuard {
         match memory_budget(settings.load().limits.memory_bytes, detect_memory_budget) {
             Some(bytes) => log::info!("memory budget: {bytes} bytes"),
             None => log::warn!(
-                "no memory budget: /proc/meminfo cannot be read; set limits.memory_bytes"
+                "there is no memory budget, because /proc/meminfo cannot be read; set limits.memory_bytes"
             ),
         }
         let watch = move || {
@@ -131,13 +131,17 @@ impl ResourceGuard {
             return;
         }
         match now {
-            None => log::info!("there is room for new work again"),
+            None => log::info!(
+                "memory and open files are below their limits again: the gateway admits new requests"
+            ),
             Some(Shortage::Memory) => {
-                log::warn!("memory is at {FULL_PERCENT} % of its budget: new work is refused")
+                log::warn!(
+                    "memory is at {FULL_PERCENT} % of its budget: the gateway refuses new requests"
+                )
             }
             Some(Shortage::Files) => {
                 log::warn!(
-                    "open files are at {FULL_PERCENT} % of their limit: new work is refused"
+                    "open files are at {FULL_PERCENT} % of their limit: the gateway refuses new requests"
                 );
             }
         }

@@ -305,7 +305,7 @@ fn reject_protocol_switch(ctx: &mut RequestContext) -> Result<()> {
     if let Some(call) = ctx.call() {
         call.failure = Some(Failure::new(
             Kind::UpstreamFailed,
-            "The vendor answered 101 to a request that asked for no switch.",
+            "The vendor answered with status 101, although the request did not ask to switch protocols.",
         ));
         upstream::record_protocol_switch(call);
     }
@@ -566,7 +566,7 @@ fn append_bounded(kept: &mut Vec<u8>, piece: &[u8], limit: usize) -> Result<(), 
     Ok(())
 }
 
-const RESPONSE_TOO_LARGE: &str = "The model's answer is larger than this gateway holds.";
+const RESPONSE_TOO_LARGE: &str = "The model's answer is larger than this gateway accepts.";
 
 fn process_stream(
     call: &mut AdmittedRequest,
@@ -1010,7 +1010,7 @@ fn settle(
     let credits = hold
         .settle(usage, outcome, estimated, clock::now_ms())
         .map_err(|error| {
-            log::error!("journal a debit: {error}; the answer is withheld");
+            log::error!("cannot journal a debit: {error}; the gateway withholds the answer");
             Failure::from_kind(Kind::LedgerUnavailable)
         })?;
     call.billed = Some((outcome, credits));
@@ -1040,7 +1040,7 @@ fn retry_if_reasoning_refused(call: &mut AdmittedRequest) -> bool {
 fn process_error(call: &mut AdmittedRequest, surface: Protocol, request_id: &str) -> Result<Bytes> {
     let asks_again = Error::explain(
         ErrorType::InvalidHTTPHeader,
-        "the vendor refuses the reasoning",
+        "the vendor refused the reasoning",
     );
     if retry_if_reasoning_refused(call) {
         call.failure = Some(Failure::from_kind(Kind::UpstreamFailed));

@@ -71,7 +71,7 @@ pub async fn select_peer(gateway: &Gateway, ctx: &mut RequestContext) -> Result<
     let Some(endpoint) = call.endpoint().cloned() else {
         return Error::e_explain(
             ErrorType::InternalError,
-            "an endpoint that is no longer configured",
+            "the endpoint is no longer configured",
         );
     };
     if let Some(trace) = &mut ctx.trace {

@@ -255,7 +255,7 @@ impl LogWriter {
                     match open(path) {
                         Ok(new) => *file = new,
                         Err(error) => {
-                            log::error!("open the access log {} anew: {error}", path.display())
+                            log::error!("cannot reopen the access log {}: {error}", path.display())
                         }
                     }
                 }
@@ -280,7 +280,7 @@ impl LogWriter {
             (0..self.lines).for_each(|_| METRICS.access_log_dropped("failed"));
             if !self.is_failing {
                 log::error!(
-                    "write the access log: {error}; lines are dropped until that works again"
+                    "cannot write the access log: {error}; the gateway drops lines until it can"
                 );
             }
         }

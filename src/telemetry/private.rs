@@ -26,7 +26,7 @@ pub async fn observe(
         refusals::record(
             reason,
             client,
-            format_args!("{method} {path}: answered {status}"),
+            format_args!("{method} {path}: answered with {status}"),
         );
     }
     response

@@ -183,14 +183,17 @@ impl SpanSender {
         batch.clear();
         match outcome {
             Ok(()) if self.is_failing => {
-                log::info!("the collector {} takes traces again", self.plan.authority)
+                log::info!(
+                    "the trace collector {} accepts traces again",
+                    self.plan.authority
+                )
             }
             Ok(()) => {}
             Err(ref error) => {
                 METRICS.spans_dropped("failed", count);
                 if !self.is_failing {
                     log::warn!(
-                        "send traces to {}: {error}; they are dropped until it takes them",
+                        "cannot send traces to {}: {error}; the gateway drops them until the collector accepts them",
                         self.plan.authority
                     );
                 }
@@ -226,7 +229,7 @@ impl SpanSender {
             return Ok(());
         }
         Err(io::Error::other(format!(
-            "it answers with status {status:?}"
+            "the collector answered with status {status:?}"
         )))
     }
 }
@@ -234,7 +237,10 @@ impl SpanSender {
 /// Connects to the first address that accepts. A name may have an IPv4 and an IPv6 address, of
 /// which only one has a listener.
 fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
-    let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+    let mut outcome = Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        "the name has no address",
+    ));
     for address in addresses.take(MAX_ADDRESSES) {
         outcome = TcpStream::connect_timeout(&address, IO_TIMEOUT);
         if outcome.is_ok() {

@@ -618,7 +618,7 @@ fn what_the_admin_listener_refuses_is_counted_and_logged_once() {
     let lines = lines(&world, "admin_listener");
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(
-        lines[0].contains("GET /nowhere: answered 404"),
+        lines[0].contains("GET /nowhere: answered with 404"),
         "{lines:#?}"
     );
     // The edge counts a request for an unknown page, and the sidecar does not count it again.

@@ -173,7 +173,7 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     wait_for("room", SOON, || {
         world
             .log()
-            .contains("there is room for new work again")
+            .contains("the gateway admits new requests")
             .then_some(())
     });
     wait_for("readiness, a while after", SOON, || {

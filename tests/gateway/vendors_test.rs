@@ -138,16 +138,19 @@ fn each_fault_is_one_line_in_plain_words_and_the_key_is_never_printed() {
         (chat_at(&at(free_port())), "nothing listens at 127.0.0.1:"),
         (
             chat_at("http://nobody.invalid"),
-            "the name nobody.invalid cannot be resolved",
+            "cannot resolve the name nobody.invalid",
         ),
         (
             chat_at(&at(vendor.port)).replace("sk-CANARY-one", "gw-CANARY-one"),
             "the vendor refused the key (401)",
         ),
-        (chat_at(&at(broken.port)), "sim-small was refused (429)"),
+        (
+            chat_at(&at(broken.port)),
+            "the vendor refused a request to sim-small (429)",
+        ),
         (
             chat_at(&format!("{}/elsewhere", at(vendor.port))),
-            "is not known there (404)",
+            "the vendor does not know",
         ),
         (chat_at(&at(silent)), "sim-small did not answer: "),
     ] {

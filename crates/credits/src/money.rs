@@ -21,7 +21,7 @@ pub struct Micro(i64);
 
 /// A text that is not an amount of credits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("not an amount of credits (a decimal number with at most 6 decimals): {0:?}")]
+#[error("not an amount of credits: {0:?}; write a decimal number with at most 6 decimals")]
 pub struct AmountParseError(pub String);
 
 impl Micro {
@@ -251,8 +251,9 @@ impl Serialize for Factor {
 impl<'de> Deserialize<'de> for Factor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let decimal = Micro::deserialize(deserializer)?;
-        Self::from_decimal(decimal)
-            .ok_or_else(|| serde::de::Error::custom(format!("not a factor of a price: {decimal}")))
+        Self::from_decimal(decimal).ok_or_else(|| {
+            serde::de::Error::custom(format!("{decimal} is not a valid price factor"))
+        })
     }
 }
 

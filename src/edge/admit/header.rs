@@ -81,7 +81,9 @@ pub async fn authorize(
             | ReserveError::Unavailable(_),
         ) if asked.free => false,
         Err(refused) if idempotency_key::is_known(gateway, session, asked, principal).await? => {
-            log::debug!("read a body for a stored answer: {refused:?}");
+            log::debug!(
+                "reading the body of a refused request, because its response may be stored: {refused:?}"
+            );
             false
         }
         Err(refused) => return Err(refusal_failure(asked.surface, &refused)),

@@ -104,7 +104,7 @@ impl MonitoredStream {
 
     fn header_timeout_error(&self) -> io::Error {
         let (reason, detail) = match self.header_bytes {
-            0 => (RefusalReason::Silent, "nothing came in time"),
+            0 => (RefusalReason::Silent, "the client sent nothing in time"),
             _ => (
                 RefusalReason::HeaderTimeout,
                 "a request's header took too long",
@@ -121,7 +121,7 @@ impl MonitoredStream {
             if is_http1 && self.header_bytes > 0 && self.connection.header_deadline().is_some() {
                 self.connection.record_refusal(
                     RefusalReason::HeaderIncomplete,
-                    &"the client closed its connection within a header",
+                    &"the client closed its connection in the middle of a header",
                 );
             }
             return Ok(());
@@ -140,7 +140,7 @@ impl MonitoredStream {
                     *preface += come;
                     return Ok(());
                 }
-                let detail = "the connection does not begin with the preface of HTTP/2";
+                let detail = "the connection does not begin with the HTTP/2 preface";
                 self.connection
                     .record_refusal(RefusalReason::Http2Preface, &detail);
                 Err(io::Error::new(io::ErrorKind::InvalidData, detail))

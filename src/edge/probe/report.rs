@@ -161,7 +161,7 @@ pub fn describe_error(error: &Error, host: &str, address: &str, connect_seconds:
                 "no connection to {address} within {connect_seconds} s (TCP, and TLS where the address is https)"
             )
         }
-        ErrorType::ConnectNoRoute => format!("no route to {address}: is there a network?"),
+        ErrorType::ConnectNoRoute => format!("no route to {address}: check the network"),
         ErrorType::TLSHandshakeTimedout => {
             format!("{address} did not finish the TLS handshake within {connect_seconds} s")
         }

@@ -204,7 +204,7 @@ pub async fn begin_attempt(fleet: &EndpointRegistry, call: &mut AdmittedRequest)
         };
         call.failure = call.failure.take().or(Some(unavailable_failure(why)));
         if !call.is_unanswered() || !admit::select_next_fallback(fleet, call) {
-            return Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint can be had");
+            return Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint is available");
         }
     }
 }
@@ -276,7 +276,7 @@ pub async fn resolve_address(
         count_attempt(call, 0);
         call.failure = Some(Failure::from_kind(Kind::UpstreamUnreachable));
         call.mark_endpoint_failed();
-        let context = format!("resolve {}", endpoint.host);
+        let context = format!("cannot resolve {}", endpoint.host);
         let mut error = Error::because(ErrorType::ConnectNoRoute, context, error).into_up();
         error.set_retry(call.try_failover("name", false));
         error
@@ -465,12 +465,12 @@ pub fn handle_refused_key(call: &mut AdmittedRequest, kind: Kind) {
     };
     if lease.record_refused_key(&call.settings.limits, Instant::now()) {
         let what = if reason == "quota" {
-            "the account has no credit left"
+            "the gateway's account there has no credit"
         } else {
-            "the key is refused"
+            "the vendor refuses the gateway's key"
         };
         log::error!(
-            "{vendor} does not serve this gateway: {what}. Requests go to fallback models, where there are any"
+            "{vendor} does not serve this gateway: {what}. Models with a fallback use it; all others fail"
         );
     }
 }

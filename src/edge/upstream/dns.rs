@@ -254,7 +254,7 @@ impl EndpointBalancer {
         }
         lock(&self.began).0 = Some(Instant::now());
         self.balancer.update().await.map_err(|error| {
-            log::warn!("resolve {}: {error}", self.host);
+            log::warn!("cannot resolve {}: {error}", self.host);
             io::Error::other(error.to_string())
         })
     }
@@ -341,11 +341,14 @@ impl ServiceDiscovery for DnsDiscovery {
                 ))
             }
             Err(_) if lock(&self.good_at).is_some_and(|at| at.elapsed() >= stale) => {
-                log::error!("resolve {}: what was known is too old", self.host);
+                log::error!(
+                    "cannot resolve {}: the last known addresses are too old to use",
+                    self.host
+                );
                 *lock(&self.good_at) = None;
                 Ok((BTreeSet::new(), HashMap::new()))
             }
-            Err(error) => Err(error).or_err(ErrorType::ConnectNoRoute, "look the name up"),
+            Err(error) => Err(error).or_err(ErrorType::ConnectNoRoute, "cannot resolve the name"),
         }
     }
 }
@@ -376,7 +379,10 @@ impl TimedHealthCheck {
         http.consecutive_failure = usize::try_from(check.fails_after).unwrap_or(1);
         http.validator = Some(Box::new(|head| match head.status.as_u16() {
             200..400 => Ok(()),
-            status => Error::e_explain(ErrorType::HTTPStatus(status), "a health check's answer"),
+            status => Error::e_explain(
+                ErrorType::HTTPStatus(status),
+                "the health check got this status",
+            ),
         }));
         Self {
             check: http,
@@ -390,7 +396,7 @@ impl Check for TimedHealthCheck {
     async fn check(&self, target: &Backend) -> Result<()> {
         match tokio::time::timeout(self.timeout, self.check.check(target)).await {
             Ok(outcome) => outcome,
-            Err(_) => Error::e_explain(ErrorType::ReadTimedout, "a health check's time"),
+            Err(_) => Error::e_explain(ErrorType::ReadTimedout, "the health check timed out"),
         }
     }
 

@@ -44,7 +44,7 @@ impl L4Connect for SidecarConnector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
         let stream = self.0.connect().await.or_err(
             ErrorType::ConnectRefused,
-            "connect to the sidecar in memory",
+            "cannot connect to the sidecar in this process",
         )?;
         Ok(VirtualSocketStream::new(Box::new(LocalSocket(stream))).into())
     }
