@@ -970,10 +970,7 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
         ReserveReply::Held(_)
     ));
     let refused = adjust(-71, "b").unwrap_err().to_string();
-    assert!(
-        refused.contains("70 are neither spent nor held"),
-        "{refused}"
-    );
+    assert!(refused.contains("only 70 are available"), "{refused}");
     assert!(
         adjust(-70, "b").unwrap().is_new,
         "what was refused took nothing"

@@ -228,7 +228,10 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "once per reference",
                 entry.seq,
-                format!("there is an earlier {} with reference {}", entry.kind, entry.reference),
+                format!(
+                    "there is an earlier {} with reference {}",
+                    entry.kind, entry.reference
+                ),
             );
         }
         match entry.kind.as_str() {
@@ -374,7 +377,11 @@ impl LedgerAudit<'_> {
                 self.refunds
                     .push((entry.seq, entry.account.clone(), request_id, entry.change()));
             }
-            None => self.add_finding("detail", entry.seq, "a refund does not name the refunded request".into()),
+            None => self.add_finding(
+                "detail",
+                entry.seq,
+                "a refund does not name the refunded request".into(),
+            ),
         }
     }
 
@@ -472,7 +479,11 @@ impl LedgerAudit<'_> {
                     );
                     self.add_finding("refund", seq, message);
                 }
-                None => self.add_finding("refund", seq, format!("{request} was refunded but has no debit")),
+                None => self.add_finding(
+                    "refund",
+                    seq,
+                    format!("{request} was refunded but has no debit"),
+                ),
             }
         }
     }
@@ -576,7 +587,7 @@ impl LedgerAudit<'_> {
                 "sums",
                 0,
                 format!(
-                    "{}: the total of {} differs from the sum of its entries; run `ledger verify --rebuild-sums`",
+                    "{}: the total of {} differs from the sum of its entries",
                     wrong.of, wrong.row
                 ),
             );

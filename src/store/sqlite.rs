@@ -404,6 +404,9 @@ mod tests {
             "migrate x",
         )
         .unwrap_err();
-        assert!(error.to_string().contains("older than the file"), "{error}");
+        assert!(
+            error.to_string().contains("this program supports only 1"),
+            "{error}"
+        );
     }
 }

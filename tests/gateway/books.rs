@@ -316,7 +316,7 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     assert!(
         world
             .refused(&["ledger", "backup", copy.to_str().unwrap()])
-            .contains("is there already")
+            .contains("already exists")
     );
     // Restore into an empty directory and run a gateway on it.
     let restored = world.dir.path().join("restored");

@@ -134,7 +134,7 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
     let warnings = |fleet: &Fleet| {
         fleet.edges[0]
             .log()
-            .matches("endings wait for the ledger")
+            .matches("ended requests wait for the ledger")
             .count()
     };
     fleet.sidecar.kill();

@@ -93,7 +93,7 @@ fn it_says_that_it_waits_only_once_it_can_be_handed_to() {
     let second = world.command(&["run", "--upgrade"]);
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(
-        second.status.code() == Some(1) && said.contains("another successor waits"),
+        second.status.code() == Some(1) && said.contains("another process already waits"),
         "{said}"
     );
     assert!(!said.contains("waiting for the running gateway"), "{said}");

@@ -514,7 +514,7 @@ fn on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room()
     );
     let warnings = errors
         .lines()
-        .filter(|line| line.contains("nothing is admitted"))
+        .filter(|line| line.contains("cannot write the journal"))
         .count();
     assert_eq!(
         warnings, 2,
