@@ -265,7 +265,7 @@ impl Billing {
             data_dir: data_dir.to_owned(),
         };
         let settler = start(work, capacity)?;
-        log::info!("ledger open in {}", data_dir.display());
+        log::info!("opened the ledger in {}", data_dir.display());
         let serving = ServingState {
             owner: Mutex::new(Some(owner)),
             holds,

@@ -142,7 +142,7 @@ impl Metrics {
         };
         let store_up = gauge(
             "gateway_store_up",
-            "1 if the store of keys, balances and holds is available.",
+            "1 if the store of keys, balances and reservations is available.",
         );
         // An embedded store is part of this process, so it is always up.
         store_up.set(1);
@@ -179,7 +179,7 @@ impl Metrics {
             ),
             overhead_seconds: histogram(
                 "gateway_overhead_seconds",
-                "Time that the gateway spends on a request before it calls the vendor: key, checks, hold.",
+                "Time that the gateway spends on a request before it calls the vendor: key, checks, reservation.",
                 OVERHEAD_SECONDS_BUCKETS,
             ),
             upstream_requests: counter(

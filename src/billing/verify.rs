@@ -264,14 +264,14 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "hash chain",
                 entry.seq,
-                "does not follow the entry before it".into(),
+                "the entry does not follow the one before it".into(),
             );
         }
         if ledger::entry_hash(entry) != entry.hash {
             self.add_finding(
                 "hash chain",
                 entry.seq,
-                "was changed after it was written".into(),
+                "the entry was changed after it was written".into(),
             );
         }
         self.prev = (entry.seq, entry.hash.clone());
@@ -295,14 +295,17 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "direction",
                 entry.seq,
-                format!("a {} of {paid} paid and {trial} trial", entry.kind),
+                format!(
+                    "a {} must not change the balance by {paid} paid and {trial} trial",
+                    entry.kind
+                ),
             );
         }
         if entry.writeoff != zero && entry.kind != "debit" && entry.kind != "void" {
             self.add_finding(
                 "direction",
                 entry.seq,
-                format!("a {} with a write-off", entry.kind),
+                format!("a {} must not have a write-off", entry.kind),
             );
         }
     }
@@ -312,7 +315,7 @@ impl LedgerAudit<'_> {
             self.add_finding(
                 "one ending per request",
                 entry.seq,
-                format!("{} ended before", entry.reference),
+                format!("an earlier entry already ends {}", entry.reference),
             );
         }
         let charged = Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial);
@@ -498,8 +501,8 @@ impl LedgerAudit<'_> {
             entered += sums.paid + sums.trial;
             if (sums.paid, sums.trial) != (paid, trial) {
                 let message = format!(
-                    "account {} has {paid} + {trial} µc; its entries sum to {sums:?}",
-                    row.id
+                    "account {} has {paid} + {trial} µc, but its entries sum to {} + {} µc",
+                    row.id, sums.paid, sums.trial
                 );
                 self.add_finding("balance", 0, message);
             }
@@ -512,8 +515,10 @@ impl LedgerAudit<'_> {
             }
             if sums.credited != i128::from(row.credited.get()) {
                 let message = format!(
-                    "account {} was granted {} µc, but its row has {}",
-                    row.id, sums.credited, row.credited
+                    "account {} was granted {} µc, but its row has {} µc",
+                    row.id,
+                    sums.credited,
+                    row.credited.get()
                 );
                 self.add_finding("credited", 0, message);
             }

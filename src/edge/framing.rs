@@ -289,7 +289,7 @@ fn check_target(head: &RequestHeader) -> Result<(), RequestDefect> {
     } else {
         Err(defect(
             RefusalReason::Path,
-            "The request's path could be read in more than one way.",
+            "The request's path is ambiguous.",
         ))
     }
 }

@@ -262,8 +262,11 @@ pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> R
     let retry_after =
         text("retry-after").map(|value| normalize_retry_after(value, clock::now_ms()));
     if upstream::record_status(call, status, retry_after.as_deref()) {
-        return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
-            .map_err(|error: Box<Error>| error.into_up());
+        return Error::e_explain(
+            ErrorType::HTTPStatus(status),
+            "the vendor answered with this status",
+        )
+        .map_err(|error: Box<Error>| error.into_up());
     }
     let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
     call.reply.mode = if header.status.is_success() {
@@ -548,8 +551,11 @@ pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool
         }
         Err(failure) => {
             call.failure = Some(failure);
-            Error::e_explain(ErrorType::InvalidHTTPHeader, "the vendor's answer")
-                .map_err(|error: Box<Error>| error.into_up())
+            Error::e_explain(
+                ErrorType::InvalidHTTPHeader,
+                "cannot use the vendor's answer",
+            )
+            .map_err(|error: Box<Error>| error.into_up())
         }
     }
 }
@@ -1070,7 +1076,11 @@ fn process_error(call: &mut AdmittedRequest, surface: Protocol, request_id: &str
     )
     .redact_secret(model.vendor.api_key.reveal());
     if upstream::handle_refusal(call, status, &failure, failure::refuses_key(status, &body)) {
-        return Err(Error::explain(ErrorType::HTTPStatus(status), "the vendor's error").into_up());
+        return Err(Error::explain(
+            ErrorType::HTTPStatus(status),
+            "the vendor answered with an error",
+        )
+        .into_up());
     }
     // A client that reads the end of the error must find its idempotency key free.
     drop(call.shared.take_idempotency());

@@ -70,7 +70,7 @@ pub fn find_damage(path: &Path, shape: &DatabaseSpec) -> Result<Option<String>, 
 /// # Errors
 /// Returns an error if the file is damaged, or cannot be read.
 fn check(path: &Path, shape: &DatabaseSpec) -> Result<(), StoreError> {
-    let operation = "check a database";
+    let operation = "check the database";
     let Ok(metadata) = std::fs::metadata(path) else {
         return Ok(());
     };
@@ -93,7 +93,7 @@ fn check(path: &Path, shape: &DatabaseSpec) -> Result<(), StoreError> {
 
 fn damage_error(what: String) -> StoreError {
     StoreError::io(
-        "check a database",
+        "check the database",
         io::Error::new(io::ErrorKind::InvalidData, what),
     )
 }
@@ -101,7 +101,7 @@ fn damage_error(what: String) -> StoreError {
 /// Checks that the file has the tables and columns that its number of applied `migrations` creates.
 /// A file of a newer version is not checked: opening it fails.
 fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), StoreError> {
-    let operation = "check a database";
+    let operation = "check the database";
     let sql = |source| StoreError::sqlite(operation, source);
     let version: i64 = connection
         .pragma_query_value(None, "user_version", |row| row.get(0))

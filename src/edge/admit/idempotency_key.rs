@@ -98,7 +98,8 @@ fn read_key<'s>(session: &'s Session, asked: &ApiOperation) -> Result<Option<&'s
         (None, _) => Ok(None),
         (Some(key), None) if idempotency::is_valid_key(key.as_bytes()) => Ok(key.to_str().ok()),
         _ => {
-            let message = "An Idempotency-Key is one header of 1 to 255 visible ASCII characters.";
+            let message =
+                "Idempotency-Key must be one header of 1 to 255 visible ASCII characters.";
             Err(Failure::new(Kind::InvalidRequest, message))
         }
     }

@@ -348,7 +348,7 @@ impl ServiceDiscovery for DnsDiscovery {
                 *lock(&self.good_at) = None;
                 Ok((BTreeSet::new(), HashMap::new()))
             }
-            Err(error) => Err(error).or_err(ErrorType::ConnectNoRoute, "cannot resolve the name"),
+            Err(error) => Err(error).or_err(ErrorType::ConnectNoRoute, "the DNS lookup failed"),
         }
     }
 }

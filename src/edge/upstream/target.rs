@@ -23,7 +23,7 @@ pub fn build_request_header(
     let Some(target) = endpoint.target(usual_path) else {
         return Error::e_explain(
             ErrorType::InternalError,
-            format!("{} has no path for {usual_path}", endpoint.label()),
+            format!("endpoint {} has no path for {usual_path}", endpoint.label()),
         );
     };
     let mut fresh = RequestHeader::build_no_case(method, target.as_bytes(), Some(16))?;

@@ -290,7 +290,9 @@ pub(super) fn open_for_ledger(
                 "{ANCHOR_FILE} is missing because the ledger is from an earlier version; created it from the current ledger"
             );
         }
-        Some(fault) if trust == AnchorTrust::Accepted => log::warn!("{fault}; accepted because of --accept-older-ledger"),
+        Some(fault) if trust == AnchorTrust::Accepted => {
+            log::warn!("{fault}; accepted because of --accept-older-ledger")
+        }
         Some(fault) => return Err(StoreError::Unusable(format!("{fault}. {}", fault.remedy()))),
     }
     establish(dir, connection)?;

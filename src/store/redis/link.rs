@@ -377,7 +377,7 @@ fn primary_not_found(master: &str, error: &RedisError) -> RedisError {
     let detail = format!("{master}: {error}");
     RedisError::from((
         ErrorKind::MasterNameNotFoundBySentinel,
-        "no Sentinel names the primary",
+        "cannot learn the primary's address from Sentinel",
         detail,
     ))
 }
