@@ -428,7 +428,7 @@ pub fn split_debit(
     let paid = asked.min(free.paid);
     let trial = asked.minus(paid);
     if trial > free.trial {
-        let (account, free) = (change.account, free.total());
+        let free = free.total();
         return Err(StoreError::Refused(format!(
             "cannot deduct {asked} credits: only {free} are available"
         )));
