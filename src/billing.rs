@@ -322,7 +322,9 @@ impl Billing {
             ));
         }
         if serving.settler.state.closing.load(Ordering::Acquire) {
-            return Err(ReserveError::Unavailable("the gateway is shutting down".into()));
+            return Err(ReserveError::Unavailable(
+                "the gateway is shutting down".into(),
+            ));
         }
         if serving.settler.state.failing.load(Ordering::Relaxed)
             || serving.settler.state.pending.load(Ordering::Relaxed) >= serving.most_pending
@@ -519,15 +521,19 @@ impl Billing {
     }
 
     fn receipt_from_entry(&self, entry: LedgerEntry) -> Result<Receipt, StoreError> {
-        let detail: EndingDetail = serde_json::from_str(&entry.detail)
-            .map_err(|error| StoreError::Unusable(format!("cannot read ledger entry {}: {error}", entry.seq)))?;
+        let detail: EndingDetail = serde_json::from_str(&entry.detail).map_err(|error| {
+            StoreError::Unusable(format!("cannot read ledger entry {}: {error}", entry.seq))
+        })?;
         let price = self.0.ledger.price(&detail.price_version)?;
         Ok(Receipt {
             seq: entry.seq,
             request_id: entry.reference,
             at_ms: entry.at_ms,
             price: price.ok_or_else(|| {
-                StoreError::Unusable(format!("the price version of ledger entry {} is missing", entry.seq))
+                StoreError::Unusable(format!(
+                    "the price version of ledger entry {} is missing",
+                    entry.seq
+                ))
             })?,
             detail,
             credits: Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial),

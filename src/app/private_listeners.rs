@@ -106,7 +106,11 @@ impl Service for PrivateListener {
             (Err(error), _) => Err(error),
         };
         if let Err(error) = served {
-            log::error!("cannot serve listen.{} {}: {error:#}", self.name, self.address);
+            log::error!(
+                "cannot serve listen.{} {}: {error:#}",
+                self.name,
+                self.address
+            );
         }
     }
 

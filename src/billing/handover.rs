@@ -109,7 +109,9 @@ impl Billing {
                     now_ms,
                 )
                 .map(|hold| (hold.with_rate_limits(meters), limit))
-                .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")));
+                .map_err(|error| {
+                    ReserveError::Unavailable(format!("cannot write the journal: {error}"))
+                });
             }
         }
         Err(ReserveError::Unavailable(

@@ -262,7 +262,9 @@ impl Hold {
     /// Ends a request that costs nothing; `outcome` says why.
     pub fn release(mut self, outcome: RequestOutcome, now_ms: i64) {
         if let Err(error) = self.finish(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
-            log::error!("cannot journal the release of a reservation: {error}; the ledger will show the request as interrupted");
+            log::error!(
+                "cannot journal the release of a reservation: {error}; the ledger will show the request as interrupted"
+            );
         }
     }
 

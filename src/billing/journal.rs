@@ -241,7 +241,9 @@ impl Journal {
         if let Err(error) = segment.sync() {
             METRICS.ledger_error("journal_sync");
             if !self.short.swap(true, Ordering::AcqRel) {
-                log::error!("cannot sync the journal: {error}; the gateway admits no requests until it can");
+                log::error!(
+                    "cannot sync the journal: {error}; the gateway admits no requests until it can"
+                );
             }
         }
     }

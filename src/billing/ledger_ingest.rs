@@ -221,7 +221,9 @@ impl LedgerIngest {
             if matches!(error, StoreError::Refused(_)) {
                 return Err(error);
             }
-            log::error!("{error}; the ledger ingest waits until the shared store answers and passes its checks");
+            log::error!(
+                "{error}; the ledger ingest waits until the shared store answers and passes its checks"
+            );
         }
         let feed = IngestWorker::open(data_dir, store)?;
         let shared = Arc::clone(&state);
@@ -298,7 +300,9 @@ impl IngestState {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
             match self.check_store(store).await {
-                Ok(()) => log::info!("the shared store answers and passes its checks; the ledger ingest runs"),
+                Ok(()) => log::info!(
+                    "the shared store answers and passes its checks; the ledger ingest runs"
+                ),
                 Err(error) if before != error.to_string() => {
                     log::error!("{error}; the ledger ingest waits until this is fixed")
                 }
@@ -340,7 +344,9 @@ async fn run_worker(mut feed: IngestWorker, state: &IngestState) {
     if state.judged.load(Ordering::Acquire)
         && let Err(error) = feed.run_all().await
     {
-        log::warn!("the ledger ingest could not finish before the shutdown: {error}; the next start continues");
+        log::warn!(
+            "the ledger ingest could not finish before the shutdown: {error}; the next start continues"
+        );
     }
     if let Err(error) = feed.close() {
         log::warn!("{error}");

@@ -599,7 +599,10 @@ impl OutboxWorker {
             match &outcome {
                 Err(error) => log::error!("{error}; retrying"),
                 Ok(SettleReply::Unknown) => {
-                    log::error!("cannot settle a request of account {}: the shared store does not have the account yet; retrying", parcel.ending.account)
+                    log::error!(
+                        "cannot settle a request of account {}: the shared store does not have the account yet; retrying",
+                        parcel.ending.account
+                    )
                 }
                 Ok(_) => log::info!("the shared store accepts ended requests again"),
             }

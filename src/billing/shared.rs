@@ -304,7 +304,9 @@ impl SharedBilling {
         let store = &self.0.store;
         let until = Instant::now() + ADMISSION_TIMEOUT;
         let late = |_| {
-            StoreError::Unusable("cannot read a balance: the shared store does not answer in time".into())
+            StoreError::Unusable(
+                "cannot read a balance: the shared store does not answer in time".into(),
+            )
         };
         let mut wanted = false;
         loop {
@@ -452,7 +454,9 @@ fn reserve_error(said: ReserveReply, needed: Micro, most_open: u64) -> ReserveEr
         ReserveReply::KeySpendLimit { free } => ReserveError::KeySpendLimit { free },
         ReserveReply::Limited(wait) => ReserveError::Limited(wait),
         ReserveReply::TooManyOpen => ReserveError::TooManyOpen { limit: most_open },
-        other => ReserveError::Unavailable(format!("unexpected reply of the shared store: {other:?}")),
+        other => {
+            ReserveError::Unavailable(format!("unexpected reply of the shared store: {other:?}"))
+        }
     }
 }
 

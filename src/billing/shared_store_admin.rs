@@ -114,8 +114,9 @@ async fn wait_for_account(
             return Ok(shared);
         }
         if began.elapsed() > SEED_TIMEOUT {
-            let message =
-                format!("account {account} is not in the shared store: check that the sidecar is running");
+            let message = format!(
+                "account {account} is not in the shared store: check that the sidecar is running"
+            );
             return Err(StoreError::Unusable(message));
         }
         store.request_seed(account).await?;

@@ -139,7 +139,9 @@ impl StoreHealthState {
     async fn recheck_if_unfit(&self, store: &SharedStore) {
         let before = self.fitness();
         let Err(error) = self.check_fitness(store).await else {
-            return log::info!("the shared store answers and passes its checks; the gateway admits requests");
+            return log::info!(
+                "the shared store answers and passes its checks; the gateway admits requests"
+            );
         };
         METRICS.ledger_error(error.reason());
         if before != self.fitness() {

@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(
             SpendRate::new(&rows, now_ms)
                 .describe(Micro::ZERO, now_ms)
-                .split("lasts ")
+                .split("last ")
                 .last(),
             Some("less than a minute")
         );

@@ -77,11 +77,7 @@ impl HoldsMirror {
     /// Returns an error if the file cannot be opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let mut connection = sqlite::open(&dir.join(FILE), "open holds.db")?;
-        sqlite::migrate(
-            &mut connection,
-            MIGRATIONS,
-            "migrate holds.db",
-        )?;
+        sqlite::migrate(&mut connection, MIGRATIONS, "migrate holds.db")?;
         sqlite::disable_sync(&connection)?;
         Ok(Self(connection))
     }
@@ -132,7 +128,9 @@ impl HoldsMirror {
         self.0
             .prepare_cached("SELECT answered, asked FROM question")
             .and_then(|mut statement| statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?))))
-            .map_err(|source| StoreError::sqlite("check for a request for the current reservations", source))
+            .map_err(|source| {
+                StoreError::sqlite("check for a request for the current reservations", source)
+            })
     }
 
     /// Marks refresh `number` as complete: all that was held at its request is written.
@@ -143,7 +141,9 @@ impl HoldsMirror {
         self.0
             .execute("UPDATE question SET answered = max(answered, ?1)", [number])
             .map(drop)
-            .map_err(|source| StoreError::sqlite("answer a request for the current reservations", source))
+            .map_err(|source| {
+                StoreError::sqlite("answer a request for the current reservations", source)
+            })
     }
 
     /// Removes the rows of an instance that no longer writes any.
@@ -154,7 +154,9 @@ impl HoldsMirror {
         self.0
             .execute("DELETE FROM held WHERE boot = ?1", [boot])
             .map(drop)
-            .map_err(|source| StoreError::sqlite("remove the reservations of an ended process", source))
+            .map_err(|source| {
+                StoreError::sqlite("remove the reservations of an ended process", source)
+            })
     }
 
     /// Returns what each process holds of `account` and has settled.
@@ -222,7 +224,9 @@ impl HoldsMirror {
                 "DELETE FROM held WHERE boot NOT IN (SELECT value FROM json_each(?1))",
                 [live],
             )
-            .map_err(|source| StoreError::sqlite("remove the records of ended processes", source))?;
+            .map_err(|source| {
+                StoreError::sqlite("remove the records of ended processes", source)
+            })?;
         Ok(())
     }
 }

@@ -414,7 +414,9 @@ impl Ledger {
         })?;
         json.map(|json| serde_json::from_str(&json))
             .transpose()
-            .map_err(|error| StoreError::Unusable(format!("cannot read price version {version}: {error}")))
+            .map_err(|error| {
+                StoreError::Unusable(format!("cannot read price version {version}: {error}"))
+            })
     }
 
     /// Returns the account as one snapshot; `None` if it was never opened. A point read of a few

@@ -566,7 +566,8 @@ impl SharedStore {
     pub async fn has_all_keys(&self) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
         exists.arg("EXISTS").arg(KEYS_KNOWN);
-        self.query("check whether the keys are published", &exists).await
+        self.query("check whether the keys are published", &exists)
+            .await
     }
 
     /// Releases the holds of a partition whose leases have ended, at most one hundred per call.
@@ -603,7 +604,12 @@ impl SharedStore {
                 .key(&leases)
                 .key(key(partition, "k:", api_key));
             call.arg(request_id).arg(account);
-            swept += usize::from(self.call("release an expired reservation", &call).await?.word() == "done");
+            swept += usize::from(
+                self.call("release an expired reservation", &call)
+                    .await?
+                    .word()
+                    == "done",
+            );
         }
         Ok(swept)
     }
@@ -818,9 +824,11 @@ pub fn lapse_operation(account: &str) -> String {
 }
 
 fn parse_amount(text: &str) -> Result<Micro, StoreError> {
-    text.parse()
-        .map(Micro::new)
-        .map_err(|_| StoreError::Unusable(format!("the shared store has {text:?} where an amount must be")))
+    text.parse().map(Micro::new).map_err(|_| {
+        StoreError::Unusable(format!(
+            "the shared store has {text:?} where an amount must be"
+        ))
+    })
 }
 
 /// A script's reply: a result word and its arguments.

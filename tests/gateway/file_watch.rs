@@ -68,7 +68,10 @@ fn a_changed_file_is_taken_up_and_a_bad_one_changes_nothing_and_is_told_once() {
         );
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(world.log().matches("cannot reload the config file").count(), 1);
+    assert_eq!(
+        world.log().matches("cannot reload the config file").count(),
+        1
+    );
     assert!(world.log().contains("colour"), "{}", world.log());
 
     // Some editors write a second file and rename it. Between the two steps the config file does

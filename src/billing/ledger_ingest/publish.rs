@@ -179,8 +179,11 @@ impl IngestWorker {
                 told.spawn(publish_key(self.store.clone(), change.clone()));
             }
             while let Some(outcome) = told.join_next().await {
-                outcome
-                    .map_err(|error| StoreError::Unusable(format!("cannot publish keys to the shared store: {error}")))??;
+                outcome.map_err(|error| {
+                    StoreError::Unusable(format!(
+                        "cannot publish keys to the shared store: {error}"
+                    ))
+                })??;
             }
         }
         self.keys_after = last;

@@ -623,7 +623,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     let health = async || {
         let page = beside.get("/dashboard/operator/service", &cookie).await;
         page.body
-            .split("data-label=\"State\"")
+            .split("data-label=\"Health\"")
             .skip(1)
             .map(between_tags)
             .collect::<Vec<_>>()

@@ -132,12 +132,15 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn find_wrong_aggregates(&self, most: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
-        self.read("compare the ledger's entries with its totals", |connection| {
-            let wrong = TABLES
-                .iter()
-                .map(|table| table.find_mismatches(connection, most));
-            Ok(wrong.collect::<rusqlite::Result<Vec<_>>>()?.concat())
-        })
+        self.read(
+            "compare the ledger's entries with its totals",
+            |connection| {
+                let wrong = TABLES
+                    .iter()
+                    .map(|table| table.find_mismatches(connection, most));
+                Ok(wrong.collect::<rusqlite::Result<Vec<_>>>()?.concat())
+            },
+        )
     }
 
     /// Rebuilds the aggregates from the entries in one transaction; the ledger writer waits for it.

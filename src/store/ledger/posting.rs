@@ -126,8 +126,9 @@ impl PostingDetail {
         {
             return Ok(String::new());
         }
-        serde_json::to_string(self)
-            .map_err(|error| StoreError::Unusable(format!("cannot write an entry's detail: {error}")))
+        serde_json::to_string(self).map_err(|error| {
+            StoreError::Unusable(format!("cannot write an entry's detail: {error}"))
+        })
     }
 
     /// Returns true if the request and the reason are the same; the actor can differ.

@@ -114,11 +114,14 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn published_seq(&self) -> Result<i64, StoreError> {
-        self.read("read how many entries are published to the shared store", |connection| {
-            connection
-                .prepare_cached("SELECT seq FROM shared_pushed")?
-                .query_row([], |row| row.get(0))
-        })
+        self.read(
+            "read how many entries are published to the shared store",
+            |connection| {
+                connection
+                    .prepare_cached("SELECT seq FROM shared_pushed")?
+                    .query_row([], |row| row.get(0))
+            },
+        )
     }
 
     /// Records the last entry that was published to the store.
@@ -130,7 +133,10 @@ impl Ledger {
             .execute("UPDATE shared_pushed SET seq = ?1", [seq])
             .map(drop)
             .map_err(|source| {
-                StoreError::sqlite("record how many entries are published to the shared store", source)
+                StoreError::sqlite(
+                    "record how many entries are published to the shared store",
+                    source,
+                )
             })
     }
 
@@ -193,7 +199,12 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be written.
     pub fn save_mark(&self, at_ms: i64) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("record how many entries are published to the shared store", source);
+        let sql = |source| {
+            StoreError::sqlite(
+                "record how many entries are published to the shared store",
+                source,
+            )
+        };
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         transaction

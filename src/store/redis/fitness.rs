@@ -37,7 +37,9 @@ impl SharedStore {
         }
         let message = faults.join("; ");
         if may_forget {
-            log::warn!("the shared store may lose data: {message}; accepted because of store.allow_volatile");
+            log::warn!(
+                "the shared store may lose data: {message}; accepted because of store.allow_volatile"
+            );
             return Ok(());
         }
         Err(refused_error(&format!(
@@ -86,7 +88,9 @@ impl SharedStore {
 }
 
 fn refused_error(why: &str) -> StoreError {
-    StoreError::Refused(format!("the shared store is not configured correctly: {why}"))
+    StoreError::Refused(format!(
+        "the shared store is not configured correctly: {why}"
+    ))
 }
 
 /// Returns the reason if the error does not go away with time: the server answers every admission

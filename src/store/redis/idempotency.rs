@@ -76,9 +76,7 @@ impl SharedStore {
             .arg(entry.redis_key())
             .arg(millis(runs))
             .arg(millis(known_for));
-        let answer: Vec<Vec<u8>> = self
-            .call_bytes("record an idempotency key", &call)
-            .await?;
+        let answer: Vec<Vec<u8>> = self.call_bytes("record an idempotency key", &call).await?;
         let text = |index: usize| {
             answer
                 .get(index)
@@ -130,7 +128,9 @@ impl SharedStore {
             .arg(room.of_all / u64::from(PARTITIONS));
         if let Some(kept) = kept {
             let headers = serde_json::to_string(&kept.headers).map_err(|error| {
-                StoreError::Unusable(format!("cannot store the response of an idempotency key: {error}"))
+                StoreError::Unusable(format!(
+                    "cannot store the response of an idempotency key: {error}"
+                ))
             })?;
             call.arg(headers).arg(&kept.body[..]);
         }
@@ -149,7 +149,9 @@ impl SharedStore {
     ) -> Result<(), StoreError> {
         let mut call = entry.invocation(&self.0.scripts.free, &[]);
         call.arg(&entry.request_id);
-        self.call("release an idempotency key", &call).await.map(drop)
+        self.call("release an idempotency key", &call)
+            .await
+            .map(drop)
     }
 
     /// Returns the entries that a process left as running. Their body hash is not known.
@@ -188,7 +190,8 @@ impl SharedStore {
         exists
             .arg("EXISTS")
             .arg(key(partition(account), "r:", request_id));
-        self.query("check whether a request has ended", &exists).await
+        self.query("check whether a request has ended", &exists)
+            .await
     }
 
     /// Returns true if the store has an entry for the idempotency key.

@@ -182,8 +182,11 @@ impl SharedStore {
             .arg(events)
             .ignore();
         let mut link = self.0.link.clone();
-        self.guard("remove entered events", pipeline.query_async::<()>(&mut link))
-            .await
+        self.guard(
+            "remove entered events",
+            pipeline.query_async::<()>(&mut link),
+        )
+        .await
     }
 
     /// Begins to count the spending of an API key if the store does not count it yet. Returns false
@@ -205,11 +208,7 @@ impl SharedStore {
             call.arg(spent.get());
         }
         call.arg(seed.seq).arg(seed.epoch);
-        Ok(self
-            .call("seed a key's spending", &call)
-            .await?
-            .word()
-            == "done")
+        Ok(self.call("seed a key's spending", &call).await?.word() == "done")
     }
 
     /// Requests that the sidecar seeds an account.
