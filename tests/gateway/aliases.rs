@@ -89,7 +89,7 @@ fn a_key_that_is_bound_to_a_model_is_bound_under_each_of_its_names() {
     let refused = bind("gpt-5.2");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && said.contains("alias of \"beta-5.2\""),
+        !refused.status.success() && said.contains("use the model id \"beta-5.2\""),
         "{said}"
     );
     assert!(bind("beta-5.2").status.success());
