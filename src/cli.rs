@@ -17,6 +17,7 @@ use crate::config::{self, CommandSettings, Settings};
 use crate::{app, clock, failpoint, telemetry};
 use account::{AccountCommand, KeyCommand};
 use audit::AuditCommand;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 use edge::EdgeCommand;
 use ledger::LedgerCommand;
@@ -121,7 +122,7 @@ const EXIT_CONFIG_FAULTS: u8 = 64;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let arguments = Cli::parse();
+    let arguments = Cli::try_parse().unwrap_or_else(|error| name_new_spelling(error).exit());
     telemetry::init_log();
     match run(arguments) {
         Ok(code) => code,
@@ -133,6 +134,31 @@ pub fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// Spellings of earlier versions, and those that replaced them.
+const RENAMED_ARGUMENTS: [(&str, &str); 2] = [
+    ("withdraw-invite", "revoke-invite"),
+    ("--rebuild-sums", "--rebuild-aggregates"),
+];
+
+/// Adds the new spelling to the error for an argument that was renamed.
+fn name_new_spelling(mut error: clap::Error) -> clap::Error {
+    for (given, suggested) in [
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        (
+            ContextKind::InvalidSubcommand,
+            ContextKind::SuggestedSubcommand,
+        ),
+    ] {
+        let Some(ContextValue::String(old)) = error.get(given) else {
+            continue;
+        };
+        if let Some((_, new)) = RENAMED_ARGUMENTS.iter().find(|(name, _)| name == old) {
+            error.insert(suggested, ContextValue::Strings(vec![(*new).to_owned()]));
+        }
+    }
+    error
 }
 
 fn run(arguments: Cli) -> anyhow::Result<ExitCode> {

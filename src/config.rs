@@ -78,7 +78,7 @@ pub struct Settings {
     /// Origins whose pages may call the API from a browser.
     pub cors: CorsOrigins,
     /// Whether to watch the files in `sources` and reload them after a change.
-    pub watch: bool,
+    pub auto_reload: bool,
     /// The config file itself and the files that it names.
     pub sources: Vec<SourceFile>,
 }
@@ -353,7 +353,7 @@ impl ConfigValidator {
             version_headers,
             traces,
             cors,
-            watch: config.watch,
+            auto_reload: config.auto_reload,
             sources: Vec::new(),
         })
     }
@@ -376,12 +376,15 @@ impl ConfigValidator {
     }
 
     fn traces(&mut self, traces: &raw::Traces) -> Option<traces::TraceExportConfig> {
-        let sample = self.parse_amount("telemetry.traces.sample", &traces.sample)?;
+        let sample = self.parse_amount("telemetry.traces.sample_ratio", &traces.sample_ratio)?;
         let share = u32::try_from(sample.get())
             .ok()
             .filter(|share| *share <= traces::SAMPLE_ALL);
         if share.is_none() {
-            self.add_fault("telemetry.traces.sample", "must be a number from 0 to 1");
+            self.add_fault(
+                "telemetry.traces.sample_ratio",
+                "must be a number from 0 to 1",
+            );
         }
         let endpoint = vendors::parse_base_url(&traces.endpoint).filter(|endpoint| !endpoint.tls);
         if endpoint.is_none() {

@@ -97,7 +97,7 @@ impl ConfigReloader {
             .iter()
             .map(SourceFile::stamp)
             .eq(now.iter().copied());
-        if is_read || !self.settings.load().watch {
+        if is_read || !self.settings.load().auto_reload {
             *changing = None;
             return;
         }

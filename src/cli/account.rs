@@ -93,7 +93,7 @@ pub enum AccountCommand {
     /// List the latest invitations, without their codes.
     Invites,
     /// Revoke an unused invitation.
-    WithdrawInvite {
+    RevokeInvite {
         /// Invitation id, as `account invites` shows it, or the code.
         invite: String,
     },
@@ -234,7 +234,7 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
             )
         }
         AccountCommand::Invites => list_invites(context),
-        AccountCommand::WithdrawInvite { invite } => {
+        AccountCommand::RevokeInvite { invite } => {
             if !context
                 .accounts
                 .with_actor(&command_line_actor(), context.now_ms)

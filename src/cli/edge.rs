@@ -24,9 +24,6 @@ pub enum EdgeCommand {
     /// edge completed. Use it before you remove the machine. If no edge runs, it delivers the
     /// journals that stopped edges left behind. First keep the supervisor from restarting the edge.
     Drain {
-        /// Has no effect: the command always waits for the ledger.
-        #[arg(long)]
-        wait_watermark: bool,
         /// Time limit for the whole command, in seconds. After it, the command reports what is left
         /// and exits with 1.
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -42,10 +39,7 @@ pub fn run(
     settings: &CommandSettings,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let EdgeCommand::Drain {
-        within_seconds,
-        wait_watermark: _,
-    } = command;
+    let EdgeCommand::Drain { within_seconds } = command;
     let address = settings.store.address();
     let address =
         address.context("`edge drain` needs store.kind: redis; with kind: embedded, send SIGTERM to the gateway instead")?;

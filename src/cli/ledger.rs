@@ -34,7 +34,7 @@ pub enum LedgerCommand {
         /// debits after the rebuild is done. With a shared store, edges enforce spend limits by the
         /// store's own counts.
         #[arg(long)]
-        rebuild_sums: bool,
+        rebuild_aggregates: bool,
     },
     /// Show the latest entries of an account, newest first.
     Show {
@@ -151,8 +151,8 @@ pub fn run(
     };
     let mut code = ExitCode::SUCCESS;
     match command {
-        LedgerCommand::Verify { rebuild_sums } => {
-            if rebuild_sums {
+        LedgerCommand::Verify { rebuild_aggregates } => {
+            if rebuild_aggregates {
                 rebuild_cached_totals(&billing, settings)?;
             }
             code = verify(&billing, &settings.data_dir, json, &mut out)?;
@@ -231,7 +231,8 @@ fn rebuild_cached_totals(billing: &Billing, settings: &CommandSettings) -> anyho
     let accounts = Accounts::open(&settings.data_dir)?;
     let rebuild = || billing.rebuild_aggregates();
     let acting = accounts.with_actor(&by, now_ms);
-    let wrong = acting.record_then_run("ledger.rebuild-sums", "ledger", &json!({}), rebuild)?;
+    let wrong =
+        acting.record_then_run("ledger.rebuild-aggregates", "ledger", &json!({}), rebuild)?;
     // Stdout is for the verdict.
     eprintln!("rebuilt the cached totals; {wrong} were wrong");
     Ok(())

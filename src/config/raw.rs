@@ -41,7 +41,7 @@ pub struct Config {
     /// has been stable for one second. False: it reloads on SIGHUP only. If a changed file has
     /// faults, the gateway keeps the current settings.
     #[serde(default = "yes")]
-    pub watch: bool,
+    pub auto_reload: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -93,7 +93,7 @@ pub struct Traces {
     /// Share of requests to trace, from 0 to 1. A client's `traceparent` sets the trace ID, but
     /// does not influence whether the gateway samples the request.
     #[serde(default = "one_in_a_hundred")]
-    pub sample: Decimal,
+    pub sample_ratio: Decimal,
     /// Send a `traceparent` to vendors too. It names the span of the attempt, or, for a request
     /// that is not traced, repeats the client's own `traceparent`.
     #[serde(default)]
@@ -967,9 +967,9 @@ limits! {
     cool_down_probe_seconds = 1, 0..=60;
     /// Time that a resolved address of an endpoint is used before the gateway resolves the name
     /// again.
-    name_refresh_seconds = 30, 1..=86_400;
+    dns_refresh_seconds = 30, 1..=86_400;
     /// Time that the last known addresses remain in use while no resolver answers.
-    name_stale_seconds = 3_600, 1..=604_800;
+    dns_stale_seconds = 3_600, 1..=604_800;
     /// Size of one event of a vendor's stream.
     event_bytes = 1_048_576, 1_024..=16_777_216;
     /// Size of a vendor's response that is not a stream.
@@ -987,7 +987,7 @@ limits! {
     drain_after_client_seconds = 5, 1..=600;
     /// That time for models that hide their reasoning, and for long requests for which only the
     /// vendor can report the number of cached tokens.
-    drain_hidden_seconds = 60, 1..=600;
+    drain_reasoning_seconds = 60, 1..=600;
     /// Size of the largest response that is stored for an idempotency key.
     idempotency_body_bytes = 1_048_576, 1_024..=268_435_456;
     /// Time that an idempotency key and its response are kept.

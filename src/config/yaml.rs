@@ -352,13 +352,7 @@ impl SchemaValidator<'_> {
                     .flatten()
                     .map(|(key, _)| key.as_str())
                     .collect();
-                let message = match suggest::nearest(key, known.iter().copied()) {
-                    Some(meant) => format!(
-                        "unknown key; did you mean {meant:?}? Known here: {}",
-                        known.join(", ")
-                    ),
-                    None => format!("unknown key; known here: {}", known.join(", ")),
-                };
+                let message = unknown_key_message(&here, key, &known);
                 self.add_fault(value.line, &here, message);
             }
         }
@@ -422,5 +416,24 @@ fn type_names(wanted: &Value) -> String {
             .collect::<Vec<_>>()
             .join(" or "),
         _ => "a value".into(),
+    }
+}
+/// Keys that were renamed: the path of the old one, and its new name.
+const RENAMED_KEYS: [(&str, &str); 5] = [
+    ("watch", "auto_reload"),
+    ("limits.drain_hidden_seconds", "drain_reasoning_seconds"),
+    ("limits.name_refresh_seconds", "dns_refresh_seconds"),
+    ("limits.name_stale_seconds", "dns_stale_seconds"),
+    ("telemetry.traces.sample", "sample_ratio"),
+];
+
+fn unknown_key_message(path: &str, key: &str, known: &[&str]) -> String {
+    if let Some((_, new)) = RENAMED_KEYS.iter().find(|(old, _)| *old == path) {
+        return format!("this key is now called {new:?}");
+    }
+    let known_here = known.join(", ");
+    match suggest::nearest(key, known.iter().copied()) {
+        Some(meant) => format!("unknown key; did you mean {meant:?}? Known here: {known_here}"),
+        None => format!("unknown key; known here: {known_here}"),
     }
 }

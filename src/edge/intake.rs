@@ -339,7 +339,7 @@ pub struct Deadlines {
     /// Time to learn a stream's usage after the client disconnected. The second field applies if
     /// the model may have produced hidden reasoning.
     pub drain: Duration,
-    pub drain_hidden: Duration,
+    pub drain_reasoning: Duration,
     /// Whether the client gets a stream. The gateway drains a stream; for a whole response it waits
     /// until the request's own deadline.
     pub stream: bool,

@@ -123,7 +123,7 @@ fn a_connection_that_dies_soon_is_asked_over_again() {
 fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
     let world = Plan::default()
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1)
+        .limit("drain_reasoning_seconds", 1)
         .start();
     let account = world.account();
     let mut connection = world.connect();

@@ -284,7 +284,7 @@ fn a_second_request_during_the_first_ones_stream_does_not_disturb_it() {
 fn a_stream_is_passed_on_as_it_comes_however_it_is_cut() {
     let plan = Plan::default()
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1);
+        .limit("drain_reasoning_seconds", 1);
     let world = plan.start();
     let account = world.account();
     for surface in BOTH {

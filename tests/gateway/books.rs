@@ -272,7 +272,7 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
             text.contains(&format!("sums: {table}: ")) && text.contains("1 findings in "),
             "{text}"
         );
-        let verdict = world.json(&["ledger", "verify", "--rebuild-sums"]);
+        let verdict = world.json(&["ledger", "verify", "--rebuild-aggregates"]);
         assert_eq!(verdict["findings"], serde_json::json!([]), "{table}");
     }
     world.works(Chat, &account.key);
@@ -281,7 +281,7 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
         .as_array()
         .unwrap()
         .iter()
-        .filter(|line| line["act"] == "ledger.rebuild-sums")
+        .filter(|line| line["act"] == "ledger.rebuild-aggregates")
         .count();
     assert_eq!(rebuilt, 3, "{log}");
     world.close();

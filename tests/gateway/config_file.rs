@@ -641,18 +641,18 @@ fn traces_have_a_plain_collector_and_a_share() {
             "telemetry.traces.endpoint",
         ),
         (
-            "{endpoint: \"http://c:4318\", sample: \"1.000001\"}",
-            "telemetry.traces.sample",
+            "{endpoint: \"http://c:4318\", sample_ratio: \"1.000001\"}",
+            "telemetry.traces.sample_ratio",
         ),
         (
-            "{endpoint: \"http://c:4318\", sample: \"-0.1\"}",
-            "telemetry.traces.sample",
+            "{endpoint: \"http://c:4318\", sample_ratio: \"-0.1\"}",
+            "telemetry.traces.sample_ratio",
         ),
         (
             "{endpoint: \"http://c:4318\", colour: blue}",
             "telemetry.traces.colour",
         ),
-        ("{sample: \"1\"}", "telemetry.traces.endpoint"),
+        ("{sample_ratio: \"1\"}", "telemetry.traces.endpoint"),
     ] {
         let (code, said) = with(traces);
         assert!(
@@ -662,7 +662,7 @@ fn traces_have_a_plain_collector_and_a_share() {
     }
     for sample in ["0", "0.000001", "1"] {
         let (code, said) = with(&format!(
-            "{{endpoint: \"http://[::1]:4318/v1/traces\", sample: \"{sample}\"}}"
+            "{{endpoint: \"http://[::1]:4318/v1/traces\", sample_ratio: \"{sample}\"}}"
         ));
         assert_eq!(code, 0, "{sample}: {said}");
     }

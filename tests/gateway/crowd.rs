@@ -25,7 +25,7 @@ fn plan() -> Plan {
         .limit("connections_per_address", 0)
         .limit("open_requests_per_account", 65_536);
     plan.limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1)
+        .limit("drain_reasoning_seconds", 1)
 }
 
 /// Waits until no credit is held and no client is connected. The gateway may then have at most

@@ -252,7 +252,7 @@ fn control_told_as_if_it_were_new_what_was_debited_is_taken_from_the_store_again
 }
 
 fn drain(edge: &World, args: &[&str]) -> (Output, Value) {
-    let output = edge.command(&[&["edge", "drain", "--wait-watermark", "--json"], args].concat());
+    let output = edge.command(&[&["edge", "drain", "--json"], args].concat());
     let told = serde_json::from_slice(&output.stdout);
     let told = told.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     (output, told)

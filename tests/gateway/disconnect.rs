@@ -337,7 +337,7 @@ fn play_all(world: &World, cases: &[Case]) {
 fn world() -> World {
     Plan::default()
         .limit("drain_after_client_seconds", DRAIN)
-        .limit("drain_hidden_seconds", DRAIN_HIDDEN)
+        .limit("drain_reasoning_seconds", DRAIN_HIDDEN)
         .limit("client_write_seconds", WRITE)
         .edit(
             "    upstream_model: gpt-5.2\n",

@@ -34,7 +34,7 @@ const MESSAGES_MODEL: &str = "alpha-opus-4-7";
 fn plan() -> Plan {
     Plan::default()
         .limit("drain_after_client_seconds", DRAIN)
-        .limit("drain_hidden_seconds", DRAIN_HIDDEN)
+        .limit("drain_reasoning_seconds", DRAIN_HIDDEN)
         .edit(
             "    upstream_model: gpt-5.2\n",
             "    upstream_model: gpt-5.2\n    capabilities: {reasoning: false}\n",

@@ -338,7 +338,7 @@ fn the_hold_is_for_the_dearest_of_the_models() {
     let hold = |plan: Plan, surface| {
         let world = plan
             .limit("drain_after_client_seconds", 1)
-            .limit("drain_hidden_seconds", 1)
+            .limit("drain_reasoning_seconds", 1)
             .start();
         let account = world.account();
         let held = held(&world, &account, surface);

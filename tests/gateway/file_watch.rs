@@ -226,7 +226,7 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
 fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes() {
     let store = "store: {kind: embedded}";
     let world = Plan::default()
-        .edit(store, &format!("{store}\nwatch: false"))
+        .edit(store, &format!("{store}\nauto_reload: false"))
         .start();
     let account = world.account();
     let shipped = world.config_file();

@@ -219,7 +219,7 @@ fn the_process_has_so_many_connections_from_all_addresses() {
         .limit("connections_per_address", 0);
     let world = plan
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1)
+        .limit("drain_reasoning_seconds", 1)
         .start();
     let account = world.account();
     wait_for("the start's own look to end", SOON, || {
@@ -254,7 +254,7 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
         .limit("connections_per_address", 0);
     let world = plan
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1)
+        .limit("drain_reasoning_seconds", 1)
         .start();
     let account = world.account();
     wait_for("the start's own look to end", SOON, || {

@@ -84,7 +84,7 @@ impl Front {
             .environment("SSL_CERT_FILE", self.dir.path().join("ca.pem"));
         let plan = plan
             .limit("drain_after_client_seconds", 1)
-            .limit("drain_hidden_seconds", 1);
+            .limit("drain_reasoning_seconds", 1);
         plan.edit(DOOR, &format!("{DOOR}    upstream_protocol: responses\n"))
             .start()
     }

@@ -502,7 +502,7 @@ fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
 fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
     let world = plan
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1)
+        .limit("drain_reasoning_seconds", 1)
         .start();
     let account = world.account();
     let mut keys = Vec::new();

@@ -111,7 +111,7 @@ fn an_answer_that_is_no_stream_is_awaited_for_a_client_that_left() {
 fn a_stream_that_goes_on_too_long_without_its_client_is_ended_and_estimated() {
     let world = Plan::default()
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1)
+        .limit("drain_reasoning_seconds", 1)
         .start();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {

@@ -102,7 +102,7 @@ fn control_within_the_memory_budget_nobody_is_refused() {
 fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     let plan = Plan::default()
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1);
+        .limit("drain_reasoning_seconds", 1);
     let world = plan.start();
     let account = world.funded(100_000_000_000);
     world.works(Chat, &account.key);

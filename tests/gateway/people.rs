@@ -160,19 +160,19 @@ fn codes_from_the_command_line_open_one_account_each() {
     let id = open[0]["id"].as_str().unwrap();
     assert!(
         world
-            .command(&["account", "withdraw-invite", id])
+            .command(&["account", "revoke-invite", id])
             .status
             .success()
     );
     assert_eq!(
         world
-            .command(&["account", "withdraw-invite", &code])
+            .command(&["account", "revoke-invite", &code])
             .status
             .code(),
         Some(1),
-        "it is withdrawn already"
+        "it is revoked already"
     );
-    assert_eq!(world.sign_up("c@example.test", &code).0, 403, "withdrawn");
+    assert_eq!(world.sign_up("c@example.test", &code).0, 403, "revoked");
     for entry in std::fs::read_dir(world.data_dir())
         .unwrap()
         .flatten()

@@ -121,7 +121,11 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
         .endpoints(&[broken.port, works.port])
         .turns()
         .limit("breaker_failures", 0);
-    let world = tracing(plan, collector.port, ", sample: \"1\", to_vendors: true");
+    let world = tracing(
+        plan,
+        collector.port,
+        ", sample_ratio: \"1\", to_vendors: true",
+    );
     let account = world.account();
     let mut asked = 0;
     // The endpoints take turns: send requests until one begins at the endpoint that fails.
@@ -251,7 +255,7 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
     assert_eq!(sent(&world.vendor), None);
     world.close();
 
-    let world = tracing(Plan::default(), collector.port, ", sample: \"1\"");
+    let world = tracing(Plan::default(), collector.port, ", sample_ratio: \"1\"");
     let account = world.account();
     ask(&world, &account.key);
     assert_eq!(sent(&world.vendor), None);
@@ -261,7 +265,7 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
     let world = tracing(
         Plan::default(),
         collector.port,
-        ", sample: \"0\", to_vendors: true",
+        ", sample_ratio: \"0\", to_vendors: true",
     );
     let account = world.account();
     ask(&world, &account.key);
@@ -289,7 +293,7 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
 
 #[test]
 fn a_collector_that_is_away_costs_spans_and_no_request() {
-    let world = tracing(Plan::default(), free_port(), ", sample: \"1\"");
+    let world = tracing(Plan::default(), free_port(), ", sample_ratio: \"1\"");
     let account = world.account();
     for surface in BOTH {
         world.works(surface, &account.key);

@@ -516,7 +516,7 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
     let plan = Plan::default().endpoints_as(&listed);
     let plan = plan
         .limit("drain_after_client_seconds", 1)
-        .limit("drain_hidden_seconds", 1);
+        .limit("drain_reasoning_seconds", 1);
     let world = plan.limit("breaker_failures", 1).start();
     let account = world.account();
     let hanging = Chat.stream(&account.key, "events=6 hang=2");

@@ -146,7 +146,7 @@ fn the_settings_that_the_page_names_are_the_shipped_ones() {
             " seconds",
             limits.drain_after_client_seconds,
         ),
-        ("(up to ", " seconds", limits.drain_hidden_seconds),
+        ("(up to ", " seconds", limits.drain_reasoning_seconds),
         ("took longer than ", " minutes", limits.total_seconds / 60),
         ("Then for ", " hours", limits.idempotency_seconds / 3_600),
     ] {

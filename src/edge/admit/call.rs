@@ -528,7 +528,7 @@ fn deadlines(
         idle: seconds(limits.idle_seconds),
         client_write: seconds(limits.client_write_seconds),
         drain: seconds(limits.drain_after_client_seconds),
-        drain_hidden: seconds(limits.drain_hidden_seconds),
+        drain_reasoning: seconds(limits.drain_reasoning_seconds),
         stream,
         keep_alive: seconds(limits.stream_keep_alive_seconds),
         shutdown,

@@ -140,7 +140,7 @@ impl BufferedDownstream {
         }
         if let Some(left) = progress.client_left {
             let drain = if progress.unseen {
-                self.deadlines.drain_hidden
+                self.deadlines.drain_reasoning
             } else {
                 self.deadlines.drain
             };

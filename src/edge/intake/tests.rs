@@ -110,7 +110,7 @@ fn deadlines() -> Deadlines {
         idle: SOON,
         client_write: SOON,
         drain: SOON,
-        drain_hidden: SOON,
+        drain_reasoning: SOON,
         stream: true,
         keep_alive: Duration::from_secs(15),
     }

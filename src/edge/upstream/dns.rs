@@ -72,7 +72,7 @@ impl EndpointResolver {
         if let Some(place) = places.get(endpoint) {
             place
                 .stale_seconds
-                .store(limits.name_stale_seconds, Ordering::Relaxed);
+                .store(limits.dns_stale_seconds, Ordering::Relaxed);
             return Arc::clone(place);
         }
         let place = Arc::new(EndpointBalancer::new(
@@ -166,7 +166,7 @@ impl EndpointResolver {
             }
         }
         lock(&self.places).retain(|endpoint, _| owners.contains_key(endpoint));
-        let every = Duration::from_secs(settings.limits.name_refresh_seconds);
+        let every = Duration::from_secs(settings.limits.dns_refresh_seconds);
         for (endpoint, owners) in owners {
             let place = self.balancer(endpoint, &settings.limits);
             place.tick(owners, endpoint.health_check.as_ref(), every, fleet);
@@ -192,7 +192,7 @@ struct EndpointBalancer {
 
 impl EndpointBalancer {
     fn new(endpoint: &VendorEndpoint, limits: &Limits, resolver: Arc<dyn DnsResolver>) -> Self {
-        let stale_seconds = Arc::new(AtomicU64::new(limits.name_stale_seconds));
+        let stale_seconds = Arc::new(AtomicU64::new(limits.dns_stale_seconds));
         let mut backends = Backends::new(Box::new(DnsDiscovery {
             host: endpoint.host.clone(),
             port: endpoint.port,

@@ -50,7 +50,7 @@ fn endpoint() -> VendorEndpoint {
 
 fn limits() -> Limits {
     Limits {
-        name_stale_seconds: 60,
+        dns_stale_seconds: 60,
         ..Limits::default()
     }
 }
@@ -128,7 +128,7 @@ async fn what_was_known_is_not_believed_for_ever() {
     book.say(Some(&["10.0.0.1:80"]));
     let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
     let limits = Limits {
-        name_stale_seconds: 0,
+        dns_stale_seconds: 0,
         ..Limits::default()
     };
     assert!(names.address(&endpoint(), &[], &limits).await.is_ok());
@@ -144,8 +144,8 @@ async fn how_long_the_last_address_is_believed_can_be_changed_while_nobody_tells
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80"]));
     let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
-    let of = |name_stale_seconds| Limits {
-        name_stale_seconds,
+    let of = |dns_stale_seconds| Limits {
+        dns_stale_seconds,
         ..Limits::default()
     };
     assert!(names.address(&endpoint(), &[], &of(60)).await.is_ok());
