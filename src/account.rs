@@ -4,7 +4,7 @@
 //! (`store/row_cache.rs`): a change by this process (a revocation, a suspension) applies to the
 //! next request, a change by another process at most a millisecond later. Must not know HTTP or
 //! money. Read next: `account/key.rs` (the format of a key), `account/sign_up.rs`,
-//! `account/session.rs`, `store/app.rs` (the rows).
+//! `account/session.rs`, `store/app.rs` and `store/app/rows.rs` (the rows).
 
 mod audit;
 mod delete;

@@ -3,116 +3,29 @@
 //! `store/app/audit.rs`.
 //!
 //! Inserts the values it receives: ids, times, hashes and rules come from `account.rs`. Must not
-//! see a key, a password or a session token in plain text.
+//! see a key, a password or a session token in plain text. Read next: `store/app/rows.rs` (the
+//! rows), `store/app/database.rs` (the connections).
 
 pub mod account_lifecycle;
 pub mod audit;
+mod database;
 pub mod key_changes;
+mod rows;
 pub mod session;
 
 use super::StoreError;
 use super::missing;
-use super::row_cache::RowCache;
-use super::sqlite::{self, Readers};
 use audit::AuditEntry;
-use credits::money::Micro;
-use credits::trial::Trial;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+pub use database::AppDb;
+use rows::{ACCOUNT_COLUMNS, KEY_COLUMNS, account_row, first_column, key_row};
+pub use rows::{AccountRow, KeyOwner, KeyRow, Role};
+use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-
-const MIGRATIONS: &[&str] = &[
-    include_str!("app/001_accounts.sql"),
-    include_str!("app/002_changes.sql"),
-    include_str!("app/003_settings.sql"),
-    include_str!("app/004_people.sql"),
-    include_str!("app/005_roles.sql"),
-];
-
-/// Maximum number of connections for reading. A point read takes microseconds: more would not make
-/// two cores faster.
-const MAX_READERS: usize = 4;
+use std::sync::Arc;
 
 /// Maximum number of keys in a list, revoked ones included.
 const MAX_KEYS_LISTED: i64 = 500;
-
-/// The database of one process: one connection that writes, a few that read.
-pub struct AppDb {
-    writer: Mutex<Connection>,
-    readers: Readers,
-    /// Owner of each key, by the key's hash.
-    owners: RowCache<Arc<KeyOwner>>,
-}
-
-/// Rights of a person beyond the use of their own account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// No further rights.
-    Member,
-    /// Read access to the operator pages.
-    Viewer,
-    /// Read access to the operator pages, and the right to make changes there.
-    Admin,
-}
-
-impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Member => "member",
-            Self::Viewer => "viewer",
-            Self::Admin => "administrator",
-        }
-    }
-}
-
-/// An account as stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccountRow {
-    pub id: String,
-    pub email: String,
-    pub role: Role,
-    pub active: bool,
-    /// Whether the holder closed the account; nobody can sign in to it.
-    pub deleted: bool,
-    pub created_at_ms: i64,
-    pub trial: Option<(Micro, i64)>,
-    pub granted: bool,
-}
-
-impl AccountRow {
-    pub fn trial(&self) -> Option<Trial> {
-        self.trial.map(|(credits, ends_at_ms)| Trial {
-            credits,
-            ends_at_ms,
-        })
-    }
-}
-
-/// The data of a key that admission reads by the key's hash.
-pub struct KeyOwner {
-    pub key: Arc<str>,
-    pub account: Arc<str>,
-    pub shown: Arc<str>,
-    pub status: String,
-    pub account_active: bool,
-    /// JSON, or empty.
-    pub settings: String,
-    pub account_rates: String,
-}
-
-/// An API key as stored, without its hash.
-pub struct KeyRow {
-    pub id: String,
-    pub account: String,
-    pub name: String,
-    pub shown: String,
-    pub status: String,
-    pub created_at_ms: i64,
-    pub revoked_at_ms: Option<i64>,
-    /// JSON, or empty.
-    pub settings: String,
-}
 
 /// The result of an insert that has a limit.
 #[derive(Debug, PartialEq, Eq)]
@@ -123,49 +36,6 @@ pub enum InsertKeyOutcome {
 }
 
 impl AppDb {
-    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        let operation = "open app.db";
-        let path = data_dir.join("app.db");
-        let mut writer = sqlite::open(&path, operation)?;
-        sqlite::migrate(&mut writer, MIGRATIONS, "migrate app.db")?;
-        let readers = Readers::open(&path, MAX_READERS, operation)?;
-        let owners = RowCache::open(&path, operation)?;
-        Ok(Self {
-            writer: Mutex::new(writer),
-            readers,
-            owners,
-        })
-    }
-
-    fn read<T>(
-        &self,
-        operation: &'static str,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
-        self.readers
-            .with(query)
-            .map_err(|source| StoreError::sqlite(operation, source))
-    }
-
-    /// Runs one `BEGIN IMMEDIATE` transaction.
-    fn write<T>(
-        &self,
-        operation: &'static str,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let work = || {
-            let transaction = sqlite::begin_write(&mut writer)?;
-            let value = change(&transaction)?;
-            transaction.commit()?;
-            Ok(value)
-        };
-        let outcome = work();
-        // A caller that wrote must see its own write: a revoked key is not valid from here on.
-        self.owners.clear();
-        outcome.map_err(|source| StoreError::Sqlite { operation, source })
-    }
-
     pub fn account(&self, id: &str) -> Result<Option<AccountRow>, StoreError> {
         self.read("find an account by id", |connection| {
             connection
@@ -449,48 +319,6 @@ impl AppDb {
             Ok(rows == 1)
         })
     }
-}
-
-const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
-
-const KEY_COLUMNS: &str =
-    "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
-
-fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
-    let trial = row
-        .get::<_, Option<i64>>("trial_micro")?
-        .zip(row.get("trial_ends_at_ms")?);
-    Ok(AccountRow {
-        id: row.get("id")?,
-        email: row.get("email")?,
-        role: match (row.get("admin")?, row.get("viewer")?) {
-            (true, _) => Role::Admin,
-            (false, true) => Role::Viewer,
-            (false, false) => Role::Member,
-        },
-        active: row.get::<_, String>("status")? == "active",
-        deleted: row.get::<_, Option<i64>>("deleted_at_ms")?.is_some(),
-        created_at_ms: row.get("created_at_ms")?,
-        trial: trial.map(|(micro, ends)| (Micro::new(micro), ends)),
-        granted: row.get::<_, Option<i64>>("granted_at_ms")?.is_some(),
-    })
-}
-
-fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
-    Ok(KeyRow {
-        id: row.get(0)?,
-        account: row.get(1)?,
-        name: row.get(2)?,
-        shown: row.get(3)?,
-        status: row.get(4)?,
-        created_at_ms: row.get(5)?,
-        revoked_at_ms: row.get(6)?,
-        settings: row.get(7)?,
-    })
-}
-
-fn first_column<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
-    row.get(0)
 }
 
 /// Returns the accounts that have received their sign-up credits, and the end of their trials in ms

@@ -4,7 +4,8 @@
 //! Must not see a password or an invitation's code.
 
 use super::audit::{self, AuditEntry};
-use super::{ACCOUNT_COLUMNS, AccountRow, AppDb, Role, account_row, first_column};
+use super::database::AppDb;
+use super::rows::{ACCOUNT_COLUMNS, AccountRow, Role, account_row, first_column};
 use crate::store::StoreError;
 use credits::money::Micro;
 use rusqlite::{OptionalExtension, Transaction, params};

@@ -4,7 +4,8 @@
 //! If the action changes `app.db`, its line is written in the same transaction. Triggers forbid
 //! changing or deleting lines, and `verify` reports it if somebody did. Must not receive a secret.
 
-use super::{AppDb, first_column};
+use super::database::AppDb;
+use super::rows::first_column;
 use crate::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use sha2::{Digest, Sha256};

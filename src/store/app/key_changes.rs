@@ -2,7 +2,7 @@
 //!
 //! Must not see a key in plain text.
 
-use super::AppDb;
+use super::database::AppDb;
 use crate::store::StoreError;
 use rusqlite::params;
 

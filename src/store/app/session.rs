@@ -4,7 +4,8 @@
 //! token.
 
 use super::audit::{self, AuditEntry};
-use super::{AppDb, first_column};
+use super::database::AppDb;
+use super::rows::first_column;
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, params};
 
