@@ -2,7 +2,8 @@
 //!
 //! Must not change anything except a key that expires by itself.
 
-use super::{SharedStore, key};
+use super::client::SharedStore;
+use super::keyspace::{PARTITIONS, key};
 use crate::store::StoreError;
 use ::redis::Cmd;
 
@@ -16,7 +17,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called, or if it would not admit requests.
     pub async fn probe(&self, partition: u32) -> Result<(), StoreError> {
         let mut call = self.0.scripts.probe.prepare_invoke();
-        call.key(key(partition % super::PARTITIONS, "up", ""))
+        call.key(key(partition % PARTITIONS, "up", ""))
             .arg(PROBE_TTL_MS);
         self.call("probe the shared store", &call).await.map(drop)
     }

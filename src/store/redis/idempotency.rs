@@ -5,7 +5,9 @@
 //! without a stored response. It expires by itself. The entries of a process that died are found by
 //! its instance id. Must not validate keys, nor know a request's cost.
 
-use super::{PARTITIONS, ScriptReply, SharedStore, key, partition};
+use super::client::SharedStore;
+use super::keyspace::{PARTITIONS, key, partition};
+use super::reply::ScriptReply;
 use crate::store::StoreError;
 use crate::store::idempotency::{IdempotencyLookup, StoredResponse};
 use ::redis::{Cmd, Script, ScriptInvocation};

@@ -4,7 +4,9 @@
 //! Every operation here can be repeated safely. Must not decide when to run: that is
 //! `billing/ledger_ingest.rs`.
 
-use super::{APPLIED, KEYS_KNOWN, MARKER_MS, SharedStore, key, parse_amount, partition};
+use super::client::SharedStore;
+use super::keyspace::{APPLIED, KEYS_KNOWN, MARKER_MS, key, partition};
+use super::reply::parse_amount;
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
 use credits::money::{CreditSplit, Micro};

@@ -3,7 +3,9 @@
 //!
 //! Must not debit anything: the ledger's entry is posted to the store like any other.
 
-use super::{APPLIED, MARKER_MS, SettleCommand, SettleReply, SharedStore, key, partition};
+use super::client::SharedStore;
+use super::keyspace::{APPLIED, MARKER_MS, key, partition};
+use super::settlement::{SettleCommand, SettleReply};
 use crate::store::StoreError;
 use credits::money::{CreditSplit, Micro};
 use std::time::Duration;

@@ -6,7 +6,8 @@
 //! out to be lost, the link sends the command once more over a new one: no command sent here counts
 //! twice. Must not know the commands.
 
-use super::{RedisAddress, SentinelAddress, errors};
+use super::address::{RedisAddress, SentinelAddress};
+use super::errors;
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;

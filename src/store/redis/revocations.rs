@@ -3,7 +3,7 @@
 //! A lost connection reports no error. So the edge publishes a heartbeat every half second, and
 //! must receive it over the same connection. Must not know how keys are cached.
 
-use super::SharedStore;
+use super::client::SharedStore;
 use super::link::CONNECT_TIMEOUT;
 use crate::store::StoreError;
 use ::redis::Cmd;

@@ -1,0 +1,37 @@
+//! Where the shared store is: one server, a cluster, or the primary that Sentinels name.
+//!
+//! Must not connect.
+
+/// Address of the shared store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RedisAddress {
+    One(String),
+    /// Some nodes of a cluster.
+    Cluster(Vec<String>),
+    /// The primary that Sentinels name.
+    Sentinel(SentinelAddress),
+}
+
+/// The Sentinels that know the primary's address, and the credentials for the primary.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SentinelAddress {
+    pub master: String,
+    pub nodes: Vec<String>,
+    pub user: Option<String>,
+    pub password: Option<String>,
+    pub database: i64,
+    /// Whether to use TLS for the primary, as for the Sentinels.
+    pub tls: bool,
+}
+
+impl std::fmt::Debug for SentinelAddress {
+    /// Leaves out the credentials.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Sentinel {{ master: {:?}, nodes: {} }}",
+            self.master,
+            self.nodes.len()
+        )
+    }
+}

@@ -1,0 +1,33 @@
+//! API keys as edges read them, by the key's hash.
+//!
+//! Must not publish a key: that is `redis/ingest.rs`. Must not see a key in plain text.
+
+use super::client::SharedStore;
+use super::keyspace::KEYS_KNOWN;
+use crate::store::StoreError;
+use ::redis::Cmd;
+use std::collections::HashMap;
+
+impl SharedStore {
+    /// Returns the fields of the API key with this hash; empty if the store does not know it.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn api_key(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("HGETALL").arg(format!("gw:k:{hash}"));
+        self.query("look up a key", &get).await
+    }
+
+    /// Returns true if the store has all API keys, so that an unknown key is not valid. Returns
+    /// false if the store lost the keys and has not received them again.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn has_all_keys(&self) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS").arg(KEYS_KNOWN);
+        self.query("check whether the keys are published", &exists)
+            .await
+    }
+}

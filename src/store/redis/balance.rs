@@ -1,0 +1,219 @@
+//! An account's balance: it is seeded from the ledger, changed by the ledger's posts, and read.
+//!
+//! Must not reserve or settle.
+
+use super::client::SharedStore;
+use super::keyspace::{OPERATION_MS, key, partition};
+use super::reply::parse_amount;
+use crate::store::StoreError;
+use ::redis::Cmd;
+use credits::money::{CreditSplit, Micro};
+
+/// A change of a balance that the ledger has posted, or a debit that it is about to post.
+#[derive(Debug, Clone, Copy)]
+pub struct PostCommand<'a> {
+    /// Reference of the operation; the store applies an operation once.
+    pub operation: &'a str,
+    pub account: &'a str,
+    pub change: CreditSplit,
+    pub credited: Micro,
+    /// Whether the debit must be covered by credits that are not reserved.
+    pub only_free: bool,
+    /// Position of the ledger's entry, if it exists already; otherwise 0.
+    pub seq: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PostReply {
+    Done,
+    /// The store had applied the operation before, with this change.
+    Known {
+        change: CreditSplit,
+    },
+    Insufficient {
+        available: Micro,
+    },
+    /// The server does not have the settled request that this post corrects. The restore of that
+    /// request uses the ledger's amount.
+    Lost,
+    Unknown,
+}
+
+/// An account as the ledger has it.
+#[derive(Debug, Clone, Copy)]
+pub struct AccountSeed<'a> {
+    pub account: &'a str,
+    pub has: CreditSplit,
+    pub credited: Micro,
+    pub is_active: bool,
+    pub trial_ends_at_ms: Option<i64>,
+    /// Position of the last ledger entry that this balance includes.
+    pub seq: i64,
+    /// Epoch in which the caller found the partition.
+    pub epoch: &'a str,
+}
+
+/// An account as the store has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreAccount {
+    pub has: CreditSplit,
+    pub held: CreditSplit,
+    pub credited: Micro,
+    pub is_active: bool,
+    pub trial_ends_at_ms: Option<i64>,
+}
+
+impl SharedStore {
+    /// Posts a change of a balance.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. It is safe to try again, since an operation
+    /// counts once.
+    pub async fn post(&self, post: &PostCommand<'_>) -> Result<PostReply, StoreError> {
+        self.invoke_post(post, None).await
+    }
+
+    /// Posts the difference between the ledger's and the store's debit for `request_id`, like
+    /// [`SharedStore::post`]. It applies only if the store has the end of that request.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. It is safe to try again.
+    pub async fn reconcile(
+        &self,
+        post: &PostCommand<'_>,
+        request_id: &str,
+    ) -> Result<PostReply, StoreError> {
+        self.invoke_post(post, Some(request_id)).await
+    }
+
+    async fn invoke_post(
+        &self,
+        post: &PostCommand<'_>,
+        request_id: Option<&str>,
+    ) -> Result<PostReply, StoreError> {
+        let partition = partition(post.account);
+        let mut call = self.0.scripts.post.prepare_invoke();
+        call.key(key(partition, "a:", post.account))
+            .key(key(partition, "op:", post.operation));
+        call.arg(post.change.paid.get())
+            .arg(post.change.trial.get())
+            .arg(post.credited.get());
+        if let Some(request_id) = request_id {
+            call.key(key(partition, "r:", request_id));
+        }
+        call.arg(OPERATION_MS)
+            .arg(u8::from(post.only_free))
+            .arg(post.seq);
+        let answer = self.call("change a balance", &call).await?;
+        Ok(match answer.word() {
+            "done" => PostReply::Done,
+            "lost" => PostReply::Lost,
+            "known" => PostReply::Known {
+                change: answer.parts(1)?,
+            },
+            "insufficient" => PostReply::Insufficient {
+                available: answer.amount(1)?,
+            },
+            "unknown" => PostReply::Unknown,
+            _ => return Err(answer.unexpected_reply()),
+        })
+    }
+
+    /// Seeds an account. Returns false if the store already knows it, or if the partition is in
+    /// another epoch.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn seed_account(&self, seed: &AccountSeed<'_>) -> Result<bool, StoreError> {
+        let partition = partition(seed.account);
+        let mut call = self.0.scripts.seed.prepare_invoke();
+        call.key(key(partition, "a:", seed.account))
+            .key(key(partition, "h:", seed.account));
+        call.key(key(partition, "epoch", ""));
+        call.arg(seed.has.paid.get())
+            .arg(seed.has.trial.get())
+            .arg(seed.credited.get());
+        call.arg(if seed.is_active {
+            "active"
+        } else {
+            "suspended"
+        });
+        call.arg(
+            seed.trial_ends_at_ms
+                .map(|ends| ends.to_string())
+                .unwrap_or_default(),
+        );
+        call.arg(seed.seq).arg(seed.epoch);
+        Ok(self.call("seed an account", &call).await?.word() == "done")
+    }
+
+    /// Expires the rest of an account's trial credits if the trial is over and no hold uses them.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn expire_trial(&self, account: &str) -> Result<bool, StoreError> {
+        let partition = partition(account);
+        let mut call = self.0.scripts.expire.prepare_invoke();
+        call.key(key(partition, "a:", account))
+            .key(key(partition, "ev", ""));
+        call.key(key(partition, "op:", &lapse_operation(account)))
+            .arg(account)
+            .arg(OPERATION_MS);
+        Ok(self.call("expire a trial", &call).await?.word() == "done")
+    }
+
+    /// Returns the account's current state; `None` if the store does not know it.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn account(&self, account: &str) -> Result<Option<StoreAccount>, StoreError> {
+        let fields = [
+            "paid",
+            "trial",
+            "held_paid",
+            "held_trial",
+            "credited",
+            "status",
+            "trial_ends",
+        ];
+        let mut get = Cmd::new();
+        get.arg("HMGET")
+            .arg(key(partition(account), "a:", account))
+            .arg(&fields[..]);
+        let values: Vec<Option<String>> = self.query("read a balance", &get).await?;
+        let [
+            Some(paid),
+            Some(trial),
+            Some(held_paid),
+            Some(held_trial),
+            Some(credited),
+            Some(status),
+            ends,
+        ] = &values[..]
+        else {
+            return Ok(None);
+        };
+        let has = CreditSplit {
+            paid: parse_amount(paid)?,
+            trial: parse_amount(trial)?,
+        };
+        let held = CreditSplit {
+            paid: parse_amount(held_paid)?,
+            trial: parse_amount(held_trial)?,
+        };
+        let trial_ends_at_ms = ends.as_deref().and_then(|ends| ends.parse().ok());
+        let is_active = status == "active";
+        Ok(Some(StoreAccount {
+            has,
+            held,
+            credited: parse_amount(credited)?,
+            is_active,
+            trial_ends_at_ms,
+        }))
+    }
+}
+
+/// Operation id of a trial's expiry, so that it counts once.
+pub fn lapse_operation(account: &str) -> String {
+    format!("lapse:{account}")
+}

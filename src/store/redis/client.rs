@@ -1,0 +1,165 @@
+//! A connection to the shared store, and how a script or a command runs over it.
+//!
+//! Must not know what a script does.
+
+use super::address::RedisAddress;
+use super::breaker::StoreBreaker;
+use super::errors;
+use super::keyspace::{key, partition};
+use super::link::RedisLink;
+use super::reply::ScriptReply;
+use super::scripts::{SCRIPTS, Scripts};
+use crate::store::StoreError;
+use ::redis::{Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connection to the shared store. It is cheap to clone, and all requests share one. It connects
+/// at its first use and belongs to the runtime that uses it first: a thread with its own runtime
+/// needs its own `SharedStore`.
+#[derive(Clone)]
+pub struct SharedStore(pub(super) Arc<SharedStoreInner>);
+
+pub(super) struct SharedStoreInner {
+    pub link: RedisLink,
+    /// Circuit breaker that stops requests from calling a store that does not answer.
+    breaker: Option<Arc<StoreBreaker>>,
+    pub scripts: &'static Scripts,
+}
+
+impl SharedStore {
+    /// Connects at the first use. A call fails if it has no reply within `patience`, connecting
+    /// included.
+    pub fn new(address: RedisAddress, patience: Duration) -> Self {
+        Self::build(address, patience, None)
+    }
+
+    /// Creates a store for calls on behalf of requests. A call fails at once while `breaker` is
+    /// open, and each outcome is recorded in `breaker`.
+    pub fn with_breaker(
+        address: RedisAddress,
+        patience: Duration,
+        breaker: Arc<StoreBreaker>,
+    ) -> Self {
+        Self::build(address, patience, Some(breaker))
+    }
+
+    fn build(
+        address: RedisAddress,
+        patience: Duration,
+        breaker: Option<Arc<StoreBreaker>>,
+    ) -> Self {
+        Self(Arc::new(SharedStoreInner {
+            link: RedisLink::new(address, patience),
+            breaker,
+            scripts: &SCRIPTS,
+        }))
+    }
+
+    /// Returns a new connection to the same store, without the circuit breaker, for background
+    /// work.
+    pub fn new_connection(&self, patience: Duration) -> Self {
+        Self::new(self.0.link.address().clone(), patience)
+    }
+
+    /// Returns true while the circuit breaker stops requests from calling the store.
+    pub fn is_unavailable(&self) -> bool {
+        self.0
+            .breaker
+            .as_ref()
+            .is_some_and(|breaker| breaker.is_open())
+    }
+
+    /// Connects at once.
+    ///
+    /// # Errors
+    /// Returns an error if the address is not valid, or if no server answers there.
+    pub async fn connect(address: &RedisAddress, patience: Duration) -> Result<Self, StoreError> {
+        let store = Self::new(address.clone(), patience);
+        store
+            .0
+            .link
+            .connect()
+            .await
+            .map_err(|source| StoreError::redis("connect to the shared store", source))?;
+        Ok(store)
+    }
+
+    /// Returns the server's time.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn now_ms(&self) -> Result<i64, StoreError> {
+        let (seconds, micros): (i64, i64) = self
+            .query("read the server's time", &::redis::cmd("TIME"))
+            .await?;
+        Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
+    }
+
+    pub(super) fn request_invocation<'s>(
+        &self,
+        script: &'s Script,
+        account: &str,
+        request_id: &str,
+    ) -> ScriptInvocation<'s> {
+        let partition = partition(account);
+        let mut call = script.prepare_invoke();
+        call.key(key(partition, "a:", account))
+            .key(key(partition, "h:", account))
+            .key(key(partition, "l", ""));
+        call.key(key(partition, "r:", request_id))
+            .arg(request_id)
+            .arg(account);
+        call
+    }
+
+    pub(super) async fn call(
+        &self,
+        operation: &'static str,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<ScriptReply, StoreError> {
+        let mut link = self.0.link.clone();
+        let words = self.guard(operation, call.invoke_async(&mut link)).await?;
+        Ok(ScriptReply { operation, words })
+    }
+
+    /// Like `call`, for a reply that need not be text.
+    pub(super) async fn call_bytes(
+        &self,
+        operation: &'static str,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut link = self.0.link.clone();
+        self.guard(operation, call.invoke_async(&mut link)).await
+    }
+
+    pub(super) async fn query<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        command: &Cmd,
+    ) -> Result<T, StoreError> {
+        let mut link = self.0.link.clone();
+        self.guard(operation, command.query_async(&mut link)).await
+    }
+
+    /// Runs the call unless the circuit breaker is open.
+    pub(super) async fn guard<T>(
+        &self,
+        operation: &'static str,
+        ask: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, StoreError> {
+        let failed = |source| StoreError::redis(operation, errors::first_error(source));
+        let Some(breaker) = &self.0.breaker else {
+            return ask.await.map_err(failed);
+        };
+        if self.is_unavailable() {
+            return Err(StoreError::Away(operation));
+        }
+        let outcome = ask.await.map_err(failed);
+        match &outcome {
+            Ok(_) => breaker.record_success(Instant::now()),
+            Err(error) => breaker.record_failure(Instant::now(), error),
+        }
+        outcome
+    }
+}

@@ -1,0 +1,107 @@
+//! The events that the scripts leave for the ledger.
+//!
+//! Must not remove an event: that is `redis/ingest.rs`.
+
+use super::client::SharedStore;
+use super::keyspace::key;
+use super::reply::parse_amount;
+use crate::store::StoreError;
+use ::redis::Cmd;
+use credits::money::{CreditSplit, Micro};
+
+/// An event that the ledger must enter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreEvent {
+    Ended {
+        request_id: String,
+        account: String,
+        taken: CreditSplit,
+        writeoff: Micro,
+        ending: String,
+    },
+    /// An end reported too late for the store to know whether it is new; the ledger decides.
+    EndedLate {
+        request_id: String,
+        account: String,
+        ending: String,
+    },
+    Lapsed {
+        account: String,
+        trial: Micro,
+    },
+    /// Not an event we wrote; holds the reason.
+    Unreadable(String),
+}
+
+impl SharedStore {
+    /// Returns the events of a partition after the event `after` ("0": from the beginning), in
+    /// order, with their ids.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn events(
+        &self,
+        partition: u32,
+        after: &str,
+        most: usize,
+    ) -> Result<Vec<(String, StoreEvent)>, StoreError> {
+        let mut read = Cmd::new();
+        read.arg("XRANGE")
+            .arg(key(partition, "ev", ""))
+            .arg(format!("({after}"))
+            .arg("+")
+            .arg("COUNT")
+            .arg(most);
+        let events: Vec<(String, Vec<(String, String)>)> = self.query("read events", &read).await?;
+        // An unreadable event must not block the others: the caller decides about it.
+        let read = |fields| {
+            parse_event(fields).unwrap_or_else(|error| StoreEvent::Unreadable(error.to_string()))
+        };
+        Ok(events
+            .into_iter()
+            .map(|(id, fields)| (id, read(fields)))
+            .collect())
+    }
+}
+
+fn parse_event(fields: Vec<(String, String)>) -> Result<StoreEvent, StoreError> {
+    let field = |name: &str| {
+        let found = fields
+            .iter()
+            .find(|(field, _)| field == name)
+            .map(|(_, value)| value.clone());
+        found.ok_or_else(|| {
+            StoreError::Unusable(format!(
+                "an event of the shared store has no {name}: {fields:?}"
+            ))
+        })
+    };
+    match fields.first().map(|(name, _)| name.as_str()) {
+        Some("lapse") => {
+            return Ok(StoreEvent::Lapsed {
+                account: field("account")?,
+                trial: parse_amount(&field("trial")?)?,
+            });
+        }
+        Some("late") => {
+            let (request_id, account, ending) =
+                (field("late")?, field("account")?, field("ending")?);
+            return Ok(StoreEvent::EndedLate {
+                request_id,
+                account,
+                ending,
+            });
+        }
+        _ => {}
+    }
+    Ok(StoreEvent::Ended {
+        request_id: field("request")?,
+        account: field("account")?,
+        taken: CreditSplit {
+            paid: parse_amount(&field("paid")?)?,
+            trial: parse_amount(&field("trial")?)?,
+        },
+        writeoff: parse_amount(&field("writeoff")?)?,
+        ending: field("ending")?,
+    })
+}

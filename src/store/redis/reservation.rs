@@ -1,0 +1,161 @@
+//! Reservations: credits that a request reserves before the vendor is called, and their release
+//! once their lease has ended.
+//!
+//! Must not decide amounts. Read next: `redis/reserve.lua`.
+
+use super::client::SharedStore;
+use super::keyspace::{key, partition};
+use crate::store::StoreError;
+use ::redis::Cmd;
+use credits::limits::RequestLimits;
+use credits::money::{CreditSplit, Micro};
+use credits::rates::{RateLimitStatuses, RateLimitWait};
+use std::time::Duration;
+
+/// A request to reserve credits.
+#[derive(Debug, Clone, Copy)]
+pub struct ReserveCommand<'a> {
+    pub request_id: &'a str,
+    pub account: &'a str,
+    /// Highest possible cost of the request.
+    pub full: Micro,
+    /// Smallest reservation with which the request is worth running.
+    pub floor: Micro,
+    /// Time after which the store releases a hold that nobody settled. Zero is a dry run: the store
+    /// reserves and counts nothing, and only replies whether it would.
+    pub lease: Duration,
+    pub most_open: u64,
+    /// The API key and the limits of the request; `None` if it has no limits.
+    pub within: Option<(&'a str, &'a RequestLimits)>,
+}
+
+/// The result of a [`ReserveCommand`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReserveReply {
+    Held(CreditSplit),
+    /// Credits reserved under limits, with the remaining limits.
+    HeldWithin(CreditSplit, RateLimitStatuses),
+    Insufficient {
+        available: Micro,
+    },
+    TrialExpired,
+    TooManyOpen,
+    /// A limit on requests, on tokens or on concurrency was reached.
+    Limited(RateLimitWait),
+    /// The API key's spending limit leaves less than the request needs.
+    KeySpendLimit {
+        free: Micro,
+    },
+    Suspended,
+    /// The request has ended already.
+    Ended,
+    /// The store does not know the account, or its API key's spending. It must be seeded from the
+    /// ledger.
+    Unknown,
+}
+
+impl SharedStore {
+    /// Reserves credits for a request.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. The credits can be reserved all the same,
+    /// until the lease ends or the caller tries again.
+    pub async fn reserve(&self, asked: &ReserveCommand<'_>) -> Result<ReserveReply, StoreError> {
+        let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
+        let mut call =
+            self.request_invocation(&self.0.scripts.reserve, asked.account, asked.request_id);
+        call.arg(asked.full.get())
+            .arg(asked.floor.get())
+            .arg(lease_ms)
+            .arg(asked.most_open);
+        if let Some((
+            key_id,
+            RequestLimits {
+                key: of_key,
+                account: of_account,
+                spend,
+                tokens,
+            },
+        )) = asked.within
+        {
+            call.key(key(partition(asked.account), "k:", key_id))
+                .arg(key_id)
+                .arg(tokens);
+            for rates in [of_key, of_account] {
+                call.arg(rates.requests_per_minute)
+                    .arg(rates.tokens_per_minute)
+                    .arg(rates.concurrent);
+            }
+            call.arg(
+                spend
+                    .map(|limit| limit.credits.get().to_string())
+                    .unwrap_or_default(),
+            );
+            call.arg(spend.map_or("total", |limit| limit.period.name()));
+        }
+        let answer = self.call("reserve credits", &call).await?;
+        Ok(match answer.word() {
+            "held" if asked.within.is_some() => {
+                ReserveReply::HeldWithin(answer.parts(1)?, answer.rate_limits(3)?)
+            }
+            "held" => ReserveReply::Held(answer.parts(1)?),
+            "limited" => ReserveReply::Limited(answer.wait()?),
+            "key_spend" => ReserveReply::KeySpendLimit {
+                free: answer.amount(1)?,
+            },
+            "insufficient" => ReserveReply::Insufficient {
+                available: answer.amount(1)?,
+            },
+            "trial_expired" => ReserveReply::TrialExpired,
+            "too_many" => ReserveReply::TooManyOpen,
+            "suspended" => ReserveReply::Suspended,
+            "ended" => ReserveReply::Ended,
+            "unknown" => ReserveReply::Unknown,
+            _ => return Err(answer.unexpected_reply()),
+        })
+    }
+
+    /// Releases the holds of a partition whose leases have ended, at most one hundred per call.
+    /// Returns their number.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn sweep(&self, partition: u32, now_ms: i64) -> Result<usize, StoreError> {
+        let leases = key(partition, "l", "");
+        let mut lapsed = Cmd::new();
+        lapsed
+            .arg("ZRANGEBYSCORE")
+            .arg(&leases)
+            .arg("-inf")
+            .arg(now_ms)
+            .arg("LIMIT")
+            .arg(0)
+            .arg(100);
+        let lapsed: Vec<String> = self.query("look for expired reservations", &lapsed).await?;
+        let mut swept = 0;
+        for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
+            let holds = key(partition, "h:", account);
+            let mut hold = Cmd::new();
+            hold.arg("HGET").arg(&holds).arg(request_id);
+            let hold: Option<String> = self.query("read an expired reservation", &hold).await?;
+            // The fifth field of a hold is the API key, if there is one.
+            let api_key = hold
+                .as_deref()
+                .and_then(|hold| hold.splitn(5, ':').nth(4))
+                .unwrap_or_default();
+            let mut call = self.0.scripts.lapse.prepare_invoke();
+            call.key(key(partition, "a:", account))
+                .key(holds)
+                .key(&leases)
+                .key(key(partition, "k:", api_key));
+            call.arg(request_id).arg(account);
+            swept += usize::from(
+                self.call("release an expired reservation", &call)
+                    .await?
+                    .word()
+                    == "done",
+            );
+        }
+        Ok(swept)
+    }
+}
