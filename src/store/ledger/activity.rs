@@ -7,7 +7,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::{ENTRY_COLUMNS, Ending, Ledger, LedgerEntry, RequestOutcome, entry};
+use super::database::Ledger;
+use super::ending::{Ending, RequestOutcome};
+use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use crate::store::StoreError;
 use credits::money::Micro;
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};

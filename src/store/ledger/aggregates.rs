@@ -5,7 +5,8 @@
 //! table with the query's result, and a rebuild stores that result. Must not change an entry or a
 //! balance.
 
-use super::{Ledger, activity};
+use super::activity;
+use super::database::Ledger;
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::{Connection, params};

@@ -6,9 +6,13 @@
 //! caller that begins a batch must write it in the same transaction, and must write nothing else to
 //! the ledger in between. Must not decide what an ending costs.
 
-use super::{ENTRY_COLUMNS, Ending, LedgerEntry, activity, balances, entry_hash, key_spend};
+use super::account::balances;
+use super::chain::{entry_hash, insert, last_entry, set_balance};
+use super::ending::Ending;
+use super::entry::LedgerEntry;
+use super::{activity, key_spend};
 use credits::money::{CreditSplit, Micro};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::Transaction;
 use std::collections::BTreeMap;
 
 pub(super) struct EndingBatch<'a> {
@@ -119,72 +123,6 @@ impl<'a> EndingBatch<'a> {
 
 /// A request ends once. The insert itself checks that, by the unique indexes.
 const ON_CONFLICT_IGNORE: &str = " ON CONFLICT DO NOTHING";
-
-/// Chains `entry` to the last one, stores it, and sets the account's balance to the one in the
-/// entry.
-pub(super) fn append(
-    transaction: &Transaction<'_>,
-    mut entry: LedgerEntry,
-) -> rusqlite::Result<()> {
-    let (seq, hash) = last_entry(transaction)?;
-    (entry.seq, entry.prev) = (seq + 1, hash);
-    entry.hash = entry_hash(&entry);
-    insert(transaction, &entry, "")?;
-    set_balance(
-        transaction,
-        &entry.account,
-        CreditSplit {
-            paid: entry.bal_paid,
-            trial: entry.bal_trial,
-        },
-    )
-}
-
-pub(super) fn last_entry(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
-    let last = connection
-        .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    Ok(last.unwrap_or((0, vec![0; 32])))
-}
-
-fn insert(
-    transaction: &Transaction<'_>,
-    entry: &LedgerEntry,
-    otherwise: &str,
-) -> rusqlite::Result<bool> {
-    let sql = format!(
-        "INSERT INTO entry ({ENTRY_COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}"
-    );
-    let inserted = transaction.prepare_cached(&sql)?.execute(params![
-        entry.seq,
-        entry.kind,
-        entry.reference,
-        entry.account,
-        entry.at_ms,
-        entry.d_paid,
-        entry.d_trial,
-        entry.bal_paid,
-        entry.bal_trial,
-        entry.writeoff,
-        entry.detail,
-        entry.prev,
-        entry.hash,
-    ])?;
-    Ok(inserted > 0)
-}
-
-fn set_balance(
-    transaction: &Transaction<'_>,
-    account: &str,
-    parts: CreditSplit,
-) -> rusqlite::Result<()> {
-    let sql = "UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1";
-    transaction
-        .prepare_cached(sql)?
-        .execute(params![account, parts.paid, parts.trial])?;
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests {

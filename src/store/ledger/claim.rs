@@ -6,7 +6,8 @@
 //! after it has handed over. They read the admitting process's holds from its mirror
 //! (`store/holds.rs`). Must not decide which account gets how much.
 
-use super::{Ledger, LedgerAccount, account_row};
+use super::account::{LedgerAccount, account_row};
+use super::database::Ledger;
 use crate::store::StoreError;
 use crate::store::sqlite;
 use credits::money::CreditSplit;

@@ -1,7 +1,7 @@
 //! The ending that tests begin with. It has only the required fields; each test sets the values
 //! that it checks.
 
-use super::{Ending, EndingDetail, RequestOutcome};
+use super::ending::{Ending, EndingDetail, RequestOutcome};
 use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;

@@ -3,7 +3,8 @@
 //!
 //! Must not know a key's spending limit.
 
-use super::{Ending, Ledger};
+use super::database::Ledger;
+use super::ending::Ending;
 use crate::store::StoreError;
 use credits::limits;
 use credits::money::{CreditSplit, Micro};

@@ -5,8 +5,12 @@
 //! because one of the two changes would be lost. Every check runs in the transaction that posts.
 //! Must not change an entry: another entry corrects a mistake.
 
+use super::account::balances;
+use super::chain::append;
 use super::claim::{self, Claim};
-use super::{ENTRY_COLUMNS, Ledger, LedgerEntry, append, balances, entry};
+use super::database::Ledger;
+use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+
 use crate::store::StoreError;
 use crate::store::sqlite;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};

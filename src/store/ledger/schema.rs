@@ -3,7 +3,7 @@
 //!
 //! Must not write.
 
-use super::{Ledger, MIGRATIONS};
+use super::database::{Ledger, MIGRATIONS};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::Connection;

@@ -3,10 +3,12 @@
 //!
 //! Must not call the store.
 
-use super::{
-    ENTRY_COLUMNS, Ending, EndingBatch, EndingDetail, LATE_SUFFIX, Ledger, LedgerEntry, Posting,
-    account_row, ending_detail, entry, insert_posting,
-};
+use super::account::{LedgerAccount, account_row};
+use super::batch::EndingBatch;
+use super::database::Ledger;
+use super::ending::{Ending, EndingDetail, LATE_SUFFIX, ending_detail};
+use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use super::trial::{Posting, insert_posting};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use credits::money::{CreditSplit, Micro};
@@ -66,10 +68,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn account_as_of(
-        &self,
-        account: &str,
-    ) -> Result<Option<(super::LedgerAccount, i64)>, StoreError> {
+    pub fn account_as_of(&self, account: &str) -> Result<Option<(LedgerAccount, i64)>, StoreError> {
         self.read("read an account for the shared store", |connection| {
             connection
                 .prepare_cached(

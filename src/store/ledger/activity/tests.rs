@@ -2,7 +2,8 @@
 //! rows; and the aggregates equal the sum of the entries.
 
 use super::*;
-use crate::store::ledger::{EndingDetail, IngestEvent, MIGRATIONS};
+use crate::store::ledger::database::MIGRATIONS;
+use crate::store::ledger::{EndingDetail, IngestEvent};
 use crate::store::sqlite;
 use llm_protocol::usage::Usage;
 use rusqlite::{Connection, StatementStatus};

@@ -1,0 +1,210 @@
+//! `ledger.db`: it is opened against its anchor, read by several connections and written by one.
+//!
+//! Every commit that adds entries also writes the anchor. Must not decide an amount.
+
+use super::account::LedgerAccount;
+use super::anchor::{self, AnchorFault, AnchorTrust, LedgerAnchor, chain_head};
+use crate::failpoint::{self, Point};
+use crate::store::row_cache::RowCache;
+use crate::store::sqlite::{self, Readers};
+use crate::store::{StoreError, missing};
+use rusqlite::{Connection, OptionalExtension, Transaction};
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(super) const MIGRATIONS: &[&str] = &[
+    include_str!("001.sql"),
+    include_str!("002.sql"),
+    include_str!("003.sql"),
+    include_str!("004.sql"),
+    include_str!("005.sql"),
+    include_str!("006.sql"),
+    include_str!("007.sql"),
+];
+
+const MAX_READERS: usize = 8;
+
+/// The ledger's database.
+pub struct Ledger {
+    writer: Mutex<Connection>,
+    pub(super) readers: Readers,
+    /// Accounts as admission reads them, by process and account.
+    pub(super) standing: RowCache<LedgerAccount>,
+    /// Whether this process has handed over. Changes under the writer's lock.
+    pub(super) guest: AtomicBool,
+    /// `None` if the ledger is opened only for reading.
+    anchor: Option<LedgerAnchor>,
+    /// Time at which the anchor was last written before it was opened.
+    anchored_ms: i64,
+}
+
+/// The one connection that writes. When it is released, admission reads accounts again.
+pub(super) struct LedgerWriteGuard<'a> {
+    connection: MutexGuard<'a, Connection>,
+    standing: &'a RowCache<LedgerAccount>,
+}
+
+impl Deref for LedgerWriteGuard<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for LedgerWriteGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+impl Drop for LedgerWriteGuard<'_> {
+    fn drop(&mut self) {
+        self.standing.clear();
+    }
+}
+
+impl Ledger {
+    /// Opens `ledger.db` in `dir`, which must match its anchor.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened or migrated, if it is missing although there
+    /// are accounts, or if it is an older or a different ledger.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Anchored)
+    }
+
+    fn open_with_trust(dir: &Path, trust: AnchorTrust) -> Result<Self, StoreError> {
+        let path = dir.join("ledger.db");
+        if let Some(fault) = missing::ledger(dir)? {
+            return Err(StoreError::Unusable(fault));
+        }
+        // Read before the ledger, which only grows.
+        let named = anchor::read(dir)?;
+        let anchored_ms = anchor::modified_ms(dir);
+        let mut writer = sqlite::open(&path, "open the ledger")?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "migrate the ledger")?;
+        writer.set_prepared_statement_cache_capacity(64);
+        let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
+        let standing = RowCache::open(&path, "open the ledger for reading")?;
+        let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
+        let (writer, guest) = (Mutex::new(writer), AtomicBool::new(false));
+        Ok(Self {
+            writer,
+            readers,
+            standing,
+            guest,
+            anchor,
+            anchored_ms,
+        })
+    }
+
+    /// Opens the ledger like [`Ledger::open`], without the check against its anchor, for reading
+    /// only.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened or migrated.
+    pub fn open_for_audit(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Any)
+    }
+
+    /// Sets the anchor to the current ledger in `dir`, after an operator has restored a backup on
+    /// purpose.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be opened; see [`Ledger::open`].
+    pub fn accept(dir: &Path) -> Result<(), StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Accepted).map(drop)
+    }
+
+    pub(super) fn writer(&self) -> LedgerWriteGuard<'_> {
+        let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        LedgerWriteGuard {
+            connection,
+            standing: &self.standing,
+        }
+    }
+
+    pub(super) fn read<T>(
+        &self,
+        operation: &'static str,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers
+            .with(read)
+            .map_err(|source| StoreError::sqlite(operation, source))
+    }
+
+    /// Commits a transaction that may have added entries, then writes the last one to the anchor.
+    /// `between` lets a test end the process between these steps.
+    pub(super) fn commit(
+        &self,
+        transaction: Transaction<'_>,
+        between: impl FnOnce(),
+    ) -> rusqlite::Result<()> {
+        let head = chain_head(&transaction)?;
+        transaction.commit()?;
+        between();
+        if let Some(anchor) = &self.anchor {
+            anchor.write(&head);
+        }
+        Ok(())
+    }
+
+    /// Writes the log back into `ledger.db`, so that the file alone is complete: before a copy, and
+    /// at the end.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        failpoint::hit(Point::BeforeCheckpoint);
+        sqlite::checkpoint(&self.writer())?;
+        failpoint::hit(Point::AfterCheckpoint);
+        Ok(())
+    }
+
+    /// Returns why the ledger does not match the anchor in `dir`, if so.
+    ///
+    /// # Errors
+    /// Returns an error if one of the two cannot be read.
+    pub fn anchor_fault(&self, dir: &Path) -> Result<Option<AnchorFault>, StoreError> {
+        let named = anchor::read(dir)?;
+        self.read("compare the ledger with its anchor", |connection| {
+            anchor::check(connection, named)
+        })
+    }
+
+    /// Returns the latest time that the ledger knows of, in ms since 1970: the time of its last
+    /// entry, or of the anchor when it was opened.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn last_known_ms(&self) -> Result<Option<i64>, StoreError> {
+        let entered = self.read("read the ledger's last entry", |connection| {
+            connection
+                .query_row(
+                    "SELECT at FROM entry ORDER BY seq DESC LIMIT 1",
+                    [],
+                    |row| row.get(0),
+                )
+                .optional()
+        })?;
+        Ok(entered.max((self.anchored_ms > 0).then_some(self.anchored_ms)))
+    }
+
+    /// Writes the anchor again, so that its file time shows that the ledger was in use.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn renew_anchor(&self) -> Result<(), StoreError> {
+        let writer = self.writer();
+        let head = chain_head(&writer)
+            .map_err(|source| StoreError::sqlite("read the ledger's last entry", source))?;
+        if let Some(anchor) = &self.anchor {
+            anchor.write(&head);
+        }
+        Ok(())
+    }
+}

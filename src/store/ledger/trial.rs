@@ -1,0 +1,101 @@
+//! Changes of a balance that no request caused and nobody ordered: a trial's credits at sign-up,
+//! and their expiry. Each counts once by its reference.
+//!
+//! Must not decide when a trial ends.
+
+use super::account::balances;
+use super::chain::append;
+use super::database::Ledger;
+use super::entry::LedgerEntry;
+use super::posting::{PostingDetail, trial_end};
+use crate::store::StoreError;
+use crate::store::sqlite;
+use credits::money::Micro;
+use rusqlite::{Transaction, params};
+
+/// A change of a balance that no request caused and nobody ordered: a sign-up's trial, and its
+/// expiry.
+#[derive(Debug, Clone, Copy)]
+pub struct Posting<'a> {
+    pub kind: &'static str,
+    pub reference: &'a str,
+    pub account: &'a str,
+    pub d_paid: Micro,
+    pub d_trial: Micro,
+    pub at_ms: i64,
+}
+
+impl Ledger {
+    /// Posts an entry and changes the balance, once per kind and reference. Returns false if it was
+    /// posted before.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written, if the account is not open, or if a
+    /// balance would go below zero.
+    pub fn post(&self, post: &Posting<'_>) -> Result<bool, StoreError> {
+        let mut writer = self.writer();
+        let sql = |source| StoreError::sqlite("post to the ledger", source);
+        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let posted = insert_posting(&transaction, post).map_err(sql)?;
+        self.commit(transaction, || {}).map_err(sql)?;
+        Ok(posted)
+    }
+
+    /// Returns the accounts whose trial is over and whose trial credits have not expired yet.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn expired_trials(&self, now_ms: i64) -> Result<Vec<(String, Micro)>, StoreError> {
+        self.read("look for expired trials", |connection| {
+            connection
+                .prepare_cached("SELECT id, trial FROM account WHERE trial > 0 AND trial_ends_at <= ?1 LIMIT 100")?
+                .query_map([now_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        })
+    }
+}
+
+pub(super) fn insert_posting(
+    transaction: &Transaction<'_>,
+    post: &Posting<'_>,
+) -> rusqlite::Result<bool> {
+    let known = transaction
+        .prepare_cached("SELECT 1 FROM entry WHERE kind = ?1 AND ref = ?2")?
+        .exists(params![post.kind, post.reference])?;
+    if known {
+        return Ok(false);
+    }
+    let (paid, trial) = balances(transaction, post.account)?;
+    let parts = (post.d_paid, post.d_trial);
+    let entry = LedgerEntry::new(
+        post.kind,
+        post.reference,
+        post.account,
+        post.at_ms,
+        parts,
+        posting_detail(transaction, post)?,
+    );
+    append(
+        transaction,
+        LedgerEntry {
+            bal_paid: paid.plus(post.d_paid),
+            bal_trial: trial.plus(post.d_trial),
+            ..entry
+        },
+    )?;
+    Ok(true)
+}
+
+/// A trial's grant contains its end, so that the chain of hashes covers it.
+fn posting_detail(transaction: &Transaction<'_>, post: &Posting<'_>) -> rusqlite::Result<String> {
+    if post.kind != "trial" {
+        return Ok(String::new());
+    }
+    let trial_ends_at_ms = trial_end(transaction, post.account)?;
+    let detail = PostingDetail {
+        trial_ends_at_ms,
+        ..PostingDetail::default()
+    };
+    serde_json::to_string(&detail)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
