@@ -20,6 +20,7 @@ mod sign_up;
 mod tests;
 
 pub use crate::store::app::Role;
+pub use crate::store::key_settings::{KeySettings, RateSettings};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
 pub use delete::CloseAccountOutcome;
 pub use invite::{Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
@@ -31,7 +32,6 @@ pub use password::{
     generate as random_password,
 };
 pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
-pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
 pub use sign_up::{
     NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as, sign_up,

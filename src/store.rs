@@ -6,6 +6,7 @@
 //!   end with their process.
 //! * [`idempotency`]: requests made under idempotency keys, and their responses (`idempotency.db`).
 //! * [`redis`]: keys, balances and holds that several edges share.
+//! * [`key_settings`]: the settings of a key, as `app.db` and the shared store have them.
 //!
 //! The ledger keeps these rules, whichever database stores it. An entry with the same kind and
 //! reference counts once. A request ends at most once. A balance never goes below zero. Entries
@@ -16,6 +17,7 @@ pub mod app;
 mod damage;
 pub mod holds;
 pub mod idempotency;
+pub mod key_settings;
 pub mod ledger;
 pub mod missing;
 pub mod redis;

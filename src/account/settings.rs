@@ -1,54 +1,19 @@
 //! Settings of a key, made by its owner: its expiry, its spending limit, its models, its rates.
 //!
-//! They are stored as one JSON text with the key, in `app.db` and in the shared store; an empty
-//! text sets nothing. Unreadable settings must not be ignored: the key is refused. Must not know
-//! which code enforces the limits.
+//! The type and its JSON text are in `store/key_settings.rs`, so that the ledger ingest can read
+//! them too. Unreadable settings must not be ignored: the key is refused. Must not know which code
+//! enforces the limits.
 
 use super::AccountError;
 use crate::config::MAX_RATE;
-use crate::store::StoreError;
-use credits::limits::SpendLimit;
-use serde::{Deserialize, Serialize};
+use crate::store::key_settings::{KeySettings, RateSettings};
 
 /// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` is the maximum
 /// length of a model's id.
 const MAX_MODELS: usize = 100;
 const MAX_MODEL_BYTES: usize = 128;
 
-/// Settings of one key. The default sets nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct KeySettings {
-    /// Time from which the key is refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at_ms: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spend_limit: Option<SpendLimit>,
-    /// Catalog ids of the allowed models; empty allows all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub allowed_models: Vec<String>,
-    #[serde(skip_serializing_if = "RateSettings::is_unset")]
-    pub rates: RateSettings,
-}
-
-/// Rates of one key or one account, which replace the defaults of the config file. 0 = no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RateSettings {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub requests_per_minute: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokens_per_minute: Option<u64>,
-    /// Maximum number of concurrent requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub concurrent: Option<u64>,
-}
-
 impl RateSettings {
-    fn is_unset(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Checks the rates.
     ///
     /// # Errors
@@ -63,23 +28,6 @@ impl RateSettings {
             Err(AccountError::BadRate)
         } else {
             Ok(())
-        }
-    }
-
-    pub(super) fn decode(text: &str) -> Result<Self, StoreError> {
-        if text.is_empty() {
-            return Ok(Self::default());
-        }
-        serde_json::from_str(text).map_err(|error| {
-            StoreError::Unusable(format!("cannot read an account's rate limits: {error}"))
-        })
-    }
-
-    pub(super) fn encode(&self) -> String {
-        if self.is_unset() {
-            String::new()
-        } else {
-            serde_json::to_string(self).unwrap_or_default()
         }
     }
 }
@@ -107,25 +55,5 @@ impl KeySettings {
             return Err(AccountError::BadModels);
         }
         self.rates.validate()
-    }
-
-    /// Parses the JSON text.
-    ///
-    /// # Errors
-    /// Returns an error if this version does not know the text.
-    pub fn decode(text: &str) -> Result<Self, StoreError> {
-        if text.is_empty() {
-            return Ok(Self::default());
-        }
-        serde_json::from_str(text)
-            .map_err(|error| StoreError::Unusable(format!("cannot read a key's settings: {error}")))
-    }
-
-    pub(super) fn encode(&self) -> String {
-        if *self == Self::default() {
-            String::new()
-        } else {
-            serde_json::to_string(self).unwrap_or_default()
-        }
     }
 }

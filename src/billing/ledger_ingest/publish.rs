@@ -4,11 +4,11 @@
 //! Must not publish requests: those come from the store.
 
 use super::IngestWorker;
-use crate::account::KeySettings;
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::app::key_changes::KeyChange;
+use crate::store::key_settings::KeySettings;
 use crate::store::ledger::{Claim, LedgerEntry};
 use crate::store::redis::{
     self, AccountSeed, KeySeed, PARTITIONS, PostCommand, PostReply, SharedKey, SharedStore,
