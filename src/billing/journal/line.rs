@@ -4,7 +4,7 @@
 //! Versions before lines were numbered wrote `<crc32> <json>`, which is still read. Must not do
 //! I/O.
 
-use super::JournalRecord;
+use super::record::JournalRecord;
 use std::io;
 
 /// Offset of the number: a line end, the checksum in hexadecimal digits, and a space.

@@ -6,11 +6,12 @@
 //! missing completely (it may have been removed because the ledger had it all), and a missing
 //! directory. Must not write.
 
-use super::line::JournalLine;
-use super::{
-    JournalRecord, LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, RETIRED_LOCK_FILE, live_instance_ids,
-    repair,
+use super::instance_dir::{
+    LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, RETIRED_LOCK_FILE, live_instance_ids,
 };
+use super::line::JournalLine;
+use super::record::JournalRecord;
+use super::repair;
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::telemetry::METRICS;

@@ -154,8 +154,8 @@ fn join_split_line(first: &[u8], second: &[u8]) -> Option<JournalLine> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::JournalRecord;
     use super::super::line::encode;
+    use super::super::record::JournalRecord;
     use super::*;
 
     fn records(count: u64) -> Vec<JournalLine> {

@@ -3,15 +3,19 @@
 //!
 //! A test that must die, or must be unable to write, starts itself again in a separate process.
 
-use super::line::decode;
-use super::read::{DamageCount, read_journal};
+use super::line::{decode, encode};
+use super::read::{DamageCount, read_endings, read_journal};
 use super::*;
-use crate::store::ledger::{EndingDetail, RequestOutcome};
+use crate::store::ledger::{Ending, EndingDetail, RequestOutcome};
 use credits::money::Micro;
 use llm_protocol::usage::Usage;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{RwLock, RwLockReadGuard};
 use tempfile::TempDir;
