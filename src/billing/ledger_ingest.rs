@@ -4,32 +4,26 @@
 //! One thread runs one task after another. A task can start over after a failure or a crash:
 //! nothing counts twice, so no task needs to remember its progress. A task that fails is retried on
 //! its own while the others continue. Must not decide who may spend what: the store's scripts do.
-//! Read next: `ledger_ingest/consume.rs` (events into entries), `ledger_ingest/failover.rs`
-//! (recovery after a server lost data), `ledger_ingest/publish.rs` (ledger to store).
+//! Read next: `ledger_ingest/worker.rs` (the state), `ledger_ingest/consume.rs` (events into
+//! entries), `ledger_ingest/failover.rs` (recovery after a server lost data),
+//! `ledger_ingest/publish.rs` (ledger to store).
 
 mod consume;
 mod failover;
 mod publish;
+mod worker;
 
-use super::instance_lock::{self, InstanceLock};
-use super::journal::{self, InstanceDir};
-use super::lapse_clock::LapseClock;
 use crate::clock;
 use crate::store::StoreError;
-use crate::store::app::AppDb;
-use crate::store::app::key_changes::ChangeCursor;
-use crate::store::holds::HoldsMirror;
-use crate::store::ledger::{Ledger, PartitionLocation};
-use crate::store::redis::{PARTITIONS, RedisAddress, SharedStore};
+use crate::store::redis::{RedisAddress, SharedStore};
 use crate::telemetry::METRICS;
-use credits::money::CreditSplit;
 pub use publish::adjustment_operation;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+pub use worker::IngestWorker;
 
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
 /// A reply of the store that takes longer counts as a failure.
@@ -83,63 +77,7 @@ struct TaskSchedule {
     pause: Duration,
 }
 
-/// The work itself, step by step; [`LedgerIngest`] is the thread that runs it.
-pub struct IngestWorker {
-    ledger: Ledger,
-    app: AppDb,
-    store: SharedStore,
-    mirror: HoldsMirror,
-    place: InstanceDir,
-    /// Server and epoch last seen for each partition.
-    found: Vec<Option<PartitionLocation>>,
-    /// The last ledger entry known to be published to the store.
-    pushed: i64,
-    keys_after: ChangeCursor,
-    /// Whether the store has received every key since it last lost them.
-    keys_known: bool,
-    wanted: BTreeSet<String>,
-    mirrored: BTreeMap<String, CreditSplit>,
-    backlog: consume::Backlog,
-    lapse_clock: LapseClock,
-    /// Events that cannot be entered and are already reported.
-    reported: HashSet<String>,
-    _owner: InstanceLock,
-}
-
 impl IngestWorker {
-    /// Acquires the right to enter events into the ledger in `data_dir`, and opens the databases.
-    ///
-    /// # Errors
-    /// Returns an error if another process has the right or a database cannot be opened.
-    pub fn open(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
-        let ledger = Ledger::open(data_dir)?;
-        let owner = instance_lock::acquire(data_dir)?;
-        let place = InstanceDir::create(data_dir)?;
-        let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
-        mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
-        let lapse_clock = LapseClock::new(ledger.last_known_ms()?, clock::now_ms(), Instant::now());
-        let found = (0..PARTITIONS)
-            .map(|partition| ledger.partition_location(partition))
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            pushed: ledger.published_seq()?,
-            app: AppDb::open(data_dir)?,
-            ledger,
-            store,
-            mirror,
-            place,
-            found,
-            keys_after: ChangeCursor::default(),
-            keys_known: false,
-            wanted: BTreeSet::new(),
-            mirrored: BTreeMap::new(),
-            backlog: consume::Backlog::default(),
-            lapse_clock,
-            reported: HashSet::new(),
-            _owner: owner,
-        })
-    }
-
     /// Runs every task once.
     ///
     /// # Errors
@@ -163,16 +101,6 @@ impl IngestWorker {
             IngestTask::Sweep => self.sweep_holds().await,
             IngestTask::Mark => self.save_progress(),
         }
-    }
-
-    /// Removes this process's journal directory, and its mirrored holds.
-    ///
-    /// # Errors
-    /// Returns an error if the mirror cannot be written.
-    pub fn close(self) -> Result<(), StoreError> {
-        self.mirror.remove_instance(&self.place.boot)?;
-        self.place.remove();
-        Ok(())
     }
 }
 

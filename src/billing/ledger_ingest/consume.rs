@@ -5,7 +5,7 @@
 //! cleared is read again, and the ledger recognizes it. This holds whichever server answers, and
 //! however old its first event is. Must not clear an event that the ledger does not have.
 
-use super::IngestWorker;
+use super::worker::{Backlog, IngestWorker};
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
@@ -36,24 +36,6 @@ struct ReceivedEnding {
     /// Price of the version in the detail, in case the ledger does not have it yet.
     #[serde(default)]
     price: Option<Box<PriceList>>,
-}
-
-/// Size and age of the events that a pass found.
-#[derive(Debug, Default)]
-pub(super) struct Backlog {
-    events: i64,
-    oldest_ms: Option<i64>,
-    /// Whether there were more events than one pass processes.
-    pub is_left: bool,
-}
-
-impl Backlog {
-    fn add(&mut self, events: usize, first_ms: Option<i64>) {
-        self.events = self
-            .events
-            .saturating_add(i64::try_from(events).unwrap_or(i64::MAX));
-        self.oldest_ms = [self.oldest_ms, first_ms].into_iter().flatten().min();
-    }
 }
 
 impl IngestWorker {

@@ -7,7 +7,7 @@
 //! edge that reports a request's end again would cause a second debit. Must not restore balances:
 //! accounts are seeded as a whole.
 
-use super::IngestWorker;
+use super::worker::IngestWorker;
 use crate::clock;
 use crate::store::StoreError;
 use crate::store::ledger::{EndingDetail, LedgerEntry, PartitionLocation};

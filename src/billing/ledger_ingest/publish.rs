@@ -3,7 +3,7 @@
 //!
 //! Must not publish requests: those come from the store.
 
-use super::IngestWorker;
+use super::worker::IngestWorker;
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;

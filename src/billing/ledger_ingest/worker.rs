@@ -1,0 +1,105 @@
+//! The state of the ledger ingest: its databases, and how far each task has progressed.
+//!
+//! Nothing in it must survive the process: a new worker finds everything again. Must not run a
+//! task.
+
+use crate::billing::instance_lock::{self, InstanceLock};
+use crate::billing::journal::{self, InstanceDir};
+use crate::billing::lapse_clock::LapseClock;
+use crate::clock;
+use crate::store::StoreError;
+use crate::store::app::AppDb;
+use crate::store::app::key_changes::ChangeCursor;
+use crate::store::holds::HoldsMirror;
+use crate::store::ledger::{Ledger, PartitionLocation};
+use crate::store::redis::{PARTITIONS, SharedStore};
+use credits::money::CreditSplit;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::time::Instant;
+
+/// The work itself, step by step; [`super::LedgerIngest`] is the thread that runs it.
+pub struct IngestWorker {
+    pub(super) ledger: Ledger,
+    pub(super) app: AppDb,
+    pub(super) store: SharedStore,
+    pub(super) mirror: HoldsMirror,
+    pub(super) place: InstanceDir,
+    /// Server and epoch last seen for each partition.
+    pub(super) found: Vec<Option<PartitionLocation>>,
+    /// The last ledger entry known to be published to the store.
+    pub(super) pushed: i64,
+    pub(super) keys_after: ChangeCursor,
+    /// Whether the store has received every key since it last lost them.
+    pub(super) keys_known: bool,
+    pub(super) wanted: BTreeSet<String>,
+    pub(super) mirrored: BTreeMap<String, CreditSplit>,
+    pub(super) backlog: Backlog,
+    pub(super) lapse_clock: LapseClock,
+    /// Events that cannot be entered and are already reported.
+    pub(super) reported: HashSet<String>,
+    _owner: InstanceLock,
+}
+
+/// Size and age of the events that a pass found.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    pub events: i64,
+    pub oldest_ms: Option<i64>,
+    /// Whether there were more events than one pass processes.
+    pub is_left: bool,
+}
+
+impl Backlog {
+    pub(super) fn add(&mut self, events: usize, first_ms: Option<i64>) {
+        self.events = self
+            .events
+            .saturating_add(i64::try_from(events).unwrap_or(i64::MAX));
+        self.oldest_ms = [self.oldest_ms, first_ms].into_iter().flatten().min();
+    }
+}
+
+impl IngestWorker {
+    /// Acquires the right to enter events into the ledger in `data_dir`, and opens the databases.
+    ///
+    /// # Errors
+    /// Returns an error if another process has the right or a database cannot be opened.
+    pub fn open(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
+        let ledger = Ledger::open(data_dir)?;
+        let owner = instance_lock::acquire(data_dir)?;
+        let place = InstanceDir::create(data_dir)?;
+        let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
+        mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
+        let lapse_clock = LapseClock::new(ledger.last_known_ms()?, clock::now_ms(), Instant::now());
+        let found = (0..PARTITIONS)
+            .map(|partition| ledger.partition_location(partition))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            pushed: ledger.published_seq()?,
+            app: AppDb::open(data_dir)?,
+            ledger,
+            store,
+            mirror,
+            place,
+            found,
+            keys_after: ChangeCursor::default(),
+            keys_known: false,
+            wanted: BTreeSet::new(),
+            mirrored: BTreeMap::new(),
+            backlog: Backlog::default(),
+            lapse_clock,
+            reported: HashSet::new(),
+            _owner: owner,
+        })
+    }
+
+    /// Removes this process's journal directory, and its mirrored holds.
+    ///
+    /// # Errors
+    /// Returns an error if the mirror cannot be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        self.mirror.remove_instance(&self.place.boot)?;
+        self.place.remove();
+        Ok(())
+    }
+}
