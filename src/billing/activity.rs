@@ -3,7 +3,8 @@
 //!
 //! Must not change anything.
 
-use super::{Billing, Receipt};
+use super::receipt::Receipt;
+use super::service::Billing;
 use crate::store::StoreError;
 pub use crate::store::ledger::{
     ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, RequestOutcome, SpendTotals,

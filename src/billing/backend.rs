@@ -1,18 +1,18 @@
 //! The billing backend of an edge: this process's own ledger, or the store that several edges
 //! share.
 //!
-//! Must not decide how a request ends, which is the same for both: see `billing/hold.rs`. Must not
-//! know HTTP.
+//! Must not decide how a request ends, which is the same for both: see `billing/hold.rs`. It
+//! reserves in `billing/reserve.rs`. Must not know HTTP.
 
-use super::holds::Payer;
+use super::balance::Balance;
+use super::holds::{Payer, PendingRequests, ReserveError};
 use super::journal::Journal;
-use super::{
-    Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError, SharedBilling,
-};
+use super::receipt::Receipt;
+use super::service::Billing;
+use super::shared::SharedBilling;
 use crate::config::Settings;
 use crate::store::StoreError;
 use credits::money::Micro;
-use credits::pricing::Quote;
 use std::sync::atomic::AtomicI64;
 
 /// Where an edge reserves and settles credits; cheap to clone.
@@ -23,28 +23,6 @@ pub enum BillingBackend {
 }
 
 impl BillingBackend {
-    /// Reserves credits for the worst case of a request. Lowers the output limit to what the
-    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
-    ///
-    /// # Errors
-    /// Returns the reason as [`ReserveError`]; nothing is held then.
-    pub async fn reserve(
-        &self,
-        opening: HoldRequest,
-        quote: &Quote,
-        exact: bool,
-        now_ms: i64,
-    ) -> Result<(Hold, u64), ReserveError> {
-        match self {
-            // This may wait for another process, so it must not block a serving thread.
-            Self::Here(billing) if billing.has_handed_over() => {
-                tokio::task::block_in_place(|| billing.reserve(opening, quote, exact, now_ms))
-            }
-            Self::Here(billing) => billing.reserve(opening, quote, exact, now_ms),
-            Self::Shared(shared) => shared.reserve(opening, quote, exact, now_ms).await,
-        }
-    }
-
     /// Checks whether an account may be served at all: see [`Billing::authorize`].
     ///
     /// # Errors

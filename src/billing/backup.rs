@@ -8,8 +8,8 @@
 //! the ledger unnoticed. An ending in both counts once when the restored gateway starts. Must not
 //! write to the original.
 
-use super::Billing;
 use super::journal;
+use super::service::Billing;
 use crate::store::StoreError;
 use crate::store::ledger;
 use crate::store::sqlite;

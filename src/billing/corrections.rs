@@ -3,7 +3,8 @@
 //!
 //! Must not use prices: a refund returns what was debited, whatever the price is today.
 
-use super::{Billing, shared_store_admin};
+use super::service::Billing;
+use super::shared_store_admin;
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use credits::money::Micro;

@@ -3,8 +3,9 @@
 //!
 //! Must not reserve anything.
 
-use super::holds::{CreditSnapshot, Payer, ReserveError};
-use super::{Billing, PendingRequests, UNBILLED};
+use super::balance::CreditSnapshot;
+use super::holds::{Payer, PendingRequests, ReserveError};
+use super::service::{Billing, UNBILLED};
 use credits::money::Micro;
 use credits::pricing::Quote;
 use std::sync::atomic::Ordering;

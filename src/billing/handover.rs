@@ -7,12 +7,15 @@
 //! both. If two processes race, one or both are refused; credit is never taken twice. Must not be
 //! on the path of requests before a hand-over.
 
-use super::holds::{CreditSnapshot, ReserveError};
+use super::backend::BillingBackend;
+use super::balance::CreditSnapshot;
+use super::funds::size_hold;
+use super::hold::{Hold, HoldRequest};
+use super::holds::ReserveError;
+use super::instance_lock;
 use super::journal::{self, InstanceDir};
-use super::{
-    Billing, BillingBackend, Hold, HoldRequest, ServingState, instance_lock,
-    recover_dead_instances, size_hold,
-};
+use super::replay::recover_dead_instances;
+use super::service::{Billing, ServingState};
 use crate::store::StoreError;
 use crate::store::holds::HoldsMirror;
 use crate::store::ledger::{self, BalanceChange, Claim, LedgerAccount, PostingResult};

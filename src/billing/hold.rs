@@ -2,11 +2,12 @@
 //!
 //! Must not decide amounts. Read `crates/credits/src/pricing.rs` for those.
 
+use super::backend::BillingBackend;
 use super::holds::{HoldResolution, Payer};
 use super::journal::{JournalRecord, Segment};
 use super::ledger_writer::Settlement;
+use super::service::{Billing, UNBILLED};
 use super::shared::SharedBilling;
-use super::{Billing, BillingBackend};
 use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::failpoint::{self, Point};
@@ -285,7 +286,7 @@ impl Hold {
         estimated: bool,
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
-        if super::UNBILLED {
+        if UNBILLED {
             return Ok(Micro::ZERO);
         }
         self.ended = true;

@@ -9,9 +9,9 @@
 //! are in the same snapshot and count as held. The same rule counts what a key has spent and holds.
 //! The same lock protects the rate counters of the key and the account. Must not know prices.
 
-use super::{Balance, TrialState};
+use super::balance::CreditSnapshot;
 use crate::store::StoreError;
-use crate::store::ledger::{self, Claim, Ledger};
+use crate::store::ledger::{Claim, Ledger};
 use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
@@ -102,84 +102,6 @@ pub enum ReserveError {
     Busy,
     /// The ledger cannot be read or written, or lags too far behind.
     Unavailable(String),
-}
-
-/// An account's credits at one moment.
-#[derive(Debug, Clone, Copy)]
-pub struct CreditSnapshot {
-    pub open_requests: u64,
-    pub held: CreditSplit,
-    /// Credits free to hold; the trial part is zero once the trial is over.
-    pub available: CreditSplit,
-    pub balance: Micro,
-    pub trial_ends_at_ms: Option<i64>,
-    pub trial_left: Micro,
-    /// Whether credit was ever bought or granted, apart from the trial.
-    pub ever_credited: bool,
-    /// Credits left under the key's own limit; `None` if it has no limit.
-    pub key_free: Option<Micro>,
-}
-
-impl CreditSnapshot {
-    pub fn from_row(
-        row: ledger::LedgerAccount,
-        held: CreditSplit,
-        settled: CreditSplit,
-        open_requests: u64,
-        now_ms: i64,
-    ) -> Self {
-        let applied = CreditSplit {
-            paid: row.applied_paid,
-            trial: row.applied_trial,
-        };
-        let posted = CreditSplit {
-            paid: row.paid,
-            trial: row.trial,
-        }
-        .minus(settled.minus(applied));
-        let held = held.plus(CreditSplit {
-            paid: row.claimed_paid,
-            trial: row.claimed_trial,
-        });
-        let trial_active = row.trial_ends_at_ms.is_some_and(|ends| now_ms < ends);
-        // Trial credit that an open hold reserved remains until the hold resolves; the rest lapses
-        // exactly at the end of the trial.
-        let trial_left = if trial_active {
-            posted.trial
-        } else {
-            posted.trial.min(held.trial)
-        }
-        .or_zero();
-        let free = CreditSplit {
-            paid: posted.paid,
-            trial: trial_left,
-        }
-        .minus(held);
-        Self {
-            open_requests,
-            held,
-            available: free.or_zero(),
-            balance: posted.paid.plus(trial_left),
-            trial_ends_at_ms: row.trial_ends_at_ms,
-            trial_left,
-            ever_credited: row.credited.is_positive(),
-            key_free: None,
-        }
-    }
-
-    /// The balance that the account holder sees.
-    pub fn balance_at(&self, now_ms: i64) -> Balance {
-        Balance {
-            balance: self.balance,
-            held: self.held.total(),
-            available: self.available.total(),
-            trial: self.trial_ends_at_ms.map(|ends_at_ms| TrialState {
-                ends_at_ms,
-                credits_left: self.trial_left,
-                active: now_ms < ends_at_ms,
-            }),
-        }
-    }
 }
 
 impl HoldRegistry {

@@ -2,7 +2,8 @@
 //!
 //! Must not change anything.
 
-use super::{Balance, Receipt};
+use super::balance::Balance;
+use super::receipt::Receipt;
 use crate::clock;
 use crate::store::StoreError;
 use credits::money::Factor;

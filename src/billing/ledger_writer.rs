@@ -8,6 +8,7 @@
 use super::holds::HoldRegistry;
 use super::journal::{Journal, Segment};
 use super::lapse_clock::LapseClock;
+use super::replay::recover_dead_instances;
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
@@ -369,7 +370,7 @@ impl LedgerWriterWorker {
             .claimants()
             .and_then(|claimants| match claimants.is_empty() {
                 true => Ok(()),
-                false => super::recover_dead_instances(&self.ledger, &self.data_dir, &claimants),
+                false => recover_dead_instances(&self.ledger, &self.data_dir, &claimants),
             });
         if let Err(error) = outcome {
             METRICS.ledger_error("dead_guests");

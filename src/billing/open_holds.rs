@@ -5,7 +5,8 @@
 //! path is not involved. Reads files, so do not call it on a serving thread. Must not be used to
 //! decide about credits.
 
-use super::{Billing, journal};
+use super::journal;
+use super::service::Billing;
 use crate::store::StoreError;
 use crate::store::holds::HoldsMirror;
 use credits::money::Micro;

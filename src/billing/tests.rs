@@ -9,15 +9,20 @@ mod corrections;
 mod limits;
 mod several;
 
-use super::journal::JournalRecord;
+use super::journal::{Journal, JournalRecord};
 use super::*;
+use crate::catalog::CatalogModel;
 use crate::clock;
-use crate::store::ledger::Ledger;
-use credits::pricing::WorstCase;
+use crate::config::Limits;
+use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
+use credits::price_list::PriceList;
+use credits::pricing::{Quote, WorstCase};
 use credits::trial::Trial;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use std::sync::atomic::AtomicUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const ACCOUNT: &str = "acct_test";

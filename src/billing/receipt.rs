@@ -1,0 +1,116 @@
+//! Receipts: how a response was billed, as the ledger's entry and its price.
+//!
+//! Must not compute a price: that is `crates/credits/src/pricing.rs`.
+
+use super::service::Billing;
+use crate::store::StoreError;
+use crate::store::ledger::{EndingDetail, EntrySelection, LedgerEntry};
+use credits::money::Micro;
+use credits::price_list::PriceList;
+
+/// How one response was billed: a ledger entry with its price.
+#[derive(Debug, Clone)]
+pub struct Receipt {
+    /// Position in the ledger, and the cursor for paging.
+    pub seq: i64,
+    pub request_id: String,
+    pub at_ms: i64,
+    pub detail: EndingDetail,
+    pub price: PriceList,
+    /// Credits debited.
+    pub credits: Micro,
+    pub writeoff: Micro,
+    pub balance_after: Micro,
+}
+
+impl Billing {
+    /// Returns how a request was billed; `None` if it has not ended or belongs to another account.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
+        self.0
+            .ledger
+            .ending(account, request_id)?
+            .map(|entry| self.receipt_from_entry(entry))
+            .transpose()
+    }
+
+    /// Lists receipts, newest first. `before` is the `seq` of the last receipt of the previous
+    /// page.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn receipts(
+        &self,
+        account: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<Receipt>, StoreError> {
+        let entries = self.0.ledger.entries(account, true, before, limit)?;
+        entries
+            .into_iter()
+            .map(|entry| self.receipt_from_entry(entry))
+            .collect()
+    }
+
+    /// Whether the request ended with a debit: the client received the response, or a part of it
+    /// before it disconnected.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn was_debited(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
+        Ok(self
+            .0
+            .ledger
+            .ending(account, request_id)?
+            .is_some_and(|entry| entry.kind == "debit"))
+    }
+
+    /// Lists the account's entries of every kind, paged like [`Billing::receipts`].
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn entries(
+        &self,
+        account: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
+        self.0.ledger.entries(account, false, before, limit)
+    }
+
+    /// Calls `each` with the selected entries in order, one at a time.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read or `each` fails.
+    pub fn for_each_entry(
+        &self,
+        selection: &EntrySelection,
+        each: &mut dyn FnMut(LedgerEntry) -> std::io::Result<()>,
+    ) -> Result<(), StoreError> {
+        self.0.ledger.for_each_selected(selection, each)
+    }
+
+    pub(super) fn receipt_from_entry(&self, entry: LedgerEntry) -> Result<Receipt, StoreError> {
+        let detail: EndingDetail = serde_json::from_str(&entry.detail).map_err(|error| {
+            StoreError::Unusable(format!("cannot read ledger entry {}: {error}", entry.seq))
+        })?;
+        let price = self.0.ledger.price(&detail.price_version)?;
+        Ok(Receipt {
+            seq: entry.seq,
+            request_id: entry.reference,
+            at_ms: entry.at_ms,
+            price: price.ok_or_else(|| {
+                StoreError::Unusable(format!(
+                    "the price version of ledger entry {} is missing",
+                    entry.seq
+                ))
+            })?,
+            detail,
+            credits: Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial),
+            writeoff: entry.writeoff,
+            balance_after: entry.bal_paid.plus(entry.bal_trial),
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! The reservation of one request's credits, from this process's own ledger or in the shared store.
+//!
+//! Must not decide how much to hold: that is `billing/funds.rs`, or a script of the shared store.
+
+use super::backend::BillingBackend;
+use super::balance::CreditSnapshot;
+use super::funds::size_hold;
+use super::hold::{Hold, HoldRequest};
+use super::holds::ReserveError;
+use super::service::{Billing, UNBILLED};
+use credits::pricing::Quote;
+use std::sync::atomic::Ordering;
+
+impl BillingBackend {
+    /// Reserves credits for the worst case of a request. Lowers the output limit to what the
+    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    pub async fn reserve(
+        &self,
+        opening: HoldRequest,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), ReserveError> {
+        match self {
+            // This may wait for another process, so it must not block a serving thread.
+            Self::Here(billing) if billing.has_handed_over() => {
+                tokio::task::block_in_place(|| billing.reserve(opening, quote, exact, now_ms))
+            }
+            Self::Here(billing) => billing.reserve(opening, quote, exact, now_ms),
+            Self::Shared(shared) => shared.reserve(opening, quote, exact, now_ms).await,
+        }
+    }
+}
+
+impl Billing {
+    /// Reserves credits for the worst case of a request. Lowers the output limit to what the
+    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    pub fn reserve(
+        &self,
+        opening: HoldRequest,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), ReserveError> {
+        let Some(serving) = &self.0.serving else {
+            return Err(ReserveError::Unavailable(
+                "this process does not admit requests".into(),
+            ));
+        };
+        if UNBILLED {
+            return Ok((
+                Hold::new_unbilled(BillingBackend::Here(self.clone()), opening),
+                quote.output_limit,
+            ));
+        }
+        if serving.settler.state.closing.load(Ordering::Acquire) {
+            return Err(ReserveError::Unavailable(
+                "the gateway is shutting down".into(),
+            ));
+        }
+        if serving.settler.state.failing.load(Ordering::Relaxed)
+            || serving.settler.state.pending.load(Ordering::Relaxed) >= serving.most_pending
+        {
+            return Err(ReserveError::Unavailable("the ledger lags behind".into()));
+        }
+        if serving.journal.is_degraded() {
+            return Err(ReserveError::Unavailable(
+                "the journal's disk is full".into(),
+            ));
+        }
+        if serving.open.load(Ordering::Relaxed) >= serving.most_open {
+            return Err(ReserveError::Busy);
+        }
+        let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
+        let decide =
+            |standing: &CreditSnapshot| size_hold(standing, quote, exact, most_open, now_ms);
+        let Some((parts, limit, meters)) =
+            serving
+                .holds
+                .reserve(&self.0.ledger, &opening.payer(), now_ms, decide)?
+        else {
+            return self.reserve_by_claim(serving, opening, quote, exact, now_ms);
+        };
+        let hold = Hold::open(
+            BillingBackend::Here(self.clone()),
+            opening,
+            quote.service,
+            parts,
+            now_ms,
+        )
+        .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
+        Ok((hold.with_rate_limits(meters), limit))
+    }
+}

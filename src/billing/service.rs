@@ -1,0 +1,311 @@
+//! The billing service of one process: its ledger and, if it serves requests, its holds, journal
+//! and ledger writer; start and shutdown.
+//!
+//! Must not reserve or settle: that is `billing/reserve.rs` and `billing/hold.rs`.
+
+use super::holds::HoldRegistry;
+use super::instance_lock::{self, InstanceLock};
+use super::journal::{self, Journal};
+use super::ledger_writer::{LedgerWriter, LedgerWriterDeps};
+use super::replay::{enter_endings, recover_dead_instances};
+use crate::catalog::CatalogModel;
+use crate::config::Limits;
+use crate::store::StoreError;
+use crate::store::holds::HoldsMirror;
+use crate::store::ledger::Ledger;
+use crate::store::redis::RedisAddress;
+use crate::store::sqlite;
+use crate::telemetry::METRICS;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// This build is for benchmarks: it bills nothing, and `app.rs` lets it listen on loopback
+/// addresses only.
+pub const UNBILLED: bool = cfg!(feature = "unbilled");
+
+/// The billing service; cheap to clone.
+#[derive(Clone)]
+pub struct Billing(pub(super) Arc<BillingInner>);
+
+pub(super) struct BillingInner {
+    pub ledger: Arc<Ledger>,
+    pub data_dir: PathBuf,
+    pub serving: Option<ServingState>,
+    /// Address of the store that several edges share, if that store decides who may spend what.
+    pub shared: Option<RedisAddress>,
+}
+
+/// The part of the service that only a process that serves requests has.
+pub(super) struct ServingState {
+    /// Lock on the data directory; `None` after the hand-over.
+    pub owner: Mutex<Option<InstanceLock>>,
+    pub holds: Arc<HoldRegistry>,
+    pub journal: Arc<Journal>,
+    pub settler: LedgerWriter,
+    pub open: AtomicI64,
+    pub most_open: i64,
+    pub most_open_per_account: AtomicU64,
+    pub most_pending: usize,
+}
+
+impl Billing {
+    /// Opens the service for commands, which read and post while a gateway may be serving from the
+    /// same directory.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be opened.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with_store(data_dir, None)
+    }
+
+    /// Like [`Billing::open`], and with the address of the shared store if one decides who may
+    /// spend what.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be opened.
+    pub fn open_with_store(
+        data_dir: &Path,
+        shared: Option<RedisAddress>,
+    ) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open(data_dir)?);
+        Ok(Self(Arc::new(BillingInner {
+            ledger,
+            data_dir: data_dir.to_owned(),
+            serving: None,
+            shared,
+        })))
+    }
+
+    /// Like [`Billing::open_with_store`], but accepts any ledger. For commands that only read.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be opened.
+    pub fn open_for_audit(
+        data_dir: &Path,
+        shared: Option<RedisAddress>,
+    ) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open_for_audit(data_dir)?);
+        Ok(Self(Arc::new(BillingInner {
+            ledger,
+            data_dir: data_dir.to_owned(),
+            serving: None,
+            shared,
+        })))
+    }
+
+    /// Accepts the ledger in `data_dir` as it is, after a restore.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be opened.
+    pub fn accept_ledger(data_dir: &Path) -> Result<(), StoreError> {
+        sqlite::create_dir(data_dir)?;
+        Ledger::accept(data_dir)
+    }
+
+    /// Opens the service for the gateway: replays the journals of dead processes, then serves.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the journal cannot be opened, if a replayed ending cannot
+    /// be entered, or if another process serves from `data_dir`.
+    pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(
+            data_dir,
+            limits,
+            LedgerWriter::start,
+            instance_lock::acquire(data_dir)?,
+        )
+    }
+
+    /// Like [`Billing::serve`], for the successor of a process that serves: waits until that
+    /// process hands over.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Billing::serve`], and an error if the predecessor does not hand
+    /// over.
+    pub fn serve_as_successor(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(
+            data_dir,
+            limits,
+            LedgerWriter::start,
+            instance_lock::acquire_as_successor(data_dir)?,
+        )
+    }
+
+    /// Like [`Billing::serve`], but without a ledger writer thread: the ledger advances only when
+    /// the caller calls [`Billing::step`], and the caller supplies the time. For simulations.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Billing::serve`].
+    pub fn serve_stepwise(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(
+            data_dir,
+            limits,
+            LedgerWriter::new_stepwise,
+            instance_lock::acquire(data_dir)?,
+        )
+    }
+
+    fn serve_with(
+        data_dir: &Path,
+        limits: &Limits,
+        start: fn(LedgerWriterDeps, usize) -> Result<LedgerWriter, StoreError>,
+        owner: InstanceLock,
+    ) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open(data_dir)?);
+        recover_dead_instances(&ledger, data_dir, &ledger.instance_ids()?)?;
+        let journal = Journal::create(
+            data_dir,
+            limits.journal_segment_bytes,
+            limits.journal_reserve_bytes,
+        )?;
+        let journal = Arc::new(journal.with_sync(limits.journal_sync));
+        let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
+        mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
+        let holds = Arc::new(HoldRegistry::new(journal.instance_id()));
+        let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        // Every open request ends once, and admission stops at `journal_pending`; so this queue is
+        // never full.
+        let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
+        let work = LedgerWriterDeps {
+            ledger: Arc::clone(&ledger),
+            holds: Arc::clone(&holds),
+            journal: Arc::clone(&journal),
+            mirror,
+            data_dir: data_dir.to_owned(),
+        };
+        let settler = start(work, capacity)?;
+        log::info!("opened the ledger in {}", data_dir.display());
+        let serving = ServingState {
+            owner: Mutex::new(Some(owner)),
+            holds,
+            journal,
+            settler,
+            open: AtomicI64::new(0),
+            most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
+            most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
+            most_pending: count(limits.journal_pending),
+        };
+        Ok(Self(Arc::new(BillingInner {
+            ledger,
+            data_dir: data_dir.to_owned(),
+            serving: Some(serving),
+            shared: None,
+        })))
+    }
+
+    /// Runs one step of a ledger writer without a thread. Returns false if no ending was queued.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger rejects the batch.
+    pub fn step(&self, now_ms: i64) -> Result<bool, StoreError> {
+        self.0
+            .serving
+            .as_ref()
+            .map_or(Ok(false), |serving| serving.settler.step(now_ms))
+    }
+
+    /// Stores the prices of `models` durably, before the first request that uses them.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written.
+    pub fn store_prices(
+        &self,
+        models: &[Arc<CatalogModel>],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        models
+            .iter()
+            .try_for_each(|model| self.0.ledger.store_price(&model.price, now_ms))
+    }
+
+    /// Applies the part of new limits that a serving process can change: the rest sized its queues
+    /// and files at start.
+    pub fn apply_limits(&self, limits: &Limits) {
+        if let Some(serving) = &self.0.serving {
+            serving
+                .most_open_per_account
+                .store(limits.open_requests_per_account, Ordering::Relaxed);
+        }
+    }
+
+    /// The instance id, which names this process's journal; empty in a process that does not serve.
+    pub fn instance_id(&self) -> &str {
+        self.0
+            .serving
+            .as_ref()
+            .map_or("", |serving| serving.journal.instance_id())
+    }
+
+    /// Lists the instances whose endings the ledger may still lack, this process included.
+    ///
+    /// # Errors
+    /// Returns an error if the journal directory cannot be read.
+    pub fn unreplayed_instance_ids(&self) -> Result<Vec<String>, StoreError> {
+        journal::instance_ids(&self.0.data_dir)
+    }
+
+    /// Enters the endings of a dead process's journal directory. Returns (number of new endings,
+    /// number of unreadable lines).
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be read or the ledger cannot be written.
+    pub fn replay_journal(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
+        // Keep the claim until everything is entered: in a running process's journal, an open
+        // request has not ended.
+        let left = journal::claim_journal(dir)?;
+        let (endings, unreadable) = left.endings()?;
+        Ok((enter_endings(&self.0.ledger, &endings)?, unreadable))
+    }
+
+    /// Updates the gauges that are computed on demand.
+    pub fn update_gauges(&self, now_ms: i64) {
+        let Some(serving) = &self.0.serving else {
+            return;
+        };
+        let state = &serving.settler.state;
+        let oldest = state.oldest_ms.load(Ordering::Relaxed);
+        METRICS
+            .journal_pending
+            .set(i64::try_from(state.pending.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
+        METRICS.journal_oldest_seconds.set(if oldest == 0 {
+            0
+        } else {
+            now_ms.saturating_sub(oldest) / 1_000
+        });
+    }
+
+    /// Whether the ledger accepts endings and the journal accepts new requests.
+    pub fn is_healthy(&self) -> bool {
+        self.0.serving.as_ref().is_some_and(|serving| {
+            !serving.settler.state.failing.load(Ordering::Relaxed) && !serving.journal.is_degraded()
+        })
+    }
+
+    /// Enters everything settled into the ledger, then stops the ledger writer.
+    pub fn shut_down(&self) {
+        if let Some(serving) = &self.0.serving {
+            serving.settler.shut_down();
+            serving.journal.close();
+            if let Err(error) = self
+                .forget_own_instance(serving)
+                .and_then(|()| self.0.ledger.checkpoint())
+            {
+                log::warn!("{error}; nothing is lost, the write-ahead log has every entry");
+            }
+        }
+    }
+
+    /// Deletes what the ledger stores as applied for this process, which is useless once its
+    /// journal is gone. If a journal remains, its replay deletes it later.
+    fn forget_own_instance(&self, serving: &ServingState) -> Result<(), StoreError> {
+        let boot = serving.journal.instance_id().to_owned();
+        if journal::instance_ids(&self.0.data_dir)?.contains(&boot) {
+            return Ok(());
+        }
+        self.0.ledger.forget_instances(&[boot])
+    }
+}
