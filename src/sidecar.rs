@@ -2,20 +2,24 @@
 //!
 //! This file lists the routes and the middleware in front of them. The sidecar listens on a private
 //! address; the edge forwards every request to it that is not below `/v1`. Must not know Pingora,
-//! SQL or argon2. Next: `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs`
-//! (middleware for every request and response), `sidecar/page.rs` (parts common to all pages), then
-//! one file per page.
+//! SQL or argon2. Next: `sidecar/state.rs` (what the pages share), `sidecar/session.rs` (the
+//! signed-in user), `sidecar/security_headers.rs` (middleware for every request and response),
+//! `sidecar/page.rs` (parts common to all pages), then one file per page.
 
 mod account;
 mod activity;
 mod authz;
+mod blocking;
 mod browser;
 mod catalog;
 mod conversations;
 pub mod edge_api;
 mod error;
+mod error_page;
 mod export;
+mod hash_limiter;
 mod keys;
+mod ledger_audit;
 mod listener;
 mod live;
 mod login_backoff;
@@ -26,75 +30,29 @@ mod profile;
 mod security_headers;
 mod session;
 mod spending;
+mod state;
+mod stream_slots;
 #[cfg(test)]
 mod tests;
 mod throttle;
 
-use crate::account::Accounts;
-use crate::billing::Billing;
-use crate::config::Settings;
 use crate::local_link::LocalAcceptor;
 use crate::telemetry::private;
 use crate::telemetry::refusals::RefusalReason;
-use crate::upstreams::EndpointRegistry;
-use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use listener::{PageListener, PeerAddress, TcpSource};
+pub use state::Sidecar;
+use state::SidecarState;
 use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Maximum size of a form's body.
 const MAX_FORM_BYTES: usize = 65_536;
-
-/// Dependencies of the sidecar.
-#[derive(Clone)]
-pub struct Sidecar {
-    pub accounts: Accounts,
-    pub billing: Billing,
-    pub settings: Arc<ArcSwap<Settings>>,
-    /// The vendors' endpoints, if this process calls them.
-    pub fleet: Option<Arc<EndpointRegistry>>,
-}
-
-/// Shared state of the pages while the sidecar runs.
-struct SidecarState {
-    accounts: Accounts,
-    billing: Billing,
-    settings: Arc<ArcSwap<Settings>>,
-    fleet: Option<Arc<EndpointRegistry>>,
-    throttle: throttle::Throttle,
-    patience: login_backoff::LoginBackoff,
-    hashing: account::PasswordHashLimiter,
-    audits: operator::service::LedgerAuditRunner,
-    streams: Arc<live::StreamCounts>,
-    /// True once the sidecar shuts down; event streams then end.
-    closing: watch::Receiver<bool>,
-}
-
-impl Sidecar {
-    pub fn new(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settings>>) -> Self {
-        Self {
-            accounts,
-            billing,
-            settings,
-            fleet: None,
-        }
-    }
-
-    /// Adds the endpoint registry, in a process that calls the vendors.
-    #[must_use]
-    pub fn with_endpoint_registry(self, fleet: Arc<EndpointRegistry>) -> Self {
-        Self {
-            fleet: Some(fleet),
-            ..self
-        }
-    }
-}
 
 /// Builds the router of all pages, for a server that the caller provides.
 pub fn router(state: Sidecar) -> Router {
@@ -140,18 +98,7 @@ fn operator_routes() -> Router<Arc<SidecarState>> {
 }
 
 fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
-    let app = Arc::new(SidecarState {
-        accounts: state.accounts,
-        billing: state.billing,
-        settings: state.settings,
-        fleet: state.fleet,
-        throttle: throttle::Throttle::default(),
-        patience: login_backoff::LoginBackoff::default(),
-        hashing: account::PasswordHashLimiter::default(),
-        audits: operator::service::LedgerAuditRunner::default(),
-        streams: Arc::default(),
-        closing,
-    });
+    let app = Arc::new(SidecarState::new(state, closing));
     Router::new()
         // Public routes.
         .route("/", get(page::redirect_to_dashboard))
@@ -203,8 +150,8 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/dashboard/activity.csv", get(activity::download))
         .route("/dashboard/conversations", get(conversations::list))
         .route("/dashboard/conversations/{id}", get(conversations::show))
-        .fallback(error::not_found)
-        .method_not_allowed_fallback(error::method_not_allowed)
+        .fallback(error_page::not_found)
+        .method_not_allowed_fallback(error_page::method_not_allowed)
         // Middleware in front of the routes, the last one outermost.
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(from_fn_with_state(

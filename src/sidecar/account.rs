@@ -1,17 +1,17 @@
 //! Sign-up, sign-in and sign-out, and the password check for all other forms (`try_password`).
 //!
-//! An unknown e-mail and a wrong password get the same response after the same time. At most two
-//! passwords are hashed concurrently, on blocking threads. Sign-in always redirects to the
-//! dashboard, whatever the URL contains. Must not know how a password is stored.
+//! An unknown e-mail and a wrong password get the same response after the same time. Sign-in always
+//! redirects to the dashboard, whatever the URL contains. Must not know how a password is stored.
 
-use super::SidecarState;
+use super::blocking::run_blocking;
 use super::browser;
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::{
-    ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, run_blocking,
-    session_cookie, session_token, site_url,
+    ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, session_cookie,
+    session_token, site_url,
 };
+use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use crate::account::{
     self, Account, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SessionOrigin,
@@ -28,13 +28,6 @@ use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
-
-/// Maximum number of concurrent password hashes: each needs 19 MiB and a core.
-const MAX_CONCURRENT_HASHES: usize = 2;
-
-/// Maximum number of requests that wait for a hash or have one computed. Over the limit: 503.
-const MAX_PENDING_HASHES: usize = 34;
 
 /// Limit per e-mail and client address; `login_backoff.rs` adds further delays.
 const SIGN_IN_EMAIL: AttemptLimit = AttemptLimit {
@@ -51,44 +44,6 @@ const SIGN_IN_ADDRESS: AttemptLimit = AttemptLimit {
     count: 20,
     window_ms: 60_000,
 };
-
-/// Limits the number of concurrent password hashes.
-pub struct PasswordHashLimiter {
-    places: Arc<Semaphore>,
-    running: Arc<Semaphore>,
-}
-
-impl Default for PasswordHashLimiter {
-    fn default() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(MAX_PENDING_HASHES)),
-            running: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)),
-        }
-    }
-}
-
-impl PasswordHashLimiter {
-    /// Runs a hash. The permits move with the work, so a client that disconnects does not make room
-    /// for a third hash.
-    pub async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, PageError> {
-        let place = Arc::clone(&self.places)
-            .try_acquire_owned()
-            .map_err(|_| PageError::Busy)?;
-        let turn = Arc::clone(&self.running)
-            .acquire_owned()
-            .await
-            .map_err(|_| PageError::Busy)?;
-        run_blocking(move || {
-            let value = work();
-            drop((turn, place));
-            value
-        })
-        .await
-    }
-}
 
 #[derive(Deserialize)]
 pub struct SignInForm {
@@ -525,77 +480,6 @@ pub async fn sign_out(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use std::time::Duration;
-
-    async fn until(what: &str, condition: impl Fn() -> bool) {
-        let wait = async {
-            while !condition() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), wait)
-            .await
-            .unwrap_or_else(|_| panic!("{what}"));
-    }
-
-    /// Releases all waiting threads when it is dropped, so that a failed test does not leave
-    /// threads running forever.
-    struct Gate(Arc<AtomicBool>);
-
-    impl Drop for Gate {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn two_passwords_are_hashed_at_one_time_some_wait_and_the_rest_are_sent_away() {
-        let hashing = Arc::new(PasswordHashLimiter::default());
-        let (go, running) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicUsize::new(0)),
-        );
-        let gate = Gate(Arc::clone(&go));
-        let work = || {
-            let (go, running) = (Arc::clone(&go), Arc::clone(&running));
-            move || {
-                let beside = running.fetch_add(1, Ordering::SeqCst);
-                while !go.load(Ordering::SeqCst) {
-                    std::thread::yield_now();
-                }
-                running.fetch_sub(1, Ordering::SeqCst);
-                beside
-            }
-        };
-        let waiting: Vec<_> = (0..MAX_PENDING_HASHES)
-            .map(|_| {
-                let (hashing, work) = (Arc::clone(&hashing), work());
-                tokio::spawn(async move { hashing.run(work).await })
-            })
-            .collect();
-        until("every place is taken", || {
-            hashing.places.available_permits() == 0
-        })
-        .await;
-        until("two work", || {
-            running.load(Ordering::SeqCst) == MAX_CONCURRENT_HASHES
-        })
-        .await;
-        assert!(
-            matches!(hashing.run(work()).await, Err(PageError::Busy)),
-            "one more"
-        );
-        drop(gate);
-        for one in waiting {
-            let beside = one.await.unwrap().expect("whoever has a place is served");
-            assert!(
-                beside < MAX_CONCURRENT_HASHES,
-                "{beside} others worked beside it"
-            );
-        }
-        assert!(hashing.run(work()).await.is_ok(), "there is room again");
-    }
 
     #[test]
     fn a_trial_is_named_in_the_largest_unit_that_fits() {

@@ -2,63 +2,29 @@
 //! account never sees another account's responses.
 
 mod download;
+mod query;
 mod receipt;
+mod row;
 
-use super::SidecarState;
 use super::error::PageError;
-use super::page::{Frame, format_time, group_digits, html};
+use super::page::{Frame, group_digits, html};
 use super::session::CurrentUser;
-use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
-use crate::billing::{Billing, Receipt};
-use crate::clock::day_start_ms;
-use crate::store::StoreError;
+use super::state::SidecarState;
+use crate::billing::activity::{ActivityCursor, RequestOutcome};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 pub use download::download;
+use query::ActivityQuery;
 pub use receipt::receipt;
-use serde::Deserialize;
+pub use row::{ActivityRow, latest};
+use row::{outcome_label, rows};
 use std::sync::Arc;
 
 /// Rows per page.
 const ROWS_PER_PAGE: u32 = 50;
-
-/// Number of responses that the overview shows.
-const LATEST_ROWS: u32 = 5;
-
-const DAY_MS: i64 = 86_400_000;
-
-/// A response in a table.
-pub struct ActivityRow {
-    pub request_id: String,
-    pub at: String,
-    pub model: String,
-    pub surface: &'static str,
-    pub key: String,
-    pub outcome: &'static str,
-    /// The response was delivered incompletely or not at all.
-    pub is_odd: bool,
-    pub tokens_in: String,
-    pub cached: String,
-    pub tokens_out: String,
-    pub credits: String,
-    pub estimated: bool,
-}
-
-/// Filters from the URL's query. An empty value means no filter.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-pub struct ActivityQuery {
-    key: String,
-    model: String,
-    outcome: String,
-    from: String,
-    to: String,
-    /// Position of the last row of the previous page.
-    before: String,
-}
 
 /// An option of a filter.
 struct FilterOption {
@@ -80,109 +46,6 @@ struct ActivityPage {
     rows: Vec<ActivityRow>,
     older: Option<String>,
     rows_most: String,
-}
-
-impl ActivityQuery {
-    /// # Errors
-    /// Returns what is wrong with the filter, as a text for the user.
-    fn filter(&self) -> Result<ActivityFilter, &'static str> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let day = |text: &str| match text {
-            "" => Ok(None),
-            text => day_start_ms(text)
-                .map(Some)
-                .ok_or("Write a day as 2026-11-21."),
-        };
-        let outcome = match self.outcome.as_str() {
-            "" => None,
-            name => Some(
-                *RequestOutcome::ALL
-                    .iter()
-                    .find(|outcome| outcome.as_str() == name)
-                    .ok_or("Unknown outcome. Choose one from the list.")?,
-            ),
-        };
-        let (from_ms, to_ms) = (
-            day(&self.from)?,
-            day(&self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)),
-        );
-        if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
-            return Err("The first day must not be after the last day.");
-        }
-        Ok(ActivityFilter {
-            model: given(&self.model),
-            key_id: given(&self.key),
-            outcome,
-            conversation: None,
-            from_ms,
-            to_ms,
-        })
-    }
-
-    fn cursor(&self) -> Result<Option<ActivityCursor>, PageError> {
-        if self.before.is_empty() {
-            return Ok(None);
-        }
-        let place = || {
-            let (at_ms, seq) = self.before.split_once('.')?;
-            Some(ActivityCursor {
-                at_ms: at_ms.parse().ok()?,
-                seq: seq.parse().ok()?,
-            })
-        };
-        place().map(Some).ok_or(PageError::NotFound)
-    }
-
-    fn is_filtered(&self) -> bool {
-        [&self.key, &self.model, &self.outcome, &self.from, &self.to]
-            .iter()
-            .any(|text| !text.is_empty())
-    }
-}
-
-pub fn rows(receipts: &[Receipt]) -> Vec<ActivityRow> {
-    receipts.iter().map(row).collect()
-}
-
-/// The latest responses.
-pub fn latest(billing: &Billing, account: &str) -> Result<Vec<ActivityRow>, StoreError> {
-    Ok(rows(&billing.activity(
-        account,
-        &ActivityFilter::default(),
-        None,
-        LATEST_ROWS,
-    )?))
-}
-
-fn row(receipt: &Receipt) -> ActivityRow {
-    let detail = &receipt.detail;
-    let usage = &detail.usage;
-    ActivityRow {
-        request_id: receipt.request_id.clone(),
-        at: format_time(receipt.at_ms),
-        model: detail.model.clone(),
-        surface: detail.surface.as_str(),
-        key: detail.key_shown.clone(),
-        outcome: outcome_label(detail.outcome),
-        is_odd: detail.outcome != RequestOutcome::Completed,
-        tokens_in: group_digits(usage.input_total()),
-        cached: group_digits(usage.cache_read),
-        tokens_out: group_digits(usage.output_total()),
-        credits: receipt.credits.to_string(),
-        estimated: detail.estimated,
-    }
-}
-
-fn outcome_label(outcome: RequestOutcome) -> &'static str {
-    match outcome {
-        RequestOutcome::Completed => "completed",
-        RequestOutcome::ClientLeft => "client disconnected",
-        RequestOutcome::GatewayEnded => "stopped by the gateway",
-        RequestOutcome::RefusedFree => "refused, free",
-        RequestOutcome::VendorError => "vendor error",
-        RequestOutcome::VendorCut => "cut off by the vendor",
-        RequestOutcome::Interrupted => "interrupted",
-    }
 }
 
 pub async fn list(
@@ -272,56 +135,4 @@ fn outcome_choices(chosen: &str) -> Vec<FilterOption> {
         chosen: outcome.as_str() == chosen,
     };
     RequestOutcome::ALL.into_iter().map(choice).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(change: impl FnOnce(&mut ActivityQuery)) -> ActivityQuery {
-        let mut asked = ActivityQuery::default();
-        change(&mut asked);
-        asked
-    }
-
-    #[test]
-    fn the_last_day_of_a_filter_is_in_it() {
-        let filter = asked(|asked| {
-            asked.from = "1970-01-02".into();
-            asked.to = "1970-01-02".into();
-            asked.outcome = "vendor_cut".into();
-        });
-        let expected = ActivityFilter {
-            outcome: Some(RequestOutcome::VendorCut),
-            from_ms: Some(DAY_MS),
-            to_ms: Some(2 * DAY_MS),
-            ..ActivityFilter::default()
-        };
-        assert_eq!(filter.filter(), Ok(expected));
-        assert_eq!(asked(|_| ()).filter(), Ok(ActivityFilter::default()));
-        for wrong in [
-            asked(|asked| asked.from = "yesterday".into()),
-            asked(|asked| asked.to = "2026-02-30".into()),
-            asked(|asked| asked.outcome = "lost".into()),
-            asked(|asked| {
-                asked.from = "1970-01-03".into();
-                asked.to = "1970-01-02".into();
-            }),
-        ] {
-            assert!(wrong.filter().is_err());
-        }
-    }
-
-    #[test]
-    fn a_page_begins_at_a_place_or_nowhere() {
-        let place = |text: &str| asked(|asked| asked.before = text.into()).cursor();
-        assert!(matches!(
-            place("17.-3"),
-            Ok(Some(ActivityCursor { at_ms: 17, seq: -3 }))
-        ));
-        assert!(matches!(place(""), Ok(None)));
-        for bad in ["17", "17.", "x.1", "17.1.1", "99999999999999999999.1"] {
-            assert!(matches!(place(bad), Err(PageError::NotFound)), "{bad}");
-        }
-    }
 }

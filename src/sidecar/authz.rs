@@ -5,9 +5,9 @@
 //! if it changes something, an [`OperatorForm`] (an administrator only). All other signed-in users
 //! get a 404.
 
-use super::SidecarState;
 use super::error::PageError;
 use super::session::{ClientIp, CurrentUser, SignedForm};
+use super::state::SidecarState;
 use crate::account::{Account, AccountStatus, Actor, Role};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;

@@ -3,8 +3,8 @@
 mod errors;
 mod limitations;
 
-use super::SidecarState;
 use super::page::{Frame, group_digits, html};
+use super::state::SidecarState;
 use crate::account::MAX_LIVE_KEYS;
 use crate::catalog::CatalogModel;
 use crate::config::Settings;

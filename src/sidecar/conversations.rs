@@ -3,11 +3,11 @@
 //!
 //! The key of a conversation reveals nothing of its content.
 
-use super::SidecarState;
 use super::error::PageError;
 use super::page::{Frame, format_time, group_digits, html};
 use super::session::CurrentUser;
 use super::spending::percent;
+use super::state::SidecarState;
 use crate::billing::Receipt;
 use crate::billing::activity::{self, ActivityFilter, RequestOutcome};
 use askama::Template;

@@ -5,7 +5,7 @@
 //! from clients' requests, and only edges can reach this address. Must not be served if edge and
 //! ledger are one process.
 
-use super::Sidecar;
+use super::state::Sidecar;
 use crate::billing::json;
 use crate::clock;
 use crate::store::StoreError;

@@ -1,18 +1,11 @@
-//! The only place that turns a failure of the sidecar into a response: a page that says what to do
-//! and reveals no internals. Internal errors are logged here, once.
+//! The failures that a handler of the sidecar returns. `error_page.rs` turns them into responses.
+//!
+//! Must not know a page.
 
-use super::SidecarState;
-use super::page::{Frame, html};
 use crate::account::AccountError;
 use crate::store::StoreError;
-use askama::Template;
-use axum::extract::State;
 use axum::extract::rejection::FormRejection;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse, Redirect, Response};
-use llm_protocol::Protocol;
-use llm_protocol::failure::Failure;
-use std::sync::Arc;
+use axum::http::StatusCode;
 
 #[derive(Debug)]
 pub enum PageError {
@@ -36,102 +29,6 @@ pub enum PageError {
     Inside(String),
 }
 
-#[derive(Template)]
-#[template(path = "problem.html")]
-struct ErrorPage {
-    frame: Frame,
-    heading: &'static str,
-    text: &'static str,
-    /// Finds the error in the log.
-    reference: Option<String>,
-}
-
-/// A random number that an error page and the log line of the error share.
-fn new_reference() -> Option<String> {
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).ok()?;
-    Some(format!("{:08x}", u32::from_be_bytes(bytes)))
-}
-
-impl IntoResponse for PageError {
-    fn into_response(self) -> Response {
-        let mut reference = None;
-        let (status, heading, text) = match self {
-            Self::SignIn => return Redirect::to("/dashboard/sign-in").into_response(),
-            Self::NotFound => (
-                StatusCode::NOT_FOUND,
-                "Not found",
-                "This page does not exist.",
-            ),
-            Self::MethodNotAllowed => (
-                StatusCode::METHOD_NOT_ALLOWED,
-                "Not possible",
-                "This page does not support this request method.",
-            ),
-            Self::CrossSite => (
-                StatusCode::FORBIDDEN,
-                "Refused",
-                "A page of another site requested this change. Make it on the dashboard itself.",
-            ),
-            Self::StaleForm => (
-                StatusCode::FORBIDDEN,
-                "This form is out of date",
-                "You signed in again after it was loaded. Go back, reload the page and send the form again.",
-            ),
-            Self::BadForm => (
-                StatusCode::BAD_REQUEST,
-                "Invalid form",
-                "The form lacks a field or has an invalid one. Go back, reload the page and send the form again.",
-            ),
-            Self::ViewerOnly => (
-                StatusCode::FORBIDDEN,
-                "Refused",
-                "You have read-only access. Ask an administrator to make this change.",
-            ),
-            Self::OwnDoor => (
-                StatusCode::CONFLICT,
-                "Refused",
-                "You would lock yourself out. Ask another administrator to suspend this account.",
-            ),
-            Self::TooLarge => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "Too large",
-                "A form may have at most 64 KiB. Shorten it and send it again.",
-            ),
-            Self::Busy => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "Busy",
-                "The gateway has too many requests of this kind at the moment. Try again soon.",
-            ),
-            Self::Inside(what) => {
-                reference = new_reference();
-                let shown = reference.as_deref().unwrap_or("none");
-                log::error!("sidecar: {what} (reference {shown})");
-                (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "Something went wrong",
-                    "Something went wrong on our side. Check whether your change was saved.",
-                )
-            }
-        };
-        let mut response = html(
-            status,
-            &ErrorPage {
-                frame: Frame::public(heading),
-                heading,
-                text,
-                reference,
-            },
-        );
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
-        }
-        response
-    }
-}
-
 impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
         Self::Inside(error.to_string())
@@ -151,57 +48,4 @@ impl From<FormRejection> for PageError {
             _ => Self::BadForm,
         }
     }
-}
-
-/// Handles unknown paths. An API client with a wrong base URL gets an error in a format that it can
-/// parse.
-pub async fn not_found(
-    State(app): State<Arc<SidecarState>>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Response {
-    if !is_api_client(&headers) {
-        return PageError::NotFound.into_response();
-    }
-    let settings = app.settings.load();
-    let surface = match settings
-        .version_headers
-        .iter()
-        .any(|name| headers.contains_key(name))
-    {
-        true => Protocol::Messages,
-        false => Protocol::Chat,
-    };
-    let request_id = headers
-        .get("x-request-id")
-        .and_then(|id| id.to_str().ok())
-        .unwrap_or_default();
-    let failure = Failure::unknown_path(method.as_str(), uri.path(), &settings.base_url);
-    let rendered = failure.render(surface, request_id);
-    let mut response = Response::new(rendered.body.into());
-    *response.status_mut() = StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::NOT_FOUND);
-    for (name, value) in rendered.headers {
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            response.headers_mut().insert(name, value);
-        }
-    }
-    response
-}
-
-/// Whether the client is a program: it sends a key or JSON, or accepts JSON and no HTML.
-fn is_api_client(headers: &HeaderMap) -> bool {
-    let says = |name: header::HeaderName, kind: &str| {
-        headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .is_some_and(|value| value.contains(kind))
-    };
-    let wants_json = says(header::ACCEPT, "application/json") && !says(header::ACCEPT, "text/html");
-    let has_key = headers.contains_key(header::AUTHORIZATION) || headers.contains_key("x-api-key");
-    has_key || says(header::CONTENT_TYPE, "application/json") || wants_json
-}
-
-pub async fn method_not_allowed() -> PageError {
-    PageError::MethodNotAllowed
 }

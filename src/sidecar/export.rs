@@ -4,9 +4,9 @@
 //! It contains no secrets: of a key only the data that the account holder sees anyway; of passwords
 //! and session tokens, nothing.
 
-use super::SidecarState;
 use super::error::PageError;
 use super::session::CurrentUser;
+use super::state::SidecarState;
 use crate::account::{ApiKey, SessionSummary};
 use crate::admin::document;
 use crate::clock::{now_ms, rfc3339};

@@ -7,13 +7,14 @@
 
 mod settings;
 
-use super::SidecarState;
 use super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::authz::may_administer;
+use super::blocking::run_blocking;
 use super::catalog::Snippets;
 use super::error::PageError;
 use super::page::{Frame, format_time, html};
-use super::session::{ClientIp, CurrentUser, SignedForm, run_blocking};
+use super::session::{ClientIp, CurrentUser, SignedForm};
+use super::state::SidecarState;
 use crate::account::{AccountError, ApiKey, ApiKeyStatus, KeySettings, MAX_KEY_NAME_CHARS, NewKey};
 use crate::clock::now_ms;
 use askama::Template;

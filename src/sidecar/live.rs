@@ -5,15 +5,15 @@
 //! any process within a second. Streams are counted, end with their session, and end when the
 //! sidecar shuts down.
 
-use super::SidecarState;
 use super::activity::{ActivityRow, latest};
 use super::error::PageError;
 use super::page::format_time;
 use super::session::CurrentUser;
 use super::spending::{SpendRate, format_time_left};
+use super::state::SidecarState;
+use super::stream_slots::StreamSlot;
 use crate::billing::{Balance, Billing};
 use crate::clock::now_ms;
-use crate::config::Limits;
 use crate::store::StoreError;
 use askama::Template;
 use axum::extract::State;
@@ -23,10 +23,9 @@ use axum::response::{IntoResponse, Response};
 use credits::money::Micro;
 use futures_core::Stream;
 use serde::Serialize;
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -100,57 +99,6 @@ impl SpendingSnapshot {
 #[template(path = "rows.html")]
 struct LatestRowsFragment {
     rows: Vec<ActivityRow>,
-}
-
-/// Number of open streams per account.
-#[derive(Default)]
-pub struct StreamCounts {
-    open: Mutex<HashMap<String, u64>>,
-}
-
-/// The slot of one open stream or download. It is released on drop.
-pub struct StreamSlot {
-    streams: Arc<StreamCounts>,
-    account: String,
-}
-
-impl StreamSlot {
-    /// Acquires a slot; `None` if the account or the process has reached its limit.
-    pub fn try_acquire(
-        streams: &Arc<StreamCounts>,
-        account: &str,
-        limits: &Limits,
-    ) -> Option<Self> {
-        let mut open = streams.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if limits.live_streams > 0 && open.values().sum::<u64>() >= limits.live_streams {
-            return None;
-        }
-        let count = open.get(account).copied().unwrap_or(0);
-        if count >= limits.live_streams_per_account {
-            return None;
-        }
-        open.insert(account.to_owned(), count + 1);
-        Some(Self {
-            streams: Arc::clone(streams),
-            account: account.to_owned(),
-        })
-    }
-}
-
-impl Drop for StreamSlot {
-    fn drop(&mut self) {
-        let mut open = self
-            .streams
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.account) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.account);
-            }
-        }
-    }
 }
 
 struct LiveStream {
@@ -283,30 +231,4 @@ pub async fn live(
         .headers_mut()
         .insert(name, HeaderValue::from_static("no"));
     Ok(response)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_account_and_everybody_have_a_number_of_streams_and_places_are_given_back() {
-        let streams = Arc::new(StreamCounts::default());
-        let limits = Limits {
-            live_streams_per_account: 8,
-            live_streams: 9,
-            ..Limits::default()
-        };
-        let take = |account| StreamSlot::try_acquire(&streams, account, &limits);
-        let places: Vec<_> = (0..8).map(|_| take("a").unwrap()).collect();
-        assert!(take("a").is_none());
-        let other = take("b").expect("another account has its own");
-        assert!(take("c").is_none(), "nine are all there may be");
-        drop((places, other));
-        assert!(take("a").is_some());
-        assert!(
-            streams.open.lock().unwrap().is_empty(),
-            "nothing is left behind"
-        );
-    }
 }

@@ -6,15 +6,16 @@
 //! (`authz.rs`); for all other users these pages do not exist (404).
 
 pub mod account;
+mod account_row;
 pub mod invites;
 pub mod log;
 pub mod service;
 
-use super::SidecarState;
 use super::authz::Operator;
 use super::error::PageError;
-use super::page::{Frame, format_time, html};
-use crate::account::{Account, Role};
+use super::page::{Frame, html};
+use super::state::SidecarState;
+use account_row::AccountListRow;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -36,31 +37,6 @@ pub struct AccountSearchQuery {
     q: String,
     /// Id of the last account on the previous page.
     after: Option<String>,
-}
-
-pub struct AccountListRow {
-    pub id: String,
-    pub email: String,
-    pub status: &'static str,
-    /// Role above member; empty for members.
-    pub role: &'static str,
-    pub created: String,
-}
-
-impl From<Account> for AccountListRow {
-    fn from(account: Account) -> Self {
-        Self {
-            status: account.status.name(),
-            role: if account.role == Role::Member {
-                ""
-            } else {
-                account.role.name()
-            },
-            created: format_time(account.created_at_ms),
-            id: account.id,
-            email: account.email,
-        }
-    }
 }
 
 #[derive(Template)]

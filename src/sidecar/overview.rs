@@ -1,13 +1,13 @@
 //! The first page of the dashboard: the live balance, the trial, the spending, and the latest
 //! responses.
 
-use super::SidecarState;
 use super::activity::{ActivityRow, latest};
 use super::error::PageError;
 use super::live::{BalanceView, SpendingSnapshot};
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::spending::{self, MonthlySpending};
+use super::state::SidecarState;
 use crate::account::ApiKeyStatus;
 use crate::clock::now_ms;
 use askama::Template;

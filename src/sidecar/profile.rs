@@ -3,12 +3,13 @@
 //! An action that cannot be undone, or that would lock the account holder out, requires the
 //! password. Must not know how it is stored.
 
-use super::SidecarState;
 use super::account::{ConfirmationError, confirm_password};
+use super::blocking::run_blocking;
 use super::browser;
 use super::error::PageError;
 use super::page::{Frame, format_time, html};
-use super::session::{ClientIp, CurrentUser, SignedForm, run_blocking, session_cookie};
+use super::session::{ClientIp, CurrentUser, SignedForm, session_cookie};
+use super::state::SidecarState;
 use crate::account::{
     AccountError, AccountStatus, Actor, CloseAccountOutcome, PASSWORD_LEAST_CHARS,
     PASSWORD_MOST_CHARS, SessionOrigin, SessionSummary, session_id,

@@ -1,8 +1,8 @@
 //! Middleware for every request and response: refuses changes requested by another site's page, and
 //! sets headers that make an injected script useless.
 
-use super::SidecarState;
 use super::error::PageError;
+use super::state::SidecarState;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, Method};

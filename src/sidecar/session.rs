@@ -4,9 +4,10 @@
 //! A handler that changes something takes a `SignedForm`, which requires a live session and the
 //! form's own token. Must not know where sessions are stored.
 
-use super::SidecarState;
+use super::blocking::run_blocking;
 use super::error::PageError;
 use super::listener::PeerAddress;
+use super::state::SidecarState;
 use crate::account::{Account, csrf_token};
 use crate::clock::now_ms;
 use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
@@ -141,15 +142,6 @@ impl<S: Sync> FromRequestParts<S> for ClientIp {
                 .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         ))
     }
-}
-
-/// Runs work that may wait for the disk or for another process's lock on a blocking thread.
-pub async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, PageError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| PageError::Inside(error.to_string()))
 }
 
 /// URL of the site as the user sees it: the configured URL, with https if the edge reports that the

@@ -6,9 +6,11 @@ mod people;
 mod security;
 
 use super::*;
-use crate::account::{NewAccount, Role, open_account};
+use crate::account::{Accounts, NewAccount, Role, open_account};
+use crate::billing::Billing;
 use crate::clock::now_ms;
 use crate::config;
+use arc_swap::ArcSwap;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;

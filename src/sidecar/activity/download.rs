@@ -1,14 +1,14 @@
 //! The filtered rows as a CSV file. It is read page by page while it is sent, so that memory use
 //! does not depend on its size.
 
-use super::ActivityQuery;
+use super::query::ActivityQuery;
 use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
 use crate::billing::{Billing, Receipt};
 use crate::clock::rfc3339;
-use crate::sidecar::SidecarState;
 use crate::sidecar::error::PageError;
-use crate::sidecar::live;
 use crate::sidecar::session::CurrentUser;
+use crate::sidecar::state::SidecarState;
+use crate::sidecar::stream_slots::StreamSlot;
 use crate::store::StoreError;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -43,7 +43,7 @@ pub async fn download(
     let Query(asked) = asked.map_err(|_| PageError::NotFound)?;
     let filter = asked.filter().map_err(|_| PageError::NotFound)?;
     let account = visitor.account.id;
-    let place = live::StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
+    let place = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
     let file = CsvDownload {
         _place: place,
@@ -65,7 +65,7 @@ pub async fn download(
 
 struct CsvDownload {
     /// Counts as one of the account's streams.
-    _place: live::StreamSlot,
+    _place: StreamSlot,
     billing: Billing,
     account: String,
     filter: ActivityFilter,

@@ -1,12 +1,12 @@
 //! The receipt of one response: usage, prices, cost, and the reason for the cost.
 
-use super::{ActivityRow, row};
+use super::row::{ActivityRow, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
-use crate::sidecar::SidecarState;
 use crate::sidecar::error::PageError;
 use crate::sidecar::page::{Frame, group_digits, html};
 use crate::sidecar::session::CurrentUser;
+use crate::sidecar::state::SidecarState;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;

@@ -3,9 +3,9 @@
 //!
 //! Must not decide what a setting does.
 
-use super::super::SidecarState;
 use super::super::page::format_time;
 use super::super::session::SignedForm;
+use super::super::state::SidecarState;
 use crate::account::KeySettings;
 use credits::limits::{Period, SpendLimit};
 use credits::money::Micro;

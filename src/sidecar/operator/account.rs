@@ -4,14 +4,15 @@
 //! Postings and suspension require the administrator's password once in ten minutes. The ledger
 //! decides what is allowed.
 
-use super::super::SidecarState;
 use super::super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::blocking::run_blocking;
 use super::super::error::PageError;
 use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, format_time, html};
-use super::super::session::{ClientIp, CurrentUser, run_blocking};
-use super::AccountListRow;
+use super::super::session::{ClientIp, CurrentUser};
+use super::super::state::SidecarState;
+use super::account_row::AccountListRow;
 use crate::account::{Account, AccountStatus, Actor, CloseAccountOutcome};
 use crate::admin::document;
 use crate::billing::corrections::{

@@ -1,10 +1,11 @@
 //! Invitations: creates codes, which are shown once, and lists the state of existing ones.
 
-use super::super::SidecarState;
 use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::blocking::run_blocking;
 use super::super::error::PageError;
 use super::super::page::{Frame, format_time, html};
-use super::super::session::{CurrentUser, run_blocking};
+use super::super::session::CurrentUser;
+use super::super::state::SidecarState;
 use crate::account::{AccountError, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
 use crate::clock::now_ms;
 use crate::config::SignupMode;

@@ -1,10 +1,10 @@
 //! The audit log as a page: the administrators' actions, newest first.
 
-use super::super::SidecarState;
 use super::super::authz::Operator;
+use super::super::blocking::run_blocking;
 use super::super::error::PageError;
 use super::super::page::{Frame, format_time, html};
-use super::super::session::run_blocking;
+use super::super::state::SidecarState;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};

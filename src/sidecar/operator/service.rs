@@ -1,11 +1,12 @@
 //! The state of the gateway: models and prices in force, endpoints and their health, holds, and the
 //! last ledger audit. An audit runs on demand, never on a thread that serves requests.
 
-use super::super::SidecarState;
 use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::blocking::run_blocking;
 use super::super::error::PageError;
+use super::super::ledger_audit::{LedgerAuditResult, LedgerAuditState};
 use super::super::page::{Frame, format_time, group_digits, html};
-use super::super::session::run_blocking;
+use super::super::state::SidecarState;
 use crate::billing::{LedgerAuditReport, Receipt};
 use crate::catalog::VendorEndpoint;
 use crate::clock::now_ms;
@@ -16,7 +17,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Maximum number of findings shown.
@@ -24,54 +25,6 @@ const MAX_FINDINGS: usize = 20;
 
 /// Maximum number of debits with implausible usage shown.
 const MAX_IMPLAUSIBLE_ROWS: u32 = 20;
-
-/// The last ledger audit, and whether one is running.
-#[derive(Default)]
-pub struct LedgerAuditRunner {
-    state: Mutex<LedgerAuditState>,
-}
-
-#[derive(Default, Clone)]
-struct LedgerAuditState {
-    running_since_ms: Option<i64>,
-    last: Option<LedgerAuditResult>,
-}
-
-#[derive(Clone)]
-struct LedgerAuditResult {
-    at: String,
-    seconds: i64,
-    outcome: String,
-    is_good: bool,
-    findings: Vec<String>,
-}
-
-impl LedgerAuditRunner {
-    fn snapshot(&self) -> LedgerAuditState {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Marks an audit as started; false if one is already running.
-    fn try_start(&self, now_ms: i64) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_free = state.running_since_ms.is_none();
-        if is_free {
-            state.running_since_ms = Some(now_ms);
-        }
-        is_free
-    }
-
-    fn finish(&self, last: LedgerAuditResult) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = LedgerAuditState {
-            running_since_ms: None,
-            last: Some(last),
-        };
-    }
-}
 
 struct ModelRow {
     id: String,

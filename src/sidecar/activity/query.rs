@@ -1,0 +1,133 @@
+//! The filters of the table and of the download, as the URL names them.
+//!
+//! Must not read the ledger.
+
+use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
+use crate::clock::day_start_ms;
+use crate::sidecar::error::PageError;
+use serde::Deserialize;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Filters from the URL's query. An empty value means no filter.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct ActivityQuery {
+    pub(super) key: String,
+    pub(super) model: String,
+    pub(super) outcome: String,
+    pub(super) from: String,
+    pub(super) to: String,
+    /// Position of the last row of the previous page.
+    pub(super) before: String,
+}
+
+impl ActivityQuery {
+    /// # Errors
+    /// Returns what is wrong with the filter, as a text for the user.
+    pub(super) fn filter(&self) -> Result<ActivityFilter, &'static str> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let day = |text: &str| match text {
+            "" => Ok(None),
+            text => day_start_ms(text)
+                .map(Some)
+                .ok_or("Write a day as 2026-11-21."),
+        };
+        let outcome = match self.outcome.as_str() {
+            "" => None,
+            name => Some(
+                *RequestOutcome::ALL
+                    .iter()
+                    .find(|outcome| outcome.as_str() == name)
+                    .ok_or("Unknown outcome. Choose one from the list.")?,
+            ),
+        };
+        let (from_ms, to_ms) = (
+            day(&self.from)?,
+            day(&self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)),
+        );
+        if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
+            return Err("The first day must not be after the last day.");
+        }
+        Ok(ActivityFilter {
+            model: given(&self.model),
+            key_id: given(&self.key),
+            outcome,
+            conversation: None,
+            from_ms,
+            to_ms,
+        })
+    }
+
+    pub(super) fn cursor(&self) -> Result<Option<ActivityCursor>, PageError> {
+        if self.before.is_empty() {
+            return Ok(None);
+        }
+        let place = || {
+            let (at_ms, seq) = self.before.split_once('.')?;
+            Some(ActivityCursor {
+                at_ms: at_ms.parse().ok()?,
+                seq: seq.parse().ok()?,
+            })
+        };
+        place().map(Some).ok_or(PageError::NotFound)
+    }
+
+    pub(super) fn is_filtered(&self) -> bool {
+        [&self.key, &self.model, &self.outcome, &self.from, &self.to]
+            .iter()
+            .any(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(change: impl FnOnce(&mut ActivityQuery)) -> ActivityQuery {
+        let mut asked = ActivityQuery::default();
+        change(&mut asked);
+        asked
+    }
+
+    #[test]
+    fn the_last_day_of_a_filter_is_in_it() {
+        let filter = asked(|asked| {
+            asked.from = "1970-01-02".into();
+            asked.to = "1970-01-02".into();
+            asked.outcome = "vendor_cut".into();
+        });
+        let expected = ActivityFilter {
+            outcome: Some(RequestOutcome::VendorCut),
+            from_ms: Some(DAY_MS),
+            to_ms: Some(2 * DAY_MS),
+            ..ActivityFilter::default()
+        };
+        assert_eq!(filter.filter(), Ok(expected));
+        assert_eq!(asked(|_| ()).filter(), Ok(ActivityFilter::default()));
+        for wrong in [
+            asked(|asked| asked.from = "yesterday".into()),
+            asked(|asked| asked.to = "2026-02-30".into()),
+            asked(|asked| asked.outcome = "lost".into()),
+            asked(|asked| {
+                asked.from = "1970-01-03".into();
+                asked.to = "1970-01-02".into();
+            }),
+        ] {
+            assert!(wrong.filter().is_err());
+        }
+    }
+
+    #[test]
+    fn a_page_begins_at_a_place_or_nowhere() {
+        let place = |text: &str| asked(|asked| asked.before = text.into()).cursor();
+        assert!(matches!(
+            place("17.-3"),
+            Ok(Some(ActivityCursor { at_ms: 17, seq: -3 }))
+        ));
+        assert!(matches!(place(""), Ok(None)));
+        for bad in ["17", "17.", "x.1", "17.1.1", "99999999999999999999.1"] {
+            assert!(matches!(place(bad), Err(PageError::NotFound)), "{bad}");
+        }
+    }
+}

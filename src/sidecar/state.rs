@@ -1,0 +1,78 @@
+//! The services behind the pages, and what the handlers share while the sidecar runs.
+//!
+//! Must not know a page or a request.
+
+use super::hash_limiter::PasswordHashLimiter;
+use super::ledger_audit::LedgerAuditRunner;
+use super::login_backoff::LoginBackoff;
+use super::stream_slots::StreamCounts;
+use super::throttle::Throttle;
+use crate::account::Accounts;
+use crate::billing::Billing;
+use crate::config::Settings;
+use crate::upstreams::EndpointRegistry;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Dependencies of the sidecar.
+#[derive(Clone)]
+pub struct Sidecar {
+    pub accounts: Accounts,
+    pub billing: Billing,
+    pub settings: Arc<ArcSwap<Settings>>,
+    /// The vendors' endpoints, if this process calls them.
+    pub fleet: Option<Arc<EndpointRegistry>>,
+}
+
+impl Sidecar {
+    pub fn new(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settings>>) -> Self {
+        Self {
+            accounts,
+            billing,
+            settings,
+            fleet: None,
+        }
+    }
+
+    /// Adds the endpoint registry, in a process that calls the vendors.
+    #[must_use]
+    pub fn with_endpoint_registry(self, fleet: Arc<EndpointRegistry>) -> Self {
+        Self {
+            fleet: Some(fleet),
+            ..self
+        }
+    }
+}
+
+/// Shared state of the pages while the sidecar runs.
+pub(super) struct SidecarState {
+    pub(super) accounts: Accounts,
+    pub(super) billing: Billing,
+    pub(super) settings: Arc<ArcSwap<Settings>>,
+    pub(super) fleet: Option<Arc<EndpointRegistry>>,
+    pub(super) throttle: Throttle,
+    pub(super) patience: LoginBackoff,
+    pub(super) hashing: PasswordHashLimiter,
+    pub(super) audits: LedgerAuditRunner,
+    pub(super) streams: Arc<StreamCounts>,
+    /// True once the sidecar shuts down; event streams then end.
+    pub(super) closing: watch::Receiver<bool>,
+}
+
+impl SidecarState {
+    pub(super) fn new(sidecar: Sidecar, closing: watch::Receiver<bool>) -> Self {
+        Self {
+            accounts: sidecar.accounts,
+            billing: sidecar.billing,
+            settings: sidecar.settings,
+            fleet: sidecar.fleet,
+            throttle: Throttle::default(),
+            patience: LoginBackoff::default(),
+            hashing: PasswordHashLimiter::default(),
+            audits: LedgerAuditRunner::default(),
+            streams: Arc::default(),
+            closing,
+        }
+    }
+}
