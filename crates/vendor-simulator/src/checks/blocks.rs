@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 
-use super::messages::{check_members, extra_input, invalid_request};
-use super::{is_word, list, turns, unknown_member};
+use super::members::{is_word, list, unknown_member};
+use super::messages_errors::{check_members, extra_input, invalid_request};
 use crate::errors::SimulatedError;
 use crate::signature::{SignatureKind, decode, is_ours};
 
@@ -67,7 +67,7 @@ pub fn check(path: &str, block: &Value, role: &str) -> Result<(), SimulatedError
         return Err(extra_input(&format!("{path}.{kind}.{extra}")));
     }
     match kind {
-        "text" => turns::check_text("messages", block),
+        "text" => check_text("messages", block),
         "thinking" => check_thinking(path, block),
         "redacted_thinking" => check_redacted(path, block),
         "tool_use" => check_call(&format!("{path}.tool_use"), block),
@@ -128,6 +128,36 @@ fn misplaced(path: &str, kind: &str) -> SimulatedError {
              'tool_use', 'web_search_tool_result'"
         )),
     }
+}
+
+/// Rejects a text block without text. `place` is the vendor's name for its position.
+pub fn check_text(place: &str, block: &Value) -> Result<(), SimulatedError> {
+    let Some(text) = block["text"].as_str() else {
+        return Err(invalid_request(format!(
+            "{place}: text content blocks must have a `text` field"
+        )));
+    };
+    if text.is_empty() {
+        let marked = block
+            .get("cache_control")
+            .is_some_and(|mark| !mark.is_null());
+        return Err(invalid_request(match marked {
+            true => format!("{place}: cache_control cannot be set for empty text blocks"),
+            false => format!("{place}: text content blocks must be non-empty"),
+        }));
+    }
+    if text.trim().is_empty() {
+        Err(blank_text(place))
+    } else {
+        Ok(())
+    }
+}
+
+/// The error for a text of nothing but whitespace.
+pub fn blank_text(place: &str) -> SimulatedError {
+    invalid_request(format!(
+        "{place}: text content blocks must contain non-whitespace text"
+    ))
 }
 
 fn check_thinking(path: &str, block: &Value) -> Result<(), SimulatedError> {

@@ -5,8 +5,9 @@
 
 use serde_json::Value;
 
-use super::messages::{check_members, invalid_request};
-use super::{SimRequestCheck, list, non_null};
+use super::members::{list, non_null};
+use super::messages_errors::{check_members, invalid_request};
+use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 
 const MAX_BREAKPOINTS: usize = 4;

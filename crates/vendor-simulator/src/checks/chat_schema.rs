@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::list;
+use super::members::list;
 use crate::errors::SimulatedError;
 
 /// Keywords that a strict schema must not contain.

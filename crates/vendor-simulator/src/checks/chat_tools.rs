@@ -4,9 +4,13 @@
 
 use serde_json::Value;
 
-use super::chat::{array_too_long, check_members, check_name, empty_array, invalid, missing};
+use super::chat_errors::{
+    array_too_long, check_members, check_name, empty_array, invalid, missing,
+};
+use super::chat_schema;
+use super::members::{list, non_null};
 use super::models::SimChatModel;
-use super::{SimRequestCheck, chat_schema, list, non_null};
+use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 
 const MAX_TOOLS: usize = 128;

@@ -4,8 +4,9 @@
 
 use serde_json::Value;
 
-use super::chat::{check_members, check_name, empty_array, invalid, missing, too_long};
-use super::{SimRequestCheck, list, non_null};
+use super::chat_errors::{check_members, check_name, empty_array, invalid, missing, too_long};
+use super::members::{list, non_null};
+use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 use crate::signature::decode;
 

@@ -4,11 +4,11 @@
 
 use serde_json::Value;
 
+use super::members::{list, non_null};
+use super::messages_errors::{check_members, extra_input, invalid_request};
 use super::models::SimMessagesModel;
-use super::{
-    SimRequestCheck, cache, list, messages_tools, non_null, structured, thinking, turns,
-    unknown_member,
-};
+use super::request_check::SimRequestCheck;
+use super::{blocks, cache, messages_tools, structured, thinking, turns};
 use crate::errors::SimulatedError;
 
 const FIELDS: [&str; 29] = [
@@ -66,22 +66,6 @@ pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     check_system(call)?;
     turns::check(call, model)?;
     cache::check(call)
-}
-
-pub fn invalid_request(message: impl Into<String>) -> SimulatedError {
-    SimulatedError::new(400, message)
-}
-
-pub fn extra_input(path: &str) -> SimulatedError {
-    invalid_request(format!("{path}: Extra inputs are not permitted"))
-}
-
-/// Rejects members of `value` that are not in the list of known ones.
-pub fn check_members(path: &str, value: &Value, known: &[&str]) -> Result<(), SimulatedError> {
-    match unknown_member(value, known) {
-        Some(name) => Err(extra_input(&format!("{path}.{name}"))),
-        None => Ok(()),
-    }
 }
 
 fn check_limit(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
@@ -263,7 +247,7 @@ fn check_system(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
             block,
             &["type", "text", "cache_control", "citations"],
         )?;
-        turns::check_text("system", block)?;
+        blocks::check_text("system", block)?;
     }
     Ok(())
 }

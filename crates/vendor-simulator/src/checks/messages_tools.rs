@@ -6,8 +6,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::messages::{check_members, invalid_request};
-use super::{SimRequestCheck, is_word, list, non_null, structured};
+use super::members::{is_word, list, non_null};
+use super::messages_errors::{check_members, invalid_request};
+use super::request_check::SimRequestCheck;
+use super::structured;
 use crate::errors::SimulatedError;
 
 const TOOL_FIELDS: [&str; 10] = [

@@ -7,8 +7,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::messages::invalid_request;
-use super::{SimRequestCheck, list};
+use super::members::list;
+use super::messages_errors::invalid_request;
+use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 
 pub fn check(call: &SimRequestCheck<'_>, messages: &[Value]) -> Result<(), SimulatedError> {

@@ -5,12 +5,13 @@
 
 use serde_json::Value;
 
-use super::chat::{check_members, check_name, invalid, missing, too_long, unknown_parameter};
-use super::models::SimChatModel;
-use super::{
-    SimRequestCheck, chat_schema, list, non_null, responses_items, responses_pairing,
-    responses_tools,
+use super::chat_errors::{
+    check_members, check_name, invalid, missing, too_long, unknown_parameter,
 };
+use super::members::{list, non_null};
+use super::models::SimChatModel;
+use super::request_check::SimRequestCheck;
+use super::{chat_schema, responses_items, responses_pairing, responses_tools};
 use crate::errors::SimulatedError;
 
 const FIELDS: [&str; 35] = [

@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 
-use super::chat::{check_members, check_name, invalid, missing, too_long};
-use super::{list, non_null};
+use super::chat_errors::{check_members, check_name, invalid, missing, too_long};
+use super::members::{list, non_null};
 use crate::errors::SimulatedError;
 use crate::signature::{SignatureKind, decode, is_ours};
 

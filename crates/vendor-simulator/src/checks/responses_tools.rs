@@ -4,8 +4,10 @@
 
 use serde_json::Value;
 
-use super::chat::{check_members, check_name, invalid, missing};
-use super::{SimRequestCheck, chat_schema, list, non_null};
+use super::chat_errors::{check_members, check_name, invalid, missing};
+use super::chat_schema;
+use super::members::{list, non_null};
+use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 
 /// Types of tools that the vendor runs, or that the client runs through a type of their own.

@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 
-use super::list;
-use super::messages::invalid_request;
+use super::members::list;
+use super::messages_errors::invalid_request;
 use crate::errors::SimulatedError;
 
 /// Keywords that structured output does not support.

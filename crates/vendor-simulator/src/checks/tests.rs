@@ -6,7 +6,7 @@ mod responses;
 
 use serde_json::Value;
 
-use super::SimRequestCheck;
+use super::request_check::SimRequestCheck;
 use crate::behaviour::Behaviour;
 use crate::errors::SimVendor;
 

@@ -4,9 +4,10 @@
 
 use serde_json::Value;
 
-use super::messages::{check_members, invalid_request};
+use super::members::non_null;
+use super::messages_errors::{check_members, invalid_request};
 use super::models::SimMessagesModel;
-use super::{SimRequestCheck, non_null};
+use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 
 const MIN_MANUAL_BUDGET: u64 = 1024;

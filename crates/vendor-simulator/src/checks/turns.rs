@@ -4,9 +4,11 @@
 
 use serde_json::Value;
 
-use super::messages::{check_members, invalid_request};
+use super::members::list;
+use super::messages_errors::{check_members, invalid_request};
 use super::models::SimMessagesModel;
-use super::{SimRequestCheck, blocks, list, pairing, thinking};
+use super::request_check::SimRequestCheck;
+use super::{blocks, pairing, thinking};
 use crate::errors::SimulatedError;
 
 const EXPECTED_THINKING: &str = "When `thinking` is enabled, a final `assistant` message must start with a thinking \
@@ -63,7 +65,7 @@ fn check_turn(
     match &message["content"] {
         Value::String(text) if text.is_empty() && !is_final_answer => Err(empty_content(&path)),
         Value::String(text) if text.trim().is_empty() && !text.is_empty() => {
-            Err(blank_text("messages"))
+            Err(blocks::blank_text("messages"))
         }
         Value::String(_) => Ok(()),
         Value::Array(content) if content.is_empty() && !is_final_answer => {
@@ -86,35 +88,6 @@ fn check_turn(
             "{path}.content: Input should be a valid list"
         ))),
     }
-}
-
-/// Rejects a text block without text. `place` is the vendor's name for its position.
-pub fn check_text(place: &str, block: &Value) -> Result<(), SimulatedError> {
-    let Some(text) = block["text"].as_str() else {
-        return Err(invalid_request(format!(
-            "{place}: text content blocks must have a `text` field"
-        )));
-    };
-    if text.is_empty() {
-        let marked = block
-            .get("cache_control")
-            .is_some_and(|mark| !mark.is_null());
-        return Err(invalid_request(match marked {
-            true => format!("{place}: cache_control cannot be set for empty text blocks"),
-            false => format!("{place}: text content blocks must be non-empty"),
-        }));
-    }
-    if text.trim().is_empty() {
-        Err(blank_text(place))
-    } else {
-        Ok(())
-    }
-}
-
-fn blank_text(place: &str) -> SimulatedError {
-    invalid_request(format!(
-        "{place}: text content blocks must contain non-whitespace text"
-    ))
 }
 
 fn empty_content(path: &str) -> SimulatedError {

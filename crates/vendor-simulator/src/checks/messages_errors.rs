@@ -1,0 +1,25 @@
+//! The messages vendor's error for an invalid request, and the check of members that all its checks
+//! share.
+//!
+//! It must not know which fields a request has (`messages.rs`).
+
+use serde_json::Value;
+
+use super::members::unknown_member;
+use crate::errors::SimulatedError;
+
+pub fn invalid_request(message: impl Into<String>) -> SimulatedError {
+    SimulatedError::new(400, message)
+}
+
+pub fn extra_input(path: &str) -> SimulatedError {
+    invalid_request(format!("{path}: Extra inputs are not permitted"))
+}
+
+/// Rejects members of `value` that are not in the list of known ones.
+pub fn check_members(path: &str, value: &Value, known: &[&str]) -> Result<(), SimulatedError> {
+    match unknown_member(value, known) {
+        Some(name) => Err(extra_input(&format!("{path}.{name}"))),
+        None => Ok(()),
+    }
+}
