@@ -3,7 +3,8 @@
 //!
 //! It must not know a price or an account. `billing/quote.rs` derives it from the request.
 
-use super::{PerTool, UsageEstimator};
+use super::estimator::UsageEstimator;
+use super::server_tool::PerTool;
 
 /// The limits that a vendor's counters are checked against, and the estimator for missing counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

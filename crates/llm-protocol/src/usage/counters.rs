@@ -5,7 +5,9 @@
 //! string, above 2^53).
 
 use super::passes::CompactionPasses;
-use super::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed, Usage};
+use super::server_tool::{PerTool, ServerTool};
+use super::tier::{InferenceGeo, ServiceTier, Speed};
+use super::tokens::Usage;
 
 /// The counters of one answer, by their protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

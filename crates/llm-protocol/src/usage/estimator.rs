@@ -5,7 +5,7 @@
 //! Read next: `request/content.rs` (the content of a request), `billing/estimate.rs` (its
 //! estimated tokens).
 
-use super::Usage;
+use super::tokens::Usage;
 
 /// Hundredths of a token per byte of text: one token per 3.5 bytes, with a margin of 5 %.
 pub const HUNDREDTHS_PER_TEXT_BYTE: u64 = 30;

@@ -11,7 +11,8 @@
 use super::bounds::UsageBounds;
 use super::counters::{ChatCounters, MessagesCounters, VendorCounters};
 use super::passes::{CompactionPass, CompactionPasses};
-use super::{PerTool, ServerTool, Usage};
+use super::server_tool::{PerTool, ServerTool};
+use super::tokens::Usage;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! It must not know JSON or a price. The readers of requests and answers map a protocol's names to
 //! these tools; price lists and quotes have one slot for each.
 
-use super::Usage;
+use super::tokens::Usage;
 
 /// A tool that runs at the vendor and has a price key of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
