@@ -129,6 +129,7 @@ mod json_scanner;
 pub mod json_string;
 pub mod keepalive;
 mod messages;
+mod nesting;
 pub mod passthrough;
 pub mod reasoning_token;
 pub mod request;

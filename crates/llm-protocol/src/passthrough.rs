@@ -28,9 +28,6 @@ mod usage;
 
 pub use body::{read_usage, rewrite_response, rewrite_token_count};
 
-/// Maximum nesting depth of an answer. Requests have a lower limit.
-const MAX_RESPONSE_DEPTH: u32 = 128;
-
 /// Events of the responses protocol that only confirm the request.
 const RESPONSES_OPENING_EVENTS: [&str; 4] = [
     "response.created",

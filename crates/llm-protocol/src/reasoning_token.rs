@@ -16,7 +16,7 @@
 
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::{JsonStr, JsonWriter, compact};
-use crate::request::MAX_DEPTH;
+use crate::nesting::MAX_DEPTH;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 

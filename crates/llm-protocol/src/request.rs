@@ -17,6 +17,7 @@ use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
 use super::ir::Effort;
 use super::json_scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, Span};
+pub use super::nesting::MAX_DEPTH;
 use crate::usage::ServiceTier;
 pub use content::{ContentSize, MAX_IMAGE_TOKENS};
 use conversation::{ConversationSpans, MessageSpans};
@@ -39,9 +40,6 @@ pub use foreign_fields::{
     PassthroughContext, RequestCleanup, clean_request, clean_responses_request, remove_reasoning,
 };
 pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned};
-
-/// Maximum nesting depth of a request.
-pub const MAX_DEPTH: u32 = 64;
 
 /// Maximum number of choices on the chat surface.
 const MAX_CHOICES: u64 = 128;

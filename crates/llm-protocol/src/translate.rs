@@ -12,7 +12,7 @@ use super::ir::event::{Event, EventSink, OutputPart, ResponseContext, ResponseSt
 use super::ir::{BoxedFailure, Request, Warnings};
 use super::json_document::{JsonDocument, NodeBuffer};
 use super::json_string::JsonStr;
-use super::request::MAX_DEPTH;
+use super::nesting::{MAX_DEPTH, MAX_RESPONSE_DEPTH};
 use super::responses::EventSequencer;
 use super::sse::SseDecoder;
 use super::surrogates::{PendingSurrogates, trailing_high_surrogate};
@@ -22,9 +22,6 @@ use crate::usage::{
     MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
 };
 use bytes::Bytes;
-
-/// Maximum nesting depth of an answer. Requests have a lower limit.
-pub(super) const MAX_RESPONSE_DEPTH: u32 = 128;
 
 /// Maximum node buffer that a stream keeps for its next event.
 const MAX_IDLE_NODES: usize = 1024;

@@ -8,7 +8,7 @@
 
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::{JsonStr, JsonWriter};
-use crate::request::MAX_DEPTH;
+use crate::nesting::MAX_DEPTH;
 use flatten::SchemaFlattener;
 use std::borrow::Cow;
 use std::collections::HashMap;

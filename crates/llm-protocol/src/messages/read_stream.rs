@@ -13,7 +13,7 @@ use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason};
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_scanner::JsonScanner;
 use crate::json_string::{JsonStr, JsonWriter};
-use crate::translate::MAX_RESPONSE_DEPTH;
+use crate::nesting::MAX_RESPONSE_DEPTH;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use crate::vendor_response::UpstreamError;
 

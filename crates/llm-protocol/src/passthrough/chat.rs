@@ -5,9 +5,9 @@
 //!
 //! Read next: `messages.rs`, its counterpart for messages.
 
-use super::MAX_RESPONSE_DEPTH;
 use crate::counters;
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::nesting::MAX_RESPONSE_DEPTH;
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::StopReasonStatus;
 

@@ -5,9 +5,9 @@
 //!
 //! Read next: `body.rs`.
 
-use super::MAX_RESPONSE_DEPTH;
 use crate::counters;
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::nesting::MAX_RESPONSE_DEPTH;
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
 

@@ -6,10 +6,10 @@
 //!
 //! Read next: `surrogates.rs`.
 
-use super::MAX_RESPONSE_DEPTH;
 use crate::Protocol;
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_scanner::Span;
+use crate::nesting::MAX_RESPONSE_DEPTH;
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use memchr::memmem;
 

@@ -9,6 +9,7 @@ use crate::json_edit::{self, JsonEdit};
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
 use crate::json_string::JsonWriter;
 use crate::messages::write_stream::write_usage as write_messages_usage;
+use crate::nesting::MAX_RESPONSE_DEPTH;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
 use crate::usage::{
     MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict, VendorCounters, meter,
@@ -162,7 +163,7 @@ fn complete_usage(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String
 
 fn read_usage_members(raw: &str, parts_name: &str) -> Result<UsageMembers, JsonError> {
     let (mut scan, mut members) = (
-        JsonScanner::new(raw, super::MAX_RESPONSE_DEPTH),
+        JsonScanner::new(raw, MAX_RESPONSE_DEPTH),
         UsageMembers::default(),
     );
     scan.object_or_skip(|scan, key| {

@@ -7,6 +7,7 @@
 
 use super::RequestSummary;
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::nesting::MAX_DEPTH;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
@@ -183,9 +184,7 @@ fn slice_at(body: &[u8], span: Span) -> Option<&str> {
 
 /// Returns the value if it is a string.
 fn parse_string(value: &str) -> Option<String> {
-    let text = JsonScanner::new(value, super::MAX_DEPTH)
-        .string_or_skip()
-        .ok()??;
+    let text = JsonScanner::new(value, MAX_DEPTH).string_or_skip().ok()??;
     Some(text.name().into_owned())
 }
 
@@ -202,7 +201,7 @@ fn valid_id(value: &str) -> Option<&str> {
 /// alone is not a session, because a user has many.
 fn find_session_id(object: &str) -> Option<String> {
     let (mut session, mut user) = (None, None);
-    let members = JsonScanner::new(object, super::MAX_DEPTH).object_or_skip(|scan, key| {
+    let members = JsonScanner::new(object, MAX_DEPTH).object_or_skip(|scan, key| {
         let name = key.name();
         let value = scan
             .string_or_skip()?
@@ -263,7 +262,7 @@ impl ConversationHasher<'_> {
             Some(inside) => self.hash_text(inside, mark),
             None => {
                 let value = slice_at(body, span).unwrap_or_default();
-                let _ = self.hash_texts(&mut JsonScanner::new(value, super::MAX_DEPTH), mark);
+                let _ = self.hash_texts(&mut JsonScanner::new(value, MAX_DEPTH), mark);
             }
         }
     }

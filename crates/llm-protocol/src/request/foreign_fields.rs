@@ -9,7 +9,7 @@
 //! Read next: `request/repair.rs` (what this model refuses, in the same pass),
 //! `request/rewrite.rs`, which applies these edits together with its own.
 
-use super::{MAX_DEPTH, RequestSummary};
+use super::RequestSummary;
 use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
@@ -18,6 +18,7 @@ use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_edit;
 use crate::json_scanner::Span;
 use crate::json_string::JsonStr;
+use crate::nesting::MAX_DEPTH;
 use crate::reasoning_token;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};

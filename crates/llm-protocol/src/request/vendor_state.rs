@@ -9,11 +9,11 @@
 //!
 //! Read next: `request/features.rs`.
 
-use super::MAX_DEPTH;
 use super::extensions::is_same_name;
 use crate::Protocol;
 use crate::failure::{Failure, Kind as FailureKind};
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner};
+use crate::nesting::MAX_DEPTH;
 
 /// Maximum length in bytes of a member's path in a refusal.
 const MAX_PATH_BYTES: usize = 256;

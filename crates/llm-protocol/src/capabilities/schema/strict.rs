@@ -11,7 +11,7 @@ use super::{
 };
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::{JsonStr, JsonWriter, compact};
-use crate::request::MAX_DEPTH;
+use crate::nesting::MAX_DEPTH;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 

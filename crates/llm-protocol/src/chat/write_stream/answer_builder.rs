@@ -10,7 +10,7 @@ use crate::capabilities::identifiers;
 use crate::ir::event::{Event, OutputPart, ResponseContext, ResponseStart, StopReason};
 use crate::json_document::{JsonDocument, NodeBuffer};
 use crate::json_string::{JsonStr, JsonStrBuf};
-use crate::translate::MAX_RESPONSE_DEPTH;
+use crate::nesting::MAX_RESPONSE_DEPTH;
 
 /// Maximum number of open items. Vendors open a handful; above the limit, the oldest counts as
 /// closed.

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::ir::{BoxedFailure, OutputFormat, Request, WarningAction, Warnings};
 use crate::json_document::{JsonDocument, NodeBuffer};
 use crate::json_string::{JsonStr, JsonWriter};
-use crate::request::MAX_DEPTH;
+use crate::nesting::MAX_DEPTH;
 
 const JSON_INSTRUCTION: &str =
     "Answer with one valid JSON object and nothing else – no code fence, no commentary.";

@@ -18,8 +18,9 @@ use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_edit::json_string;
 use crate::json_scanner::Span;
 use crate::json_string::JsonStr;
+use crate::nesting::MAX_DEPTH;
 use crate::reasoning_token;
-use crate::request::{MAX_DEPTH, RequestSummary};
+use crate::request::RequestSummary;
 use crate::usage::PerTool;
 use std::borrow::Cow;
 

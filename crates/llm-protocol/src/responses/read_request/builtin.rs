@@ -7,7 +7,7 @@
 
 use crate::ir::event::ToolCallKind;
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::request::MAX_DEPTH;
+use crate::nesting::MAX_DEPTH;
 use std::sync::LazyLock;
 
 /// Function that replaces a built-in tool.

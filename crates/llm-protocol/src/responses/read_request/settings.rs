@@ -18,7 +18,7 @@ use crate::ir::{
 };
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::JsonStr;
-use crate::request::MAX_DEPTH;
+use crate::nesting::MAX_DEPTH;
 use std::sync::LazyLock;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";

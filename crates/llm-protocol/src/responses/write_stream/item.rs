@@ -6,7 +6,7 @@
 use crate::ir::event::{ClientTool, ToolCallKind};
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::{JsonStr, JsonWriter};
-use crate::translate::MAX_RESPONSE_DEPTH;
+use crate::nesting::MAX_RESPONSE_DEPTH;
 
 /// Web source of a range of text, in code points of its part.
 #[derive(Debug)]
