@@ -139,6 +139,7 @@ mod surrogates;
 pub mod translate;
 pub mod usage;
 pub mod vendor_response;
+mod write_context;
 
 /// A protocol. The client's protocol is called the *surface*; the other one is the vendor's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]

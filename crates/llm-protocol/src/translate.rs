@@ -17,6 +17,7 @@ use super::responses::EventSequencer;
 use super::sse::SseDecoder;
 use super::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use super::vendor_response::{CompleteResponse, Completion, StopReasonStatus, UpstreamError};
+pub use super::write_context::{EncodedRequest, WriteContext};
 use super::{Protocol, chat, estimate, messages, responses};
 use crate::usage::{
     MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
@@ -94,25 +95,6 @@ pub struct TranslatedRequest {
     /// Whether a thinking budget in it is the caller's own, not one inserted here.
     pub budget_is_given: bool,
     pub recall: ResponseContext,
-}
-
-/// Further input of the request writers.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteContext<'a> {
-    pub target: TranslationTarget<'a>,
-    pub account_id: &'a str,
-    /// Lowered to what the account can pay.
-    pub output_limit: Option<u64>,
-    /// Whether to leave reasoning out, because the vendor refused it the first time.
-    pub without_thinking: bool,
-}
-
-/// Output of a request writer.
-#[derive(Debug, Default)]
-pub struct EncodedRequest {
-    pub body: Vec<u8>,
-    pub streams: bool,
-    pub carries_thinking: bool,
 }
 
 /// Returns the outcome of every member of a surface's requests in translation. Each table explains

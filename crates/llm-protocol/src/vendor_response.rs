@@ -12,25 +12,13 @@ use super::passthrough::{self, StreamPassthrough};
 use super::translate::{self, StreamTranslation};
 use crate::usage::{MeteredUsage, MeteringTerms, Usage};
 use bytes::Bytes;
+pub use complete_response::CompleteResponse;
 pub use completion::{Completion, StopReasonStatus};
 pub use upstream_error::UpstreamError;
 
+mod complete_response;
 mod completion;
 mod upstream_error;
-
-/// A whole answer that the gateway may send to the client.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CompleteResponse {
-    pub body: Bytes,
-    /// Billed usage; `None`: the vendor did not report final counts.
-    pub usage: Option<MeteredUsage>,
-    /// The usage as far as the vendor reported it.
-    pub learned: Option<Usage>,
-    /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
-    pub generated_bytes: u64,
-    /// Whether a messages vendor refused before any output. The vendor documents this as free.
-    pub refused_free: bool,
-}
 
 /// Reads a vendor's whole answer. `recall`: the context for translation; `None`: passthrough.
 /// `streamed`: the caller wants a stream although the vendor sent a whole answer.

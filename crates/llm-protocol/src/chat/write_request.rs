@@ -13,7 +13,7 @@ use crate::ir::event::ResponseContext;
 use crate::ir::{BlockKind, BoxedFailure, Request, ToolChoice, WarningAction, Warnings};
 use crate::json_document::JsonValue;
 use crate::json_string::{JsonStr, JsonWriter};
-use crate::translate::{EncodedRequest, WriteContext};
+use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};

@@ -10,7 +10,7 @@ use crate::capabilities::{MessagesModel, identifiers, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::{Block, BoxedFailure, CacheBreakpoint, Request, Warnings};
 use crate::json_string::JsonWriter;
-use crate::translate::{EncodedRequest, WriteContext};
+use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
 use block_writer::BlockWriter;
 use format::MessagesOutputFormat;

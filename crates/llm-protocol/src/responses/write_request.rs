@@ -17,7 +17,7 @@ use crate::chat::write_request::{invalid_param, strip_billing_header, unsupporte
 use crate::ir::event::ResponseContext;
 use crate::ir::{BoxedFailure, Effort, OutputFormat, Request, WarningAction, Warnings};
 use crate::json_string::JsonWriter;
-use crate::translate::{EncodedRequest, WriteContext};
+use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
 
 mod extras;

@@ -11,7 +11,7 @@ use crate::ir::{
     BlockKind, BoxedFailure, OutputFormat, Request, RequestedOutputLimit, WarningAction, Warnings,
 };
 use crate::json_string::{JsonStr, JsonWriter};
-use crate::translate::WriteContext;
+use crate::write_context::WriteContext;
 
 /// Position of the members that belong to a `type`: chat nests them in a member with the name of
 /// the type, responses puts them next to `type`.

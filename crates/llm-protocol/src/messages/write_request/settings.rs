@@ -9,7 +9,7 @@ use crate::capabilities::{MessagesModel, SamplingSupport};
 use crate::ir::{Request, WarningAction, Warnings};
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
-use crate::translate::WriteContext;
+use crate::write_context::WriteContext;
 
 /// A `top_p` at or above this value has no effect on the model's choice.
 const TOP_P_NO_EFFECT: f64 = 0.99;
