@@ -4,7 +4,7 @@
 //! It must not know a vendor or a model by name: the config says which model accepts what.
 //!
 //! Read next, in this folder: `repair_rules.rs` (the known descriptors), `identifiers.rs` (ids,
-//! names, arguments), `schema.rs`, `pairing.rs`.
+//! names, arguments), `response_ids.rs`, `schema.rs`, `pairing.rs`.
 
 use super::ir::Effort;
 
@@ -13,6 +13,7 @@ pub mod custom_tool;
 pub mod identifiers;
 pub mod pairing;
 pub mod repair_rules;
+pub mod response_ids;
 pub mod schema;
 
 /// What the translation does with a member of the request. The tables of the two directions

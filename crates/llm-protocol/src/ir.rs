@@ -12,18 +12,20 @@
 //! keeps the order and converts one message to one turn. A writer validates by the target's rules,
 //! and merges, moves and drops members with a warning.
 //!
-//! Read next: `ir/event.rs` (the way back), `capabilities.rs`, then the readers and writers:
-//! `chat/read_request.rs`, ….
+//! Read next: `ir/event.rs` and `ir/response_context.rs` (the way back), `capabilities.rs`, then
+//! the readers and writers: `chat/read_request.rs`, ….
 
 use super::Protocol;
 use super::failure::Failure;
 use super::json_document::JsonValue;
 use super::json_string::{JsonStr, JsonWriter};
-use event::ClientTool;
+use client_tool::ClientTool;
 use std::collections::HashMap;
 use std::fmt;
 
+mod client_tool;
 pub mod event;
+mod response_context;
 
 /// A parsed request. Every member that a caller may leave out is optional; the readers treat null
 /// as absent.

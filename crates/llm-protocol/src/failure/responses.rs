@@ -10,7 +10,7 @@
 use super::table::{self, FailureRow, OVERLOADED_CODE};
 use super::{Failure, surface_message};
 use crate::Protocol;
-use crate::capabilities::identifiers;
+use crate::capabilities::response_ids;
 use crate::json_string::JsonWriter;
 
 /// Returns the code of an error response before the 200. With any other code than this one, the
@@ -32,7 +32,7 @@ pub(super) fn encode_stream_error(failure: &Failure, request_id: &str) -> Vec<u8
     let mut out = Vec::new();
     failure.write_responses_events(0, &mut out, |json| {
         json.key("id")
-            .str(&identifiers::generate_id("resp_", request_id, 0))
+            .str(&response_ids::generate_id("resp_", request_id, 0))
             .key("object")
             .str("response");
     });

@@ -6,7 +6,7 @@
 //!
 //! Read next: `responses/write_stream.rs`.
 
-use crate::capabilities::identifiers;
+use crate::capabilities::response_ids;
 use crate::failure::Failure;
 use crate::ir::Request;
 use crate::json_string::{JsonStr, JsonWriter};
@@ -148,7 +148,7 @@ impl EventSequencer {
             .unwrap_or_default();
         spoken.id = rest.chars().filter(char::is_ascii_alphanumeric).collect();
         if spoken.id.is_empty() {
-            spoken.id = identifiers::generate_id("", &self.response.seed, 0);
+            spoken.id = response_ids::generate_id("", &self.response.seed, 0);
         }
         for kind in ["response.created", "response.in_progress"] {
             spoken.write_event(kind, out, |json, spoken| {

@@ -6,7 +6,7 @@
 
 use super::deferred::{ChatCitations, ReasoningDetailsBuffer, try_consume};
 use super::usage::ChatUsageTracker;
-use crate::capabilities::identifiers;
+use crate::capabilities::response_ids;
 use crate::ir::event::{Event, OutputPart, ResponseContext, ResponseStart, StopReason};
 use crate::json_document::{JsonDocument, NodeBuffer};
 use crate::json_string::{JsonStr, JsonStrBuf};
@@ -222,7 +222,11 @@ impl ChatAnswerBuilder {
         }
         self.calls += 1;
         let id = id.unwrap_or_else(|| {
-            JsonStr::from_value(identifiers::generate_id("call_", &self.recall.seed, number))
+            JsonStr::from_value(response_ids::generate_id(
+                "call_",
+                &self.recall.seed,
+                number,
+            ))
         });
         shape.call(number, form, &id, name);
         match form {

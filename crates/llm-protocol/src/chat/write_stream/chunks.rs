@@ -9,7 +9,7 @@
 
 use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
 use super::message::write_tier;
-use crate::capabilities::identifiers;
+use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
 use crate::json_string::{JsonStr, JsonWriter};
 use std::io::Write;
@@ -77,7 +77,7 @@ impl ChatEncoder for ChatChunkEncoder {
         let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
         json.open_object()
             .key("id")
-            .str(&identifiers::chat_response_id(
+            .str(&response_ids::chat_response_id(
                 start.id.as_ref(),
                 &recall.seed,
             ));

@@ -5,7 +5,7 @@
 //! Read next: `write_stream/answer_builder.rs`.
 
 use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
-use crate::capabilities::identifiers;
+use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
 use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
 
@@ -140,7 +140,7 @@ impl ChatEncoder for ChatMessageEncoder {
         self.head
             .open_object()
             .key("id")
-            .str(&identifiers::chat_response_id(
+            .str(&response_ids::chat_response_id(
                 start.id.as_ref(),
                 &recall.seed,
             ));

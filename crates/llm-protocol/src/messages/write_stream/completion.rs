@@ -4,9 +4,9 @@
 //! It must not leave out a number: clients crash on a usage value that is missing or null, so the
 //! gateway estimates what the vendor did not report.
 //!
-//! Read next: `capabilities/identifiers.rs`, which generates ids.
+//! Read next: `capabilities/response_ids.rs`, which generates ids.
 
-use crate::capabilities::identifiers;
+use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart, StopReason};
 use crate::json_string::{JsonStr, JsonWriter};
 use crate::usage::Usage;
@@ -39,7 +39,7 @@ impl MessagesCompletion {
     }
 
     pub(super) fn start(&mut self, start: &ResponseStart<'_>) {
-        self.id = identifiers::messages_response_id(start.id.as_ref(), &self.recall.seed);
+        self.id = response_ids::messages_response_id(start.id.as_ref(), &self.recall.seed);
         self.is_priority = start.tier.as_ref().is_some_and(|tier| tier.is("priority"));
     }
 
@@ -58,7 +58,7 @@ impl MessagesCompletion {
             id.into_value().into_owned()
         } else {
             self.ids_made += 1;
-            identifiers::generate_id("call_", &self.recall.seed, self.ids_made)
+            response_ids::generate_id("call_", &self.recall.seed, self.ids_made)
         };
         (id, self.recall.client_tool_name(&name.value()).to_owned())
     }

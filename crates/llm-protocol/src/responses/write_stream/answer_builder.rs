@@ -8,7 +8,7 @@
 use super::call::{CallInput, ResponsesOpenCall};
 use super::completion::{DEFAULT_REFUSAL_TEXT, ResponsesCompletion};
 use super::item::{self, ResponsesCitation};
-use crate::capabilities::{ReasoningReplay, identifiers};
+use crate::capabilities::{ReasoningReplay, response_ids};
 use crate::ir::event::{ClientTool, Event, EventSink, OutputPart, ResponseContext, ToolCallKind};
 use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token::{self, ReasoningPayload};
@@ -303,7 +303,7 @@ impl ResponsesAnswerBuilder {
             Some(id) => id.into_value().into_owned(),
             None => {
                 self.ids_made += 1;
-                identifiers::generate_id("call_", &self.recall.seed, self.ids_made)
+                response_ids::generate_id("call_", &self.recall.seed, self.ids_made)
             }
         };
         self.count_bytes(ITEM_OVERHEAD_BYTES + call_id.len() + tool.name.len());
