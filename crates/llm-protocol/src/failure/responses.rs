@@ -7,8 +7,9 @@
 //!
 //! Read next: `failure/table.rs`.
 
+use super::constructors::Failure;
+use super::surface_message;
 use super::table::{self, FailureRow, OVERLOADED_CODE};
-use super::{Failure, surface_message};
 use crate::Protocol;
 use crate::capabilities::response_ids;
 use crate::json_string::JsonWriter;

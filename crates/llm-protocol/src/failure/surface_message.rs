@@ -5,12 +5,10 @@
 //!
 //! Read next: `failure/table.rs`.
 
-use super::{Failure, Kind};
+use super::constructors::Failure;
+use super::kind::Kind;
 use crate::Protocol;
 use std::borrow::Cow;
-
-/// Maximum number of characters of the caller's own text that a message repeats.
-const MAX_ECHO_CHARS: usize = 200;
 
 /// Returns the failure's message on this surface.
 pub(super) fn message_for_surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
@@ -64,18 +62,4 @@ fn first_two_numbers(message: &str) -> Option<(u64, u64)> {
         .split(|character: char| !character.is_ascii_digit())
         .filter_map(|digits| digits.parse::<u64>().ok());
     Some((numbers.next()?, numbers.next()?))
-}
-
-/// Converts `messages[2].content` to the messages protocol's path form `messages.2.content`.
-pub(super) fn to_dotted_path(param: &str) -> String {
-    param.replace('[', ".").replace(']', "")
-}
-
-/// Truncates the caller's own text for use in a message.
-pub(super) fn truncate_echo(text: &str) -> String {
-    let mut short: String = text.chars().take(MAX_ECHO_CHARS).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
 }

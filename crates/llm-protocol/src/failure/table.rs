@@ -5,7 +5,7 @@
 //!
 //! Read next: `failure/vendor.rs`.
 
-use super::Kind;
+use super::kind::Kind;
 use crate::Protocol;
 
 pub(super) struct FailureRow {
@@ -63,6 +63,18 @@ impl FailureRow {
     fn with_never_retry(mut self) -> Self {
         self.never_retry = true;
         self
+    }
+}
+
+impl Kind {
+    /// Returns the label for metrics and logs, from a closed set. Several kinds may share one.
+    pub fn reason(self) -> &'static str {
+        failure_row(self).reason
+    }
+
+    /// Returns the HTTP status on this surface.
+    pub fn status(self, surface: Protocol) -> u16 {
+        failure_row(self).status_and_type(surface).0
     }
 }
 

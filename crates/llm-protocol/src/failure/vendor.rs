@@ -6,7 +6,9 @@
 //!
 //! Read next: `failure/scrub.rs`.
 
-use super::{Failure, Kind, MAX_RETRY_AFTER_SECONDS, scrub};
+use super::constructors::{Failure, MAX_RETRY_AFTER_SECONDS};
+use super::kind::Kind;
+use super::scrub;
 use crate::Protocol;
 use serde_json::Value;
 

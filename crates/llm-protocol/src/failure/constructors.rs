@@ -1,0 +1,233 @@
+//! A failure before it is rendered, and its constructors.
+//!
+//! It must not know the forms of the surfaces: `failure.rs` renders it.
+//!
+//! Read next: `failure/surface_message.rs`.
+
+use super::kind::Kind;
+use super::table;
+use crate::Protocol;
+
+/// Maximum `retry-after`: official clients take a longer one as "do not retry at all".
+pub(super) const MAX_RETRY_AFTER_SECONDS: u32 = 60;
+
+/// Maximum number of characters of the caller's own text that a message repeats.
+const MAX_ECHO_CHARS: usize = 200;
+
+/// A failure, before it is rendered for a surface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    pub kind: Kind,
+    /// Text for people. It is rendered unchanged, except for kinds whose text differs by surface.
+    pub message: String,
+    /// JSON path of the faulty member; only the chat form has a member for it.
+    pub param: Option<String>,
+    /// A finer code than that of the kind.
+    pub code: Option<String>,
+    /// Overrides the kind's own value. Values from 1 to 60 are sent.
+    pub retry_after_seconds: Option<u32>,
+    /// The model id that the failure concerns.
+    pub model: Option<String>,
+    /// Further headers; boxed, because few failures have any.
+    pub also: Option<Box<ExtraHeaders>>,
+}
+
+/// Further headers of a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExtraHeaders(pub Vec<(&'static str, String)>);
+
+impl Failure {
+    /// Creates a failure of this kind with its default message.
+    pub fn from_kind(kind: Kind) -> Self {
+        Failure::new(kind, table::failure_row(kind).message)
+    }
+
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Failure {
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after_seconds: None,
+            model: None,
+            also: None,
+        }
+    }
+
+    pub fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    pub fn with_code(mut self, code: impl Into<String>) -> Self {
+        self.code = Some(code.into());
+        self
+    }
+
+    pub fn with_retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// Replaces a secret that the vendor has quoted, in every member.
+    pub fn redact_secret(mut self, secret: &str) -> Self {
+        let texts = [
+            Some(&mut self.message),
+            self.param.as_mut(),
+            self.code.as_mut(),
+        ];
+        for text in texts
+            .into_iter()
+            .flatten()
+            .filter(|text| !secret.is_empty() && text.contains(secret))
+        {
+            *text = text.replace(secret, "[key]");
+        }
+        self
+    }
+
+    /// Returns the label for metrics and logs, from a closed set.
+    pub fn reason(&self) -> &'static str {
+        self.kind.reason()
+    }
+
+    /// Returns the HTTP status on this surface.
+    pub fn status(&self, surface: Protocol) -> u16 {
+        self.kind.status(surface)
+    }
+}
+
+/// Constructors of failures that need a value; the others use `Failure::from_kind(kind)`.
+impl Failure {
+    /// A body that breaks a rule. `param` is the member's JSON path. The messages form has no
+    /// member for it, so its message begins with the dotted path.
+    pub fn invalid_param(surface: Protocol, param: &str, message: &str) -> Self {
+        let message = match surface {
+            Protocol::Chat | Protocol::Responses => message.to_owned(),
+            Protocol::Messages => format!("{}: {message}", to_dotted_path(param)),
+        };
+        Failure::new(Kind::InvalidRequest, message).with_param(param)
+    }
+
+    /// The catalog does not have the model.
+    pub fn model_not_found(model: &str) -> Self {
+        Failure::for_model(Kind::ModelNotFound, model)
+    }
+
+    /// The key may not use this model.
+    pub fn model_not_allowed(model: &str) -> Self {
+        let mut failure = Failure::for_model(Kind::ModelNotAllowed, model);
+        let model = failure.model.as_deref().unwrap_or_default();
+        failure.message = format!("This key may not use the model `{model}`.");
+        failure
+    }
+
+    /// The path exists but does not support this method. `allowed`: the methods that it supports.
+    pub fn method_not_allowed(method: &str, path: &str, allowed: &[&str]) -> Self {
+        let (method, path) = (truncate_echo(method), truncate_echo(path));
+        let allowed = allowed.join(", ");
+        let mut failure = Failure::new(
+            Kind::WrongMethod,
+            format!("{path} does not support {method}. Use {allowed}."),
+        );
+        failure.also = Some(Box::new(ExtraHeaders(vec![("allow", allowed)])));
+        failure
+    }
+
+    /// The path does not exist. `base_url`: the gateway's public address.
+    pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
+        let hint = match detect_base_url_mistake(path) {
+            Some(BaseUrlMistake::OneTooMany) => " Remove one `/v1` from the client's base address.",
+            Some(BaseUrlMistake::Missing) => " Add `/v1` to the client's base address.",
+            None => "",
+        };
+        let path = truncate_echo(path);
+        let method = truncate_echo(method);
+        let message = format!(
+            "Unknown path: {method} {path}.{hint} Set the client's base address to {base_url}/v1 (OpenAI SDKs) or {base_url} (Anthropic SDKs)."
+        );
+        Failure::new(Kind::UnknownPath, message)
+    }
+
+    /// The decoded body is larger than `body_bytes_max`.
+    pub fn body_too_large(body_bytes_max: u64) -> Self {
+        Failure::new(
+            Kind::BodyTooLarge,
+            format!("The request body is larger than {body_bytes_max} bytes."),
+        )
+    }
+
+    /// The input is longer than the model's context. The gateway knows this before it calls the
+    /// vendor.
+    pub fn context_too_long(input_tokens: u64, context_tokens: u64) -> Self {
+        Failure::new(
+            Kind::ContextTooLong,
+            format!("prompt is too long: {input_tokens} tokens > {context_tokens} maximum"),
+        )
+    }
+
+    /// The requested feature has no price, so it cannot be billed.
+    pub fn unpriced_feature(surface: Protocol, param: &str) -> Self {
+        let mut failure = Failure::invalid_param(
+            surface,
+            param,
+            "This gateway has no price for this feature, so you cannot use it here.",
+        );
+        failure.kind = Kind::UnpricedFeature;
+        failure
+    }
+
+    fn for_model(kind: Kind, model: &str) -> Self {
+        let mut failure = Failure::from_kind(kind);
+        failure.model = Some(truncate_echo(model));
+        failure
+    }
+}
+
+/// The mistake in the client's base URL that led to an unknown path.
+enum BaseUrlMistake {
+    OneTooMany,
+    Missing,
+}
+
+/// First segments of the API's paths below `/v1`.
+const V1_PATHS: [&str; 6] = [
+    "chat/completions",
+    "messages",
+    "responses",
+    "models",
+    "credits",
+    "receipts",
+];
+
+fn detect_base_url_mistake(path: &str) -> Option<BaseUrlMistake> {
+    let is_known = |below: &str| {
+        let below = below.strip_prefix('/')?;
+        V1_PATHS.into_iter().find(|known| {
+            below
+                .strip_prefix(known)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    };
+    match path.strip_prefix("/v1") {
+        Some(below) if below.starts_with("/v1/") => {
+            is_known(below.trim_start_matches("/v1")).map(|_| BaseUrlMistake::OneTooMany)
+        }
+        Some(_) => None,
+        None => is_known(path).map(|_| BaseUrlMistake::Missing),
+    }
+}
+
+/// Converts `messages[2].content` to the messages protocol's path form `messages.2.content`.
+fn to_dotted_path(param: &str) -> String {
+    param.replace('[', ".").replace(']', "")
+}
+
+/// Truncates the caller's own text for use in a message.
+fn truncate_echo(text: &str) -> String {
+    let mut short: String = text.chars().take(MAX_ECHO_CHARS).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
