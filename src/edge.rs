@@ -15,142 +15,41 @@ pub mod descriptors;
 mod finish;
 mod framing;
 mod free_rate_limits;
+mod gateway;
 mod intake;
 mod local_api;
 mod pages;
 pub mod panics;
 pub mod probe;
 mod rate_limits;
+mod recorders;
 mod reject;
 pub mod resource_guard;
 mod response;
+mod route;
 pub mod shutdown;
 mod trace;
 mod turn;
 mod upstream;
 
-use crate::account::KeyAuthenticator;
-use crate::billing::BillingBackend;
-use crate::billing::reported_turns::ReportedTurns;
-use crate::config::{Limits, MAX_ATTEMPTS, MAX_FALLBACKS, Settings};
-use crate::idempotency::Idempotency;
-use crate::local_link::LocalConnector;
-use crate::telemetry::access::AccessLog;
+pub use gateway::Gateway;
+pub use recorders::Recorders;
+
+use crate::config::{MAX_ATTEMPTS, MAX_FALLBACKS};
 use crate::telemetry::log_path::{loggable_method, loggable_path};
-use crate::telemetry::traces::TraceExporter;
-use crate::upstreams::EndpointRegistry;
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use connections::Connections;
 use context::{RequestContext, Stage};
-use cpu_pool::CpuPool;
 use http::HeaderMap;
-use intake::{AbortReason, BodyBytes};
+use intake::AbortReason;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, Result};
-use shutdown::Shutdown;
 use std::os::fd::RawFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use trace::RequestTrace;
-
-/// State that all requests share.
-pub struct Gateway {
-    pub settings: Arc<ArcSwap<Settings>>,
-    pub keys: KeyAuthenticator,
-    pub billing: BillingBackend,
-    pub idempotency: Idempotency,
-    pub recorders: Recorders,
-    /// True once the process accepts no new requests.
-    pub draining: Arc<AtomicBool>,
-    pub shutdown: Arc<Shutdown>,
-    /// Number of requests that are on their way to a vendor or back.
-    pub in_flight: Arc<AtomicUsize>,
-    /// Bytes of request bodies that this process holds.
-    body_bytes: BodyBytes,
-    activity: activity::ActivityRegistry,
-    pages: pages::OpenPages,
-    /// Connector to the sidecar, if the sidecar runs in this process.
-    sidecar: Option<upstream::LocalSidecar>,
-    cpu: Arc<CpuPool>,
-    pub pressure: Arc<resource_guard::ResourceGuard>,
-    /// State of the vendors' endpoints.
-    pub fleet: Arc<EndpointRegistry>,
-    /// Token counts that vendors reported for earlier turns. The gateway uses them to estimate
-    /// turns for which the vendor has not reported usage.
-    turns: ReportedTurns,
-    names: Arc<upstream::EndpointResolver>,
-}
-
-/// Where the gateway records the outcome of each request, in addition to the metrics.
-#[derive(Clone)]
-pub struct Recorders {
-    pub access: AccessLog,
-    pub traces: TraceExporter,
-}
-
-impl Gateway {
-    pub fn new(
-        settings: Arc<ArcSwap<Settings>>,
-        keys: KeyAuthenticator,
-        billing: BillingBackend,
-        idempotency: Idempotency,
-        recorders: Recorders,
-    ) -> Self {
-        let cpu = Arc::new(CpuPool::new(settings.load().limits.cpu_threads));
-        Self {
-            settings,
-            keys,
-            billing,
-            idempotency,
-            recorders,
-            draining: Arc::default(),
-            shutdown: Arc::default(),
-            in_flight: Arc::default(),
-            body_bytes: BodyBytes::default(),
-            activity: activity::ActivityRegistry::default(),
-            pages: pages::OpenPages::default(),
-            sidecar: None,
-            cpu,
-            pressure: Arc::default(),
-            fleet: Arc::default(),
-            turns: ReportedTurns::default(),
-            names: Arc::default(),
-        }
-    }
-
-    /// Makes the gateway reach the sidecar in memory while the sidecar accepts connections, and at
-    /// `listen.sidecar` after that.
-    #[must_use]
-    pub fn with_sidecar(self, sidecar: LocalConnector) -> Self {
-        Self {
-            sidecar: Some(upstream::LocalSidecar::new(sidecar)),
-            ..self
-        }
-    }
-
-    /// Starts a thread that monitors the memory and the open files of this process. When file
-    /// descriptors run short, the thread closes idle connections of `connections`.
-    ///
-    /// # Errors
-    /// Returns an error if the thread cannot be started.
-    pub fn watch_pressure(&self, connections: Arc<Connections>) -> std::io::Result<()> {
-        Arc::clone(&self.pressure).watch(Arc::clone(&self.settings), connections)
-    }
-
-    /// Starts a thread that resolves and health-checks the vendors' endpoints.
-    ///
-    /// # Errors
-    /// Returns an error if the thread cannot be started.
-    pub fn watch_upstreams(&self) -> std::io::Result<()> {
-        Arc::clone(&self.names).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
-    }
-}
 
 /// The reasons under which refusals of the sidecar are counted.
 pub fn sidecar_reasons() -> impl Iterator<Item = &'static str> {
@@ -165,44 +64,6 @@ pub fn max_retries() -> usize {
         .saturating_mul(upstream::MAX_ADDRESSES_PER_ENDPOINT)
         .saturating_add(1);
     of_one_model.saturating_mul(MAX_FALLBACKS + 1)
-}
-
-/// Limits that apply while the gateway reads a request body.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimits {
-    pub body_bytes: u64,
-    pub bodies_in_flight_bytes: u64,
-    /// Share of `bodies_in_flight_bytes`, in percent, that one account or one client connection may
-    /// hold.
-    pub account_bodies_percent: u64,
-    pub connection_bodies_percent: u64,
-    pub body_read: Duration,
-    /// Minimum rate at which a body must arrive, and the window over which the gateway measures it.
-    pub body_bytes_per_second: u64,
-    pub body_rate: Duration,
-}
-
-impl BodyLimits {
-    fn from_limits(limits: &Limits) -> Self {
-        Self {
-            body_bytes: limits.body_bytes,
-            bodies_in_flight_bytes: limits.bodies_in_flight_bytes,
-            account_bodies_percent: limits.account_bodies_percent,
-            connection_bodies_percent: limits.connection_bodies_percent,
-            body_read: Duration::from_secs(limits.body_read_seconds),
-            body_bytes_per_second: limits.body_bytes_per_second,
-            body_rate: Duration::from_secs(limits.body_rate_seconds),
-        }
-    }
-
-    /// Limits for the forms that pages submit.
-    fn for_pages(limits: &Limits) -> Self {
-        Self {
-            body_bytes: limits.page_body_bytes,
-            body_read: Duration::from_secs(limits.page_body_read_seconds),
-            ..Self::from_limits(limits)
-        }
-    }
 }
 
 #[async_trait]

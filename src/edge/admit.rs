@@ -22,7 +22,9 @@ use super::context::{
 };
 use super::cors::{self, CorsHeaders};
 use super::finish::MALFORMED;
-use super::{Gateway, connections, framing, free_rate_limits, intake, local_api, pages, reject};
+use super::gateway::Gateway;
+use super::route::{LocalEndpoint, Route, route, surface_for_path};
+use super::{connections, framing, free_rate_limits, intake, local_api, pages, reject};
 use crate::account::{AuthError, Principal};
 use crate::clock;
 use crate::config::Settings;
@@ -39,88 +41,6 @@ use pingora::proxy::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-
-/// Destination of a path.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Route {
-    /// A vendor, through this surface; free of charge or billed.
-    Vendor {
-        surface: Protocol,
-        path: &'static str,
-        free: bool,
-    },
-    Own(local_api::LocalEndpoint),
-    Health,
-    Sidecar,
-    Unknown,
-}
-
-fn route(path: &str) -> Route {
-    if matches!(path, "/healthz" | "/health" | "/api/hello") {
-        return Route::Health;
-    }
-    let Some(below) = below_v1(path) else {
-        return if surface_for_path(path).is_some() {
-            Route::Unknown
-        } else {
-            Route::Sidecar
-        };
-    };
-    let vendor = |surface, path, free| Route::Vendor {
-        surface,
-        path,
-        free,
-    };
-    match below {
-        "/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
-        "/messages" => vendor(Protocol::Messages, "/v1/messages", false),
-        "/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
-        "/responses" => vendor(Protocol::Responses, "/v1/responses", false),
-        "/responses/input_tokens" => {
-            vendor(Protocol::Responses, "/v1/responses/input_tokens", true)
-        }
-        rest => local_api::parse_endpoint(rest).map_or(Route::Unknown, Route::Own),
-    }
-}
-
-/// The part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`, so the
-/// paths of the surfaces and of the model list also work without it and with one `/v1` too many.
-fn below_v1(path: &str) -> Option<&str> {
-    let below = |path| {
-        str::strip_prefix(path, "/v1").filter(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let without = |path: &&str| {
-        let is_surface = matches!(
-            *path,
-            "/chat/completions"
-                | "/messages"
-                | "/messages/count_tokens"
-                | "/responses"
-                | "/responses/input_tokens"
-                | "/models"
-        );
-        is_surface || path.starts_with(local_api::MODELS_PREFIX)
-    };
-    match below(path) {
-        Some(rest) => Some(below(rest).filter(|rest| without(rest)).unwrap_or(rest)),
-        None => Some(path).filter(without),
-    }
-}
-
-/// Returns the surface that a path is meant for. The end of the path decides: a client with a wrong
-/// base address still adds the right end.
-pub fn surface_for_path(path: &str) -> Option<Protocol> {
-    let ends = [
-        ("/chat/completions", Protocol::Chat),
-        ("/messages", Protocol::Messages),
-        ("/messages/count_tokens", Protocol::Messages),
-        ("/responses", Protocol::Responses),
-        ("/responses/input_tokens", Protocol::Responses),
-    ];
-    ends.into_iter()
-        .find(|(end, _)| path.ends_with(end))
-        .map(|(_, surface)| surface)
-}
 
 /// Admits, answers or refuses a request. Returns true if the request has been answered.
 pub async fn admit(
@@ -361,10 +281,10 @@ fn count_local_request(
     gateway: &Gateway,
     settings: &Settings,
     principal: &Principal,
-    question: &local_api::LocalEndpoint,
+    question: &LocalEndpoint,
 ) -> Result<Option<ReceiptLookup>, Failure> {
     free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Question)?;
-    if !matches!(question, local_api::LocalEndpoint::Receipt(_)) {
+    if !matches!(question, LocalEndpoint::Receipt(_)) {
         return Ok(None);
     }
     let most = settings.limits.receipt_lookups_per_account;

@@ -15,8 +15,9 @@ mod monitored_stream;
 
 use super::client_counts::{ClientCounts, ExceededLimit};
 use super::framing::{self, RequestDefect};
+use super::recorders::Recorders;
 use super::reject::MalformedResponse;
-use super::{Recorders, finish, reject};
+use super::{finish, reject};
 use crate::address::{ClientAddress, TrustedProxies, client_prefix};
 use crate::config::{Limits, Settings};
 use crate::edge::intake::BodyBytes;

@@ -3,9 +3,9 @@
 //!
 //! This file must not write to the client.
 
-use super::Recorders;
 use super::context::{AdmittedRequest, PhaseTimings, RequestContext, RouteLabel, Stage};
 use super::intake::{self, AbortReason};
+use super::recorders::Recorders;
 use super::reject::MalformedResponse;
 use super::{trace, upstream};
 use crate::clock;

@@ -6,7 +6,8 @@
 //! then one of the two sees a request that the other does not. So the gateway refuses ambiguous
 //! requests here, and closes their connections. This file must not look at keys or bodies.
 
-use super::{connections, local_api};
+use super::connections;
+use super::route::{MODELS_PREFIX, decode_model_id};
 use crate::config::Limits;
 use crate::telemetry::refusals::RefusalReason;
 use http::{HeaderValue, Version, header};
@@ -273,17 +274,10 @@ fn check_target(head: &RequestHeader) -> Result<(), RequestDefect> {
     let path = head.uri.path();
     // A model's id may contain a slash, which clients escape in the path. Check the path
     // in the form that the lookup of the model uses.
-    let below = ["/v1/v1", "/v1", ""].into_iter().find_map(|before| {
-        path.strip_prefix(before)?
-            .strip_prefix(local_api::MODELS_PREFIX)
-    });
-    let looked_up = below.map(|id| {
-        format!(
-            "{}{}",
-            local_api::MODELS_PREFIX,
-            local_api::decode_model_id(id)
-        )
-    });
+    let below = ["/v1/v1", "/v1", ""]
+        .into_iter()
+        .find_map(|before| path.strip_prefix(before)?.strip_prefix(MODELS_PREFIX));
+    let looked_up = below.map(|id| format!("{}{}", MODELS_PREFIX, decode_model_id(id)));
     if is_unambiguous_path(looked_up.as_deref().unwrap_or(path)) {
         Ok(())
     } else {

@@ -5,7 +5,8 @@
 //! times that limit on the rest. An account without one has `limits.free_requests_per_minute`. Each
 //! process counts for itself. This file must not decide what is billed.
 
-use super::{Gateway, rate_limits};
+use super::gateway::Gateway;
+use super::rate_limits;
 use crate::account::Principal;
 use crate::clock;
 use crate::config::Settings;

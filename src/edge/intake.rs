@@ -13,6 +13,7 @@
 //! `intake/buffered_session.rs` (the wrapper), `intake/tcp_cork.rs` (one packet to the vendor).
 
 mod body;
+mod body_limits;
 mod body_share;
 mod buffered_session;
 mod coding;
@@ -22,6 +23,7 @@ mod tcp_cork;
 mod tests;
 
 pub use body::{ReceivedBody, declared_body_bytes, read_body, read_page_body};
+pub use body_limits::BodyLimits;
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
 pub use early_response::{discard_body, keep_alive_past_body};
 

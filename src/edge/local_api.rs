@@ -6,7 +6,9 @@
 mod models;
 
 use super::context::RequestContext;
-use super::{Gateway, reject};
+use super::gateway::Gateway;
+use super::reject;
+use super::route::LocalEndpoint;
 use crate::account::Principal;
 use crate::billing::json;
 use crate::catalog::CatalogModel;
@@ -20,51 +22,6 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use serde_json::json;
 use std::sync::Arc;
-
-/// An API endpoint that the gateway serves itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LocalEndpoint {
-    Models,
-    Model(String),
-    Credits,
-    Receipt(String),
-}
-
-/// Parses a path below `/v1`.
-pub fn parse_endpoint(rest: &str) -> Option<LocalEndpoint> {
-    match rest {
-        "/models" => Some(LocalEndpoint::Models),
-        "/credits" => Some(LocalEndpoint::Credits),
-        _ => {
-            let named = |prefix| {
-                rest.strip_prefix(prefix)
-                    .filter(|name: &&str| !name.is_empty())
-            };
-            let model = named(MODELS_PREFIX).map(|id| LocalEndpoint::Model(decode_model_id(id)));
-            model.or_else(|| named("/receipts/").map(|id| LocalEndpoint::Receipt(id.to_owned())))
-        }
-    }
-}
-
-/// Prefix of a model's path below `/v1`, followed by the model's id.
-pub const MODELS_PREFIX: &str = "/models/";
-
-/// Decodes a model's id from a path, once. Decodes only the characters that clients escape.
-pub fn decode_model_id(escaped: &str) -> String {
-    let mut id = escaped.to_owned();
-    for (escape, plain) in [
-        ("%2F", "/"),
-        ("%2f", "/"),
-        ("%3A", ":"),
-        ("%3a", ":"),
-        ("%40", "@"),
-    ] {
-        if id.contains(escape) {
-            id = id.replace(escape, plain);
-        }
-    }
-    id
-}
 
 /// Label of a health check among the requests that the gateway answers itself.
 pub const HEALTH: &str = "health";

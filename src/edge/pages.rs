@@ -8,8 +8,9 @@
 
 use super::client_counts::{ClientCounts, ExceededLimit};
 use super::context::{RequestContext, SidecarPermit, Stage};
-use super::intake::{self, BodyBytes, BodyHolders, BodyShare};
-use super::{BodyLimits, Gateway, connections, reject};
+use super::gateway::Gateway;
+use super::intake::{self, BodyBytes, BodyHolders, BodyLimits, BodyShare};
+use super::{connections, reject};
 use crate::address::client_prefix;
 use crate::config::{Limits, Settings};
 use crate::telemetry::METRICS;

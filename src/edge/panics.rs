@@ -10,7 +10,8 @@
 //! response.
 
 use super::context::{RequestContext, Stage};
-use super::{Recorders, finish, intake, reject};
+use super::recorders::Recorders;
+use super::{finish, intake, reject};
 use crate::clock;
 use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;

@@ -4,7 +4,9 @@
 //! This file must not decide that something failed, or whether the gateway tries again.
 
 use super::context::{AdmittedRequest, RequestContext, RouteLabel, Stage};
-use super::{Recorders, admit, connections, finish, intake, response};
+use super::recorders::Recorders;
+use super::route::surface_for_path;
+use super::{connections, finish, intake, response};
 use crate::telemetry::METRICS;
 use crate::telemetry::log_path::{loggable_method, loggable_path};
 use crate::telemetry::refusals::{self, RefusalReason};
@@ -228,7 +230,7 @@ pub struct MalformedResponse {
 pub fn build_malformed_response(failure: &Failure, path: &str, is_head: bool) -> MalformedResponse {
     let ctx = RequestContext::new();
     let request_id = &ctx.request_id;
-    let surface = admit::surface_for_path(path).unwrap_or(Protocol::Chat);
+    let surface = surface_for_path(path).unwrap_or(Protocol::Chat);
     let rendered = failure.render(surface, request_id);
     let status =
         http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);

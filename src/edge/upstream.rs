@@ -6,8 +6,8 @@
 //! and key), `upstream/attempts.rs` (another endpoint, or none), `upstream/dns.rs` (addresses).
 
 mod attempts;
-mod dns;
-mod local_sidecar;
+pub(super) mod dns;
+pub(super) mod local_sidecar;
 pub mod target;
 #[cfg(test)]
 mod tests;
@@ -17,12 +17,11 @@ pub use attempts::{
     MAX_ADDRESSES_PER_ENDPOINT, finish_attempt, handle_connect_failure, handle_refusal,
     handle_refused_key, record_protocol_switch, record_status, retry_broken_attempt,
 };
-pub use dns::EndpointResolver;
-pub use local_sidecar::LocalSidecar;
 
 use super::context::{AdmittedRequest, RequestContext, Stage};
+use super::gateway::Gateway;
 use super::trace::TRACEPARENT;
-use super::{Gateway, admit, cpu_pool};
+use super::{admit, cpu_pool};
 use crate::config::Limits;
 use http::{Method, Version, header};
 use llm_protocol::Protocol;

@@ -7,7 +7,7 @@ use super::call::ApiOperation;
 use crate::account::Principal;
 use crate::clock;
 use crate::config::Settings;
-use crate::edge::Gateway;
+use crate::edge::gateway::Gateway;
 use crate::idempotency::{self, BodyHash, IdempotencyGuard, ReplayedResponse};
 use crate::store::StoreError;
 use llm_protocol::failure::{Failure, Kind};

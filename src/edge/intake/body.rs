@@ -2,9 +2,9 @@
 //!
 //! This file must not interpret the body. Next: `intake/coding.rs`.
 
+use super::body_limits::BodyLimits;
 use super::body_share::BodyShare;
 use super::coding::{self, ContentCoding};
-use crate::edge::BodyLimits;
 use crate::edge::cpu_pool::{self, MAX_INLINE_BYTES};
 use bytes::{Bytes, BytesMut};
 use http::header;

@@ -3,7 +3,7 @@
 //! It counts bytes that have arrived, never bytes that a client declared: a client that declares
 //! much and sends little takes no memory from others. This file must not read bodies.
 
-use crate::edge::BodyLimits;
+use super::body_limits::BodyLimits;
 use crate::telemetry::METRICS;
 use llm_protocol::failure::{Failure, Kind};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! many cost no more than the limit. The caller chooses a thread that may take its time. This file
 //! must not interpret the body; a body that was cut off will not parse as JSON.
 
+use super::body_limits::BodyLimits;
 use super::body_share::BodyShare;
-use crate::edge::BodyLimits;
 use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use llm_protocol::failure::{Failure, Kind};

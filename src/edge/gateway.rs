@@ -1,0 +1,110 @@
+//! The state that all requests share.
+//!
+//! This file must not handle a request: `edge.rs` calls the files that do.
+
+use super::activity::ActivityRegistry;
+use super::connections::Connections;
+use super::cpu_pool::CpuPool;
+use super::intake::BodyBytes;
+use super::pages::OpenPages;
+use super::recorders::Recorders;
+use super::resource_guard::ResourceGuard;
+use super::shutdown::Shutdown;
+use super::upstream::dns::EndpointResolver;
+use super::upstream::local_sidecar::LocalSidecar;
+use crate::account::KeyAuthenticator;
+use crate::billing::BillingBackend;
+use crate::billing::reported_turns::ReportedTurns;
+use crate::config::Settings;
+use crate::idempotency::Idempotency;
+use crate::local_link::LocalConnector;
+use crate::upstreams::EndpointRegistry;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+/// State that all requests share.
+pub struct Gateway {
+    pub settings: Arc<ArcSwap<Settings>>,
+    pub keys: KeyAuthenticator,
+    pub billing: BillingBackend,
+    pub idempotency: Idempotency,
+    pub recorders: Recorders,
+    /// True once the process accepts no new requests.
+    pub draining: Arc<AtomicBool>,
+    pub shutdown: Arc<Shutdown>,
+    /// Number of requests that are on their way to a vendor or back.
+    pub in_flight: Arc<AtomicUsize>,
+    /// Bytes of request bodies that this process holds.
+    pub(super) body_bytes: BodyBytes,
+    pub(super) activity: ActivityRegistry,
+    pub(super) pages: OpenPages,
+    /// Connector to the sidecar, if the sidecar runs in this process.
+    pub(super) sidecar: Option<LocalSidecar>,
+    pub(super) cpu: Arc<CpuPool>,
+    pub pressure: Arc<ResourceGuard>,
+    /// State of the vendors' endpoints.
+    pub fleet: Arc<EndpointRegistry>,
+    /// Token counts that vendors reported for earlier turns. The gateway uses them to estimate
+    /// turns for which the vendor has not reported usage.
+    pub(super) turns: ReportedTurns,
+    pub(super) names: Arc<EndpointResolver>,
+}
+
+impl Gateway {
+    pub fn new(
+        settings: Arc<ArcSwap<Settings>>,
+        keys: KeyAuthenticator,
+        billing: BillingBackend,
+        idempotency: Idempotency,
+        recorders: Recorders,
+    ) -> Self {
+        let cpu = Arc::new(CpuPool::new(settings.load().limits.cpu_threads));
+        Self {
+            settings,
+            keys,
+            billing,
+            idempotency,
+            recorders,
+            draining: Arc::default(),
+            shutdown: Arc::default(),
+            in_flight: Arc::default(),
+            body_bytes: BodyBytes::default(),
+            activity: ActivityRegistry::default(),
+            pages: OpenPages::default(),
+            sidecar: None,
+            cpu,
+            pressure: Arc::default(),
+            fleet: Arc::default(),
+            turns: ReportedTurns::default(),
+            names: Arc::default(),
+        }
+    }
+
+    /// Makes the gateway reach the sidecar in memory while the sidecar accepts connections, and at
+    /// `listen.sidecar` after that.
+    #[must_use]
+    pub fn with_sidecar(self, sidecar: LocalConnector) -> Self {
+        Self {
+            sidecar: Some(LocalSidecar::new(sidecar)),
+            ..self
+        }
+    }
+
+    /// Starts a thread that monitors the memory and the open files of this process. When file
+    /// descriptors run short, the thread closes idle connections of `connections`.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot be started.
+    pub fn watch_pressure(&self, connections: Arc<Connections>) -> std::io::Result<()> {
+        Arc::clone(&self.pressure).watch(Arc::clone(&self.settings), connections)
+    }
+
+    /// Starts a thread that resolves and health-checks the vendors' endpoints.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot be started.
+    pub fn watch_upstreams(&self) -> std::io::Result<()> {
+        Arc::clone(&self.names).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
+    }
+}

@@ -1,0 +1,133 @@
+//! What a path names: an endpoint of a surface, an endpoint that the gateway serves itself, health,
+//! or a page of the sidecar.
+//!
+//! This file must not look at anything but the path. `edge/framing.rs` refuses ambiguous paths.
+
+use llm_protocol::Protocol;
+
+/// Destination of a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// A vendor, through this surface; free of charge or billed.
+    Vendor {
+        surface: Protocol,
+        path: &'static str,
+        free: bool,
+    },
+    Own(LocalEndpoint),
+    Health,
+    Sidecar,
+    Unknown,
+}
+
+pub fn route(path: &str) -> Route {
+    if matches!(path, "/healthz" | "/health" | "/api/hello") {
+        return Route::Health;
+    }
+    let Some(below) = below_v1(path) else {
+        return if surface_for_path(path).is_some() {
+            Route::Unknown
+        } else {
+            Route::Sidecar
+        };
+    };
+    let vendor = |surface, path, free| Route::Vendor {
+        surface,
+        path,
+        free,
+    };
+    match below {
+        "/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
+        "/messages" => vendor(Protocol::Messages, "/v1/messages", false),
+        "/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
+        "/responses" => vendor(Protocol::Responses, "/v1/responses", false),
+        "/responses/input_tokens" => {
+            vendor(Protocol::Responses, "/v1/responses/input_tokens", true)
+        }
+        rest => parse_endpoint(rest).map_or(Route::Unknown, Route::Own),
+    }
+}
+
+/// The part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`, so the
+/// paths of the surfaces and of the model list also work without it and with one `/v1` too many.
+fn below_v1(path: &str) -> Option<&str> {
+    let below = |path| {
+        str::strip_prefix(path, "/v1").filter(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let without = |path: &&str| {
+        let is_surface = matches!(
+            *path,
+            "/chat/completions"
+                | "/messages"
+                | "/messages/count_tokens"
+                | "/responses"
+                | "/responses/input_tokens"
+                | "/models"
+        );
+        is_surface || path.starts_with(MODELS_PREFIX)
+    };
+    match below(path) {
+        Some(rest) => Some(below(rest).filter(|rest| without(rest)).unwrap_or(rest)),
+        None => Some(path).filter(without),
+    }
+}
+
+/// Returns the surface that a path is meant for. The end of the path decides: a client with a wrong
+/// base address still adds the right end.
+pub fn surface_for_path(path: &str) -> Option<Protocol> {
+    let ends = [
+        ("/chat/completions", Protocol::Chat),
+        ("/messages", Protocol::Messages),
+        ("/messages/count_tokens", Protocol::Messages),
+        ("/responses", Protocol::Responses),
+        ("/responses/input_tokens", Protocol::Responses),
+    ];
+    ends.into_iter()
+        .find(|(end, _)| path.ends_with(end))
+        .map(|(_, surface)| surface)
+}
+
+/// An API endpoint that the gateway serves itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LocalEndpoint {
+    Models,
+    Model(String),
+    Credits,
+    Receipt(String),
+}
+
+/// Parses a path below `/v1`.
+fn parse_endpoint(rest: &str) -> Option<LocalEndpoint> {
+    match rest {
+        "/models" => Some(LocalEndpoint::Models),
+        "/credits" => Some(LocalEndpoint::Credits),
+        _ => {
+            let named = |prefix| {
+                rest.strip_prefix(prefix)
+                    .filter(|name: &&str| !name.is_empty())
+            };
+            let model = named(MODELS_PREFIX).map(|id| LocalEndpoint::Model(decode_model_id(id)));
+            model.or_else(|| named("/receipts/").map(|id| LocalEndpoint::Receipt(id.to_owned())))
+        }
+    }
+}
+
+/// Prefix of a model's path below `/v1`, followed by the model's id.
+pub const MODELS_PREFIX: &str = "/models/";
+
+/// Decodes a model's id from a path, once. Decodes only the characters that clients escape.
+pub fn decode_model_id(escaped: &str) -> String {
+    let mut id = escaped.to_owned();
+    for (escape, plain) in [
+        ("%2F", "/"),
+        ("%2f", "/"),
+        ("%3A", ":"),
+        ("%3a", ":"),
+        ("%40", "@"),
+    ] {
+        if id.contains(escape) {
+            id = id.replace(escape, plain);
+        }
+    }
+    id
+}
