@@ -5,7 +5,7 @@
 //! file must not interpret the bytes.
 
 use super::body_share::BodyShare;
-use super::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
+use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
 use crate::edge::shutdown::CHECK_INTERVAL;
 use crate::failpoint::{self, Point};
 use async_trait::async_trait;

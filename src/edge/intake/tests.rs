@@ -5,7 +5,7 @@
 
 use super::body_share::BodyShare;
 use super::buffered_session::BufferedDownstream;
-use super::{AbortReason, Deadlines, ExchangeState};
+use super::exchange::{AbortReason, Deadlines, ExchangeState};
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::custom::server::Session as _;

@@ -1,0 +1,326 @@
+//! The state of one exchange, which the response filters and the wrapped session share: how far the
+//! response is, who caused a failure, and what is withheld until its turn.
+//!
+//! This file must not read or write a connection: `intake/buffered_session.rs` does.
+
+use super::tcp_cork::TcpCorkGuard;
+use crate::edge::shutdown::Shutdown;
+use crate::idempotency::{IdempotencyGuard, KeyCommit};
+use bytes::Bytes;
+use http::HeaderValue;
+use llm_protocol::keepalive::KeepAlive;
+use pingora::protocols::http::ServerSession as HttpSession;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// State that the response filters and the wrapped session share.
+#[derive(Default)]
+pub struct ExchangeState(Mutex<ExchangeInner>);
+
+/// Produced when it is needed: by then more of the stream is known.
+type TerminalError = Box<dyn FnOnce() -> Vec<u8> + Send>;
+
+#[derive(Default)]
+pub(super) struct ExchangeInner {
+    pub(super) late: DeferredHead,
+    /// The failure that ends a stream whose vendor breaks off, in a form that the client can read.
+    pub(super) epitaph: Option<TerminalError>,
+    pub(super) progress: ResponseProgress,
+    pub(super) handed_back: Option<Box<HttpSession>>,
+    /// Claim of the request's idempotency key, until its outcome is decided.
+    pub(super) keyed: Option<Box<IdempotencyGuard>>,
+    /// Outcome of the idempotency key, once it is decided. The store may not have written it yet.
+    decision: Option<KeyCommit>,
+    /// Cork of the running attempt's connection, until the vendor has the body.
+    pub(super) corked: Option<TcpCorkGuard>,
+    /// Body that further attempts send instead of the first one.
+    pub(super) body: Option<Bytes>,
+    /// Keep-alive for a client that waits too long for the next event. Its bytes are produced when
+    /// they are sent, because events may be numbered.
+    pub(super) keep_alive: Option<KeepAlive>,
+    /// Start of a stream, before any useful content. The gateway withholds it from the client, so
+    /// that until then another attempt is possible.
+    pub(super) opening: Vec<u8>,
+}
+
+/// Maximum size of a withheld stream opening, in bytes. Some vendors repeat the whole request in
+/// it.
+const MAX_OPENING_BYTES: usize = 262_144;
+
+/// Parts of the response head that are known only once its body is.
+#[derive(Default)]
+pub struct DeferredHead {
+    pub status: Option<u16>,
+    pub content_length: Option<usize>,
+    pub headers: Vec<(&'static str, HeaderValue)>,
+}
+
+/// Progress of the response.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ResponseProgress {
+    /// Whether the last bytes of the response have passed. Only the end of the framing is missing.
+    pub completed: bool,
+    /// When the last bytes passed.
+    pub(super) completed_at: Option<Instant>,
+    /// Whether this side ended the response and does not wait for more bytes from the vendor.
+    pub(super) hung_up: bool,
+    /// Whether the model may have produced hidden reasoning, which an estimate would not count.
+    pub(super) unseen: bool,
+    /// Whether the response is complete while the vendor may still send the usage and the last
+    /// event.
+    pub finishing: bool,
+    /// When the usage arrived, if only the last event is missing.
+    pub(super) counted_at: Option<Instant>,
+    /// When the first byte went to the client.
+    pub first_byte: Option<Instant>,
+    /// Whether a keep-alive went to the client, which fixes the status.
+    pub kept_alive: bool,
+    pub ended: Option<AbortReason>,
+    /// Number of attempts that were started.
+    pub(super) attempt: u32,
+    /// Whether the running attempt's connection speaks HTTP/2.
+    pub(super) is_h2: bool,
+    pub(super) attempt_began: Option<Instant>,
+    /// When the whole body of the attempt had been handed over.
+    sent_at: Option<Instant>,
+    pub(super) client_left: Option<Instant>,
+    pub(super) blocked_until: Option<Instant>,
+    blame: Option<FailureCause>,
+}
+
+/// Who caused an incomplete response: the side that the gateway saw leave or fail first. If the
+/// other side does the same an instant later, while the gateway still reports the first, nothing
+/// changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FailureCause {
+    Client,
+    Vendor,
+}
+
+/// Why this side stopped reading from the vendor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortReason {
+    /// The time for the whole request is over.
+    Total,
+    /// The vendor sent no header in time. Another endpoint may.
+    FirstByte,
+    /// The vendor sent nothing for too long.
+    Idle,
+    /// The vendor answered with an error status and did not finish the error body.
+    ErrorBody,
+    /// The client has disconnected, and the time to learn the usage is over.
+    Drained,
+    /// The response was complete, but the vendor's body was not.
+    Tail,
+    /// The process ends, and the time for its last requests is over.
+    Shutdown,
+}
+
+impl ResponseProgress {
+    /// Whether anything went to the client, so that no other attempt is possible.
+    pub fn has_begun(&self) -> bool {
+        self.first_byte.is_some() || self.kept_alive
+    }
+
+    /// Whether the running attempt's connection speaks HTTP/2.
+    pub fn is_h2(&self) -> bool {
+        self.is_h2
+    }
+
+    /// Whether the client has disconnected.
+    pub fn has_client_left(&self) -> bool {
+        self.client_left.is_some()
+    }
+
+    /// Returns for how long the vendor has had the whole request of the running attempt. `None` if
+    /// it does not have it.
+    pub fn time_since_sent(&self) -> Option<Duration> {
+        self.sent_at.map(|at| at.elapsed())
+    }
+
+    /// Whether the vendor failed, and not because of the client.
+    pub fn is_vendor_fault(&self) -> bool {
+        self.blame == Some(FailureCause::Vendor)
+    }
+
+    /// Whether the client disconnected before the vendor failed, or stopped reading and may have
+    /// caused the failure.
+    pub fn is_client_fault(&self) -> bool {
+        self.blame == Some(FailureCause::Client)
+    }
+}
+
+impl ExchangeState {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ExchangeInner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn progress(&self) -> ResponseProgress {
+        self.lock().progress
+    }
+
+    /// Records that a request is on its way to an endpoint, and resets why the previous attempt
+    /// ended.
+    pub fn begin_attempt(&self, is_h2: bool) {
+        let mut state = self.lock();
+        state.progress.is_h2 = is_h2;
+        state.progress.attempt = state.progress.attempt.saturating_add(1);
+        state.progress.attempt_began = Some(Instant::now());
+        state.progress.sent_at = None;
+        state.opening = Vec::new();
+        state.progress.ended = None;
+        state.progress.finishing = false;
+        state.progress.counted_at = None;
+        state.progress.blame = state.progress.client_left.map(|_| FailureCause::Client);
+    }
+
+    /// Records that the whole body of the running attempt has been handed over.
+    pub(super) fn mark_sent(&self) {
+        self.lock()
+            .progress
+            .sent_at
+            .get_or_insert_with(Instant::now);
+    }
+
+    /// Withholds a piece of a stream's opening from the client. Returns `false` if the opening
+    /// would become too large; the piece must then be sent.
+    pub fn buffer_opening(&self, piece: &[u8]) -> bool {
+        let opening = &mut self.lock().opening;
+        let fits = opening.len().saturating_add(piece.len()) <= MAX_OPENING_BYTES;
+        if fits {
+            opening.extend_from_slice(piece);
+        }
+        fits
+    }
+
+    /// Takes the withheld opening, which must be sent before anything else.
+    pub fn take_opening(&self) -> Vec<u8> {
+        std::mem::take(&mut self.lock().opening)
+    }
+
+    /// Makes head and body of the running attempt leave together over this connection, which no
+    /// other request shares.
+    pub fn cork(&self, socket: RawFd) {
+        self.lock().corked = TcpCorkGuard::new(socket);
+    }
+
+    /// Records that the client has disconnected.
+    pub(super) fn mark_client_left(&self) {
+        let progress = &mut self.lock().progress;
+        progress.client_left.get_or_insert_with(Instant::now);
+        progress.blame.get_or_insert(FailureCause::Client);
+    }
+
+    /// Records that the vendor failed: it broke off, reported an error, or was silent for too long.
+    /// For a while after a write that the client blocked, the failure counts as caused by the
+    /// client.
+    pub fn mark_vendor_failed(&self) {
+        let progress = &mut self.lock().progress;
+        let held_up = progress
+            .blocked_until
+            .is_some_and(|until| Instant::now() < until);
+        progress.blame.get_or_insert(if held_up {
+            FailureCause::Client
+        } else {
+            FailureCause::Vendor
+        });
+    }
+
+    /// Sets what is known of a model's response before it begins: whether it may contain hidden
+    /// reasoning, and the keep-alive for a client that waits for it.
+    pub fn set_response_expectations(&self, unseen: bool, keep_alive: Option<KeepAlive>) {
+        let mut state = self.lock();
+        state.progress.unseen = unseen;
+        state.keep_alive = keep_alive;
+    }
+
+    pub fn set_idempotency(&self, keyed: Option<Box<IdempotencyGuard>>) {
+        let mut state = self.lock();
+        if state.decision.is_none() {
+            state.decision = keyed.as_ref().map(|keyed| keyed.key_commit());
+        }
+        state.keyed = keyed;
+    }
+
+    /// Returns once the store has written the outcome of the request's idempotency key, if an
+    /// outcome was decided and the request has a key.
+    pub async fn wait_for_decision(&self) {
+        let decision = self.lock().decision.clone();
+        if let Some(decision) = decision {
+            decision.wait().await;
+        }
+    }
+
+    /// Takes the claim of the idempotency key. Dropping the claim frees the key.
+    pub fn take_idempotency(&self) -> Option<Box<IdempotencyGuard>> {
+        self.lock().keyed.take()
+    }
+
+    pub fn has_idempotency(&self) -> bool {
+        self.lock().keyed.is_some()
+    }
+
+    pub fn set_deferred_head(&self, late: DeferredHead) {
+        self.lock().late = late;
+    }
+
+    /// Sets another body for the next attempts.
+    pub fn set_body(&self, body: Bytes) {
+        self.lock().body = Some(body);
+    }
+
+    pub fn set_terminal_error(&self, epitaph: impl FnOnce() -> Vec<u8> + Send + 'static) {
+        self.lock().epitaph = Some(Box::new(epitaph));
+    }
+
+    /// Records that nothing more goes to the client: it has the whole response, or a failure that
+    /// ended it.
+    pub fn set_completed(&self) {
+        let progress = &mut self.lock().progress;
+        progress.completed = true;
+        progress.completed_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Calls [`Self::set_completed`] and stops waiting for the vendor, which would continue to
+    /// send.
+    pub fn complete_and_hang_up(&self) {
+        self.set_completed();
+        self.lock().progress.hung_up = true;
+    }
+
+    /// Sets whether the response is complete although its last event has not arrived. `has_usage`:
+    /// whether its usage has arrived.
+    pub fn set_finishing(&self, is_finishing: bool, has_usage: bool) {
+        let progress = &mut self.lock().progress;
+        progress.finishing = is_finishing;
+        let counted_at = progress.counted_at.unwrap_or_else(Instant::now);
+        progress.counted_at = (is_finishing && has_usage).then_some(counted_at);
+    }
+
+    /// Sets whether the model may have produced hidden reasoning so far.
+    pub fn set_hidden_reasoning(&self, unseen: bool) {
+        self.lock().progress.unseen = unseen;
+    }
+}
+
+/// The deadlines of one request.
+#[derive(Debug, Clone)]
+pub struct Deadlines {
+    pub total: Instant,
+    /// Time from the start of each attempt to the vendor's header.
+    pub first_byte: Duration,
+    pub idle: Duration,
+    pub client_write: Duration,
+    /// Time to learn a stream's usage after the client disconnected. The second field applies if
+    /// the model may have produced hidden reasoning.
+    pub drain: Duration,
+    pub drain_reasoning: Duration,
+    /// Whether the client gets a stream. The gateway drains a stream; for a whole response it waits
+    /// until the request's own deadline.
+    pub stream: bool,
+    /// Time without a byte after which a client that waits for the next event gets a keep-alive.
+    pub keep_alive: Duration,
+    /// Shutdown state of the process. Its cutoff bounds the request too.
+    pub shutdown: Arc<Shutdown>,
+}
