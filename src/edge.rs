@@ -18,6 +18,7 @@ mod free_rate_limits;
 mod gateway;
 mod intake;
 mod local_api;
+mod malformed;
 mod pages;
 pub mod panics;
 pub mod probe;
@@ -25,6 +26,7 @@ mod rate_limits;
 mod recorders;
 mod reject;
 pub mod resource_guard;
+mod respond;
 mod response;
 mod route;
 pub mod shutdown;
@@ -123,7 +125,7 @@ impl ProxyHttp for Gateway {
                 panics::log_admission_panic(ctx);
                 session.set_keepalive(None);
                 ctx.stage = Stage::Answered { what: "rejected" };
-                reject::send_failure(session, ctx, &failure)
+                respond::send_failure(session, ctx, &failure)
                     .await
                     .map(|()| true)
             }

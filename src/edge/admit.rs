@@ -21,10 +21,10 @@ use super::context::{
     AdmittedRequest, InFlightGuard, RequestContext, RouteLabel, SidecarPermit, Stage,
 };
 use super::cors::{self, CorsHeaders};
-use super::finish::MALFORMED;
 use super::gateway::Gateway;
+use super::malformed::MALFORMED;
 use super::route::{LocalEndpoint, Route, route, surface_for_path};
-use super::{connections, framing, free_rate_limits, intake, local_api, pages, reject};
+use super::{connections, framing, free_rate_limits, intake, local_api, pages, respond};
 use crate::account::{AuthError, Principal};
 use crate::clock;
 use crate::config::Settings;
@@ -68,7 +68,7 @@ pub async fn admit(
     if !matches!(route, Route::Sidecar | Route::Health) {
         ctx.cors = CorsHeaders::from_request(&settings.cors, &session.req_header().headers);
     }
-    if let Err((reason, failure)) = framing::validate(session, &settings.limits) {
+    if let Err((reason, failure)) = validate_framing(session, &settings) {
         return answer_malformed(session, ctx, reason, &failure)
             .await
             .map(|()| true);
@@ -123,6 +123,17 @@ pub async fn admit(
     }
 }
 
+/// Checks that the header and what has arrived of the body have only one interpretation.
+fn validate_framing(
+    session: &Session,
+    settings: &Settings,
+) -> Result<(), (RefusalReason, Box<Failure>)> {
+    framing::validate(session, &settings.limits)?;
+    connections::body_defect(session.digest()).map_or(Ok(()), |flaw| {
+        Err((flaw.reason, Box::new(Failure::from(flaw))))
+    })
+}
+
 /// Answers with a failure, possibly before the body has arrived, so that the client can read the
 /// response.
 async fn answer_early(
@@ -133,7 +144,7 @@ async fn answer_early(
     if matches!(failure.status(ctx.surface), 402 | 429) {
         intake::keep_alive_past_body(session);
     }
-    reject::send_failure(session, ctx, failure).await?;
+    respond::send_failure(session, ctx, failure).await?;
     // A process that is short of resources reads no more, and a client that sends too slowly has
     // used its time.
     if failure.status(ctx.surface) < 500 && failure.kind != Kind::BodyTimeout {
@@ -152,7 +163,7 @@ async fn answer_malformed(
 ) -> Result<()> {
     session.set_keepalive(None);
     ctx.stage = Stage::Answered { what: MALFORMED };
-    reject::answer_malformed(session, ctx, reason, failure).await?;
+    respond::answer_malformed(session, ctx, reason, failure).await?;
     let head = session.req_header();
     let (method, path) = (
         loggable_method(head.method.as_str().as_bytes()),

@@ -6,7 +6,7 @@
 //! sets itself.
 
 use super::context::RequestContext;
-use super::reject;
+use super::respond;
 use crate::config::{CorsOrigins, Settings};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
@@ -101,7 +101,7 @@ pub async fn answer_preflight(
         head.insert_header(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECONDS)?;
     }
     head.insert_header(header::ALLOW, ALLOWED_METHODS)?;
-    reject::send_response(session, ctx, head, Bytes::new()).await
+    respond::send_response(session, ctx, head, Bytes::new()).await
 }
 
 /// Returns those of the requested header fields that are allowed. If none is requested, returns all

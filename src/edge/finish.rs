@@ -3,18 +3,15 @@
 //!
 //! This file must not write to the client.
 
-use super::context::{AdmittedRequest, PhaseTimings, RequestContext, RouteLabel, Stage};
+use super::context::{AdmittedRequest, PhaseTimings, RequestContext, Stage};
 use super::intake::{self, AbortReason};
 use super::recorders::Recorders;
-use super::reject::MalformedResponse;
 use super::{trace, upstream};
 use crate::clock;
 use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::{AccessRecord, CallRecord};
-use crate::telemetry::refusals::RefusalReason;
 use credits::money::Micro;
-use llm_protocol::Protocol;
 use llm_protocol::failure::Kind;
 use llm_protocol::usage::UsageVerdict;
 use pingora::proxy::Session;
@@ -37,44 +34,6 @@ pub async fn finish_request(
         upstream::finish_attempt(call);
     }
     record_request(recorders, ctx);
-}
-
-/// Label of a request that was refused as malformed, also in [`Stage::Answered`].
-pub const MALFORMED: &str = "malformed";
-
-/// Counts a request that Pingora did not accept, and writes it to the access log.
-pub fn record_malformed(
-    recorders: &Recorders,
-    answer: &MalformedResponse,
-    reason: RefusalReason,
-    client: Option<IpAddr>,
-    (method, path): (String, String),
-) {
-    let route = RouteLabel::Malformed.as_str();
-    let surface = answer.surface.map_or("", Protocol::as_str);
-    METRICS
-        .requests
-        .with_label_values(&[route, surface, "", &answer.status.to_string()])
-        .inc();
-    if recorders.access.is_on() {
-        recorders.access.write(AccessRecord {
-            at_ms: clock::now_ms(),
-            request_id: answer.request_id.clone(),
-            client,
-            method,
-            path,
-            route,
-            handler: MALFORMED,
-            surface,
-            status: answer.status,
-            reason: Some(reason.as_str()),
-            account: None,
-            key_id: None,
-            call: None,
-            auth_us: None,
-            total_us: 0,
-        });
-    }
 }
 
 /// Counts and logs a request from this peer, of which nothing else is known.

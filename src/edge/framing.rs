@@ -6,7 +6,6 @@
 //! then one of the two sees a request that the other does not. So the gateway refuses ambiguous
 //! requests here, and closes their connections. This file must not look at keys or bodies.
 
-use super::connections;
 use super::route::{MODELS_PREFIX, decode_model_id};
 use crate::config::Limits;
 use crate::telemetry::refusals::RefusalReason;
@@ -132,8 +131,7 @@ pub fn validate(session: &Session, limits: &Limits) -> Result<(), (RefusalReason
         );
         return Err((RefusalReason::HeaderTooLarge, Box::new(failure)));
     }
-    check_target(head).map_err(refused)?;
-    connections::body_defect(session.digest()).map_or(Ok(()), |flaw| Err(refused(flaw)))
+    check_target(head).map_err(refused)
 }
 
 fn defect(reason: RefusalReason, message: &'static str) -> RequestDefect {

@@ -7,7 +7,7 @@ mod models;
 
 use super::context::RequestContext;
 use super::gateway::Gateway;
-use super::reject;
+use super::respond;
 use super::route::LocalEndpoint;
 use crate::account::Principal;
 use crate::billing::json;
@@ -31,7 +31,7 @@ pub async fn send_health(session: &mut Session, ctx: &mut RequestContext) -> pin
     ctx.status = 200;
     let mut head = ResponseHeader::build_no_case(200, Some(4))?;
     head.insert_header("content-type", "text/plain")?;
-    reject::send_short(session, ctx, head, Bytes::from_static(b"ok\n")).await
+    respond::send_short(session, ctx, head, Bytes::from_static(b"ok\n")).await
 }
 
 /// Returns the response body for a token count that the gateway made itself.
@@ -56,7 +56,7 @@ pub async fn send_count(
     let mut head = ResponseHeader::build_no_case(200, Some(5))?;
     head.insert_header("content-type", "application/json")?;
     head.insert_header(ESTIMATED_HEADER, "true")?;
-    reject::send_response(session, ctx, head, count_body(ctx.surface, tokens)).await
+    respond::send_response(session, ctx, head, count_body(ctx.surface, tokens)).await
 }
 
 /// Sends the response of an earlier request again, under that request's id.
@@ -72,7 +72,7 @@ pub async fn send_replay(
         head.insert_header(name, value.into_bytes())?;
     }
     head.insert_header("x-gateway-replayed", "true")?;
-    reject::send_response(session, ctx, head, answer.body.into()).await
+    respond::send_response(session, ctx, head, answer.body.into()).await
 }
 
 /// Answers a request to one of the gateway's own endpoints.
@@ -129,7 +129,7 @@ pub async fn send_answer(
         let mut head = ResponseHeader::build_no_case(200, Some(5))?;
         head.insert_header("content-type", "application/json")?;
         head.insert_header("cache-control", "no-store")?;
-        reject::send_response(session, ctx, head, value.to_string().into()).await
+        respond::send_response(session, ctx, head, value.to_string().into()).await
     };
     sent.await
         .map_err(|error: Box<pingora::Error>| Failure::new(Kind::Internal, error.to_string()))

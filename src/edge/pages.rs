@@ -10,7 +10,7 @@ use super::client_counts::{ClientCounts, ExceededLimit};
 use super::context::{RequestContext, SidecarPermit, Stage};
 use super::gateway::Gateway;
 use super::intake::{self, BodyBytes, BodyHolders, BodyLimits, BodyShare};
-use super::{connections, reject};
+use super::{connections, respond};
 use crate::address::client_prefix;
 use crate::config::{Limits, Settings};
 use crate::telemetry::METRICS;
@@ -133,7 +133,7 @@ pub async fn admit(
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
-            reject::send_failure_page(session, ctx, &failure).await?;
+            respond::send_failure_page(session, ctx, &failure).await?;
             Ok(true)
         }
     }

@@ -11,7 +11,7 @@
 
 use super::context::{RequestContext, Stage};
 use super::recorders::Recorders;
-use super::{finish, intake, reject};
+use super::{finish, intake, reject, respond};
 use crate::clock;
 use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;
@@ -242,7 +242,7 @@ async fn send_failure(
     }
     session.set_keepalive(None);
     if session.response_written().is_none() {
-        let (head, body) = reject::render(ctx, failure)?;
+        let (head, body) = respond::render(ctx, failure)?;
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await?;
     } else if call.reply.is_stream() {

@@ -5,8 +5,8 @@
 //! that Pingora writes to a malformed HTTP/1 request with the gateway's own. It must not withhold
 //! bytes.
 
-use super::ClientConnection;
 use super::http2_frames::{FrameObserver, RefusedFrame};
+use super::registry::ClientConnection;
 use crate::telemetry::refusals::RefusalReason;
 use async_trait::async_trait;
 use pingora::protocols::raw_connect::ProxyDigest;

@@ -1,0 +1,437 @@
+//! The client connections of this process: how many there are, which are idle, and the state of each
+//! one.
+//!
+//! If there are too many, idle ones are closed. This file must not read or write a connection. It
+//! counts and logs what is refused before a request exists.
+
+use super::inbound::InboundTracker;
+use crate::address::client_prefix;
+use crate::config::{Limits, Settings};
+use crate::edge::client_counts::{ClientCounts, ExceededLimit};
+use crate::edge::framing;
+use crate::edge::intake::BodyBytes;
+use crate::edge::malformed::{self, MalformedResponse, NO_TUNNELS};
+use crate::edge::recorders::Recorders;
+use crate::telemetry::METRICS;
+use crate::telemetry::log_path::{loggable_method, loggable_path};
+use crate::telemetry::refusals::{self, RefusalReason};
+use arc_swap::ArcSwap;
+use llm_protocol::failure::{Failure, Kind};
+use pingora::protocols::SocketDigest;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// All client connections of this process.
+pub struct Connections {
+    settings: Arc<ArcSwap<Settings>>,
+    recorders: Recorders,
+    /// Maximum number of connections that the limit on open files allows.
+    descriptors: u64,
+    open: Mutex<OpenConnections>,
+}
+
+#[derive(Default)]
+struct OpenConnections {
+    counts: ClientCounts,
+    /// Connections past their TLS handshake, by number.
+    watched: HashMap<u64, Weak<ClientConnection>>,
+    next: u64,
+    /// Until this instant no connection is considered idle.
+    all_busy_until: Option<Instant>,
+}
+
+impl OpenConnections {
+    /// Returns up to `most` idle connections: those of the address with the most connections first,
+    /// and of these the longest idle first. `examined` keeps every examined connection alive until
+    /// the lock is free: a connection may end meanwhile, and dropping the last reference takes the
+    /// lock.
+    fn select_idle(
+        &mut self,
+        most: usize,
+        now: Instant,
+        examined: &mut Vec<Arc<ClientConnection>>,
+    ) -> Vec<Arc<ClientConnection>> {
+        if self.all_busy_until.is_some_and(|until| now < until) {
+            return Vec::new();
+        }
+        examined.extend(self.watched.values().filter_map(Weak::upgrade));
+        let mut idle: Vec<_> = examined
+            .iter()
+            .filter_map(|found| Some((found.idle_since(now)?, found)))
+            .collect();
+        idle.sort_unstable_by_key(|(since, found)| {
+            (Reverse(self.counts.count_for(found.client)), *since)
+        });
+        self.all_busy_until = idle.is_empty().then(|| now + SEARCH_INTERVAL);
+        idle.truncate(most);
+        idle.into_iter()
+            .map(|(_, found)| Arc::clone(found))
+            .collect()
+    }
+
+    /// Closes these connections and removes them from the counts.
+    fn close(&mut self, idle: &[Arc<ClientConnection>]) {
+        for connection in idle {
+            self.watched.remove(&connection.number);
+            if connection.is_counted.swap(false, Ordering::Relaxed) {
+                self.counts.leave(connection.client);
+            }
+            connection.close();
+        }
+        METRICS.idle_connections_closed.inc_by(idle.len() as u64);
+        METRICS
+            .client_connections
+            .set(i64::try_from(self.counts.total()).unwrap_or(i64::MAX));
+    }
+}
+
+impl Connections {
+    /// `descriptors`: number of connections that the limit on open files allows.
+    pub fn new(
+        settings: Arc<ArcSwap<Settings>>,
+        recorders: Recorders,
+        descriptors: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            recorders,
+            descriptors,
+            open: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the maximum number of connections.
+    fn limit(&self, limits: &Limits) -> u64 {
+        if limits.connections == 0 {
+            self.descriptors
+        } else {
+            limits.connections.min(self.descriptors)
+        }
+    }
+
+    /// Counts a connection, and closes idle ones if there are too many. Returns `None` if none is
+    /// idle; the new connection is then closed without a response, because a flooding client reads
+    /// none.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        socket: Option<Arc<SocketDigest>>,
+    ) -> Option<Arc<ClientConnection>> {
+        let address = socket.and_then(|socket| Some(socket.peer_addr()?.as_inet()?.ip()));
+        // If the peer has disconnected already, there is no address. All such connections count
+        // together.
+        let client = client_prefix(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
+        let settings = self.settings.load();
+        let limit = self.limit(&settings.limits);
+        // A trusted proxy's connections carry the requests of many clients, and the gateway does
+        // not know the client before the request.
+        let is_proxy = address.is_some_and(|address| settings.trust_proxy.contains(address));
+        let per_address = if is_proxy {
+            0
+        } else {
+            settings.limits.connections_per_address
+        };
+        let mut examined = Vec::new();
+        let mut open = self.lock();
+        let mut entered = open.counts.enter(client, per_address, limit);
+        if entered == Err(ExceededLimit::Total) {
+            // Close several at a time, so that a flood of new connections does not cause a new
+            // search for each.
+            let most = usize::try_from(limit / EVICTION_DIVISOR + 1).unwrap_or(usize::MAX);
+            let idle = open.select_idle(most, Instant::now(), &mut examined);
+            open.close(&idle);
+            entered = open.counts.enter(client, per_address, limit);
+        }
+        METRICS
+            .client_connections
+            .set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
+        open.next += 1;
+        let number = open.next;
+        drop(open);
+        drop(examined);
+        if let Err(exceeded) = entered {
+            let reason = match exceeded {
+                ExceededLimit::Address => RefusalReason::ConnectionsPerAddress,
+                ExceededLimit::Total => RefusalReason::ConnectionsTotal,
+            };
+            refusals::record(reason, address, "too many connections");
+            return None;
+        }
+        Some(Arc::new(ClientConnection {
+            of: Arc::clone(self),
+            number,
+            client,
+            is_proxy,
+            body_bytes: BodyBytes::default(),
+            address,
+            inbound: Mutex::new(InboundTracker::new()),
+            opened: Instant::now(),
+            header_read: Duration::from_secs(settings.limits.header_read_seconds),
+            header_bytes: settings.limits.header_bytes,
+            header_since: AtomicU64::new(0),
+            is_counted: AtomicBool::new(true),
+            requests: AtomicU32::new(0),
+            idle_since: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+            reader: Mutex::default(),
+        }))
+    }
+
+    /// Registers a connection, so that it can be closed when it is idle.
+    pub(super) fn watch(&self, connection: &Arc<ClientConnection>) {
+        self.lock()
+            .watched
+            .insert(connection.number, Arc::downgrade(connection));
+    }
+
+    /// Closes some of the idle connections, because file descriptors run short.
+    pub fn close_idle(&self) {
+        let mut examined = Vec::new();
+        let mut open = self.lock();
+        let most = open.watched.len() / 8 + 1;
+        let idle = open.select_idle(most, Instant::now(), &mut examined);
+        open.close(&idle);
+        drop(open);
+        drop(examined);
+    }
+}
+
+/// Value of `header_since` while a request is in progress, so that no header is being read.
+const REQUEST_IN_PROGRESS: u64 = u64::MAX;
+/// Value of `header_since` if no byte has arrived since the last request.
+const NO_HEADER_YET: u64 = u64::MAX - 1;
+/// Time without a request after which a connection counts as idle: a client that has just
+/// connected, or just got a response, is about to send a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// After a search found no idle connection, time until the next search.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+/// Divisor of the connection limit: the result is the number of idle connections that the gateway
+/// closes at a time if there are too many.
+const EVICTION_DIVISOR: u64 = 32;
+
+/// One client connection, counted until it is dropped or closed.
+pub struct ClientConnection {
+    of: Arc<Connections>,
+    number: u64,
+    client: IpAddr,
+    /// Whether the connection belongs to a trusted proxy, which carries the requests of many
+    /// clients.
+    pub(super) is_proxy: bool,
+    /// Number of body bytes that the requests on this connection hold.
+    pub(super) body_bytes: BodyBytes,
+    /// Address of the peer, for the log.
+    address: Option<IpAddr>,
+    /// Of HTTP/1 only.
+    inbound: Mutex<InboundTracker>,
+    pub(super) opened: Instant,
+    pub(super) header_read: Duration,
+    pub(super) header_bytes: u64,
+    /// Milliseconds after `opened` at which the current header began; or [`REQUEST_IN_PROGRESS`] or
+    /// [`NO_HEADER_YET`]. On a new connection a header has begun, so that a client that never sends
+    /// anything is closed too.
+    header_since: AtomicU64,
+    is_counted: AtomicBool,
+    /// Number of requests in progress. HTTP/2 allows several.
+    requests: AtomicU32,
+    /// Milliseconds after `opened` at which the last request ended.
+    idle_since: AtomicU64,
+    is_closing: AtomicBool,
+    /// Waker of the task that waits for the client's next bytes.
+    reader: Mutex<Option<Waker>>,
+}
+
+impl ClientConnection {
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(NO_HEADER_YET - 1)
+    }
+
+    /// Returns when the current header must be complete.
+    pub(super) fn header_deadline(&self) -> Option<Instant> {
+        match self.header_since.load(Ordering::Relaxed) {
+            REQUEST_IN_PROGRESS | NO_HEADER_YET => None,
+            since => Some(self.opened + Duration::from_millis(since) + self.header_read),
+        }
+    }
+
+    /// Records that bytes have arrived. Returns true if they are the first of a header, which
+    /// begins now.
+    pub(super) fn begin_header(&self) -> bool {
+        self.header_since
+            .compare_exchange(
+                NO_HEADER_YET,
+                self.now(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    pub(super) fn begin_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.header_since
+            .store(REQUEST_IN_PROGRESS, Ordering::Relaxed);
+    }
+
+    /// Many HTTP/2 requests share a connection, and Pingora's own idle timeout watches its frames.
+    pub(super) fn end_request(&self, is_h2: bool) {
+        let less = |requests: u32| Some(requests.saturating_sub(1));
+        let _ = self
+            .requests
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.idle_since.store(self.now(), Ordering::Relaxed);
+        if !is_h2 {
+            self.header_since.store(NO_HEADER_YET, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns since when there has been no request. `None` if there is one, or if the last one
+    /// ended only recently. An incomplete header is not a request yet.
+    fn idle_since(&self, now: Instant) -> Option<Instant> {
+        if self.requests.load(Ordering::Relaxed) > 0 || self.is_closing() {
+            return None;
+        }
+        let since = match self.header_since.load(Ordering::Relaxed) {
+            REQUEST_IN_PROGRESS | NO_HEADER_YET => self.idle_since.load(Ordering::Relaxed),
+            header => header,
+        };
+        let since = self.opened + Duration::from_millis(since);
+        (now.saturating_duration_since(since) >= IDLE_TIMEOUT).then_some(since)
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Closes the connection: the gateway does not wait for the client's next bytes.
+    fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        if let Some(reader) = self
+            .reader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            reader.wake();
+        }
+    }
+
+    /// Ready once the connection must end instead of waiting for more bytes.
+    pub(super) fn poll_closed(&self, context: &Context<'_>) -> Poll<()> {
+        if self.poll_closing(context.waker()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Whether the connection must end instead of waiting for more bytes. If not, `waker` is woken
+    /// once it must. A request that arrived in the meantime is answered first.
+    pub(super) fn poll_closing(&self, waker: &Waker) -> bool {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_closing() && self.requests.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        match &mut *reader {
+            Some(known) => known.clone_from(waker),
+            None => *reader = Some(waker.clone()),
+        }
+        false
+    }
+}
+
+impl ClientConnection {
+    /// Whether a request is in progress.
+    pub(super) fn is_serving(&self) -> bool {
+        self.header_since.load(Ordering::Relaxed) == REQUEST_IN_PROGRESS
+    }
+
+    pub(super) fn inbound(&self) -> MutexGuard<'_, InboundTracker> {
+        self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts and logs a refusal on this connection.
+    pub(super) fn record_refusal(&self, reason: RefusalReason, detail: &dyn fmt::Display) {
+        refusals::record(reason, self.address, detail);
+    }
+
+    /// The library for HTTP/2 answered a request by itself, with this status alone.
+    pub(super) fn record_bare_answer(&self, reason: RefusalReason, status: u16) {
+        let answer = MalformedResponse::bare(status);
+        self.record_refusal(
+            reason,
+            &format_args!(
+                "an HTTP/2 request, answered with {status}. Request {}",
+                answer.request_id
+            ),
+        );
+        malformed::record_malformed(
+            &self.of.recorders,
+            &answer,
+            reason,
+            self.address,
+            Default::default(),
+        );
+    }
+
+    /// The answer to a malformed HTTP/1 request, for which Pingora is writing `by_pingora`; counted
+    /// and logged.
+    pub(super) fn malformed_response(&self, by_pingora: &[u8]) -> Vec<u8> {
+        let inbound = self.inbound();
+        let (method, target, _) = framing::first_line_words(inbound.header());
+        let (failure, reason) = if by_pingora
+            .get(b"HTTP/1.1 ".len()..)
+            .is_some_and(|rest| rest.starts_with(b"405"))
+        {
+            // The gateway supports no tunnels.
+            let failure = Failure::new(Kind::WrongMethod, NO_TUNNELS);
+            (failure, RefusalReason::RequestLine)
+        } else {
+            let flaw = framing::header_defect(inbound.header());
+            (Failure::from(flaw), flaw.reason)
+        };
+        let (is_head, method, path) = (
+            method == b"HEAD",
+            loggable_method(method),
+            loggable_path(target),
+        );
+        drop(inbound);
+        let answer = malformed::build_malformed_response(&failure, &path, is_head);
+        self.record_refusal(
+            reason,
+            &format_args!(
+                "{method} {path}: {} Request {}",
+                failure.message, answer.request_id
+            ),
+        );
+        malformed::record_malformed(
+            &self.of.recorders,
+            &answer,
+            reason,
+            self.address,
+            (method, path),
+        );
+        answer.bytes
+    }
+}
+
+impl Drop for ClientConnection {
+    fn drop(&mut self) {
+        let mut open = self.of.lock();
+        open.watched.remove(&self.number);
+        if self.is_counted.swap(false, Ordering::Relaxed) {
+            open.counts.leave(self.client);
+        }
+        METRICS
+            .client_connections
+            .set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
+    }
+}

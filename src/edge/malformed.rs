@@ -1,0 +1,107 @@
+//! Requests that Pingora did not accept, so that they never get a context: their responses, and how
+//! they are counted and logged.
+//!
+//! This file must not decide that a request is malformed: `edge/framing.rs` does.
+
+use super::context::{RequestContext, RouteLabel};
+use super::recorders::Recorders;
+use super::route::surface_for_path;
+use crate::clock;
+use crate::telemetry::METRICS;
+use crate::telemetry::access::AccessRecord;
+use crate::telemetry::refusals::RefusalReason;
+use llm_protocol::Protocol;
+use llm_protocol::failure::Failure;
+use std::net::IpAddr;
+
+/// Label of a request that was refused as malformed, also in `Stage::Answered`.
+pub const MALFORMED: &str = "malformed";
+
+/// The words for CONNECT.
+pub const NO_TUNNELS: &str = "The gateway does not support CONNECT.";
+
+/// A response to bytes that Pingora did not accept as a request.
+pub struct MalformedResponse {
+    pub request_id: String,
+    /// `None` where nothing is known of the request's path.
+    pub surface: Option<Protocol>,
+    pub status: u16,
+    /// The whole response, as HTTP/1.1.
+    pub bytes: Vec<u8>,
+}
+
+/// Builds the response to an HTTP/1 request that never had a context. The connection closes after
+/// it.
+pub fn build_malformed_response(failure: &Failure, path: &str, is_head: bool) -> MalformedResponse {
+    let ctx = RequestContext::new();
+    let request_id = &ctx.request_id;
+    let surface = surface_for_path(path).unwrap_or(Protocol::Chat);
+    let rendered = failure.render(surface, request_id);
+    let status =
+        http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);
+    let mut head = format!("HTTP/1.1 {status}\r\n");
+    for (name, value) in &rendered.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    let length = rendered.body.len();
+    head.push_str(&format!(
+        "x-request-id: {request_id}\r\nrequest-id: {request_id}\r\n"
+    ));
+    head.push_str(&format!(
+        "content-length: {length}\r\nconnection: close\r\n\r\n"
+    ));
+    let body = if is_head { Vec::new() } else { rendered.body };
+    MalformedResponse {
+        request_id: request_id.clone(),
+        surface: Some(surface),
+        status: rendered.status,
+        bytes: [head.into_bytes(), body].concat(),
+    }
+}
+
+impl MalformedResponse {
+    /// An answer that the library for HTTP/2 made by itself: nothing but a status.
+    pub fn bare(status: u16) -> Self {
+        Self {
+            request_id: RequestContext::new().request_id.clone(),
+            surface: None,
+            status,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+/// Counts a request that Pingora did not accept, and writes it to the access log.
+pub fn record_malformed(
+    recorders: &Recorders,
+    answer: &MalformedResponse,
+    reason: RefusalReason,
+    client: Option<IpAddr>,
+    (method, path): (String, String),
+) {
+    let route = RouteLabel::Malformed.as_str();
+    let surface = answer.surface.map_or("", Protocol::as_str);
+    METRICS
+        .requests
+        .with_label_values(&[route, surface, "", &answer.status.to_string()])
+        .inc();
+    if recorders.access.is_on() {
+        recorders.access.write(AccessRecord {
+            at_ms: clock::now_ms(),
+            request_id: answer.request_id.clone(),
+            client,
+            method,
+            path,
+            route,
+            handler: MALFORMED,
+            surface,
+            status: answer.status,
+            reason: Some(reason.as_str()),
+            account: None,
+            key_id: None,
+            call: None,
+            auth_us: None,
+            total_us: 0,
+        });
+    }
+}

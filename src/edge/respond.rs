@@ -1,0 +1,280 @@
+//! Writes the gateway's own responses to the client: whole answers and failures, in the shape of the
+//! surface that the client called.
+//!
+//! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
+//! request is on its way to a vendor or the sidecar.
+
+use super::connections;
+use super::context::{RequestContext, RouteLabel, Stage};
+use crate::telemetry::METRICS;
+use crate::telemetry::refusals::RefusalReason;
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use llm_protocol::failure::Failure;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// How long a short answer waits for the window of its HTTP/2 stream.
+const WINDOW_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many short answers may wait for a window at one time, in the whole process. Each keeps the
+/// state of its request.
+const MAX_WINDOW_WAITS: usize = 256;
+
+static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
+
+/// Sends a failure as the response. The connection stays usable if the body was read.
+///
+/// # Errors
+/// Returns an error if a response has begun already, or if the write fails after it began.
+pub async fn send_failure(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    failure: &Failure,
+) -> Result<()> {
+    if session.response_written().is_some() {
+        return Err(cannot_write("an answer has begun already"));
+    }
+    if note_reset(session, ctx) {
+        return Ok(());
+    }
+    let (head, body) = render(ctx, failure)?;
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
+}
+
+/// Refuses an ambiguous request. Only `gateway_malformed_total` counts it, under the reason that
+/// the access log has too.
+pub async fn answer_malformed(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    reason: RefusalReason,
+    failure: &Failure,
+) -> Result<()> {
+    ctx.route = RouteLabel::Malformed;
+    ctx.reason = Some(reason.as_str());
+    let (head, body) = build(ctx, failure)?;
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
+}
+
+/// Reason in the access log if the client disconnected before it got a response.
+const CLIENT_LEFT: &str = "client_left";
+
+/// Records that the client disconnected before the gateway sent anything.
+pub fn note_left(ctx: &mut RequestContext) {
+    ctx.status = 0;
+    ctx.reason.get_or_insert(CLIENT_LEFT);
+}
+
+/// Returns whether the HTTP/2 stream of this request has been reset, and records the reason. Either
+/// the client reset it, or the gateway did for an HTTP/2 error and counted that then.
+pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
+    if matches!(ctx.stage, Stage::Call(_)) {
+        return false;
+    }
+    let Some(reset) = connections::reset_reason(session) else {
+        return false;
+    };
+    if matches!(
+        reset,
+        h2::Reason::PROTOCOL_ERROR | h2::Reason::STREAM_CLOSED
+    ) {
+        ctx.route = RouteLabel::Malformed;
+        ctx.status = 400;
+        ctx.reason = Some(RefusalReason::Http2Stream.as_str());
+    } else {
+        note_left(ctx);
+    }
+    true
+}
+
+/// Ends the request if its response could not begin: the client has disconnected, which is not a
+/// failure of the gateway. Returns all other errors.
+fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>) -> Result<()> {
+    let Err(error) = sent else { return Ok(()) };
+    if matches!(ctx.stage, Stage::Call(_)) || session.response_written().is_some() {
+        return Err(error);
+    }
+    log::debug!("cannot answer request {}: {error}", ctx.request_id);
+    session.set_keepalive(None);
+    if !note_reset(session, ctx) {
+        note_left(ctx);
+    }
+    Ok(())
+}
+
+/// Answers a request for a page with a failure: as a page if the client accepts HTML, otherwise as
+/// JSON.
+pub async fn send_failure_page(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    failure: &Failure,
+) -> Result<()> {
+    let accept = session
+        .req_header()
+        .headers
+        .get(header::ACCEPT)
+        .map(HeaderValue::as_bytes)
+        .unwrap_or_default();
+    let wants_page = memchr::memmem::find(accept, b"text/html").is_some();
+    if note_reset(session, ctx) {
+        return Ok(());
+    }
+    let (mut head, mut body) = render(ctx, failure)?;
+    head.insert_header(header::CACHE_CONTROL, "no-store")?;
+    if wants_page {
+        // The page contains only the gateway's own text and nothing that a client sent.
+        body = failure_page(failure, &ctx.request_id).into();
+        head.insert_header(header::CONTENT_TYPE, "text/html; charset=utf-8")?;
+        head.insert_header(
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; frame-ancestors 'none'",
+        )?;
+        head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
+        set_common_headers(&mut head, ctx, &body)?;
+    }
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
+}
+
+fn failure_page(failure: &Failure, request_id: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>Not available</title></head>\n\
+         <body><h1>Not available</h1><p>{}</p><p>Reference: {request_id}</p></body></html>\n",
+        failure.message
+    )
+}
+
+/// Renders a failure as a response, and counts it.
+///
+/// # Errors
+/// Returns an error if a value does not fit into a header.
+pub fn render(ctx: &mut RequestContext, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
+    count(ctx, failure.reason());
+    build(ctx, failure)
+}
+
+pub fn count(ctx: &mut RequestContext, reason: &'static str) {
+    ctx.reason = Some(reason);
+    METRICS.rejected.with_label_values(&[reason]).inc();
+}
+
+/// A failure as an answer, not counted.
+pub fn build(ctx: &mut RequestContext, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
+    let rendered = failure.render(ctx.surface, &ctx.request_id);
+    ctx.status = rendered.status;
+    let mut head = ResponseHeader::build_no_case(rendered.status, Some(8))?;
+    for (name, value) in rendered.headers {
+        head.insert_header(name, value)?;
+    }
+    let body = Bytes::from(rendered.body);
+    set_common_headers(&mut head, ctx, &body)?;
+    Ok((head, body))
+}
+
+/// The header fields that every answer of the gateway's own has.
+fn set_common_headers(head: &mut ResponseHeader, ctx: &RequestContext, body: &Bytes) -> Result<()> {
+    head.insert_header("x-request-id", &ctx.request_id)?;
+    head.insert_header("request-id", &ctx.request_id)?;
+    if let Some(cors) = &ctx.cors {
+        cors.apply(head)?;
+    }
+    if head.status == http::StatusCode::NO_CONTENT {
+        return Ok(());
+    }
+    head.insert_header("content-length", body.len())
+}
+
+/// Sends a whole response with this request's id.
+pub async fn send_response(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    mut head: ResponseHeader,
+    body: Bytes,
+) -> Result<()> {
+    set_common_headers(&mut head, ctx, &body)?;
+    let sent = send_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
+}
+
+/// Sends a short response that needs no key, with this request's id.
+pub async fn send_short(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    mut head: ResponseHeader,
+    body: Bytes,
+) -> Result<()> {
+    set_common_headers(&mut head, ctx, &body)?;
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
+}
+
+/// The client has `limits.client_write_seconds` for each write.
+async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes) -> Result<()> {
+    let Some(body) = send_head(session, head, body).await? else {
+        return Ok(());
+    };
+    session.write_response_body(Some(body), true).await
+}
+
+/// Sends a small response. Over HTTP/2 it waits only briefly for the client's window, because a
+/// client without a key can cause many such responses.
+async fn send_short_rendered(
+    session: &mut Session,
+    head: ResponseHeader,
+    body: Bytes,
+) -> Result<()> {
+    let is_http2 = session.is_http2();
+    let Some(body) = send_head(session, head, body).await? else {
+        return Ok(());
+    };
+    let write = session.write_response_body(Some(body), true);
+    if is_http2 {
+        within_window_timeout(write).await
+    } else {
+        write.await
+    }
+}
+
+/// Sends the header of a response. Returns the body if one must follow.
+async fn send_head(
+    session: &mut Session,
+    head: ResponseHeader,
+    body: Bytes,
+) -> Result<Option<Bytes>> {
+    let bodiless = session.req_header().method == http::Method::HEAD || body.is_empty();
+    session
+        .write_response_header(Box::new(head), bodiless)
+        .await?;
+    Ok((!bodiless).then_some(body))
+}
+
+/// Writes a body to an HTTP/2 stream. If the client's window has no room, the write waits for
+/// [`WINDOW_TIMEOUT`], or not at all while [`MAX_WINDOW_WAITS`] others wait.
+///
+/// # Errors
+/// The write failed, or the window has no room. The stream is then reset behind its header.
+async fn within_window_timeout(write: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut write = pin!(write);
+    if let Poll::Ready(written) = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await
+    {
+        return written;
+    }
+    let Ok(_permit) = WINDOW_WAITS.try_acquire() else {
+        return Err(cannot_write("too many answers wait for an HTTP/2 window"));
+    };
+    tokio::time::timeout(WINDOW_TIMEOUT, write)
+        .await
+        .unwrap_or_else(|_| Err(cannot_write("the client did not open its HTTP/2 window")))
+}
+
+fn cannot_write(reason: &'static str) -> Box<Error> {
+    Error::explain(ErrorType::WriteError, reason).into_down()
+}
