@@ -19,6 +19,7 @@ mod gateway;
 mod intake;
 mod local_api;
 mod malformed;
+mod outbound;
 mod pages;
 pub mod panics;
 pub mod probe;

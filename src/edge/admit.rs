@@ -8,13 +8,8 @@
 //! (from the body on), `local_api.rs` (paths that need no vendor).
 
 mod call;
-mod fallback;
 mod header;
 mod idempotency_key;
-mod outbound;
-
-pub use fallback::{Fallbacks, select_next_fallback};
-pub use outbound::encode_without_reasoning;
 
 use super::activity::ReceiptLookup;
 use super::context::{

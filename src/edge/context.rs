@@ -2,10 +2,11 @@
 //! in its phase.
 
 use super::activity::ReceiptLookup;
-use super::admit::Fallbacks;
 use super::cors::CorsHeaders;
 use super::cpu_pool::CpuWorker;
 use super::intake::ExchangeState;
+use super::outbound::RetryWithoutReasoning;
+use super::outbound::fallback::Fallbacks;
 use super::pages::PagePermit;
 use super::panics;
 use super::response::UpstreamResponse;
@@ -18,11 +19,10 @@ use crate::catalog::CatalogModel;
 use crate::config::Settings;
 use crate::store::ledger::RequestOutcome;
 use crate::upstreams::{EndpointLease, EndpointPool};
-use bytes::Bytes;
 use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
-use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds, UsageEstimator};
+use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -164,20 +164,6 @@ impl AdmittedRequest {
             .estimator
             .usage(reported, generated_bytes)
     }
-}
-
-/// What is needed to encode a translated request again.
-pub struct RetryWithoutReasoning {
-    pub surface: Protocol,
-    /// Strict mode: no retry if anything else would be lost.
-    pub strict: bool,
-    /// Body of the client's request.
-    pub body: Bytes,
-    pub output_limit: Option<u64>,
-    pub account_id: Arc<str>,
-    pub request_id: String,
-    /// Estimator of the usage that the caller gets if the vendor reports none.
-    pub estimator: UsageEstimator,
 }
 
 /// How to call the vendor.

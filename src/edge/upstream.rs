@@ -8,6 +8,9 @@
 mod attempts;
 pub(super) mod dns;
 pub(super) mod local_sidecar;
+mod next_model;
+mod reasoning_retry;
+mod retry_rules;
 pub mod target;
 #[cfg(test)]
 mod tests;
@@ -17,11 +20,11 @@ pub use attempts::{
     MAX_ADDRESSES_PER_ENDPOINT, finish_attempt, handle_connect_failure, handle_refusal,
     handle_refused_key, record_protocol_switch, record_status, retry_broken_attempt,
 };
+pub use reasoning_retry::retry_without_reasoning;
 
-use super::context::{AdmittedRequest, RequestContext, Stage};
+use super::context::{RequestContext, Stage};
 use super::gateway::Gateway;
 use super::trace::TRACEPARENT;
-use super::{admit, cpu_pool};
 use crate::config::Limits;
 use http::{Method, Version, header};
 use llm_protocol::Protocol;
@@ -172,37 +175,6 @@ fn sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
         .filter(|sidecar| sidecar.is_open())
         .map(|sidecar| sidecar.connect());
     Ok(Box::new(peer))
-}
-
-/// Replaces the request that the vendor refused with the request without its reasoning. Returns
-/// false if that is impossible or was done before.
-pub fn retry_without_reasoning(call: &mut AdmittedRequest) -> bool {
-    let Some(again) = call.again.take() else {
-        return false;
-    };
-    if !call.is_unanswered() {
-        return false;
-    }
-    let said = call.cpu.run_admitted(cpu_pool::work_of(&again.body), || {
-        admit::encode_without_reasoning(&again, &call.model)
-    });
-    let Ok(said) = said else { return false };
-    let told = |token: &String| !call.warnings.contains(token);
-    let mut more: Vec<_> = said.warnings.into_iter().filter(told).collect();
-    if again.strict && !more.is_empty() {
-        return false;
-    }
-    call.sent_bytes = said.body.len();
-    call.shared.set_body(said.body);
-    call.reply.reset_for_retry(said.recall);
-    if more.is_empty() && !again.strict {
-        // Only the reasoning blocks of earlier turns are dropped.
-        more.push("dropped:thinking".to_owned());
-    }
-    call.warnings.extend(more);
-    call.repeat_at_endpoint();
-    call.upstream.again = true;
-    true
 }
 
 /// Builds the header that the vendor gets, and begins the attempt.

@@ -1,14 +1,12 @@
 //! Turns a body into an [`AdmittedRequest`]: what it requests, from which model, with its largest
 //! possible cost reserved.
 //!
-//! This file must not encode the request itself. Next: `admit/outbound.rs` (the request in a
-//! model's protocol, and its price), `admit/fallback.rs` (fallback models), `intake.rs` (how the
-//! body reaches the vendor).
+//! This file must not encode the request itself. Next: `edge/outbound.rs` (the request in a
+//! model's protocol, and its price), `edge/outbound/fallback.rs` (fallback models), `intake.rs` (how
+//! the body reaches the vendor).
 
-use super::fallback::Fallbacks;
 use super::header::HeaderAdmission;
 use super::idempotency_key::{self, IdempotencyOutcome};
-use super::outbound::{self, OutboundRequest, UpstreamRequest};
 use super::version_header;
 use crate::account::Principal;
 use crate::billing::{Hold, HoldRequest, ReserveError};
@@ -19,6 +17,8 @@ use crate::edge::context::{AdmittedRequest, InFlightGuard, RequestContext, Upstr
 use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines, ReceivedBody};
+use crate::edge::outbound::fallback::Fallbacks;
+use crate::edge::outbound::{self, OutboundRequest, UpstreamRequest};
 use crate::edge::rate_limits;
 use crate::edge::response::UpstreamResponse;
 use crate::edge::shutdown::Shutdown;

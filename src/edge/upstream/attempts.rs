@@ -5,10 +5,11 @@
 //! vendor for what a client did. `intake.rs` decides when a vendor counts as silent.
 
 use super::dns::EndpointResolver;
-use super::retry_without_reasoning;
+use super::next_model::select_next_fallback;
+use super::reasoning_retry::retry_without_reasoning;
+use super::retry_rules::{count_budget_exhausted, count_failover};
 use super::unprocessed::{is_connection_lost, is_unprocessed, wants_http1};
 use crate::catalog::VendorEndpoint;
-use crate::edge::admit;
 use crate::edge::context::AdmittedRequest;
 use crate::edge::intake::AbortReason;
 use crate::telemetry::METRICS;
@@ -29,148 +30,6 @@ pub const MAX_ADDRESSES_PER_ENDPOINT: usize = 3;
 /// key. A vendor refuses a key within a fraction of that. A vendor that accepts the key may need
 /// longer for a whole response; the gateway then sends the request all the same.
 const KEY_VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
-
-impl AdmittedRequest {
-    /// Returns the endpoint of the running attempt.
-    pub fn endpoint(&self) -> Option<&VendorEndpoint> {
-        let lease = self.upstream.lease.as_ref()?;
-        self.upstream.endpoints.vendor.endpoints.get(lease.index)
-    }
-
-    /// Returns the endpoint of the last attempt, whether or not the attempt is still running.
-    pub fn last_endpoint(&self) -> Option<&VendorEndpoint> {
-        self.upstream
-            .endpoints
-            .vendor
-            .endpoints
-            .get(*self.upstream.tried.last()?)
-    }
-
-    fn endpoint_query(&self) -> EndpointQuery<'_> {
-        let upstream = &self.upstream;
-        let model = self.model.upstream_model.as_str();
-        let has_instead = self.has_fallback();
-        EndpointQuery {
-            model,
-            key: upstream.key,
-            has_instead,
-            has_waited: false,
-            tried: &upstream.tried,
-        }
-    }
-
-    /// Whether another model may answer instead.
-    fn has_fallback(&self) -> bool {
-        self.fallbacks
-            .as_ref()
-            .is_some_and(|fallbacks| fallbacks.has_remaining())
-    }
-
-    /// Whether the current model has attempts left.
-    fn has_attempts(&self) -> bool {
-        let attempts = usize::try_from(self.settings.limits.attempts).unwrap_or(usize::MAX);
-        self.upstream.tried.len() < attempts
-    }
-
-    /// Whether the current model has another endpoint.
-    fn has_endpoint(&self, now: Instant) -> bool {
-        self.has_attempts()
-            && self
-                .upstream
-                .endpoints
-                .has_available(self.endpoint_query(), now)
-    }
-
-    /// Whether the next attempt fits into this vendor's retry budget.
-    fn has_budget(&self, now: Instant) -> bool {
-        !self.upstream.repeats
-            || self
-                .upstream
-                .endpoints
-                .has_retry_budget(&self.settings.limits, now)
-    }
-
-    /// Whether the gateway may try again: another endpoint or another model is left, the client is
-    /// connected, and it has received no byte of a response.
-    fn may_retry(&self) -> bool {
-        let now = Instant::now();
-        self.is_unanswered()
-            && (self.has_fallback() || self.has_endpoint(now) && self.has_budget(now))
-    }
-
-    /// Returns [`Self::may_retry`], and counts the failover if it is true. `was_sent`: the vendor
-    /// had the request, so sending it to another endpoint of this vendor is a retry.
-    fn try_failover(&mut self, reason: &str, was_sent: bool) -> bool {
-        self.upstream.repeats = was_sent;
-        let goes_on = self.may_retry();
-        if goes_on {
-            count_failover(self, reason);
-        } else if was_sent && self.is_unanswered() && self.has_endpoint(Instant::now()) {
-            count_budget_exhausted(self);
-        }
-        goes_on
-    }
-
-    /// Whether the vendor cannot have worked on the request for long: the gateway sent it
-    /// incompletely, or only a moment ago. After that the gateway does not send it again, to this
-    /// vendor or another, because both would charge for it. The exception is a vendor that refused
-    /// the request explicitly.
-    pub fn may_resend(&self) -> bool {
-        let within = Duration::from_secs(self.settings.limits.repeat_within_seconds);
-        self.shared
-            .progress()
-            .time_since_sent()
-            .is_none_or(|sent_for| sent_for <= within)
-    }
-
-    /// Handles a pooled connection that was dead before it was used: the gateway sends the request
-    /// to the same endpoint once more, on a fresh connection. Returns false if it may not.
-    fn try_repeat(&mut self) -> bool {
-        let may = !self.upstream.repeated && self.is_unanswered();
-        if may {
-            self.upstream.repeated = true;
-            self.repeat_at_endpoint();
-        }
-        may
-    }
-
-    /// Whether the vendor's retry budget allows a repeat of the request. If so, charges the budget.
-    fn charge_retry_budget(&self) -> bool {
-        if self.upstream.repeated || !self.is_unanswered() {
-            return false;
-        }
-        let takes = self
-            .upstream
-            .endpoints
-            .take_retry(&self.settings.limits, Instant::now());
-        if !takes {
-            count_budget_exhausted(self);
-        }
-        takes
-    }
-
-    /// Makes the next attempt use the endpoint of the last one.
-    pub fn repeat_at_endpoint(&mut self) {
-        self.upstream.here = true;
-        self.upstream.addresses.pop();
-    }
-
-    pub fn is_unanswered(&self) -> bool {
-        let progress = self.shared.progress();
-        let may_go_on = matches!(
-            progress.ended,
-            None | Some(AbortReason::FirstByte | AbortReason::ErrorBody)
-        );
-        !progress.has_begun() && may_go_on && !progress.has_client_left()
-    }
-
-    /// Records a failure of the running attempt's endpoint.
-    fn mark_endpoint_failed(&mut self) {
-        if let Some(lease) = &mut self.upstream.lease {
-            lease.record_failure(&self.settings.limits, Instant::now());
-        }
-    }
-}
 
 /// Takes a slot at the endpoint of the next attempt: one of the current model's endpoints or, if
 /// none is available, one of a fallback model's.
@@ -203,7 +62,7 @@ pub async fn begin_attempt(fleet: &EndpointRegistry, call: &mut AdmittedRequest)
             Err(why) => why,
         };
         call.failure = call.failure.take().or(Some(unavailable_failure(why)));
-        if !call.is_unanswered() || !admit::select_next_fallback(fleet, call) {
+        if !call.is_unanswered() || !select_next_fallback(fleet, call) {
             return Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint is available");
         }
     }
@@ -569,24 +428,5 @@ fn count_attempt(call: &AdmittedRequest, status: u16) {
     METRICS
         .upstream_requests
         .with_label_values(&[&call.model.vendor.name, label, &status.to_string()])
-        .inc();
-}
-
-fn count_budget_exhausted(call: &AdmittedRequest) {
-    METRICS
-        .retry_budget_exhausted
-        .with_label_values(&[&call.model.vendor.name])
-        .inc();
-}
-
-fn count_failover(call: &AdmittedRequest, reason: &str) {
-    let label = call
-        .upstream
-        .lease
-        .as_ref()
-        .map_or("", |lease| lease.label());
-    METRICS
-        .upstream_failovers
-        .with_label_values(&[&call.model.vendor.name, label, reason])
         .inc();
 }

@@ -4,14 +4,16 @@
 //! A request in the vendor's own protocol is passed on with a few edits; any other is translated.
 //! The quote covers what the vendor will read. This file must not know the fields of either
 //! protocol, or who pays. Next: `crates/llm-protocol/src/request.rs` and
-//! `crates/llm-protocol/src/translate.rs`, `billing/quote.rs` (the quote).
+//! `crates/llm-protocol/src/translate.rs`, `billing/quote.rs` (the quote), `outbound/fallback.rs`
+//! (the models that may answer instead).
 
+pub mod fallback;
+
+use super::turn::MeteredTurn;
 use crate::billing::quote;
 use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::config::Settings;
-use crate::edge::context::RetryWithoutReasoning;
-use crate::edge::turn::MeteredTurn;
 use bytes::Bytes;
 use credits::pricing::Quote;
 use llm_protocol::Protocol;
@@ -39,6 +41,20 @@ pub(super) struct OutboundRequest<'a> {
     pub account_id: Arc<str>,
     /// Whether a preview flag lets the thinking budget exceed the output limit.
     pub is_interleaved: bool,
+}
+
+/// What is needed to encode a translated request again.
+pub struct RetryWithoutReasoning {
+    pub surface: Protocol,
+    /// Strict mode: no retry if anything else would be lost.
+    pub strict: bool,
+    /// Body of the client's request.
+    pub body: Bytes,
+    pub output_limit: Option<u64>,
+    pub account_id: Arc<str>,
+    pub request_id: String,
+    /// Estimator of the usage that the caller gets if the vendor reports none.
+    pub estimator: UsageEstimator,
 }
 
 /// The body that the vendor gets.

@@ -3,56 +3,53 @@
 //!
 //! If the gateway had to encode a request to quote it, the result is kept until that model's turn.
 //! A request that a model gets unchanged is encoded only then, from the client's body. This file
-//! must not decide that a model has failed: `edge/upstream/attempts.rs` does.
+//! must not decide that a model has failed: `edge/upstream/attempts.rs` does, and
+//! `edge/upstream/next_model.rs` switches to the next one.
 
-use super::outbound::{self, OutboundRequest, QuotedRequest};
+use super::{OutboundRequest, QuotedRequest, is_interleaved};
 use crate::account::Principal;
 use crate::catalog::CatalogModel;
 use crate::config::Settings;
-use crate::edge::context::{AdmittedRequest, Upstream};
-use crate::edge::cpu_pool;
 use crate::edge::turn::MeteredTurn;
-use crate::telemetry::METRICS;
-use crate::upstreams::EndpointRegistry;
 use bytes::Bytes;
 use credits::pricing::Quote;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::request::RequestSummary;
-use llm_protocol::translate;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What the gateway keeps to try other models.
 pub struct Fallbacks {
     /// Models that were not tried yet.
-    waiting: VecDeque<PendingFallback>,
+    pub(in crate::edge) waiting: VecDeque<PendingFallback>,
     /// Why the requested model did not answer, once another model is tried.
-    failure: Option<Failure>,
+    pub(in crate::edge) failure: Option<Failure>,
     /// Output limit that the hold covers.
-    limit: u64,
-    version: Option<String>,
-    flags: Vec<String>,
-    surface: Protocol,
+    pub(in crate::edge) limit: u64,
+    pub(in crate::edge) version: Option<String>,
+    pub(in crate::edge) flags: Vec<String>,
+    pub(in crate::edge) surface: Protocol,
     /// Body of the client's request.
-    body: Bytes,
+    pub(in crate::edge) body: Bytes,
     outline: RequestSummary,
     turn: MeteredTurn,
     account_id: Arc<str>,
     request_id: String,
 }
 
-struct PendingFallback {
-    model: Arc<CatalogModel>,
+/// A model that may answer instead.
+pub(in crate::edge) struct PendingFallback {
+    pub(in crate::edge) model: Arc<CatalogModel>,
     /// The request encoded for the model, if the quote needed that.
-    priced: Option<QuotedRequest>,
+    pub(in crate::edge) priced: Option<QuotedRequest>,
 }
 
 impl Fallbacks {
     /// Returns the models that could answer `order` as well, and the quote of the most
     /// expensive of all. A strict caller gets only the model it named. Models that the key may not
     /// use, and models for which the request cannot be encoded, are left out.
-    pub(super) fn from_request(
+    pub(in crate::edge) fn from_request(
         order: &OutboundRequest<'_>,
         principal: &Principal,
         own: &Quote,
@@ -96,13 +93,13 @@ impl Fallbacks {
     }
 
     /// Sets the output limit that the hold covers.
-    pub(super) fn with_output_limit(mut self: Box<Self>, limit: u64) -> Box<Self> {
+    pub(in crate::edge) fn with_output_limit(mut self: Box<Self>, limit: u64) -> Box<Self> {
         self.limit = limit;
         self
     }
 
     /// Sets the parts of the client's header that vendors get.
-    pub(super) fn with_headers(
+    pub(in crate::edge) fn with_headers(
         mut self: Box<Self>,
         version: Option<String>,
         flags: Vec<String>,
@@ -118,7 +115,7 @@ impl Fallbacks {
     }
 
     /// Returns the number of bytes of the bodies that wait for their model's turn.
-    pub(super) fn retained_bytes(&self) -> usize {
+    pub(in crate::edge) fn retained_bytes(&self) -> usize {
         self.waiting
             .iter()
             .filter_map(|waiting| waiting.priced.as_ref())
@@ -131,7 +128,7 @@ impl Fallbacks {
         self.failure.as_ref()
     }
 
-    fn outbound_request<'a>(
+    pub(in crate::edge) fn outbound_request<'a>(
         &'a self,
         settings: &'a Settings,
         model: &'a Arc<CatalogModel>,
@@ -146,7 +143,7 @@ impl Fallbacks {
             outline: &self.outline,
             request_id: &self.request_id,
             account_id: Arc::clone(&self.account_id),
-            is_interleaved: outbound::is_interleaved(&self.flags),
+            is_interleaved: is_interleaved(&self.flags),
         }
     }
 }
@@ -165,89 +162,4 @@ fn quote_fallback(order: &OutboundRequest<'_>) -> Result<(Quote, Option<QuotedRe
     }
     let priced = order.encode_and_quote()?;
     Ok((priced.quote.clone(), Some(priced)))
-}
-
-/// Replaces the request with the request for the next model: its body, its endpoints and its price.
-/// Returns false if no model is left.
-pub fn select_next_fallback(fleet: &EndpointRegistry, call: &mut AdmittedRequest) -> bool {
-    let Some(mut fallbacks) = call.fallbacks.take() else {
-        return false;
-    };
-    fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
-    while let Some(next) = fallbacks.waiting.pop_front() {
-        if switch_to_fallback(fleet, call, &fallbacks, next) {
-            call.fallbacks = Some(fallbacks);
-            return true;
-        }
-    }
-    false
-}
-
-fn switch_to_fallback(
-    fleet: &EndpointRegistry,
-    call: &mut AdmittedRequest,
-    fallbacks: &Fallbacks,
-    PendingFallback { model, priced }: PendingFallback,
-) -> bool {
-    let settings = Arc::clone(&call.settings);
-    let order = fallbacks.outbound_request(&settings, &model);
-    // Admission has encoded it once, so this succeeds.
-    let work = cpu_pool::work_of(&fallbacks.body);
-    let Ok(priced) = priced.map_or_else(
-        || call.cpu.run_admitted(work, || order.encode_and_quote()),
-        Ok,
-    ) else {
-        return false;
-    };
-    let service = priced.quote.service;
-    let limit = fallbacks.limit.min(model.max_output_tokens);
-    let usage_bounds = priced.quote.usage_bounds(limit);
-    let Ok(sent) = call
-        .cpu
-        .run_admitted(work, || order.clamp_output(priced, limit))
-    else {
-        return false;
-    };
-    let (previews, dropped) = order.filter_preview_flags(&fallbacks.flags);
-    let crosses = !model.passes_through(fallbacks.surface);
-    call.again = order.retry_without_reasoning(&sent, true);
-    call.upstream = Upstream {
-        path: translate::vendor_path(model.protocol()),
-        version: fallbacks.version.clone().filter(|_| !crosses),
-        previews,
-        streams: sent.streams,
-        key: model
-            .vendor
-            .sticky
-            .then(|| order.turn.conversation().as_u64()),
-        sent: call.upstream.sent,
-        before: call.upstream.before + call.upstream.tried.len(),
-        ..Upstream::new(fleet.pool_for(&model.vendor))
-    };
-    METRICS
-        .fallbacks
-        .with_label_values(&[&call.model.id, &model.id])
-        .inc();
-    call.warnings = sent.warnings;
-    call.warnings.extend(dropped);
-    call.warnings.push(format!("fallback:{}", model.id));
-    call.sent_bytes = sent.body.len();
-    call.shared.set_body(sent.body);
-    call.reply.reset_for_fallback(sent.recall);
-    let voice = call
-        .reply
-        .sequencer()
-        .cloned()
-        .filter(|_| !call.shared.has_idempotency());
-    call.shared.set_response_expectations(
-        model.hides_reasoning() || order.turn.is_estimate_uncertain(),
-        order.keep_alive(voice),
-    );
-    call.turn = order.turn.clone();
-    if let Some(hold) = &mut call.hold {
-        hold.change_model(&model, service);
-    }
-    call.model = model;
-    call.usage_bounds = usage_bounds;
-    true
 }

@@ -1,0 +1,96 @@
+//! Switches a request to the next fallback model.
+//!
+//! This file must not decide that a model has failed: `upstream/attempts.rs` does.
+
+use crate::edge::context::{AdmittedRequest, Upstream};
+use crate::edge::cpu_pool;
+use crate::edge::outbound::fallback::{Fallbacks, PendingFallback};
+use crate::telemetry::METRICS;
+use crate::upstreams::EndpointRegistry;
+use llm_protocol::translate;
+use std::sync::Arc;
+
+/// Replaces the request with the request for the next model: its body, its endpoints and its price.
+/// Returns false if no model is left.
+pub fn select_next_fallback(fleet: &EndpointRegistry, call: &mut AdmittedRequest) -> bool {
+    let Some(mut fallbacks) = call.fallbacks.take() else {
+        return false;
+    };
+    fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
+    while let Some(next) = fallbacks.waiting.pop_front() {
+        if switch_to_fallback(fleet, call, &fallbacks, next) {
+            call.fallbacks = Some(fallbacks);
+            return true;
+        }
+    }
+    false
+}
+
+fn switch_to_fallback(
+    fleet: &EndpointRegistry,
+    call: &mut AdmittedRequest,
+    fallbacks: &Fallbacks,
+    PendingFallback { model, priced }: PendingFallback,
+) -> bool {
+    let settings = Arc::clone(&call.settings);
+    let order = fallbacks.outbound_request(&settings, &model);
+    // Admission has encoded it once, so this succeeds.
+    let work = cpu_pool::work_of(&fallbacks.body);
+    let Ok(priced) = priced.map_or_else(
+        || call.cpu.run_admitted(work, || order.encode_and_quote()),
+        Ok,
+    ) else {
+        return false;
+    };
+    let service = priced.quote.service;
+    let limit = fallbacks.limit.min(model.max_output_tokens);
+    let usage_bounds = priced.quote.usage_bounds(limit);
+    let Ok(sent) = call
+        .cpu
+        .run_admitted(work, || order.clamp_output(priced, limit))
+    else {
+        return false;
+    };
+    let (previews, dropped) = order.filter_preview_flags(&fallbacks.flags);
+    let crosses = !model.passes_through(fallbacks.surface);
+    call.again = order.retry_without_reasoning(&sent, true);
+    call.upstream = Upstream {
+        path: translate::vendor_path(model.protocol()),
+        version: fallbacks.version.clone().filter(|_| !crosses),
+        previews,
+        streams: sent.streams,
+        key: model
+            .vendor
+            .sticky
+            .then(|| order.turn.conversation().as_u64()),
+        sent: call.upstream.sent,
+        before: call.upstream.before + call.upstream.tried.len(),
+        ..Upstream::new(fleet.pool_for(&model.vendor))
+    };
+    METRICS
+        .fallbacks
+        .with_label_values(&[&call.model.id, &model.id])
+        .inc();
+    call.warnings = sent.warnings;
+    call.warnings.extend(dropped);
+    call.warnings.push(format!("fallback:{}", model.id));
+    call.sent_bytes = sent.body.len();
+    call.shared.set_body(sent.body);
+    call.reply.reset_for_fallback(sent.recall);
+    let voice = call
+        .reply
+        .sequencer()
+        .cloned()
+        .filter(|_| !call.shared.has_idempotency());
+    call.shared.set_response_expectations(
+        model.hides_reasoning() || order.turn.is_estimate_uncertain(),
+        order.keep_alive(voice),
+    );
+    call.turn = order.turn.clone();
+    if let Some(hold) = &mut call.hold {
+        hold.change_model(&model, service);
+    }
+    call.model = model;
+    call.usage_bounds = usage_bounds;
+    true
+}

@@ -1,0 +1,172 @@
+//! Whether another attempt is possible: attempts and endpoints that are left, the vendor's retry
+//! budget, and what the client and the vendor have received.
+//!
+//! This file must not start an attempt: `upstream/attempts.rs` does.
+
+use crate::catalog::VendorEndpoint;
+use crate::edge::context::AdmittedRequest;
+use crate::edge::intake::AbortReason;
+use crate::telemetry::METRICS;
+use crate::upstreams::EndpointQuery;
+use std::time::{Duration, Instant};
+
+impl AdmittedRequest {
+    /// Returns the endpoint of the running attempt.
+    pub fn endpoint(&self) -> Option<&VendorEndpoint> {
+        let lease = self.upstream.lease.as_ref()?;
+        self.upstream.endpoints.vendor.endpoints.get(lease.index)
+    }
+
+    /// Returns the endpoint of the last attempt, whether or not the attempt is still running.
+    pub fn last_endpoint(&self) -> Option<&VendorEndpoint> {
+        self.upstream
+            .endpoints
+            .vendor
+            .endpoints
+            .get(*self.upstream.tried.last()?)
+    }
+
+    pub(super) fn endpoint_query(&self) -> EndpointQuery<'_> {
+        let upstream = &self.upstream;
+        let model = self.model.upstream_model.as_str();
+        let has_instead = self.has_fallback();
+        EndpointQuery {
+            model,
+            key: upstream.key,
+            has_instead,
+            has_waited: false,
+            tried: &upstream.tried,
+        }
+    }
+
+    /// Whether another model may answer instead.
+    pub(super) fn has_fallback(&self) -> bool {
+        self.fallbacks
+            .as_ref()
+            .is_some_and(|fallbacks| fallbacks.has_remaining())
+    }
+
+    /// Whether the current model has attempts left.
+    pub(super) fn has_attempts(&self) -> bool {
+        let attempts = usize::try_from(self.settings.limits.attempts).unwrap_or(usize::MAX);
+        self.upstream.tried.len() < attempts
+    }
+
+    /// Whether the current model has another endpoint.
+    fn has_endpoint(&self, now: Instant) -> bool {
+        self.has_attempts()
+            && self
+                .upstream
+                .endpoints
+                .has_available(self.endpoint_query(), now)
+    }
+
+    /// Whether the next attempt fits into this vendor's retry budget.
+    fn has_budget(&self, now: Instant) -> bool {
+        !self.upstream.repeats
+            || self
+                .upstream
+                .endpoints
+                .has_retry_budget(&self.settings.limits, now)
+    }
+
+    /// Whether the gateway may try again: another endpoint or another model is left, the client is
+    /// connected, and it has received no byte of a response.
+    pub(super) fn may_retry(&self) -> bool {
+        let now = Instant::now();
+        self.is_unanswered()
+            && (self.has_fallback() || self.has_endpoint(now) && self.has_budget(now))
+    }
+
+    /// Returns [`Self::may_retry`], and counts the failover if it is true. `was_sent`: the vendor
+    /// had the request, so sending it to another endpoint of this vendor is a retry.
+    pub(super) fn try_failover(&mut self, reason: &str, was_sent: bool) -> bool {
+        self.upstream.repeats = was_sent;
+        let goes_on = self.may_retry();
+        if goes_on {
+            count_failover(self, reason);
+        } else if was_sent && self.is_unanswered() && self.has_endpoint(Instant::now()) {
+            count_budget_exhausted(self);
+        }
+        goes_on
+    }
+
+    /// Whether the vendor cannot have worked on the request for long: the gateway sent it
+    /// incompletely, or only a moment ago. After that the gateway does not send it again, to this
+    /// vendor or another, because both would charge for it. The exception is a vendor that refused
+    /// the request explicitly.
+    pub fn may_resend(&self) -> bool {
+        let within = Duration::from_secs(self.settings.limits.repeat_within_seconds);
+        self.shared
+            .progress()
+            .time_since_sent()
+            .is_none_or(|sent_for| sent_for <= within)
+    }
+
+    /// Handles a pooled connection that was dead before it was used: the gateway sends the request
+    /// to the same endpoint once more, on a fresh connection. Returns false if it may not.
+    pub(super) fn try_repeat(&mut self) -> bool {
+        let may = !self.upstream.repeated && self.is_unanswered();
+        if may {
+            self.upstream.repeated = true;
+            self.repeat_at_endpoint();
+        }
+        may
+    }
+
+    /// Whether the vendor's retry budget allows a repeat of the request. If so, charges the budget.
+    pub(super) fn charge_retry_budget(&self) -> bool {
+        if self.upstream.repeated || !self.is_unanswered() {
+            return false;
+        }
+        let takes = self
+            .upstream
+            .endpoints
+            .take_retry(&self.settings.limits, Instant::now());
+        if !takes {
+            count_budget_exhausted(self);
+        }
+        takes
+    }
+
+    /// Makes the next attempt use the endpoint of the last one.
+    pub fn repeat_at_endpoint(&mut self) {
+        self.upstream.here = true;
+        self.upstream.addresses.pop();
+    }
+
+    pub fn is_unanswered(&self) -> bool {
+        let progress = self.shared.progress();
+        let may_go_on = matches!(
+            progress.ended,
+            None | Some(AbortReason::FirstByte | AbortReason::ErrorBody)
+        );
+        !progress.has_begun() && may_go_on && !progress.has_client_left()
+    }
+
+    /// Records a failure of the running attempt's endpoint.
+    pub(super) fn mark_endpoint_failed(&mut self) {
+        if let Some(lease) = &mut self.upstream.lease {
+            lease.record_failure(&self.settings.limits, Instant::now());
+        }
+    }
+}
+
+pub(super) fn count_budget_exhausted(call: &AdmittedRequest) {
+    METRICS
+        .retry_budget_exhausted
+        .with_label_values(&[&call.model.vendor.name])
+        .inc();
+}
+
+pub(super) fn count_failover(call: &AdmittedRequest, reason: &str) {
+    let label = call
+        .upstream
+        .lease
+        .as_ref()
+        .map_or("", |lease| lease.label());
+    METRICS
+        .upstream_failovers
+        .with_label_values(&[&call.model.vendor.name, label, reason])
+        .inc();
+}
