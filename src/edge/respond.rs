@@ -1,5 +1,5 @@
-//! Writes the gateway's own responses to the client: whole answers and failures, in the shape of the
-//! surface that the client called.
+//! Writes the gateway's own responses to the client: whole answers and failures, in the shape of
+//! the surface that the client called.
 //!
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.

@@ -2,8 +2,8 @@
 //! possible cost reserved.
 //!
 //! This file must not encode the request itself. Next: `edge/outbound.rs` (the request in a
-//! model's protocol, and its price), `edge/outbound/fallback.rs` (fallback models), `intake.rs` (how
-//! the body reaches the vendor).
+//! model's protocol, and its price), `edge/outbound/fallback.rs` (fallback models), `intake.rs`
+//! (how the body reaches the vendor).
 
 use super::header::HeaderAdmission;
 use super::idempotency_key::{self, IdempotencyOutcome};

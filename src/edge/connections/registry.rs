@@ -1,5 +1,5 @@
-//! The client connections of this process: how many there are, which are idle, and the state of each
-//! one.
+//! The client connections of this process: how many there are, which are idle, and the state of
+//! each one.
 //!
 //! If there are too many, idle ones are closed. This file must not read or write a connection. It
 //! counts and logs what is refused before a request exists.
