@@ -1,7 +1,7 @@
 //! Settings of a key and rates of an account, as stored: one JSON text, in `app.db` and in the
 //! shared store; an empty text sets nothing.
 //!
-//! Unreadable settings must not be ignored: whoever reads them gets an error. Must not validate or
+//! Unreadable settings must not be ignored: reading them returns an error. Must not validate or
 //! enforce them: that is `account/settings.rs` and `account.rs`.
 
 use super::StoreError;

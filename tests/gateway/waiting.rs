@@ -152,7 +152,7 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
     let plan = Plan::default()
         .limit("open_requests_per_account", 1)
         .limit("journal_pending", 2_048);
-    let mut world = plan.edit(STORE, &format!("{STORE}\nwatch: false")).start();
+    let mut world = plan.edit(STORE, &format!("{STORE}\nauto_reload: false")).start();
     let account = world.account();
     let successor = world.begin_successor();
     world.rewrite(
@@ -195,7 +195,7 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
 #[test]
 fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_good() {
     let mut world = Plan::default()
-        .edit(STORE, &format!("{STORE}\nwatch: false"))
+        .edit(STORE, &format!("{STORE}\nauto_reload: false"))
         .start();
     let account = world.account();
     let successor = world.begin_successor();
