@@ -152,7 +152,9 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
     let plan = Plan::default()
         .limit("open_requests_per_account", 1)
         .limit("journal_pending", 2_048);
-    let mut world = plan.edit(STORE, &format!("{STORE}\nauto_reload: false")).start();
+    let mut world = plan
+        .edit(STORE, &format!("{STORE}\nauto_reload: false"))
+        .start();
     let account = world.account();
     let successor = world.begin_successor();
     world.rewrite(
