@@ -17,12 +17,19 @@ const PHONE = { width: 360, height: 780 };
 const EMAIL = 'ada@example.com';
 const PASSWORD = randomUUID();
 
-/** Runs one turn of a conversation, streamed and billed; returns the request's id. */
-async function turn(key, session, model, marker) {
+/** Runs one turn of a conversation, streamed and billed; returns the request's id. `tokens` is the size of its history: usage
+ * that a request cannot cause would be capped, and the receipt would say so. */
+async function turn(key, session, model, marker, tokens) {
   const answer = await fetch(`${BASE_URL}/v1/messages`, {
     method: 'POST',
     headers: { 'x-api-key': key, 'content-type': 'application/json', 'x-session-id': session },
-    body: JSON.stringify({ model, max_tokens: 4_000, stream: true, messages: [{ role: 'user', content: prompt(marker) }] }),
+    body: JSON.stringify({
+      model,
+      max_tokens: 4_000,
+      stream: true,
+      system: 'text '.repeat(tokens),
+      messages: [{ role: 'user', content: prompt(marker) }],
+    }),
   });
   if (answer.status !== 200) throw new Error(await answer.text());
   await answer.text();
@@ -35,7 +42,7 @@ async function session(key, model, turns) {
   let last;
   for (let index = 0; index < turns; index += 1) {
     const [fresh, cached] = [900 + 130 * index, index === 0 ? 0 : 4_000 * index];
-    last = await turn(key, name, model, `input=${fresh} cache_read=${cached} output=${300 + 53 * index} delay_ms=40 events=8 gap_ms=15`);
+    last = await turn(key, name, model, `input=${fresh} cache_read=${cached} output=${300 + 53 * index} delay_ms=40 events=8 gap_ms=15`, fresh + cached);
   }
   return last;
 }
@@ -47,7 +54,7 @@ const account = spawnSync(
 );
 if (account.status !== 0) throw new Error(account.stderr);
 const { account_id: accountId } = JSON.parse(account.stdout);
-const { key } = await command('key', 'create', '--account', EMAIL, '--name', 'laptop', '--spend-limit', '100/day');
+const { key } = await command('key', 'create', '--account', EMAIL, '--name', 'laptop', '--spend-limit', '400/day');
 await command('account', 'top-up', accountId, '500', '--ref', 'invoice 2026-117');
 await command('ledger', 'adjust', accountId, '-12.5', '--ref', 'ticket 9', '--reason', 'granted twice by mistake');
 await session(key, 'beta-5.2', 3);
