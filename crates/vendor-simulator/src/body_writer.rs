@@ -2,8 +2,8 @@
 //!
 //! It must not know why a body is broken (`sender.rs` does).
 
-use super::exchange::{ConnectionAction, Exchange, SimFraming};
-use super::http::ClientGone;
+use super::exchange::Exchange;
+use super::http_message::{ClientGone, ConnectionAction, SimFraming};
 
 pub struct SimBodyWriter<'a, 'b> {
     pub exchange: &'a mut Exchange<'b>,

@@ -1,43 +1,13 @@
 //! Sends one answer to the client: over HTTP/1.1, or over one HTTP/2 stream.
 //!
 //! It must not know the vendors, or why an answer is broken (`sender.rs` does). Read next:
-//! `http.rs` and `http2.rs`, which send it.
+//! `http.rs` and `http2_stream.rs`, which send it.
 
 use tokio::time::Instant;
 
-use super::http::{ClientGone, SimConnection};
-use super::http2::SimHttp2Stream;
-
-/// How the client finds the end of the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SimFraming {
-    /// `content-length`.
-    Sized(usize),
-    /// The last chunk; over HTTP/2, the end of the stream.
-    Chunked,
-}
-
-/// The head of an answer.
-pub struct SimResponseHead {
-    pub status: u16,
-    /// Header lines in lower case, each with its line end, without connection headers.
-    pub lines: String,
-}
-
-/// What happens to the connection or the stream after an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionAction {
-    /// The answer ended properly in its framing; the next request may follow.
-    Next,
-    /// The answer breaks off: the connection closes; over HTTP/2 the stream is reset.
-    Close,
-    /// The connection closes, and with it all other streams.
-    Disconnect,
-    /// The connection closes with a TCP reset.
-    Reset,
-    /// Everything is already closed.
-    Closed,
-}
+use super::http::SimConnection;
+use super::http_message::{ClientGone, ConnectionAction, SimFraming, SimResponseHead};
+use super::http2_stream::SimHttp2Stream;
 
 pub enum Exchange<'a> {
     Http1(&'a mut SimConnection),

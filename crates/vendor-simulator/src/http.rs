@@ -2,85 +2,25 @@
 //!
 //! The simulator has its own implementation, because a real server library refuses to send broken
 //! framing, to hang or to reset. It must not know the vendors. Read next: `exchange.rs`, which uses
-//! it, and `http2.rs`, its counterpart.
-
-use std::io;
+//! it, and `http2_stream.rs`, its counterpart.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until};
 
-use super::exchange::{ConnectionAction, SimFraming, SimResponseHead};
+use super::http_message::{
+    ClientGone, ConnectionAction, MAX_BODY_BYTES, MAX_HEAD_BYTES, ReadError, SimFraming,
+    SimRequest, SimResponseHead,
+};
 use super::socket::Socket;
 
-pub const MAX_HEAD_BYTES: usize = 64 * 1024;
-pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum length of a chunk's size line or of a trailer.
 const MAX_LINE_BYTES: usize = 4 * 1024;
 /// Maximum number of bytes read ahead while an answer is being sent.
 const MAX_READ_AHEAD_BYTES: usize = 256 * 1024;
 /// Number of output bytes that are buffered before a write.
 const WRITE_BUFFER_BYTES: usize = 32 * 1024;
-
-/// A complete request.
-#[derive(Debug)]
-pub struct SimRequest {
-    /// `1.1` or `2`.
-    pub version: &'static str,
-    pub method: String,
-    /// Path and query, as received.
-    pub target: String,
-    /// Header fields in order, with repetitions; names in lower case.
-    pub headers: Vec<(String, String)>,
-    pub body: Bytes,
-    pub keeps_alive: bool,
-}
-
-impl SimRequest {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
-    }
-
-    pub fn path(&self) -> &str {
-        self.target.split('?').next().unwrap_or_default()
-    }
-
-    pub fn query(&self, name: &str) -> Option<&str> {
-        let (_, query) = self.target.split_once('?')?;
-        query
-            .split('&')
-            .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
-    }
-}
-
-/// Reason why there is no request.
-#[derive(Debug)]
-pub enum ReadError {
-    /// The client closed the connection, or it broke.
-    Closed,
-    /// The request is not acceptable; holds the status of the response.
-    Refused(u16),
-}
-
-impl From<io::Error> for ReadError {
-    fn from(_: io::Error) -> Self {
-        Self::Closed
-    }
-}
-
-/// The client has disconnected.
-#[derive(Debug)]
-pub struct ClientGone;
-
-impl From<io::Error> for ClientGone {
-    fn from(_: io::Error) -> Self {
-        Self
-    }
-}
 
 pub struct SimConnection {
     stream: Socket,

@@ -4,23 +4,25 @@
 //! connection headers, a body whose length differs from its `content-length`. But it cannot break
 //! off *after* the data that was sent: a reset discards all data that still waits. Therefore a
 //! stream asks the connection to abort it once all data has been written. It must not know the
-//! vendors. Read next: `exchange.rs`, which uses a stream.
+//! vendors. Read next: `http2_stream.rs`, the response side of a stream.
 
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
 use h2::server::{Builder, Connection, SendResponse};
-use h2::{Reason, RecvStream, SendStream};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
 
-use super::exchange::{ConnectionAction, Exchange, SimFraming, SimResponseHead};
-use super::http::{ClientGone, MAX_BODY_BYTES, MAX_HEAD_BYTES, ReadError, SimRequest};
+use super::exchange::Exchange;
+use super::http_message::{
+    ClientGone, ConnectionAction, MAX_BODY_BYTES, MAX_HEAD_BYTES, ReadError, SimFraming,
+    SimRequest, SimResponseHead,
+};
+use super::http2_stream::SimHttp2Stream;
+use super::options::DEFAULT_H2_STREAMS;
 use super::sender;
 use super::socket::{Socket, SocketState};
 use super::vendor::SimServer;
@@ -29,8 +31,6 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 /// Maximum number of bytes of one answer that may wait to be written.
 const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes per send: the default size of one DATA frame.
-const MAX_PIECE_BYTES: usize = 16 * 1024;
 /// Maximum number of aborts that wait for the connection.
 const MAX_PENDING_ABORTS: usize = 64;
 
@@ -48,7 +48,7 @@ pub async fn serve(socket: Socket, server: Arc<SimServer>) {
         .options
         .tls
         .as_ref()
-        .map_or(super::DEFAULT_H2_STREAMS, |tls| tls.h2_streams);
+        .map_or(DEFAULT_H2_STREAMS, |tls| tls.h2_streams);
     let handshake = Builder::new()
         .max_concurrent_streams(streams_max)
         .initial_window_size(STREAM_WINDOW_BYTES)
@@ -188,116 +188,4 @@ async fn read_request(request: http::Request<RecvStream>) -> Result<SimRequest, 
         body: body.freeze(),
         keeps_alive: true,
     })
-}
-
-/// The response side of one stream.
-pub struct SimHttp2Stream {
-    reply: SendResponse<Bytes>,
-    /// Set once the head has been sent.
-    body: Option<SendStream<Bytes>>,
-    /// Error code for a reset.
-    reason: Reason,
-}
-
-impl SimHttp2Stream {
-    fn new(reply: SendResponse<Bytes>) -> Self {
-        Self {
-            reply,
-            body: None,
-            reason: Reason::INTERNAL_ERROR,
-        }
-    }
-
-    pub fn send_head(
-        &mut self,
-        head: &SimResponseHead,
-        framing: SimFraming,
-    ) -> Result<(), ClientGone> {
-        let mut response = Response::new(());
-        *response.status_mut() =
-            StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let headers = response.headers_mut();
-        for line in head.lines.lines() {
-            let Some((name, value)) = line.split_once(": ") else {
-                continue;
-            };
-            if let (Ok(name), Ok(value)) =
-                (HeaderName::try_from(name), HeaderValue::try_from(value))
-            {
-                headers.append(name, value);
-            }
-        }
-        if let SimFraming::Sized(length) = framing {
-            headers.insert(http::header::CONTENT_LENGTH, length.into());
-        }
-        self.body = Some(
-            self.reply
-                .send_response(response, false)
-                .map_err(|_| ClientGone)?,
-        );
-        Ok(())
-    }
-
-    /// Sends bytes as the client's flow control window allows.
-    pub async fn send_piece(&mut self, mut bytes: &[u8]) -> Result<(), ClientGone> {
-        let body = self.body.as_mut().ok_or(ClientGone)?;
-        while !bytes.is_empty() {
-            body.reserve_capacity(bytes.len().min(MAX_PIECE_BYTES));
-            // The library wakes this task only for additional capacity, not for existing capacity.
-            while body.capacity() == 0 {
-                match poll_fn(|cx| body.poll_capacity(cx)).await {
-                    Some(Ok(_)) => {}
-                    Some(Err(_)) | None => return Err(ClientGone),
-                }
-            }
-            let (piece, rest) =
-                bytes.split_at(body.capacity().min(bytes.len()).min(MAX_PIECE_BYTES));
-            body.send_data(Bytes::copy_from_slice(piece), false)
-                .map_err(|_| ClientGone)?;
-            bytes = rest;
-        }
-        Ok(())
-    }
-
-    pub fn end(&mut self) -> Result<(), ClientGone> {
-        self.body
-            .as_mut()
-            .ok_or(ClientGone)?
-            .send_data(Bytes::new(), true)
-            .map_err(|_| ClientGone)
-    }
-
-    /// Makes a later reset report a protocol error instead of an internal error.
-    pub fn set_protocol_error(&mut self) {
-        self.reason = Reason::PROTOCOL_ERROR;
-    }
-
-    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), ClientGone> {
-        let mut timer = pin!(sleep_until(deadline));
-        poll_fn(|cx| match self.poll_reset(cx) {
-            Poll::Ready(gone) => Poll::Ready(Err(gone)),
-            Poll::Pending => timer.as_mut().poll(cx).map(Ok),
-        })
-        .await
-    }
-
-    pub async fn wait_until_gone(&mut self) -> ClientGone {
-        poll_fn(|cx| self.poll_reset(cx)).await
-    }
-
-    /// Ready once the client has reset the stream, or the connection has ended.
-    fn poll_reset(&mut self, cx: &mut std::task::Context<'_>) -> Poll<ClientGone> {
-        let reset = match &mut self.body {
-            Some(body) => body.poll_reset(cx),
-            None => self.reply.poll_reset(cx),
-        };
-        reset.map(|_| ClientGone)
-    }
-
-    fn reset(&mut self) {
-        match &mut self.body {
-            Some(body) => body.send_reset(self.reason),
-            None => self.reply.send_reset(self.reason),
-        }
-    }
 }

@@ -141,9 +141,12 @@ mod events;
 mod exchange;
 mod http;
 mod http2;
+mod http2_stream;
+mod http_message;
 mod json;
 mod marker;
 mod messages;
+mod options;
 mod pages;
 mod part;
 mod request;
@@ -167,10 +170,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+pub use self::options::{
+    AcceptedKeys, SimulatedFault, SimulatorOptions, SimulatorTls, parse_fault,
+};
 pub use self::stats::Stats;
 
-use self::exchange::{ConnectionAction, Exchange};
-use self::http::{ReadError, SimConnection};
+use self::exchange::Exchange;
+use self::http::SimConnection;
+use self::http_message::{ConnectionAction, ReadError};
+use self::options::DEFAULT_H2_STREAMS;
 use self::socket::Socket;
 
 /// Pause after a failed accept (no file descriptors left, for instance), milliseconds.
@@ -179,63 +187,6 @@ const ACCEPT_PAUSE_MS: u64 = 10;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first byte of every TLS connection: a record of the handshake.
 const TLS_HANDSHAKE: u8 = 22;
-/// Default limit of streams per HTTP/2 connection: the limit of large vendors.
-const DEFAULT_H2_STREAMS: u32 = 100;
-
-/// Options of the simulated vendors that apply to all requests.
-#[derive(Clone, Debug, Default)]
-pub struct SimulatorOptions {
-    /// The vendor keys that the simulator accepts.
-    pub keys: AcceptedKeys,
-    /// A fault that every request to this address gets.
-    pub fault: Option<SimulatedFault>,
-    /// TLS options; without them, no TLS.
-    pub tls: Option<SimulatorTls>,
-    /// Check requests only as far as an answer needs it, unless the marker has `lenient=0`.
-    pub lenient: bool,
-}
-
-/// TLS, with HTTP/2 and HTTP/1.1 by ALPN.
-#[derive(Clone, Debug)]
-pub struct SimulatorTls {
-    /// Directory of the certificate and its authority (`ca.pem`). If it is missing or empty, the
-    /// simulator generates them.
-    pub dir: PathBuf,
-    /// `SETTINGS_MAX_CONCURRENT_STREAMS`.
-    pub h2_streams: u32,
-}
-
-/// Accepted vendor keys. Any other key gets the vendor's own 401.
-#[derive(Clone, Debug, Default)]
-pub enum AcceptedKeys {
-    /// Any key that is not empty and not one of the gateway's own (`gw-…`).
-    #[default]
-    AnyVendor,
-    /// Exactly these keys.
-    Only(Vec<String>),
-}
-
-/// A fault of the whole endpoint, which occurs after a request was read and counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SimulatedFault {
-    /// Close the connection without an answer.
-    CloseAfterRequest,
-    /// Respond with this status and the vendor's error for it.
-    Status(u16),
-}
-
-/// Parses the value of `--fault`: `close` or `status=N`.
-pub fn parse_fault(text: &str) -> anyhow::Result<SimulatedFault> {
-    if text == "close" {
-        return Ok(SimulatedFault::CloseAfterRequest);
-    }
-    match text.strip_prefix("status=").map(str::parse) {
-        Some(Ok(status @ 300..=599)) => Ok(SimulatedFault::Status(status)),
-        _ => anyhow::bail!(
-            "fault {text:?} is neither \"close\" nor \"status=N\" with N from 300 to 599"
-        ),
-    }
-}
 
 /// The arguments of `model-gateway simulate`.
 #[derive(Clone, Debug, clap::Args)]

@@ -2,8 +2,8 @@
 //!
 //! It must not count requests for these pages.
 
-use super::exchange::{Exchange, SimFraming, SimResponseHead};
-use super::http::{ClientGone, SimRequest};
+use super::exchange::Exchange;
+use super::http_message::{ClientGone, SimFraming, SimRequest, SimResponseHead};
 use super::vendor::SimServer;
 
 pub fn is_page(request: &SimRequest) -> bool {

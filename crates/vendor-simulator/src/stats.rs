@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::http::SimRequest;
+use super::http_message::SimRequest;
 use super::usage::SimUsage;
 
 const MAX_REQUESTS_KEPT: usize = 256;

@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 use super::behaviour::{Behaviour, ErrorBody, MalformedShape};
 use super::errors::{self, SimVendor, SimulatedError};
 use super::events::{SimEventStream, SimReply};
-use super::http::SimRequest;
+use super::http_message::SimRequest;
+use super::options::{AcceptedKeys, SimulatedFault, SimulatorOptions};
 use super::request::SimParsedBody;
-use super::stats::hex;
+use super::stats::{Stats, hex};
 use super::usage::SimUsage;
-use super::{
-    AcceptedKeys, SimulatedFault, SimulatorOptions, Stats, chat, checks, messages, request,
-    responses,
-};
+use super::{chat, checks, messages, request, responses};
 
 const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
