@@ -5,14 +5,14 @@
 use std::ops::Range;
 
 use super::behaviour::{Behaviour, RefusalMode};
+use super::count::{BYTES_PER_TOKEN, tokens};
 use super::errors::SimVendor;
 use super::part::{SimPart, SimText, SimThinking, SimToolCall};
-use super::request::SimTurn;
+use super::turn::SimTurn;
 use super::usage::SimUsage;
 
 const REFUSAL: &str = "I'm sorry, but I can't help with that.";
 const ECHO_CHARACTERS: usize = 200;
-const BYTES_PER_TOKEN: usize = 4;
 const FILLER: &str = "The quick brown fox jumps over the lazy dog. ";
 /// Number of deltas for each thinking and for the arguments of each call in a stream.
 const DELTAS_PER_PART: usize = 6;
@@ -253,11 +253,6 @@ fn filler(bytes: usize) -> String {
     let mut text = FILLER.repeat(bytes.div_ceil(FILLER.len()));
     text.truncate(bytes);
     text
-}
-
-/// Tokens of a text by the simulated vendors' own count.
-pub fn tokens(bytes: usize) -> u64 {
-    u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX)
 }
 
 fn default_delta_count(bytes: usize) -> usize {

@@ -10,7 +10,7 @@ use super::answer::{SimulatedAnswer, interleave};
 use super::behaviour::{Behaviour, MalformedShape, ReasoningFieldMode, ToolCallMode, UsageMode};
 use super::json::{pretty, quote};
 use super::part::SimPart;
-use super::request::SimTurn;
+use super::turn::SimTurn;
 use super::usage::SimUsage;
 
 const FINGERPRINT: &str = "fp_sim0123456";

@@ -1,4 +1,4 @@
-//! Counts input tokens as each vendor does: text by its bytes, media as the vendors document.
+//! Counts tokens as each vendor does: text by its bytes, media as the vendors document.
 //!
 //! It must not be exact about text: a token is four bytes of the body. Sources, read 2026-11: the
 //! messages vendor's guides on vision and PDF, the chat vendor's guides on images (tiles) and on
@@ -7,9 +7,9 @@
 use base64::Engine;
 use serde_json::Value;
 
-use super::answer::tokens;
 use super::errors::SimVendor;
 
+pub const BYTES_PER_TOKEN: usize = 4;
 /// Messages vendor: longest edge of an image in pixels, and pixels per token.
 const MAX_EDGE: u64 = 1_568;
 const PIXELS_PER_TOKEN: u64 = 750;
@@ -23,6 +23,11 @@ const TOKENS_PER_PAGE: u64 = 1_500;
 /// Base64 bytes of a second of audio at 64 kbit/s, and tokens of a second.
 const AUDIO_BYTES_PER_SECOND: usize = 10_667;
 const AUDIO_TOKENS_PER_SECOND: u64 = 10;
+
+/// Tokens of a text by the simulated vendors' own count.
+pub fn tokens(bytes: usize) -> u64 {
+    u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX)
+}
 
 /// Input tokens of the body, which has `body_bytes` bytes.
 pub fn input_tokens(vendor: SimVendor, model: &str, body: &Value, body_bytes: usize) -> u64 {

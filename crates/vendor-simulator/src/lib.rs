@@ -158,6 +158,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod turn;
 mod usage;
 mod vendor;
 

@@ -1,55 +1,22 @@
 //! Encodes messages as their vendor does: as one document and as a stream of events.
 //!
-//! It must not decide the content (`answer.rs`) or the timing (`sender.rs`).
+//! It must not decide the content (`answer.rs`) or the timing (`sender.rs`). Read next:
+//! `messages/blocks.rs`.
 
 mod blocks;
+mod reply;
 
 use std::ops::Range;
 
+pub use self::reply::SimMessagesReply;
+
+use self::reply::{SimBlock, SimMessagesEvent};
 use super::answer::SimulatedAnswer;
 use super::behaviour::{Behaviour, RefusalMode, ToolCallMode, UsageMode};
 use super::json::quote;
 use super::part::SimPart;
-use super::request::SimTurn;
+use super::turn::SimTurn;
 use super::usage::SimUsage;
-
-#[derive(Debug)]
-pub struct SimMessagesReply {
-    turn: SimTurn,
-    behaviour: Behaviour,
-    answer: SimulatedAnswer,
-    /// The unique part of every id.
-    serial: String,
-    blocks: Vec<SimBlock>,
-    steps: Vec<SimMessagesEvent>,
-}
-
-/// A block, by the index of its part; a search has two blocks.
-#[derive(Clone, Copy, Debug)]
-enum SimBlock {
-    Part(usize),
-    Result(usize),
-}
-
-/// One event of a stream before it is encoded; small, because streams can be long.
-#[derive(Debug)]
-enum SimMessagesEvent {
-    Start,
-    Unknown,
-    Ping,
-    BlockStart(usize),
-    Delta(usize, Range<usize>),
-    Signature(usize),
-    /// A citation: index of its block, and its index within the block.
-    Citation(usize, usize),
-    /// A delta of an unknown block.
-    Odd(usize),
-    BlockStop(usize),
-    /// A usage report in the middle of the answer.
-    Report,
-    Finish,
-    Stop,
-}
 
 impl SimMessagesReply {
     pub fn new(turn: SimTurn, behaviour: Behaviour, serial: String) -> Self {
@@ -282,11 +249,6 @@ impl SimMessagesReply {
             _ => self.usage_field(&self.answer.usage.messages_so_far()),
         };
         format!(r#","delta":{{"stop_reason":{stop},"stop_sequence":{sequence}{details}}}{usage}"#)
-    }
-
-    fn part(&self, index: usize) -> &SimPart {
-        let (SimBlock::Part(part) | SimBlock::Result(part)) = self.blocks[index];
-        &self.answer.parts[part]
     }
 
     fn delta(&self, index: usize, range: Range<usize>) -> String {

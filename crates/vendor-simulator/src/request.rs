@@ -9,56 +9,15 @@ use super::checks::models;
 use super::count;
 use super::errors::{SimVendor, SimulatedError};
 use super::marker;
-use super::responses::SimResponsesOptions;
+use super::turn::{SimResponsesOptions, SimTurn};
 
 const MAX_CHOICES: u64 = 128;
-const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
 
 /// The body of a call, parsed as far as every answer needs it.
 pub struct SimParsedBody {
     pub turn: SimTurn,
     /// The whole body, for the checks.
     pub body: Value,
-}
-
-/// The members of a request body that determine the answer.
-#[derive(Debug)]
-pub struct SimTurn {
-    pub vendor: SimVendor,
-    pub model: String,
-    pub stream: bool,
-    /// Chat: whether the caller wants the usage chunk.
-    pub include_usage: bool,
-    /// Chat and responses: whether events have the padding field, which the caller can disable.
-    pub obfuscation: bool,
-    /// Chat: whether the caller uses functions instead of tools.
-    pub legacy_functions: bool,
-    /// Messages: whether to show thinking by its signature only.
-    pub omits_thinking: bool,
-    pub choices: usize,
-    pub max_tokens: Option<u64>,
-    pub service_tier: String,
-    /// The last user text, or the one with the marker, if that message has one.
-    pub user_text: String,
-    /// Text of the tool result that ends the conversation, if there is one.
-    pub tool_result: Option<String>,
-    /// Input tokens as the vendor counts them.
-    pub input_tokens: u64,
-    /// Responses: further options of the request.
-    pub offered: SimResponsesOptions,
-}
-
-impl SimTurn {
-    /// The vendor's padding of an event, which hides the size of its content.
-    pub fn padding(&self, index: usize) -> String {
-        match self.obfuscation {
-            true => format!(
-                r#","obfuscation":"{}""#,
-                &PADDING[..index * 5 % PADDING.len()]
-            ),
-            false => String::new(),
-        }
-    }
 }
 
 pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {

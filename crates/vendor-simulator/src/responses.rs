@@ -7,73 +7,14 @@ mod items;
 
 use std::ops::Range;
 
-use serde_json::Value;
-
 use super::answer::{SimulatedAnswer, interleave};
 use super::behaviour::{
     Behaviour, ErrorForm, ItemMode, KeepAliveMode, MalformedShape, ToolCallMode, UsageMode,
 };
 use super::json::{pretty, quote};
 use super::part::SimPart;
-use super::request::SimTurn;
+use super::turn::SimTurn;
 use super::usage::SimUsage;
-
-/// Options of the request, other than the conversation, that determine the answer.
-#[derive(Debug, Default)]
-pub struct SimResponsesOptions {
-    /// Whether to include the encrypted content of reasoning.
-    encrypted: bool,
-    /// Names of the custom tools, which take plain text.
-    customs: Vec<String>,
-    /// Members of namespaces, by name.
-    members: Vec<(String, String)>,
-    /// `tools` and `reasoning`, which the vendor repeats in its answer.
-    tools: String,
-    reasoning: String,
-}
-
-impl SimResponsesOptions {
-    pub fn parse(body: &Value) -> Self {
-        let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
-        let added = items(&body["input"])
-            .into_iter()
-            .filter(|item| item["type"] == "additional_tools");
-        let offered: Vec<Value> = added
-            .flat_map(|item| items(&item["tools"]))
-            .chain(items(&body["tools"]))
-            .collect();
-        let name = |tool: &Value| tool["name"].as_str().unwrap_or_default().to_owned();
-        let mut read = Self {
-            encrypted: items(&body["include"])
-                .iter()
-                .any(|word| word == "reasoning.encrypted_content"),
-            tools: if body["tools"].is_array() {
-                body["tools"].to_string()
-            } else {
-                "[]".to_owned()
-            },
-            reasoning: if body["reasoning"].is_object() {
-                body["reasoning"].to_string()
-            } else {
-                "null".to_owned()
-            },
-            ..Self::default()
-        };
-        for tool in &offered {
-            for member in items(&tool["tools"])
-                .iter()
-                .filter(|_| tool["type"] == "namespace")
-            {
-                read.members.push((name(member), name(tool)));
-                read.customs
-                    .extend((member["type"] == "custom").then(|| name(member)));
-            }
-            read.customs
-                .extend((tool["type"] == "custom").then(|| name(tool)));
-        }
-        read
-    }
-}
 
 #[derive(Debug)]
 pub struct SimResponsesReply {

@@ -8,7 +8,7 @@ use crate::json::quote;
 use crate::part::{SimPart, SimSearch, SimSource, SimText, SimToolCall};
 use crate::signature::{SignatureKind, sign};
 
-use super::{SimBlock, SimMessagesReply};
+use super::reply::{SimBlock, SimMessagesReply};
 
 impl SimMessagesReply {
     /// A block of a JSON answer.
