@@ -29,6 +29,8 @@ mod peers;
 mod rig;
 #[path = "speed/system.rs"]
 mod system;
+#[path = "speed/ways.rs"]
+mod ways;
 
 use load::{Load, Streams};
 use serde_json::{Value, json};
@@ -37,64 +39,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use system::System;
-
-/// A surface and a model, which decides the vendor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Way {
-    name: &'static str,
-    path: &'static str,
-    model: &'static str,
-    /// Only a gateway can translate.
-    translated: bool,
-}
-
-const PASSED: Way = Way {
-    name: "chat",
-    path: "/v1/chat/completions",
-    model: "beta-5.2",
-    translated: false,
-};
-const MESSAGES: Way = Way {
-    name: "messages",
-    path: "/v1/messages",
-    model: "alpha-haiku-4-5-20251001",
-    translated: false,
-};
-const CROSSED: Way = Way {
-    name: "chat → messages",
-    path: "/v1/chat/completions",
-    model: "alpha-haiku-4-5-20251001",
-    translated: true,
-};
-const CROSSED_BACK: Way = Way {
-    name: "messages → chat",
-    path: "/v1/messages",
-    model: "beta-5.2",
-    translated: true,
-};
-const RESPONSES: Way = Way {
-    name: "responses",
-    path: "/v1/responses",
-    model: "beta-5.5",
-    translated: false,
-};
-const RESPONSES_MESSAGES: Way = Way {
-    name: "responses → messages",
-    path: "/v1/responses",
-    model: "alpha-haiku-4-5-20251001",
-    translated: true,
-};
-const RESPONSES_CHAT: Way = Way {
-    name: "responses → chat",
-    path: "/v1/responses",
-    model: "beta-5.2",
-    translated: true,
-};
-const MESSAGES_RESPONSES: Way = Way {
-    name: "messages → responses",
-    path: "/v1/messages",
-    model: "beta-5.5",
-    translated: true,
+use ways::{
+    CROSSED, CROSSED_BACK, MESSAGES, MESSAGES_RESPONSES, PASSED, RESPONSES, RESPONSES_CHAT,
+    RESPONSES_MESSAGES, Way,
 };
 
 struct Case {

@@ -8,7 +8,7 @@
 
 use super::load::{Load, Streams};
 use super::system::{self, System};
-use super::{CROSSED, CROSSED_BACK, MESSAGES, PASSED, RESPONSES, RESPONSES_MESSAGES, Way};
+use super::ways::{CROSSED, CROSSED_BACK, MESSAGES, PASSED, RESPONSES, RESPONSES_MESSAGES, Way};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
 //! The load: raw sockets that do as little as possible, so that the load leaves the vendor's core
 //! free for many requests. Must not start processes.
 
-use super::Way;
 use super::system::System;
+use super::ways::Way;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;

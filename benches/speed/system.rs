@@ -2,7 +2,7 @@
 //! outside. Must not send load to them.
 
 use crate::rig::{self, Process, free_port, wait_for};
-use crate::{PASSED, Way};
+use crate::ways::{PASSED, Way};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
