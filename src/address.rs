@@ -6,6 +6,7 @@
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
+use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -24,13 +25,7 @@ pub fn client_prefix(address: IpAddr) -> IpAddr {
 
 /// A network in CIDR notation. A plain address is a network with one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    /// First address of the network. The other addresses differ only in the last bits.
-    first: u128,
-    /// Number of those last bits.
-    free_bits: u32,
-    is_v4: bool,
-}
+pub struct Network(IpNet);
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct NetworkParseError;
@@ -44,54 +39,40 @@ impl fmt::Display for NetworkParseError {
 impl FromStr for Network {
     type Err = NetworkParseError;
 
+    /// Parses the two parts apart: `IpNet` requires a length, reads `010.0.0.1` as `10.0.0.1`, and
+    /// keeps an IPv4-mapped address an IPv6 one.
     fn from_str(text: &str) -> Result<Self, NetworkParseError> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
             None => (text, None),
         };
-        let (bits, is_v4) = address_bits(address.parse().map_err(|_| NetworkParseError)?);
-        let width = if is_v4 { 32 } else { 128 };
+        let address = address
+            .parse::<IpAddr>()
+            .map_err(|_| NetworkParseError)?
+            .to_canonical();
         let is_number = |length: &&str| length.bytes().all(|byte| byte.is_ascii_digit());
-        let length = match length {
-            None => width,
+        let network = match length {
+            None => Some(address.into()),
             Some(length) => Some(length)
                 .filter(is_number)
                 .and_then(|length| length.parse().ok())
-                .ok_or(NetworkParseError)?,
+                .and_then(|length| IpNet::new(address, length).ok()),
         };
-        let free_bits = u32::checked_sub(width, length).ok_or(NetworkParseError)?;
-        Ok(Self {
-            first: mask_prefix(bits, free_bits),
-            free_bits,
-            is_v4,
-        })
+        network
+            .map(|network| Self(network.trunc()))
+            .ok_or(NetworkParseError)
     }
 }
 
 impl Network {
     fn contains(&self, address: IpAddr) -> bool {
-        let (bits, is_v4) = address_bits(address);
-        is_v4 == self.is_v4 && mask_prefix(bits, self.free_bits) == self.first
+        self.0.contains(&address.to_canonical())
     }
 
     /// Whether the network contains every address of its family.
     pub fn covers_all(&self) -> bool {
-        self.free_bits == if self.is_v4 { 32 } else { 128 }
+        self.0.prefix_len() == 0
     }
-}
-
-fn address_bits(address: IpAddr) -> (u128, bool) {
-    match address.to_canonical() {
-        IpAddr::V4(address) => (u32::from(address).into(), true),
-        IpAddr::V6(address) => (address.into(), false),
-    }
-}
-
-/// Returns `bits` with the last `free` bits cleared.
-fn mask_prefix(bits: u128, free: u32) -> u128 {
-    bits.checked_shr(free)
-        .and_then(|bits| bits.checked_shl(free))
-        .unwrap_or(0)
 }
 
 /// The proxies whose forwarding headers the gateway trusts. Empty by default.
@@ -301,9 +282,13 @@ mod tests {
             "10.0.0/8",
             "host",
             "/8",
+            "010.0.0.0/8",
+            "::ffff:10.0.0.0/104",
+            "fe80::1%eth0",
         ] {
             assert_eq!(bad.parse::<Network>(), Err(NetworkParseError), "{bad}");
         }
+        assert!(has("::ffff:10.0.0.0/8", "10.1.2.3") && !has("::ffff:10.0.0.0/8", "::1"));
         assert!("::/0".parse::<Network>().unwrap().covers_all());
         assert!(!"::/1".parse::<Network>().unwrap().covers_all());
     }
