@@ -5,6 +5,8 @@
 //! cannot keep the account holder out from elsewhere; `throttle.rs` limits attempts on an account
 //! from all addresses. It locks nobody out: a wait ends by itself, attempts during it do not
 //! prolong it, and the right password ends it.
+//!
+//! Kept by hand: `governor` limits a rate, and has no wait that doubles.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -2,6 +2,8 @@
 //!
 //! Each entry is one number, the time at which its allowance is full again (GCRA): with 5 a minute,
 //! five attempts may come at once, and one more every 12 s. Must not know what is attempted.
+//!
+//! Kept by hand: `governor` does not limit the number of keys and cannot take an attempt back.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
