@@ -12,42 +12,39 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvError, RecvTimeoutError, SendError, TrySendError};
 use std::time::Duration;
 
-/// Creates a queue that holds at most `most` items.
-pub fn bounded_queue<T>(most: usize) -> (QueueSender<T>, QueueReceiver<T>) {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is where its limit is put on it"
-    )]
+/// Creates a queue that holds at most `capacity` items.
+pub fn bounded_queue<T>(capacity: usize) -> (QueueSender<T>, QueueReceiver<T>) {
+    #[expect(clippy::disallowed_methods, reason = "this file puts the limit on it")]
     let (sender, receiver) = mpsc::channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
+    let queued = Arc::new(AtomicUsize::new(0));
     (
         QueueSender {
             sender,
-            waiting: Arc::clone(&waiting),
-            most,
+            queued: Arc::clone(&queued),
+            capacity,
         },
-        QueueReceiver { receiver, waiting },
+        QueueReceiver { receiver, queued },
     )
 }
 
 pub struct QueueSender<T> {
     sender: mpsc::Sender<T>,
-    waiting: Arc<AtomicUsize>,
-    most: usize,
+    queued: Arc<AtomicUsize>,
+    capacity: usize,
 }
 
 /// The only consumer of the queue. Once it is dropped, senders can no longer add items.
 pub struct QueueReceiver<T> {
     receiver: mpsc::Receiver<T>,
-    waiting: Arc<AtomicUsize>,
+    queued: Arc<AtomicUsize>,
 }
 
 impl<T> Clone for QueueSender<T> {
     fn clone(&self) -> Self {
         Self {
             sender: self.sender.clone(),
-            waiting: Arc::clone(&self.waiting),
-            most: self.most,
+            queued: Arc::clone(&self.queued),
+            capacity: self.capacity,
         }
     }
 }
@@ -59,12 +56,12 @@ impl<T> QueueSender<T> {
     /// Returns the item if the queue is full or the receiver was dropped.
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
         // Count before sending, so that the queue never holds more items than were counted.
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.most {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.queued.fetch_add(1, Ordering::Relaxed) >= self.capacity {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
             return Err(TrySendError::Full(item));
         }
         self.sender.send(item).map_err(|SendError(item)| {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.queued.fetch_sub(1, Ordering::Relaxed);
             TrySendError::Disconnected(item)
         })
     }
@@ -84,9 +81,9 @@ impl<T> QueueReceiver<T> {
     /// # Errors
     /// Returns an error if the time has passed, or if the queue is empty and all senders were
     /// dropped.
-    pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         self.receiver
-            .recv_timeout(patience)
+            .recv_timeout(timeout)
             .inspect(|_| self.release_slot())
     }
 
@@ -96,7 +93,7 @@ impl<T> QueueReceiver<T> {
     }
 
     fn release_slot(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.queued.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -105,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_wait_as_may_and_no_more_and_a_place_that_was_left_is_free() {
+    fn a_full_queue_refuses_items_until_one_is_received() {
         let (sender, receiver) = bounded_queue(2);
         assert!(sender.try_send(1).is_ok() && sender.clone().try_send(2).is_ok());
         for _ in 0..3 {
@@ -142,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_comes_back() {
+    fn an_item_comes_back_once_the_receiver_is_gone() {
         let (sender, receiver) = bounded_queue(1);
         drop(receiver);
         for _ in 0..3 {

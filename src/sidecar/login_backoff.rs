@@ -26,14 +26,14 @@ const MAX_ENTRIES: usize = 10_000;
 
 #[derive(Debug, Clone, Copy)]
 struct FailureStreak {
-    wrong: u32,
+    failures: u32,
     last_ms: i64,
 }
 
 impl FailureStreak {
     fn wait_ms(self) -> i64 {
-        let doublings = self.wrong.saturating_sub(FREE_ATTEMPTS);
-        if self.wrong < FREE_ATTEMPTS {
+        let doublings = self.failures.saturating_sub(FREE_ATTEMPTS);
+        if self.failures < FREE_ATTEMPTS {
             0
         } else {
             MIN_WAIT_MS
@@ -66,20 +66,20 @@ impl LoginBackoff {
 
     pub fn record_failure(&self, email: &str, address: IpAddr, now_ms: i64) {
         let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
-        let who = (email.to_owned(), address);
-        if streaks.len() >= MAX_ENTRIES && !streaks.contains_key(&who) {
+        let key = (email.to_owned(), address);
+        if streaks.len() >= MAX_ENTRIES && !streaks.contains_key(&key) {
             evict_oldest(&mut streaks, now_ms);
         }
-        let streak = streaks.entry(who).or_insert(FailureStreak {
-            wrong: 0,
+        let streak = streaks.entry(key).or_insert(FailureStreak {
+            failures: 0,
             last_ms: now_ms,
         });
         let is_old = now_ms - streak.last_ms >= STREAK_EXPIRY_MS;
         *streak = FailureStreak {
-            wrong: if is_old {
+            failures: if is_old {
                 1
             } else {
-                streak.wrong.saturating_add(1)
+                streak.failures.saturating_add(1)
             },
             last_ms: now_ms,
         };
@@ -99,7 +99,7 @@ fn evict_oldest(streaks: &mut HashMap<(String, IpAddr), FailureStreak>, now_ms: 
         && let Some(oldest) = streaks
             .iter()
             .min_by_key(|(_, streak)| streak.last_ms)
-            .map(|(who, _)| who.clone())
+            .map(|(key, _)| key.clone())
     {
         streaks.remove(&oldest);
     }
@@ -113,61 +113,61 @@ mod tests {
     const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
     #[test]
-    fn a_clock_that_is_put_back_makes_no_wait_longer() {
-        let patience = LoginBackoff::default();
+    fn a_clock_that_is_set_back_prolongs_no_wait() {
+        let backoff = LoginBackoff::default();
         let day = 86_400_000;
-        (0..FREE_ATTEMPTS - 1).for_each(|_| patience.record_failure("a", HERE, day));
-        assert_eq!(patience.check("a", HERE, 0), Ok(()));
-        patience.record_failure("a", HERE, day);
-        assert_eq!(patience.check("a", HERE, 0), Err(2));
+        (0..FREE_ATTEMPTS - 1).for_each(|_| backoff.record_failure("a", HERE, day));
+        assert_eq!(backoff.check("a", HERE, 0), Ok(()));
+        backoff.record_failure("a", HERE, day);
+        assert_eq!(backoff.check("a", HERE, 0), Err(2));
     }
 
     #[test]
-    fn a_wait_doubles_has_an_end_and_is_nobody_elses() {
-        let patience = LoginBackoff::default();
+    fn a_wait_doubles_up_to_a_limit_and_applies_to_one_address() {
+        let backoff = LoginBackoff::default();
         let mut now_ms = 0;
         let mut waits = Vec::new();
         for _ in 0..20 {
-            waits.push(patience.check("a", HERE, now_ms).err().unwrap_or(0));
+            waits.push(backoff.check("a", HERE, now_ms).err().unwrap_or(0));
             now_ms += waits.last().unwrap() * 1_000;
             assert_eq!(
-                patience.check("a", HERE, now_ms),
+                backoff.check("a", HERE, now_ms),
                 Ok(()),
                 "a wait ends by itself"
             );
-            patience.record_failure("a", HERE, now_ms);
+            backoff.record_failure("a", HERE, now_ms);
         }
         assert_eq!(waits[..10], [0, 0, 0, 0, 0, 2, 4, 8, 16, 32]);
         assert_eq!(waits[19], 900, "never longer than a quarter of an hour");
-        assert_eq!(patience.check("a", HERE, now_ms), Err(900));
+        assert_eq!(backoff.check("a", HERE, now_ms), Err(900));
         assert_eq!(
-            patience.check("a", HERE, now_ms),
+            backoff.check("a", HERE, now_ms),
             Err(900),
             "asking does not lengthen it"
         );
         assert_eq!(
-            patience.check("a", THERE, now_ms),
+            backoff.check("a", THERE, now_ms),
             Ok(()),
             "the holder is not kept out from elsewhere"
         );
-        assert_eq!(patience.check("b", HERE, now_ms), Ok(()));
-        patience.record_success("a", HERE);
-        assert_eq!(patience.check("a", HERE, now_ms), Ok(()));
+        assert_eq!(backoff.check("b", HERE, now_ms), Ok(()));
+        backoff.record_success("a", HERE);
+        assert_eq!(backoff.check("a", HERE, now_ms), Ok(()));
     }
 
     #[test]
-    fn after_an_hour_it_begins_anew() {
-        let patience = LoginBackoff::default();
-        (0..9).for_each(|_| patience.record_failure("a", HERE, 0));
-        patience.record_failure("a", HERE, STREAK_EXPIRY_MS);
-        assert_eq!(patience.check("a", HERE, STREAK_EXPIRY_MS), Ok(()));
+    fn a_streak_is_forgotten_after_an_hour() {
+        let backoff = LoginBackoff::default();
+        (0..9).for_each(|_| backoff.record_failure("a", HERE, 0));
+        backoff.record_failure("a", HERE, STREAK_EXPIRY_MS);
+        assert_eq!(backoff.check("a", HERE, STREAK_EXPIRY_MS), Ok(()));
     }
 
     #[test]
-    fn the_table_has_a_ceiling() {
-        let patience = LoginBackoff::default();
+    fn the_table_has_a_limit() {
+        let backoff = LoginBackoff::default();
         (0..MAX_ENTRIES + 100)
-            .for_each(|index| patience.record_failure(&index.to_string(), HERE, 0));
-        assert_eq!(patience.streaks.lock().unwrap().len(), MAX_ENTRIES);
+            .for_each(|index| backoff.record_failure(&index.to_string(), HERE, 0));
+        assert_eq!(backoff.streaks.lock().unwrap().len(), MAX_ENTRIES);
     }
 }

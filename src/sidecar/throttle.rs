@@ -37,60 +37,60 @@ impl AttemptLimit {
 
 #[derive(Default)]
 pub struct Throttle {
-    whole_at_ms: Mutex<HashMap<ThrottleKey, i64>>,
+    full_at_ms: Mutex<HashMap<ThrottleKey, i64>>,
 }
 
 impl Throttle {
     /// Counts an attempt. If it is over the limit, returns the seconds to wait.
     pub fn try_acquire(
         &self,
-        who: &ThrottleKey,
+        key: &ThrottleKey,
         rate: AttemptLimit,
         now_ms: i64,
     ) -> Result<(), i64> {
         let mut table = self
-            .whole_at_ms
+            .full_at_ms
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let step = rate.step_ms();
-        let all = step.saturating_mul(rate.count.max(1));
+        let window = step.saturating_mul(rate.count.max(1));
         // A time beyond a fully used allowance is only possible if the clock was set back. Ignore
         // it then.
         let known = table
-            .get(who)
+            .get(key)
             .copied()
-            .filter(|at| *at <= now_ms.saturating_add(all));
-        let whole_at = known.unwrap_or(now_ms).max(now_ms) + step;
-        let wait_ms = whole_at - now_ms - all;
+            .filter(|at| *at <= now_ms.saturating_add(window));
+        let full_at = known.unwrap_or(now_ms).max(now_ms) + step;
+        let wait_ms = full_at - now_ms - window;
         if wait_ms > 0 {
             return Err((wait_ms + 999) / 1_000);
         }
-        if table.len() >= MAX_ENTRIES && !table.contains_key(who) {
+        if table.len() >= MAX_ENTRIES && !table.contains_key(key) {
             evict_earliest(&mut table, now_ms);
         }
-        table.insert(who.clone(), whole_at);
+        table.insert(key.clone(), full_at);
         Ok(())
     }
 
     /// Takes back a counted attempt that succeeded.
-    pub fn release(&self, who: &ThrottleKey, rate: AttemptLimit) {
+    pub fn release(&self, key: &ThrottleKey, rate: AttemptLimit) {
         let mut table = self
-            .whole_at_ms
+            .full_at_ms
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(whole_at) = table.get_mut(who) {
-            *whole_at -= rate.step_ms();
+        if let Some(full_at) = table.get_mut(key) {
+            *full_at -= rate.step_ms();
         }
     }
 }
 
 fn evict_earliest(table: &mut HashMap<ThrottleKey, i64>, now_ms: i64) {
-    table.retain(|_, whole_at| *whole_at > now_ms);
+    table.retain(|_, full_at| *full_at > now_ms);
     if table.len() >= MAX_ENTRIES
         && let Some(first) = table
             .iter()
-            .min_by_key(|(_, whole_at)| **whole_at)
-            .map(|(who, _)| who.clone())
+            .min_by_key(|(_, full_at)| **full_at)
+            .map(|(key, _)| key.clone())
     {
         table.remove(&first);
     }
@@ -106,20 +106,20 @@ mod tests {
     };
 
     #[test]
-    fn five_tries_at_once_then_one_every_twelve_seconds() {
+    fn five_attempts_may_come_at_once_then_one_every_twelve_seconds() {
         let throttle = Throttle::default();
-        let who = ThrottleKey::EmailSigningIn("a@example.com".into());
+        let key = ThrottleKey::EmailSigningIn("a@example.com".into());
         for _ in 0..5 {
-            assert_eq!(throttle.try_acquire(&who, RATE, 1_000), Ok(()));
+            assert_eq!(throttle.try_acquire(&key, RATE, 1_000), Ok(()));
         }
-        assert_eq!(throttle.try_acquire(&who, RATE, 1_000), Err(12));
-        assert_eq!(throttle.try_acquire(&who, RATE, 13_000), Ok(()));
-        assert_eq!(throttle.try_acquire(&who, RATE, 13_000), Err(12));
-        throttle.release(&who, RATE);
+        assert_eq!(throttle.try_acquire(&key, RATE, 1_000), Err(12));
+        assert_eq!(throttle.try_acquire(&key, RATE, 13_000), Ok(()));
+        assert_eq!(throttle.try_acquire(&key, RATE, 13_000), Err(12));
+        throttle.release(&key, RATE);
         assert_eq!(
-            throttle.try_acquire(&who, RATE, 13_000),
+            throttle.try_acquire(&key, RATE, 13_000),
             Ok(()),
-            "a good try does not count"
+            "an attempt that succeeded does not count"
         );
         assert_eq!(
             throttle.try_acquire(
@@ -132,26 +132,26 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_put_back_keeps_nobody_waiting_for_it() {
+    fn a_clock_that_is_set_back_prolongs_no_wait() {
         let throttle = Throttle::default();
-        let who = ThrottleKey::EmailSigningIn("a@example.com".into());
+        let key = ThrottleKey::EmailSigningIn("a@example.com".into());
         let day = 86_400_000;
         for now_ms in [day, 0] {
             for _ in 0..5 {
-                assert_eq!(throttle.try_acquire(&who, RATE, now_ms), Ok(()));
+                assert_eq!(throttle.try_acquire(&key, RATE, now_ms), Ok(()));
             }
-            assert_eq!(throttle.try_acquire(&who, RATE, now_ms), Err(12));
+            assert_eq!(throttle.try_acquire(&key, RATE, now_ms), Err(12));
         }
     }
 
     #[test]
-    fn the_table_has_a_ceiling() {
+    fn the_table_has_a_limit() {
         let throttle = Throttle::default();
         for index in 0..MAX_ENTRIES + 500 {
             throttle
                 .try_acquire(&ThrottleKey::EmailSigningIn(index.to_string()), RATE, 1_000)
                 .unwrap();
         }
-        assert_eq!(throttle.whole_at_ms.lock().unwrap().len(), MAX_ENTRIES);
+        assert_eq!(throttle.full_at_ms.lock().unwrap().len(), MAX_ENTRIES);
     }
 }
