@@ -33,8 +33,8 @@ impl SimulatedAnswer {
     pub fn new(turn: &SimTurn, behaviour: &Behaviour) -> Self {
         let mut parts = parts(turn, behaviour);
         for part in &mut parts {
-            if let SimPart::Thinking(thought) = part {
-                thought.omitted |= behaviour.omitted.unwrap_or(turn.omits_thinking);
+            if let SimPart::Thinking(thinking) = part {
+                thinking.omitted |= behaviour.omitted.unwrap_or(turn.omits_thinking);
             }
         }
         let searches = parts
@@ -65,15 +65,15 @@ impl SimulatedAnswer {
         let choices = u64::try_from(turn.choices).unwrap_or(1);
         let produced = produced.saturating_mul(choices);
         answer.usage.output = behaviour.output.unwrap_or(produced);
-        let thought = answer
+        let thinking = answer
             .parts
             .iter()
             .filter(|part| matches!(part, SimPart::Thinking(_)));
-        let thought = tokens(thought.map(|part| part.output().len()).sum());
+        let thinking_tokens = tokens(thinking.map(|part| part.output().len()).sum());
         // A count that the marker sets is reported unchanged, even if it makes no sense.
         answer.usage.reasoning = behaviour
             .reasoning
-            .unwrap_or(thought.min(answer.usage.output));
+            .unwrap_or(thinking_tokens.min(answer.usage.output));
         answer
     }
 
@@ -90,16 +90,16 @@ impl SimulatedAnswer {
             return count;
         };
         self.limited = true;
-        let mut room = usize::try_from(limit)
+        let mut bytes_left = usize::try_from(limit)
             .unwrap_or(usize::MAX)
             .saturating_mul(BYTES_PER_TOKEN);
         self.parts.retain_mut(|part| {
-            let had_room = room > 0;
+            let had_bytes_left = bytes_left > 0;
             let Some(output) = part.output_mut() else {
-                return had_room;
+                return had_bytes_left;
             };
-            output.truncate(output.floor_char_boundary(room));
-            room -= output.len();
+            output.truncate(output.floor_char_boundary(bytes_left));
+            bytes_left -= output.len();
             !output.is_empty()
         });
         limit
@@ -139,10 +139,10 @@ impl SimulatedAnswer {
         self.join_output(|part| matches!(part, SimPart::Refusal(_)))
     }
 
-    fn join_output(&self, is_meant: impl Fn(&SimPart) -> bool) -> String {
+    fn join_output(&self, includes: impl Fn(&SimPart) -> bool) -> String {
         self.parts
             .iter()
-            .filter(|part| is_meant(part))
+            .filter(|part| includes(part))
             .map(SimPart::output)
             .collect()
     }
@@ -168,13 +168,13 @@ fn parts(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
             parts.clone_from(blocks);
         }
         _ => {
-            let said = text(turn, behaviour, calls.is_empty());
+            let text = text(turn, behaviour, calls.is_empty());
             let refuses = behaviour.refusal == RefusalMode::Instead;
             let part = if refuses {
-                SimPart::Refusal(said)
+                SimPart::Refusal(text)
             } else {
                 SimPart::Text(SimText {
-                    text: said,
+                    text,
                     sources: Vec::new(),
                 })
             };
@@ -235,12 +235,12 @@ fn text(turn: &SimTurn, behaviour: &Behaviour, is_whole_answer: bool) -> String 
     if refuses {
         return REFUSAL.to_owned();
     }
-    let (opening, said) = match &turn.tool_result {
+    let (opening, source) = match &turn.tool_result {
         Some(result) => ("The tool said: ", result),
         None => ("You said: ", &turn.user_text),
     };
-    let said: String = said.chars().take(ECHO_CHARACTERS).collect();
-    let mut text = format!("{opening}{said}");
+    let quoted: String = source.chars().take(ECHO_CHARACTERS).collect();
+    let mut text = format!("{opening}{quoted}");
     if let Some(events) = behaviour.events
         && text.chars().count() < events
     {

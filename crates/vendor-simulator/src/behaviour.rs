@@ -104,9 +104,9 @@ impl Behaviour {
         behaviour.validate()
     }
 
-    /// The model name to report, as JSON, for a request for the model `asked`.
-    pub fn model_field(&self, asked: &str) -> String {
-        quote(self.model.as_deref().unwrap_or(asked))
+    /// The model name to report, as JSON, for a request for the model `requested`.
+    pub fn model_field(&self, requested: &str) -> String {
+        quote(self.model.as_deref().unwrap_or(requested))
     }
 
     /// An unknown member, if the marker asks for one.
@@ -118,9 +118,9 @@ impl Behaviour {
         }
     }
 
-    /// The service tier to report for a request for `asked`; `None`: report no tier.
-    pub fn tier<'a>(&'a self, asked: &'a str) -> Option<&'a str> {
-        Some(self.service_tier.as_deref().unwrap_or(asked)).filter(|tier| *tier != "none")
+    /// The service tier to report for a request for `requested`; `None`: report no tier.
+    pub fn tier<'a>(&'a self, requested: &'a str) -> Option<&'a str> {
+        Some(self.service_tier.as_deref().unwrap_or(requested)).filter(|tier| *tier != "none")
     }
 
     fn validate(self) -> Result<Self, String> {
@@ -230,10 +230,10 @@ impl Behaviour {
 }
 
 /// Parses a word from a list of modes.
-fn parse_word<T: Copy>(key: &str, value: &str, words: &[(&str, T)]) -> Result<T, String> {
-    let found = words.iter().find(|(word, _)| *word == value);
+fn parse_word<T: Copy>(key: &str, value: &str, modes: &[(&str, T)]) -> Result<T, String> {
+    let found = modes.iter().find(|(word, _)| *word == value);
     found
-        .map(|(_, way)| *way)
+        .map(|(_, mode)| *mode)
         .ok_or_else(|| bad_value(key, value))
 }
 

@@ -263,14 +263,15 @@ impl SimChatReply {
     }
 
     fn calls(&self, choice: usize, entries: &[(usize, bool, Range<usize>)]) -> String {
-        let word = |(call, opens, range): &(usize, bool, Range<usize>)| match self.behaviour.calls {
+        let encode = |(call, opens, range): &(usize, bool, Range<usize>)| match self.behaviour.calls
+        {
             ToolCallMode::Legacy => self.function(*call, *opens, Some(range.clone())),
             _ => self.entry(choice, *call, *opens, Some(range.clone())),
         };
-        let words: Vec<String> = entries.iter().map(word).collect();
+        let calls: Vec<String> = entries.iter().map(encode).collect();
         match self.behaviour.calls {
-            ToolCallMode::Legacy => format!(r#"{{"function_call":{}}}"#, words.concat()),
-            _ => format!(r#"{{"tool_calls":[{}]}}"#, words.join(",")),
+            ToolCallMode::Legacy => format!(r#"{{"function_call":{}}}"#, calls.concat()),
+            _ => format!(r#"{{"tool_calls":[{}]}}"#, calls.join(",")),
         }
     }
 

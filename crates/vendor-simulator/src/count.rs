@@ -137,12 +137,12 @@ fn tiles(width: u64, height: u64) -> u64 {
     width.div_ceil(TILE_EDGE) * height.div_ceil(TILE_EDGE)
 }
 
-/// Scales the size down so that this side is at most `most`.
-fn scale_to_fit((width, height): (u64, u64), side: u64, most: u64) -> (u64, u64) {
-    if side <= most {
+/// Scales the size down so that this side is at most `max_side`.
+fn scale_to_fit((width, height): (u64, u64), side: u64, max_side: u64) -> (u64, u64) {
+    if side <= max_side {
         (width, height)
     } else {
-        (width * most / side, height * most / side)
+        (width * max_side / side, height * max_side / side)
     }
 }
 

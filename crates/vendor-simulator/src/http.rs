@@ -118,8 +118,8 @@ impl SimConnection {
         }
     }
 
-    async fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
-        self.input.reserve(wanted);
+    async fn fill(&mut self, additional: usize) -> Result<(), ReadError> {
+        self.input.reserve(additional);
         match self.stream.read_buf(&mut self.input).await? {
             0 => Err(ReadError::Closed),
             _ => Ok(()),
@@ -196,10 +196,10 @@ impl SimConnection {
         let timer = sleep_until(deadline);
         tokio::pin!(timer);
         loop {
-            let has_room = self.input.len() < MAX_READ_AHEAD_BYTES;
+            let may_read_ahead = self.input.len() < MAX_READ_AHEAD_BYTES;
             tokio::select! {
                 () = &mut timer => return Ok(()),
-                read = self.stream.read_buf(&mut self.input), if has_room => {
+                read = self.stream.read_buf(&mut self.input), if may_read_ahead => {
                     if read? == 0 {
                         return Err(ClientGone);
                     }
@@ -244,8 +244,8 @@ impl SimConnection {
 fn parse_head(head: &[u8]) -> Option<SimRequest> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.trim_end_matches("\r\n").split("\r\n");
-    let mut words = lines.next()?.split(' ');
-    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    let mut parts = lines.next()?.split(' ');
+    let (method, target, version) = (parts.next()?, parts.next()?, parts.next()?);
     let mut headers = Vec::with_capacity(16);
     for line in lines {
         let (name, value) = line.split_once(':')?;

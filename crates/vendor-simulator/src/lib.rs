@@ -323,8 +323,8 @@ async fn serve_connection(
     match tls {
         None => serve_http1(Socket::plain(stream), &server, AllowedPaths::Everything).await,
         Some(tls) => {
-            let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, negotiate(stream, &tls)).await;
-            match greeted {
+            let negotiated = tokio::time::timeout(HANDSHAKE_TIMEOUT, negotiate(stream, &tls)).await;
+            match negotiated {
                 Ok(Ok(AcceptedSocket::Plain(socket))) => {
                     serve_http1(socket, &server, AllowedPaths::PagesAlone).await
                 }
@@ -374,12 +374,12 @@ enum AllowedPaths {
 }
 
 /// Serves one HTTP/1.1 connection until it closes.
-async fn serve_http1(socket: Socket, server: &vendor::SimServer, reach: AllowedPaths) {
+async fn serve_http1(socket: Socket, server: &vendor::SimServer, allowed: AllowedPaths) {
     server.stats.record_http_version("1.1");
     let mut connection = SimConnection::new(socket);
     loop {
         let after = match connection.read_request().await {
-            Ok(request) if reach == AllowedPaths::PagesAlone && !pages::is_page(&request) => {
+            Ok(request) if allowed == AllowedPaths::PagesAlone && !pages::is_page(&request) => {
                 connection.refuse(400).await
             }
             Ok(request) => {

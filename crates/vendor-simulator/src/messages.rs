@@ -197,7 +197,7 @@ impl SimMessagesReply {
         let reports = self.answer.usage.mode == UsageMode::Every;
         let part = self.part(index);
         let ranges = match part {
-            SimPart::Thinking(thought) if thought.omitted => Vec::new(),
+            SimPart::Thinking(thinking) if thinking.omitted => Vec::new(),
             SimPart::Call(_) if self.behaviour.calls == ToolCallMode::Whole => Vec::new(),
             SimPart::Search(_) if matches!(self.blocks[index], SimBlock::Result(_)) => Vec::new(),
             SimPart::Search(search) => {
@@ -293,17 +293,17 @@ impl SimMessagesReply {
             .text
             .as_ref()
             .filter(|_| behaviour.refusal == RefusalMode::Instead);
-        let words = behaviour
+        let explanation = behaviour
             .explanation
             .as_ref()
             .or(text)
-            .map_or_else(|| "null".to_owned(), |words| quote(words));
+            .map_or_else(|| "null".to_owned(), |text| quote(text));
         let category = behaviour
             .category
             .as_deref()
             .map_or_else(|| "null".to_owned(), quote);
         format!(
-            r#","stop_details":{{"type":"refusal","category":{category},"explanation":{words}}}"#
+            r#","stop_details":{{"type":"refusal","category":{category},"explanation":{explanation}}}"#
         )
     }
 

@@ -66,7 +66,7 @@ impl SimPart {
     /// The text that is produced piece by piece and counted as output.
     pub fn output(&self) -> &str {
         match self {
-            Self::Thinking(thought) => &thought.text,
+            Self::Thinking(thinking) => &thinking.text,
             Self::Text(text) => &text.text,
             Self::Refusal(text) => text,
             Self::Call(call) => &call.args,
@@ -76,7 +76,7 @@ impl SimPart {
 
     pub fn output_mut(&mut self) -> Option<&mut String> {
         match self {
-            Self::Thinking(thought) => Some(&mut thought.text),
+            Self::Thinking(thinking) => Some(&mut thinking.text),
             Self::Text(text) => Some(&mut text.text),
             Self::Refusal(text) => Some(text),
             Self::Call(call) => Some(&mut call.args),

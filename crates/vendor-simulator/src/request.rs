@@ -66,7 +66,7 @@ pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
         input_tokens: count::input_tokens(SimVendor::Chat, model, &value, body.len()),
-        offered: SimResponsesOptions::default(),
+        responses: SimResponsesOptions::default(),
     };
     Ok(SimParsedBody { turn, body: value })
 }
@@ -106,7 +106,7 @@ pub fn read_responses(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
             .to_owned(),
         tool_result: is_result.then(|| joined_text(&last["output"])),
         input_tokens: count::input_tokens(SimVendor::Responses, model, &value, body.len()),
-        offered: SimResponsesOptions::parse(&value),
+        responses: SimResponsesOptions::parse(&value),
     };
     Ok(SimParsedBody { turn, body: value })
 }
@@ -151,7 +151,7 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, Simulat
         user_text: last_user_text(messages).to_owned(),
         tool_result: result.map(|block| joined_text(&block["content"])),
         input_tokens: count::input_tokens(SimVendor::Messages, model, &value, body.len()),
-        offered: SimResponsesOptions::default(),
+        responses: SimResponsesOptions::default(),
     };
     Ok(SimParsedBody { turn, body: value })
 }

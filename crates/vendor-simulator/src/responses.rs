@@ -293,7 +293,7 @@ impl SimResponsesReply {
             }
             _ => "null".to_owned(),
         };
-        let why = match status {
+        let incomplete_details = match status {
             "incomplete" => {
                 let reason = self
                     .behaviour
@@ -309,7 +309,7 @@ impl SimResponsesReply {
             &format!("[{}]", items.join(",")),
             &usage,
             &error,
-            &why,
+            &incomplete_details,
         )
     }
 
@@ -319,9 +319,9 @@ impl SimResponsesReply {
         output: &str,
         usage: &str,
         error: &str,
-        why: &str,
+        incomplete_details: &str,
     ) -> String {
-        let offered = &self.turn.offered;
+        let options = &self.turn.responses;
         let completed = if status == "completed" {
             self.created.to_string()
         } else {
@@ -340,12 +340,12 @@ impl SimResponsesReply {
             count => format!(r#""tool_usage":{{"web_search":{{"num_requests":{count}}}}},"#),
         };
         format!(
-            r#"{{"id":"resp_{}","object":"response","created_at":{},"status":"{status}","background":false,"completed_at":{completed},"error":{error},"incomplete_details":{why},"instructions":null,"max_output_tokens":{limit},"model":{},"output":{output},"parallel_tool_calls":true,"previous_response_id":null,"reasoning":{},{tier}{searches}"store":false,"temperature":1.0,"text":{{"format":{{"type":"text"}},"verbosity":"medium"}},"tool_choice":"auto","tools":{},"top_p":1.0,"truncation":"disabled","usage":{usage},"user":null,"metadata":{{}}{}}}"#,
+            r#"{{"id":"resp_{}","object":"response","created_at":{},"status":"{status}","background":false,"completed_at":{completed},"error":{error},"incomplete_details":{incomplete_details},"instructions":null,"max_output_tokens":{limit},"model":{},"output":{output},"parallel_tool_calls":true,"previous_response_id":null,"reasoning":{},{tier}{searches}"store":false,"temperature":1.0,"text":{{"format":{{"type":"text"}},"verbosity":"medium"}},"tool_choice":"auto","tools":{},"top_p":1.0,"truncation":"disabled","usage":{usage},"user":null,"metadata":{{}}{}}}"#,
             self.serial,
             self.created,
             self.behaviour.model_field(&self.turn.model),
-            offered.reasoning,
-            offered.tools,
+            options.reasoning,
+            options.tools,
             self.behaviour.unknown_field(),
         )
     }

@@ -66,7 +66,7 @@ async fn send_answer(
     server: &SimServer,
     request: &SimRequest,
     plan: &SimResponsePlan,
-    tally: &SimAnswerStats,
+    answer_stats: &SimAnswerStats,
 ) -> Result<ConnectionAction, ClientGone> {
     let behaviour = &plan.behaviour;
     if !behaviour.delay.is_zero() {
@@ -110,7 +110,7 @@ async fn send_answer(
             head.lines.push_str("content-type: application/json\r\n");
             sender.send_whole(head, br#"{"id":"x","content":[]}"#).await
         }
-        SimBody::Stream(events) => sender.send_stream(head, events, tally).await,
+        SimBody::Stream(events) => sender.send_stream(head, events, answer_stats).await,
     }
 }
 
@@ -165,7 +165,7 @@ impl<'b> SimAnswerSender<'_, 'b> {
         &mut self,
         mut head: SimResponseHead,
         events: &SimEventStream,
-        tally: &SimAnswerStats,
+        answer_stats: &SimAnswerStats,
     ) -> Result<ConnectionAction, ClientGone> {
         let behaviour = self.behaviour;
         let line_end = if behaviour.crlf { "\r\n" } else { "\n" };
@@ -210,7 +210,7 @@ impl<'b> SimAnswerSender<'_, 'b> {
                     .await?;
             }
             sink.write(events.event(index, line_end).as_bytes()).await?;
-            tally.record_event(events.shown_bytes(index));
+            answer_stats.record_event(events.shown_bytes(index));
             index += 1;
         }
         if behaviour.chatter {

@@ -32,26 +32,26 @@ impl SignatureKind {
 }
 
 /// Signs `text`, or an empty text if it is not shown. Each `serial` gives a different signature.
-pub fn sign(what: SignatureKind, text: &str, serial: &str) -> String {
+pub fn sign(kind: SignatureKind, text: &str, serial: &str) -> String {
     let nonce: Vec<u8> = Sha256::digest(serial)
         .iter()
         .take(NONCE_BYTES)
         .copied()
         .collect();
-    compute_signature(what, text, &nonce)
+    compute_signature(kind, text, &nonce)
 }
 
 /// Whether [`sign`] made this signature for this text.
-pub fn is_ours(what: SignatureKind, text: &str, signature: &str) -> bool {
+pub fn is_ours(kind: SignatureKind, text: &str, signature: &str) -> bool {
     let nonce = decode(signature).and_then(|bytes| {
-        let nonce = bytes.strip_prefix(what.prefix())?.get(..NONCE_BYTES)?;
+        let nonce = bytes.strip_prefix(kind.prefix())?.get(..NONCE_BYTES)?;
         Some(nonce.to_vec())
     });
-    nonce.is_some_and(|nonce| compute_signature(what, text, &nonce) == signature)
+    nonce.is_some_and(|nonce| compute_signature(kind, text, &nonce) == signature)
 }
 
-fn compute_signature(what: SignatureKind, text: &str, nonce: &[u8]) -> String {
-    let label = match what {
+fn compute_signature(kind: SignatureKind, text: &str, nonce: &[u8]) -> String {
+    let label = match kind {
         SignatureKind::Thinking => "thinking",
         SignatureKind::Redacted => "redacted",
         SignatureKind::Search => "search",
@@ -63,7 +63,7 @@ fn compute_signature(what: SignatureKind, text: &str, nonce: &[u8]) -> String {
     hash.update([0]);
     hash.update(text);
     let digest = hash.finalize();
-    let mut bytes = [what.prefix(), nonce, digest.as_slice()].concat();
+    let mut bytes = [kind.prefix(), nonce, digest.as_slice()].concat();
     for round in 0..3u8 {
         bytes.extend_from_slice(&Sha256::digest([&digest[..], &[round]].concat()));
     }

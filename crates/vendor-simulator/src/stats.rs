@@ -115,7 +115,7 @@ impl Stats {
     pub(super) fn record_start(&self, request: &SimRequest) -> Arc<SimRequestRecord> {
         let number = self.requests.fetch_add(1, Relaxed) + 1;
         self.in_flight.fetch_add(1, Relaxed);
-        let kept = request.body.len() <= MAX_BODY_BYTES_KEPT;
+        let keeps_body = request.body.len() <= MAX_BODY_BYTES_KEPT;
         let record = Arc::new(SimRequestRecord {
             number,
             version: request.version,
@@ -125,7 +125,7 @@ impl Stats {
             body_length: request.body.len(),
             body_sha256: hex(&Sha256::digest(&request.body)),
             // A copy: a slice would keep the whole read buffer alive.
-            body: kept.then(|| Bytes::copy_from_slice(&request.body)),
+            body: keeps_body.then(|| Bytes::copy_from_slice(&request.body)),
             answer: SimAnswerStats::default(),
         });
         let mut tables = self.tables();

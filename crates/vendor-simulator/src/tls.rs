@@ -61,17 +61,19 @@ pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
 /// Generates the files in a temporary sibling directory and renames it to `dir`. If several
 /// simulators start at once, all use the files of the first.
 fn generate(dir: &Path) -> anyhow::Result<()> {
-    let mut beside = dir.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let made = write_files(&beside).and_then(|()| Ok(fs::rename(&beside, dir)?));
-    if made.is_err() {
+    let mut staging_dir = dir.as_os_str().to_owned();
+    staging_dir.push(format!(".{}", std::process::id()));
+    let staging_dir = PathBuf::from(staging_dir);
+    let outcome = write_files(&staging_dir).and_then(|()| Ok(fs::rename(&staging_dir, dir)?));
+    if outcome.is_err() {
         // Nobody uses these files, so a failure to remove them is harmless.
-        let _ = fs::remove_dir_all(&beside);
+        let _ = fs::remove_dir_all(&staging_dir);
     }
-    match made {
+    match outcome {
         Err(_) if authority_file(dir).exists() => Ok(()),
-        made => made.with_context(|| format!("cannot make a certificate in {}", dir.display())),
+        outcome => {
+            outcome.with_context(|| format!("cannot make a certificate in {}", dir.display()))
+        }
     }
 }
 

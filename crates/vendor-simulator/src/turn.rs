@@ -32,7 +32,7 @@ pub struct SimTurn {
     /// Input tokens as the vendor counts them.
     pub input_tokens: u64,
     /// Responses: further options of the request.
-    pub offered: SimResponsesOptions,
+    pub responses: SimResponsesOptions,
 }
 
 impl SimTurn {
@@ -54,9 +54,9 @@ pub struct SimResponsesOptions {
     /// Whether to include the encrypted content of reasoning.
     pub encrypted: bool,
     /// Names of the custom tools, which take plain text.
-    pub customs: Vec<String>,
+    pub custom_tools: Vec<String>,
     /// Members of namespaces, by name.
-    pub members: Vec<(String, String)>,
+    pub namespace_members: Vec<(String, String)>,
     /// `tools` and `reasoning`, which the vendor repeats in its answer.
     pub tools: String,
     pub reasoning: String,
@@ -68,12 +68,12 @@ impl SimResponsesOptions {
         let added = items(&body["input"])
             .into_iter()
             .filter(|item| item["type"] == "additional_tools");
-        let offered: Vec<Value> = added
+        let tools: Vec<Value> = added
             .flat_map(|item| items(&item["tools"]))
             .chain(items(&body["tools"]))
             .collect();
         let name = |tool: &Value| tool["name"].as_str().unwrap_or_default().to_owned();
-        let mut read = Self {
+        let mut options = Self {
             encrypted: items(&body["include"])
                 .iter()
                 .any(|word| word == "reasoning.encrypted_content"),
@@ -89,18 +89,20 @@ impl SimResponsesOptions {
             },
             ..Self::default()
         };
-        for tool in &offered {
+        for tool in &tools {
             for member in items(&tool["tools"])
                 .iter()
                 .filter(|_| tool["type"] == "namespace")
             {
-                read.members.push((name(member), name(tool)));
-                read.customs
+                options.namespace_members.push((name(member), name(tool)));
+                options
+                    .custom_tools
                     .extend((member["type"] == "custom").then(|| name(member)));
             }
-            read.customs
+            options
+                .custom_tools
                 .extend((tool["type"] == "custom").then(|| name(tool)));
         }
-        read
+        options
     }
 }

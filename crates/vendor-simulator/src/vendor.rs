@@ -126,14 +126,14 @@ impl SimCall<'_> {
         }
     }
 
-    fn generate(&self, asked: SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
-        self.server.stats.count_model(&asked.turn.model);
-        let behaviour = self.check(&asked)?;
-        let turn = asked.turn;
-        let asked = behaviour
+    fn generate(&self, parsed: SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
+        self.server.stats.count_model(&parsed.turn.model);
+        let behaviour = self.check(&parsed)?;
+        let turn = parsed.turn;
+        let marker_error = behaviour
             .status
             .map(|status| SimulatedError::from_marker(self.vendor, status, &behaviour));
-        if let Some(problem) = asked
+        if let Some(problem) = marker_error
             .as_ref()
             .filter(|_| behaviour.error_event.is_none() || !turn.stream)
         {
@@ -141,7 +141,7 @@ impl SimCall<'_> {
         }
         let streams = turn.stream;
         let serial = format!("Sim{}", self.serial);
-        let error = asked.unwrap_or_else(|| match self.vendor {
+        let error = marker_error.unwrap_or_else(|| match self.vendor {
             SimVendor::Chat | SimVendor::Responses => SimulatedError::from_status(self.vendor, 500),
             SimVendor::Messages => SimulatedError::from_status(self.vendor, 529),
         });
@@ -197,8 +197,8 @@ impl SimCall<'_> {
     }
 
     /// The behaviour that the call selects, if it passes the vendor's checks.
-    fn check(&self, asked: &SimParsedBody) -> Result<Behaviour, SimulatedError> {
-        let behaviour = Behaviour::parse(&asked.turn.user_text)
+    fn check(&self, parsed: &SimParsedBody) -> Result<Behaviour, SimulatedError> {
+        let behaviour = Behaviour::parse(&parsed.turn.user_text)
             .map_err(|fault| SimulatedError::from_bad_marker(&fault))?;
         if !behaviour.lenient.unwrap_or(self.server.options.lenient) {
             let previews = self
@@ -207,7 +207,7 @@ impl SimCall<'_> {
                 .iter()
                 .filter(|(name, _)| name == "anthropic-beta");
             let previews: Vec<&str> = previews.map(|(_, value)| value.as_str()).collect();
-            let (model, body, previews) = (&asked.turn.model, &asked.body, &previews.join(","));
+            let (model, body, previews) = (&parsed.turn.model, &parsed.body, &previews.join(","));
             checks::SimRequestCheck {
                 model,
                 body,
@@ -219,9 +219,9 @@ impl SimCall<'_> {
         Ok(behaviour)
     }
 
-    fn count_tokens(&self, asked: &SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
-        let behaviour = self.check(asked)?;
-        let turn = &asked.turn;
+    fn count_tokens(&self, parsed: &SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
+        let behaviour = self.check(parsed)?;
+        let turn = &parsed.turn;
         if let Some(status) = behaviour.status {
             let problem = SimulatedError::from_marker(self.vendor, status, &behaviour);
             return Ok(self.error_response(&problem, behaviour));

@@ -159,7 +159,7 @@ impl SimChatReply {
         let parts = self.answer.parts.iter().enumerate();
         let details: Vec<String> = parts
             .filter_map(|(index, part)| match part {
-                SimPart::Thinking(thought) => Some(self.detail(index, &quote(&thought.text))),
+                SimPart::Thinking(thinking) => Some(self.detail(index, &quote(&thinking.text))),
                 SimPart::Redacted => Some(self.opaque_detail(index)),
                 _ => None,
             })

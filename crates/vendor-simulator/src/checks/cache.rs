@@ -14,8 +14,8 @@ const MAX_BREAKPOINTS: usize = 4;
 
 pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let mut marks = Vec::new();
-    let mut collect = |path: String, holder: &'_ Value| {
-        if let Some(mark) = non_null(holder, "cache_control") {
+    let mut collect = |path: String, object: &'_ Value| {
+        if let Some(mark) = non_null(object, "cache_control") {
             marks.push((path, mark.clone()));
         }
     };

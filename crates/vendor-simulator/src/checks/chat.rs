@@ -112,12 +112,12 @@ fn check_limits(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), S
         ));
     }
     for name in ["max_tokens", "max_completion_tokens"] {
-        let Some(asked) = call.non_null(name) else {
+        let Some(requested) = call.non_null(name) else {
             continue;
         };
-        let Some(asked) = asked.as_u64().filter(|asked| *asked > 0) else {
+        let Some(requested) = requested.as_u64().filter(|requested| *requested > 0) else {
             let text = format!(
-                "Invalid '{name}': integer below minimum value. Expected a value >= 1, but got {asked} instead."
+                "Invalid '{name}': integer below minimum value. Expected a value >= 1, but got {requested} instead."
             );
             return Err(SimulatedError::from_param(
                 text,
@@ -125,14 +125,14 @@ fn check_limits(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), S
                 Some("integer_below_min_value"),
             ));
         };
-        if let Some(max) = call.output_max().filter(|max| asked > *max) {
+        if let Some(max) = call.output_max().filter(|max| requested > *max) {
             let text = format!(
-                "{name} is too large: {asked}. This model supports at most {max} completion tokens, whereas you \
-                 provided {asked}."
+                "{name} is too large: {requested}. This model supports at most {max} completion tokens, whereas you \
+                 provided {requested}."
             );
             return Err(invalid(name, text));
         }
-        if call.behaviour.min_output.is_some_and(|min| asked < min) {
+        if call.behaviour.min_output.is_some_and(|min| requested < min) {
             return Err(SimulatedError::new(
                 400,
                 "Could not finish the message because max_tokens or model output limit was reached. Please try again \

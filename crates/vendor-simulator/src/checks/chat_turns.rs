@@ -182,11 +182,13 @@ fn check_content(path: &str, message: &Value) -> Result<(), SimulatedError> {
             Ok(())
         }
         Value::Null => {
-            let instead = ["tool_calls", "function_call", "refusal", "audio"];
-            let is_elsewhere =
-                role == "assistant" && instead.iter().any(|name| non_null(message, name).is_some());
+            let alternatives = ["tool_calls", "function_call", "refusal", "audio"];
+            let has_alternative = role == "assistant"
+                && alternatives
+                    .iter()
+                    .any(|name| non_null(message, name).is_some());
             let text = "Invalid value for 'content': expected a string, got null.";
-            if is_elsewhere {
+            if has_alternative {
                 Ok(())
             } else {
                 Err(SimulatedError::from_param(

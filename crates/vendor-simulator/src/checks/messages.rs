@@ -69,14 +69,14 @@ pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
 }
 
 fn check_limit(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
-    let (Some(asked), Some(max)) = (call.body["max_tokens"].as_u64(), call.output_max()) else {
+    let (Some(requested), Some(max)) = (call.body["max_tokens"].as_u64(), call.output_max()) else {
         return Ok(());
     };
-    if asked <= max {
+    if requested <= max {
         return Ok(());
     }
     Err(invalid_request(format!(
-        "max_tokens: {asked} > {max}, which is the maximum allowed number of output tokens for {}",
+        "max_tokens: {requested} > {max}, which is the maximum allowed number of output tokens for {}",
         call.model
     )))
 }

@@ -114,12 +114,15 @@ pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
 
 fn check_limits(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let name = "max_output_tokens";
-    let Some(asked) = call.non_null(name) else {
+    let Some(requested) = call.non_null(name) else {
         return Ok(());
     };
-    let Some(asked) = asked.as_u64().filter(|asked| *asked >= MIN_OUTPUT_TOKENS) else {
+    let Some(requested) = requested
+        .as_u64()
+        .filter(|requested| *requested >= MIN_OUTPUT_TOKENS)
+    else {
         let text = format!(
-            "Invalid '{name}': integer below minimum value. Expected a value >= {MIN_OUTPUT_TOKENS}, but got {asked} \
+            "Invalid '{name}': integer below minimum value. Expected a value >= {MIN_OUTPUT_TOKENS}, but got {requested} \
              instead."
         );
         return Err(SimulatedError::from_param(
@@ -128,11 +131,11 @@ fn check_limits(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
             Some("integer_below_min_value"),
         ));
     };
-    match call.output_max().filter(|max| asked > *max) {
+    match call.output_max().filter(|max| requested > *max) {
         Some(max) => {
             let text = format!(
-                "{name} is too large: {asked}. This model supports at most {max} completion tokens, whereas you \
-                 provided {asked}."
+                "{name} is too large: {requested}. This model supports at most {max} completion tokens, whereas you \
+                 provided {requested}."
             );
             Err(invalid(name, text))
         }

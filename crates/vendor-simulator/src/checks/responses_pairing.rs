@@ -81,10 +81,10 @@ fn check_reasoning_kept(item: &Value, before: &[Value]) -> Result<(), SimulatedE
         .split_once('_')
         .and_then(|(_, rest)| rest.get(..rest.len().saturating_sub(3)));
     let Some(serial) = serial else { return Ok(()) };
-    let is_its = |item: &&Value| {
+    let is_same_turn = |item: &&Value| {
         item["type"] == "reasoning" && item["id"].as_str().is_some_and(|id| id.contains(serial))
     };
-    match before.iter().find(is_its) {
+    match before.iter().find(is_same_turn) {
         Some(_) => Ok(()),
         None => Err(invalid_input(format!(
             "Item '{id}' of type '{}' was provided without its required 'reasoning' item: 'rs_{serial}'.",

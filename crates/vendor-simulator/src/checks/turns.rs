@@ -75,8 +75,8 @@ fn check_turn(
             for (number, block) in content.iter().enumerate() {
                 blocks::check(&format!("{path}.content.{number}"), block, role)?;
             }
-            let thought = content.last().is_some_and(is_thinking);
-            match role == "assistant" && thought {
+            let ends_with_thinking = content.last().is_some_and(is_thinking);
+            match role == "assistant" && ends_with_thinking {
                 true => Err(invalid_request(format!(
                     "{path}: The final block in an assistant message cannot be `thinking`."
                 ))),

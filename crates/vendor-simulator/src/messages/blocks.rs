@@ -52,7 +52,7 @@ impl SimMessagesReply {
     /// The visible part of a block's output.
     pub(super) fn visible_output(&self, index: usize) -> &str {
         match self.part(index) {
-            SimPart::Thinking(thought) if thought.omitted => "",
+            SimPart::Thinking(thinking) if thinking.omitted => "",
             part => part.output(),
         }
     }

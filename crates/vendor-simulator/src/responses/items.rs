@@ -251,8 +251,8 @@ impl SimResponsesReply {
         };
         let member = self
             .turn
-            .offered
-            .members
+            .responses
+            .namespace_members
             .iter()
             .find(|(member, _)| *member == call.name);
         let namespace = member
@@ -279,7 +279,7 @@ impl SimResponsesReply {
         let parts: Vec<String> = parts
             .map(|text| format!(r#"{{"type":"summary_text","text":{text}}}"#))
             .collect();
-        let sealed = match is_whole && self.turn.offered.encrypted {
+        let encrypted_content = match is_whole && self.turn.responses.encrypted {
             true => {
                 let seed = format!("{}/{item}", self.serial);
                 format!(
@@ -290,7 +290,7 @@ impl SimResponsesReply {
             false => String::new(),
         };
         format!(
-            r#"{{"id":{},"type":"reasoning"{sealed},"summary":[{}]}}"#,
+            r#"{{"id":{},"type":"reasoning"{encrypted_content},"summary":[{}]}}"#,
             self.id(item),
             parts.join(",")
         )
@@ -298,15 +298,15 @@ impl SimResponsesReply {
 
     /// The parts of a summary, which a blank line separates.
     pub(super) fn summary(&self, item: usize) -> Vec<Range<usize>> {
-        let SimPart::Thinking(thought) = &self.answer.parts[item] else {
+        let SimPart::Thinking(thinking) = &self.answer.parts[item] else {
             return Vec::new();
         };
-        if thought.omitted {
+        if thinking.omitted {
             return Vec::new();
         }
         let mut at = 0;
         let mut ranges = Vec::new();
-        for part in thought.text.split("\n\n") {
+        for part in thinking.text.split("\n\n") {
             ranges.push(at..at + part.len());
             at += part.len() + 2;
         }
@@ -321,7 +321,7 @@ impl SimResponsesReply {
     }
 
     fn is_custom(&self, call: &SimToolCall) -> bool {
-        self.turn.offered.customs.contains(&call.name)
+        self.turn.responses.custom_tools.contains(&call.name)
     }
 
     fn item_status(&self, item: usize) -> &'static str {
