@@ -91,15 +91,15 @@ const STREAMS: [(Way, usize); 6] = [
 ];
 
 /// Numbers of concurrent streams to try, until one is too many.
-const HELD: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
+const STREAM_COUNTS: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
 const LATE_US: f64 = 20_000.0;
 
 /// All values of each case and measure, by system.
 #[derive(Default)]
-struct Book(BTreeMap<(String, &'static str), BTreeMap<&'static str, Vec<f64>>>);
+struct Figures(BTreeMap<(String, &'static str), BTreeMap<&'static str, Vec<f64>>>);
 
-impl Book {
-    fn note(&mut self, case: &str, measure: &'static str, system: &'static str, value: f64) {
+impl Figures {
+    fn record(&mut self, case: &str, measure: &'static str, system: &'static str, value: f64) {
         self.0
             .entry((case.to_owned(), measure))
             .or_default()
@@ -193,7 +193,7 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
         System::gateway_over("HTTP/1.1 over TLS", 1, gateway, tls, &authority),
         System::gateway_over("HTTP/2 over TLS", 2, gateway, tls, &authority),
     ];
-    let mut book = Book::default();
+    let mut figures = Figures::default();
     for system in &systems {
         Load::of(system, PASSED, 1_024).drive(16, Duration::from_secs(1));
     }
@@ -201,7 +201,7 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
         for (bytes, connections) in [(1_024, 1), (1_024, 16), (1_024, 64), (1_048_576, 1)] {
             for system in in_turn(&systems, round) {
                 measure(
-                    &mut book,
+                    &mut figures,
                     system,
                     &case(PASSED, bytes, connections),
                     seconds,
@@ -210,12 +210,12 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
         }
         for count in [50, 500] {
             for system in in_turn(&systems, round) {
-                measure_streams(&mut book, system, PASSED, count);
+                measure_streams(&mut figures, system, PASSED, count);
             }
         }
         println!("round {} of {rounds} done", round + 1);
     }
-    book.print(&systems.each_ref().map(|system| system.name));
+    figures.print(&systems.each_ref().map(|system| system.name));
 }
 
 fn compare(arguments: Vec<String>) {
@@ -240,8 +240,8 @@ fn compare(arguments: Vec<String>) {
     }
     systems.push(System::gateway(&gateway, vendor));
     let names: Vec<_> = systems.iter().map(|system| system.name).collect();
-    let mut book = Book::default();
-    memory_and_start(&mut book, &systems);
+    let mut figures = Figures::default();
+    memory_and_start(&mut figures, &systems);
     for system in &systems {
         // Warm up: connections, caches and pages that the first requests need.
         Load::of(system, PASSED, 1_024).drive(16, Duration::from_secs(1));
@@ -249,35 +249,35 @@ fn compare(arguments: Vec<String>) {
     for round in 0..rounds {
         for case in &CASES {
             for system in
-                in_turn(&systems, round).filter(|system| system.takes(case.way, case.bytes, 0))
+                in_turn(&systems, round).filter(|system| system.supports(case.way, case.bytes, 0))
             {
-                measure(&mut book, system, case, seconds);
+                measure(&mut figures, system, case, seconds);
             }
         }
         for (way, count) in STREAMS {
-            for system in in_turn(&systems, round).filter(|system| system.takes(way, 0, count)) {
-                measure_streams(&mut book, system, way, count);
+            for system in in_turn(&systems, round).filter(|system| system.supports(way, 0, count)) {
+                measure_streams(&mut figures, system, way, count);
             }
         }
         for system in &systems {
             // Noted in each round, to show growth.
-            book.note("after a round", "RSS MB", system.name, system.rss_mb());
+            figures.record("after a round", "RSS MB", system.name, system.rss_mb());
         }
         println!("round {} of {rounds} done", round + 1);
     }
     for system in systems
         .iter()
-        .filter(|system| system.takes(PASSED, 0, HELD[0]))
+        .filter(|system| system.supports(PASSED, 0, STREAM_COUNTS[0]))
     {
-        book.note(
+        figures.record(
             "streams held",
             "streams",
             system.name,
             streams_held(system) as f64,
         );
     }
-    book.print(&names);
-    std::fs::write(out, format!("{:#}\n", book.json())).expect("write the JSON");
+    figures.print(&names);
+    std::fs::write(out, format!("{:#}\n", figures.json())).expect("write the JSON");
 }
 
 /// The order reverses with each round.
@@ -289,7 +289,7 @@ fn in_turn(systems: &[System], round: usize) -> Box<dyn Iterator<Item = &System>
     }
 }
 
-fn measure(book: &mut Book, system: &System, case: &Case, seconds: Duration) {
+fn measure(figures: &mut Figures, system: &System, case: &Case, seconds: Duration) {
     let load = Load::of(system, case.way, case.bytes);
     let before = system.cpu_us();
     let done = load.drive(case.connections, seconds);
@@ -301,64 +301,65 @@ fn measure(book: &mut Book, system: &System, case: &Case, seconds: Duration) {
         case.bytes / 1_024,
         case.connections
     );
-    book.note(
+    figures.record(
         &name,
         "CPU µs/request",
         system.name,
         cpu / done.count as f64,
     );
-    book.note(
+    figures.record(
         &name,
         "req/s",
         system.name,
-        done.count as f64 / done.took.as_secs_f64(),
+        done.count as f64 / done.elapsed.as_secs_f64(),
     );
-    book.note(&name, "p50 µs", system.name, done.percentile(50));
-    book.note(&name, "p99 µs", system.name, done.percentile(99));
+    figures.record(&name, "p50 µs", system.name, done.percentile(50));
+    figures.record(&name, "p99 µs", system.name, done.percentile(99));
 }
 
-fn measure_streams(book: &mut Book, system: &System, way: Way, count: usize) {
-    let fresh = system.rss_mb();
+fn measure_streams(figures: &mut Figures, system: &System, way: Way, count: usize) {
+    let idle_mb = system.rss_mb();
     let streams = Streams::of(system, way, count, EVENTS);
     let before = system.cpu_us();
     let done = streams.run(|| system.rss_mb());
     system.settle();
     let cpu = system.cpu_us() - before;
     let name = format!("{} {count} streams", way.name);
-    book.note(&name, "CPU µs/event", system.name, cpu / done.events as f64);
-    book.note(&name, "first event p50 µs", system.name, done.first(50));
-    book.note(&name, "event lateness p50 µs", system.name, done.late(50));
-    book.note(&name, "event lateness p99 µs", system.name, done.late(99));
+    figures.record(&name, "CPU µs/event", system.name, cpu / done.events as f64);
+    figures.record(&name, "first event p50 µs", system.name, done.first(50));
+    figures.record(&name, "event lateness p50 µs", system.name, done.late(50));
+    figures.record(&name, "event lateness p99 µs", system.name, done.late(99));
     if count >= 500 {
-        book.note(
+        figures.record(
             &name,
             "RSS KB/stream",
             system.name,
-            (done.peak_rss_mb - fresh).max(0.0) * 1_024.0 / count as f64,
+            (done.peak_rss_mb - idle_mb).max(0.0) * 1_024.0 / count as f64,
         );
     }
 }
 
 /// Number of concurrent streams at which 99 of 100 events are less than [`LATE_US`] late.
 fn streams_held(system: &System) -> usize {
-    let holds = |count: &&usize| {
+    let keeps_pace = |count: &&usize| {
         Streams::of(system, PASSED, **count, EVENTS)
             .run(|| 0.0)
             .late(99)
             < LATE_US
     };
-    HELD.iter()
-        .take_while(holds)
+    STREAM_COUNTS
+        .iter()
+        .take_while(keeps_pace)
         .last()
         .copied()
         .unwrap_or_default()
 }
 
-fn memory_and_start(book: &mut Book, systems: &[System]) {
+fn memory_and_start(figures: &mut Figures, systems: &[System]) {
     for system in systems.iter().filter(|system| system.process.is_some()) {
-        book.note("start", "RSS MB", system.name, system.rss_mb());
-        book.note("start", "program MB", system.name, system.program_mb());
-        book.note(
+        figures.record("start", "RSS MB", system.name, system.rss_mb());
+        figures.record("start", "program MB", system.name, system.program_mb());
+        figures.record(
             "start",
             "ms to the first answer",
             system.name,

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const GAP: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Streams start one after the other, so that their events do not arrive at the same time.
 const STAGGER: Duration = Duration::from_micros(400);
 
@@ -50,7 +50,7 @@ fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) 
 fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
     stream
 }
 
@@ -108,7 +108,7 @@ pub struct Load {
 
 pub struct Done {
     pub count: usize,
-    pub took: Duration,
+    pub elapsed: Duration,
     /// µs, sorted.
     times: Vec<f64>,
 }
@@ -184,7 +184,7 @@ impl Load {
         let times = sorted(times);
         Done {
             count: times.len(),
-            took: began.elapsed(),
+            elapsed: began.elapsed(),
             times,
         }
     }

@@ -261,7 +261,7 @@ impl System {
     }
 
     /// Whether the system supports this load and can handle it in the given time.
-    pub fn takes(&self, way: Way, bytes: usize, streams: usize) -> bool {
+    pub fn supports(&self, way: Way, bytes: usize, streams: usize) -> bool {
         match self.is_gateway {
             true => true,
             false if self.is_slow => way == PASSED && bytes <= 1_024 && streams == 0,
