@@ -3,9 +3,11 @@
 //!
 //! It must not build a tree, copy a value or accept anything that `serde_json` would refuse.
 //! `tests/properties.rs` compares the two through `request::read_summary` and
-//! `passthrough::rewrite_response`. Why not `serde_json` itself: skipping with `IgnoredAny` neither
-//! bounds the depth nor reports the position of a value, and the features of a request must be
-//! found by structure in the same pass.
+//! `passthrough::rewrite_response`.
+//!
+//! Kept by hand: `serde_json` skips with `IgnoredAny`, which neither bounds the depth nor reports
+//! the position of a value or a duplicate member, and the features of a request must be found by
+//! structure in the same pass.
 //!
 //! Read next: `string_scanner.rs` in this folder, then its two callers `request.rs` and
 //! `passthrough.rs`.

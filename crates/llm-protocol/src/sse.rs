@@ -5,6 +5,8 @@
 //! order. A caller that forwards all events unchanged therefore forwards the stream unchanged,
 //! including comments, blank lines, byte order mark and the vendor's line ends (LF, CRLF, CR).
 //!
+//! Kept by hand: `eventsource-stream` returns an event's fields without its bytes.
+//!
 //! Read next: `passthrough.rs`.
 
 use std::ops::Range;

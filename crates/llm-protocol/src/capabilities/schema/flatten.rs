@@ -4,6 +4,8 @@
 //! It must not lose a constraint that one object cannot express: it becomes a note for the
 //! description.
 //!
+//! Kept by hand: `jsonschema-schema` merges `allOf` alone, and on a typed copy of the schema.
+//!
 //! Read next: `strict.rs` in this folder.
 
 use super::{SchemaRefs, into_string, is_object_schema, value_address};
