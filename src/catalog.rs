@@ -2,12 +2,14 @@
 //!
 //! Immutable once built from the config. A reload builds a new catalog; a running request keeps the
 //! one it was admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses),
-//! `catalog/alias.rs` (aliases), `crates/credits/src/price_list.rs` (price lists).
+//! `catalog/alias.rs` (aliases), `catalog/secret.rs` (keys, which are never printed),
+//! `crates/credits/src/price_list.rs` (price lists).
 
 mod alias;
 mod endpoint;
 #[cfg(test)]
 mod fixture;
+mod secret;
 
 pub use alias::AliasPattern;
 use credits::price_list::PriceList;
@@ -18,8 +20,8 @@ use llm_protocol::capabilities::{
     ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
 };
 use llm_protocol::request::RequestSummary;
+pub use secret::Secret;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// All configured models, in the order of the config file.
@@ -211,26 +213,5 @@ impl Catalog {
 
     pub fn models(&self) -> &[Arc<CatalogModel>] {
         &self.models
-    }
-}
-
-/// A text that the gateway never prints, logs or serialises.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// Returns the text itself, for the one header that carries it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("********")
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Must not open a connection or choose an endpoint for a request.
 
-use super::Secret;
+use super::secret::Secret;
 use llm_protocol::Protocol;
 use std::time::Duration;
 
