@@ -8,6 +8,7 @@
 pub mod breaker;
 mod budget;
 pub mod load_balancer;
+mod lock;
 #[cfg(test)]
 mod tests;
 mod vendor_key;
@@ -18,10 +19,11 @@ use crate::telemetry::METRICS;
 use breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
 use budget::{RetryAllowance, RetryBudget};
 use load_balancer::{Candidate, SmoothRoundRobin};
+use lock::lock;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vendor_key::{VendorKey, VendorKeyLease};
 
@@ -755,8 +757,4 @@ impl Drop for EndpointLease {
             health.breaker.release_probe(Instant::now());
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

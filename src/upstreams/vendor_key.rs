@@ -4,7 +4,7 @@
 //! This file must not read a clock and must not know which endpoint a request uses.
 
 use super::breaker::{BreakerPermit, BreakerRules, CircuitBreaker};
-use super::lock;
+use super::lock::lock;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::Notify;
