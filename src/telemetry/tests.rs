@@ -105,13 +105,15 @@ fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
         .split("ledger_error(\"")
         .skip(1)
         .map(|rest| rest.split('"').next().unwrap());
-    let duties = source.split("(Duty::").filter_map(|rest| {
+    let tasks = source.split("(IngestTask::").skip(1).filter_map(|rest| {
         rest.split_once(", ")?
             .1
             .strip_prefix('"')?
             .split('"')
             .next()
     });
+    let tasks: Vec<_> = tasks.collect();
+    assert!(tasks.len() > 5, "{tasks:?}");
     let store = source
         .split("\"store_")
         .skip(1)
@@ -122,7 +124,7 @@ fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
     let known: BTreeSet<_> = super::LEDGER_ERROR_REASONS.into();
     for reason in literals
         .filter(|reason| !reason.contains(' '))
-        .chain(duties)
+        .chain(tasks)
     {
         assert!(known.contains(reason), "{reason}");
     }
