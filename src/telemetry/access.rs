@@ -6,7 +6,7 @@
 //! this code, from the config or from the gateway's own ids, except the method and the path, which
 //! `telemetry/log_path.rs` sanitizes.
 
-use super::METRICS;
+use super::metrics::METRICS;
 use crate::clock;
 use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
 use arc_swap::ArcSwapOption;
@@ -369,11 +369,12 @@ mod tests {
         let (sender, receiver) = bounded_queue(2);
         let log = AccessLog::default();
         log.replace_writer(PendingAccessLog(Some(sender)));
-        let before = METRICS.access_log_lines_dropped("full");
+        let dropped = METRICS.access_log_dropped.with_label_values(&["full"]);
+        let before = dropped.get();
         for id in ["req_1", "req_2", "req_3"] {
             log.write(record(id));
         }
-        assert_eq!(METRICS.access_log_lines_dropped("full") - before, 1);
+        assert_eq!(dropped.get() - before, 1);
         drop(log);
         assert_eq!(receiver.try_iter().count(), 2);
     }

@@ -4,6 +4,7 @@
 //! Labels come from the config. The series of a model are looked up once per request, not once per
 //! label. Must not access a request.
 
+use super::family::register_family;
 use arc_swap::ArcSwap;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry};
 use std::collections::HashMap;
@@ -85,7 +86,7 @@ impl GenAiMetrics {
             ]
             .concat();
             let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-            super::register_family(registry, HistogramVec::new(opts, &labels))
+            register_family(registry, HistogramVec::new(opts, &labels))
         };
         Self {
             operation_duration: family(

@@ -3,6 +3,7 @@
 //!
 //! Each scrape reads them from the kernel. Must not be read while a request is processed.
 
+use super::family::register_family;
 use prometheus::{Counter, Gauge, IntGauge, Registry};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -18,17 +19,16 @@ pub struct ProcessMetrics {
 
 impl ProcessMetrics {
     pub fn new(registry: &Registry) -> Self {
-        let gauge =
-            |name: &str, help: &str| super::register_family(registry, IntGauge::new(name, help));
+        let gauge = |name: &str, help: &str| register_family(registry, IntGauge::new(name, help));
         let start_help = "Start time of the process since 1970 in seconds.";
-        let start = super::register_family(
+        let start = register_family(
             registry,
             Gauge::new("process_start_time_seconds", start_help),
         );
         start.set(start_time_seconds().unwrap_or(0.0));
         let cpu_help = "User and system CPU time in seconds.";
         Self {
-            cpu_seconds: super::register_family(
+            cpu_seconds: register_family(
                 registry,
                 Counter::new("process_cpu_seconds_total", cpu_help),
             ),

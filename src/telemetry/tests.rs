@@ -1,9 +1,10 @@
 //! Checks that the Prometheus and Grafana files for operators match the metrics that the program
 //! exports.
 
+use super::metrics::LEDGER_ERROR_REASONS;
 use std::collections::BTreeSet;
 
-const SOURCE: &str = concat!(include_str!("../telemetry.rs"), include_str!("gen_ai.rs"));
+const SOURCE: &str = concat!(include_str!("metrics.rs"), include_str!("gen_ai.rs"));
 const ALERTS: &str = include_str!("../../deploy/prometheus/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/grafana/model-gateway.json");
 
@@ -121,11 +122,8 @@ fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
     let store: BTreeSet<_> = store
         .filter(|word| word.bytes().all(|b| b == b'_' || b.is_ascii_lowercase()))
         .collect();
-    let known: BTreeSet<_> = super::LEDGER_ERROR_REASONS.into();
-    for reason in literals
-        .filter(|reason| !reason.contains(' '))
-        .chain(tasks)
-    {
+    let known: BTreeSet<_> = LEDGER_ERROR_REASONS.into();
+    for reason in literals.filter(|reason| !reason.contains(' ')).chain(tasks) {
         assert!(known.contains(reason), "{reason}");
     }
     for reason in ["out_of_memory", "timeout", "unreachable", "away", "refused"] {
@@ -134,7 +132,7 @@ fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
             "{reason}"
         );
     }
-    assert!(known.len() == super::LEDGER_ERROR_REASONS.len() && known.len() > 30);
+    assert!(known.len() == LEDGER_ERROR_REASONS.len() && known.len() > 30);
 }
 
 #[test]

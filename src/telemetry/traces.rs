@@ -3,12 +3,16 @@
 //! As with the access log, the end of a request only puts its spans into a bounded queue; a
 //! separate thread sends them. If the collector is too slow, spans are dropped and counted. Must
 //! not hold a body, a header, a key or an account: every text in a span comes from this code, from
-//! the config or from the gateway's own ids. Next: `traces/otlp.rs` (how a batch is encoded).
+//! the config or from the gateway's own ids. Next: `traces/span.rs` (what a
+//! span holds), `traces/otlp.rs` (how a batch is encoded).
 
 mod otlp;
+mod span;
 
-use super::METRICS;
+use super::metrics::METRICS;
 use crate::queue::{self, QueueReceiver, bounded_queue};
+use span::hex;
+pub use span::{AttributeValue, SpanId, SpanKind, TraceId, TraceSpan};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -43,42 +47,11 @@ pub struct TraceExportConfig {
     pub to_vendors: bool,
 }
 
-pub type TraceId = [u8; 16];
-pub type SpanId = [u8; 8];
-
 /// The `traceparent` that a client sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     pub trace: TraceId,
     pub span: SpanId,
-}
-
-/// Span kind, with OTLP's numbers.
-#[derive(Debug, Clone, Copy)]
-pub enum SpanKind {
-    Server = 2,
-    Client = 3,
-}
-
-#[derive(Debug)]
-pub enum AttributeValue {
-    Text(String),
-    Number(u64),
-}
-
-/// A span: one operation with its start and end.
-#[derive(Debug)]
-pub struct TraceSpan {
-    pub name: &'static str,
-    pub kind: SpanKind,
-    pub trace: TraceId,
-    pub id: SpanId,
-    pub parent: Option<SpanId>,
-    /// Start time since 1970.
-    pub began: Duration,
-    pub ended: Duration,
-    pub is_failed: bool,
-    pub facts: Vec<(&'static str, AttributeValue)>,
 }
 
 /// Handle of the span sender. Cheap to clone.
@@ -274,15 +247,6 @@ pub fn format_traceparent(trace: &TraceId, span: &SpanId) -> String {
     format!("00-{}-{}-01", hex(trace), hex(span))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-}
-
 /// Accepts only lower case, as the standard requires.
 fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
@@ -355,11 +319,12 @@ mod tests {
         };
         let (door, _queue) = bounded_queue(MAX_QUEUED_REQUESTS);
         let traces = TraceExporter(Some((Arc::new(plan), door)));
-        let before = METRICS.dropped_spans("full");
+        let dropped = METRICS.spans_dropped.with_label_values(&["full"]);
+        let before = dropped.get();
         for _ in 0..MAX_QUEUED_REQUESTS {
             traces.export(Vec::new());
         }
-        assert_eq!(METRICS.dropped_spans("full"), before);
+        assert_eq!(dropped.get(), before);
         let span = || TraceSpan {
             name: "request",
             kind: SpanKind::Server,
@@ -372,7 +337,7 @@ mod tests {
             facts: Vec::new(),
         };
         traces.export(vec![span(), span()]);
-        assert_eq!(METRICS.dropped_spans("full"), before + 2);
+        assert_eq!(dropped.get(), before + 2);
         traces.flush(Duration::from_secs(60));
     }
 }

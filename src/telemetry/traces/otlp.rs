@@ -4,7 +4,7 @@
 //!
 //! Kept by hand: `opentelemetry-otlp` brings its SDK and an HTTP or gRPC client for one document.
 
-use super::{AttributeValue, TraceSpan, hex};
+use super::span::{AttributeValue, TraceSpan, hex};
 use serde_json::{Value, json};
 
 /// `STATUS_CODE_ERROR`
@@ -29,7 +29,7 @@ fn encode_span(span: &TraceSpan) -> Value {
         .iter()
         .map(|(key, fact)| encode_attribute(key, fact))
         .collect();
-    let mut told = json!({
+    let mut object = json!({
         "traceId": hex(&span.trace),
         "spanId": hex(&span.id),
         "name": span.name,
@@ -39,12 +39,12 @@ fn encode_span(span: &TraceSpan) -> Value {
         "attributes": facts,
     });
     if let Some(parent) = &span.parent {
-        told["parentSpanId"] = hex(parent).into();
+        object["parentSpanId"] = hex(parent).into();
     }
     if span.is_failed {
-        told["status"] = json!({"code": OTLP_STATUS_ERROR});
+        object["status"] = json!({"code": OTLP_STATUS_ERROR});
     }
-    told
+    object
 }
 
 fn encode_attribute(key: &str, fact: &AttributeValue) -> Value {

@@ -1,0 +1,97 @@
+//! The reasons for refusals below the level of a request, and the metric labels that they have.
+//!
+//! Must not count or log one: that is `refusals.rs`.
+
+/// Reason for a refusal. Label of `gateway_malformed_total` and
+/// `gateway_connections_refused_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefusalReason {
+    /// Malformed first line of an HTTP/1 request.
+    RequestLine,
+    HeaderField,
+    /// Ambiguous end of the body.
+    Framing,
+    Host,
+    Path,
+    HeaderTooLarge,
+    /// Header that began but was not complete in time.
+    HeaderTimeout,
+    /// Connection that the client closed within a header.
+    HeaderIncomplete,
+    /// New connection on which no byte arrived in time.
+    Silent,
+    /// Malformed framing of a chunked body.
+    Chunk,
+    /// HTTP/2 connection that does not begin with the preface.
+    Http2Preface,
+    /// Connection that was closed because of an HTTP/2 error.
+    Http2Connection,
+    /// Stream that was reset or refused because of an HTTP/2 error.
+    Http2Stream,
+    /// Connection or stream that was closed because of a flood of HTTP/2 frames.
+    Http2Flood,
+    TlsHandshake,
+    /// A request to the admin listener that was answered with a status of 400 to 499.
+    AdminListener,
+    /// The same of a request that came to the sidecar's address past the edge of this process.
+    SidecarListener,
+    ConnectionsPerAddress,
+    ConnectionsTotal,
+}
+
+impl RefusalReason {
+    pub const ALL: [RefusalReason; 19] = [
+        RefusalReason::RequestLine,
+        RefusalReason::HeaderField,
+        RefusalReason::Framing,
+        RefusalReason::Host,
+        RefusalReason::Path,
+        RefusalReason::HeaderTooLarge,
+        RefusalReason::HeaderTimeout,
+        RefusalReason::HeaderIncomplete,
+        RefusalReason::Silent,
+        RefusalReason::Chunk,
+        RefusalReason::Http2Preface,
+        RefusalReason::Http2Connection,
+        RefusalReason::Http2Stream,
+        RefusalReason::Http2Flood,
+        RefusalReason::TlsHandshake,
+        RefusalReason::AdminListener,
+        RefusalReason::SidecarListener,
+        RefusalReason::ConnectionsPerAddress,
+        RefusalReason::ConnectionsTotal,
+    ];
+
+    /// The value of the metric label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RefusalReason::RequestLine => "request_line",
+            RefusalReason::HeaderField => "header_field",
+            RefusalReason::Framing => "framing",
+            RefusalReason::Host => "host",
+            RefusalReason::Path => "path",
+            RefusalReason::HeaderTooLarge => "header_too_large",
+            RefusalReason::HeaderTimeout => "header_timeout",
+            RefusalReason::HeaderIncomplete => "header_incomplete",
+            RefusalReason::Silent => "silent",
+            RefusalReason::Chunk => "chunk",
+            RefusalReason::Http2Preface => "http2_preface",
+            RefusalReason::Http2Connection => "http2_connection",
+            RefusalReason::Http2Stream => "http2_stream",
+            RefusalReason::Http2Flood => "http2_flood",
+            RefusalReason::TlsHandshake => "tls_handshake",
+            RefusalReason::AdminListener => "admin_listener",
+            RefusalReason::SidecarListener => "sidecar_listener",
+            RefusalReason::ConnectionsPerAddress => "per_address",
+            RefusalReason::ConnectionsTotal => "total",
+        }
+    }
+
+    /// Whether `gateway_connections_refused_total` counts this reason.
+    pub fn is_limit(self) -> bool {
+        matches!(
+            self,
+            RefusalReason::ConnectionsPerAddress | RefusalReason::ConnectionsTotal
+        )
+    }
+}
