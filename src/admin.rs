@@ -2,15 +2,15 @@
 //!
 //! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
 //! request. `admin/money.rs` (routes that post to the ledger) or `admin/accounts.rs` (all others)
-//! handles it. `admin/error.rs` turns failures into responses. The command line prints the same
-//! documents (`admin/document.rs`). Must not decide what the ledger's rules allow, and must never
-//! be reachable through the edge.
+//! handles it, with the state of `admin/state.rs`. `admin/error.rs` turns failures into responses.
+//! The command line prints the same documents (`document.rs`). Must not decide what the ledger's
+//! rules allow, and must never be reachable through the edge.
 
 mod accounts;
 mod auth;
-pub mod document;
 mod error;
 mod money;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -23,9 +23,9 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use error::AdminError;
+use state::AdminState;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 
 /// Maximum size of a request body. A posting has only a few members.
 const MAX_BODY_BYTES: usize = 65_536;
@@ -34,24 +34,9 @@ const MAX_BODY_BYTES: usize = 65_536;
 /// commit waits for another process.
 const MAX_REQUEST_SECONDS: u64 = 20;
 
-/// Maximum number of concurrent writes, including those that wait for another commit. Over the
-/// limit: 503.
-const MAX_CONCURRENT_WRITES: usize = 64;
-
-/// Shared state of the handlers.
-struct AdminState {
-    accounts: Accounts,
-    billing: Billing,
-    writes: Arc<Semaphore>,
-}
-
 /// Builds the router for all routes below `/admin/v1`.
 pub fn router(accounts: Accounts, billing: Billing) -> Router {
-    let app = Arc::new(AdminState {
-        accounts,
-        billing,
-        writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
-    });
+    let app = Arc::new(AdminState::new(accounts, billing));
     let routes = Router::new()
         .route("/accounts", get(accounts::list))
         .route("/accounts/{account}", get(accounts::show))
@@ -86,26 +71,4 @@ async fn with_timeout(request: Request, next: Next) -> Response {
         .headers_mut()
         .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-impl AdminState {
-    /// Runs a write, which may wait for a commit, on a blocking thread. The permit moves with the
-    /// work, so a client that disconnects does not make room for another write.
-    async fn run_write<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T, AdminError> + Send + 'static,
-    ) -> Result<T, AdminError> {
-        let permit = Arc::clone(&self.writes)
-            .try_acquire_owned()
-            .map_err(|_| AdminError::Busy)?;
-        let app = Arc::clone(self);
-        let work = move || {
-            let outcome = work(&app);
-            drop(permit);
-            outcome
-        };
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| AdminError::Inside(error.to_string()))?
-    }
 }

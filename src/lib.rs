@@ -24,6 +24,7 @@
 //!
 //! * [`sidecar`]: sign-up, dashboard and catalog as web pages.
 //! * [`admin`]: the administrators' HTTP API.
+//! * [`document`]: accounts, keys and entries as JSON, for pages, admin API and command line.
 //! * [`local_link`]: in-memory connections from the edge to a sidecar in the same process.
 //!
 //! The process:
@@ -70,6 +71,7 @@ pub mod catalog;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod document;
 pub mod edge;
 pub mod failpoint;
 pub mod idempotency;

@@ -2,11 +2,11 @@
 //!
 //! Must not post to the ledger.
 
-use super::AdminState;
-use super::document;
 use super::error::AdminError;
-use crate::account::{Account, AccountStatus, Actor, CloseAccountOutcome};
+use super::state::AdminState;
+use crate::account::{AccountStatus, Actor, CloseAccountOutcome};
 use crate::clock::now_ms;
+use crate::document;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
@@ -33,16 +33,6 @@ pub struct EntryListQuery {
 
 type QueryResult<T> = Result<Query<T>, QueryRejection>;
 type PathResult = Result<Path<String>, PathRejection>;
-
-impl AdminState {
-    /// Finds an account by its id or its e-mail.
-    pub(super) fn find_account(&self, name: &str) -> Result<Account, AdminError> {
-        let found = self.accounts.find(name)?;
-        found.ok_or_else(|| {
-            AdminError::NotFound(format!("no account has the id or e-mail {name:?}"))
-        })
-    }
-}
 
 fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
     let limit = limit.unwrap_or(MAX_ROWS_PER_PAGE);

@@ -3,8 +3,8 @@
 //!
 //! Must not reveal why a key is invalid, and must not store a key.
 
-use super::AdminState;
 use super::error::AdminError;
+use super::state::AdminState;
 use crate::account::{Actor, AuthError, Role, parse_key};
 use crate::clock::now_ms;
 use axum::extract::{ConnectInfo, Request, State};

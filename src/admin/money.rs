@@ -3,14 +3,14 @@
 //!
 //! Reports malformed input by member, and leaves it to the ledger what is allowed.
 
-use super::AdminState;
-use super::document;
 use super::error::AdminError;
+use super::state::AdminState;
 use crate::account::Actor;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::clock::now_ms;
+use crate::document;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};

@@ -8,10 +8,10 @@ use crate::account::{
     Account, AccountStatus, Accounts, Actor, ApiKey, Invite, KeySettings, NewAccount, NewKey, Role,
     open_account_as, random_password,
 };
-use crate::admin::document;
 use crate::billing::{Balance, Billing};
 use crate::clock::rfc3339;
 use crate::config::CommandSettings;
+use crate::document;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;

@@ -4,9 +4,9 @@
 
 use super::account::print;
 use crate::account::Accounts;
-use crate::admin::document::hex;
 use crate::clock::rfc3339;
 use crate::config::CommandSettings;
+use crate::document::hex;
 use crate::store::app::audit::AuditRow;
 use clap::Subcommand;
 use serde_json::{Value, json};

@@ -6,12 +6,12 @@
 
 use super::account::command_line_actor;
 use crate::account::Accounts;
-use crate::admin::document::{self, hex};
 use crate::billing::outbox::ReplayReport;
 use crate::billing::{Billing, LedgerAuditReport, outbox, verify_accounts, verify_missing_ledger};
 use crate::catalog::CatalogModel;
 use crate::clock::{self, rfc3339};
 use crate::config::CommandSettings;
+use crate::document::{self, hex};
 use crate::store::ledger::{EntrySelection, LedgerEntry, PostingResult};
 use crate::store::redis::RedisAddress;
 use anyhow::Context as _;

@@ -14,11 +14,11 @@ use super::super::session::{ClientIp, CurrentUser};
 use super::super::state::SidecarState;
 use super::account_row::AccountListRow;
 use crate::account::{Account, AccountStatus, Actor, CloseAccountOutcome};
-use crate::admin::document;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::clock::now_ms;
+use crate::document;
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use askama::Template;

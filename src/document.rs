@@ -1,4 +1,5 @@
-//! Accounts, keys and entries as JSON documents, identical over HTTP and on the command line.
+//! Accounts, keys and entries as JSON documents, identical in the admin API, on the command line
+//! and in an account's export.
 //!
 //! Must not look anything up.
 

@@ -1,0 +1,58 @@
+//! The state that the handlers of the admin API share, and the limit on concurrent writes.
+//!
+//! Must not know a route.
+
+use super::error::AdminError;
+use crate::account::{Account, Accounts};
+use crate::billing::Billing;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// Maximum number of concurrent writes, including those that wait for another commit. Over the
+/// limit: 503.
+const MAX_CONCURRENT_WRITES: usize = 64;
+
+/// Shared state of the handlers.
+pub(super) struct AdminState {
+    pub(super) accounts: Accounts,
+    pub(super) billing: Billing,
+    writes: Arc<Semaphore>,
+}
+
+impl AdminState {
+    pub(super) fn new(accounts: Accounts, billing: Billing) -> Self {
+        Self {
+            accounts,
+            billing,
+            writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
+        }
+    }
+
+    /// Finds an account by its id or its e-mail.
+    pub(super) fn find_account(&self, name: &str) -> Result<Account, AdminError> {
+        let found = self.accounts.find(name)?;
+        found.ok_or_else(|| {
+            AdminError::NotFound(format!("no account has the id or e-mail {name:?}"))
+        })
+    }
+
+    /// Runs a write, which may wait for a commit, on a blocking thread. The permit moves with the
+    /// work, so a client that disconnects does not make room for another write.
+    pub(super) async fn run_write<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, AdminError> + Send + 'static,
+    ) -> Result<T, AdminError> {
+        let permit = Arc::clone(&self.writes)
+            .try_acquire_owned()
+            .map_err(|_| AdminError::Busy)?;
+        let app = Arc::clone(self);
+        let work = move || {
+            let outcome = work(&app);
+            drop(permit);
+            outcome
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| AdminError::Inside(error.to_string()))?
+    }
+}
