@@ -52,12 +52,12 @@ def reached(nodes, start, kinds, first_kinds=None):
 
 def read():
     """Returns (root package, packages by id, edges by id). `use` in a package is `program`, `build` or `test`."""
-    told = metadata()
-    nodes = {node["id"]: node for node in told["resolve"]["nodes"]}
-    root = told["resolve"]["root"]
+    resolved = metadata()
+    nodes = {node["id"]: node for node in resolved["resolve"]["nodes"]}
+    root = resolved["resolve"]["root"]
     # A procedural macro runs in the compiler: crates that only a macro needs are not in the program.
     macros = {
-        package["id"] for package in told["packages"] if any("proc-macro" in target["kind"] for target in package["targets"])
+        package["id"] for package in resolved["packages"] if any("proc-macro" in target["kind"] for target in package["targets"])
     }
     linked = {identity: dict(node) for identity, node in nodes.items()}
     for identity in macros:
@@ -66,9 +66,9 @@ def read():
     build = reached(nodes, root, {None, "build"})
     sums = checksums()
     # The crates of this repository are parts of the product, not dependencies.
-    own = set(told["workspace_members"]) - {root}
+    own = set(resolved["workspace_members"]) - {root}
     packages = {}
-    for package in told["packages"]:
+    for package in resolved["packages"]:
         if package["id"] in own:
             continue
         use = "program" if package["id"] in program else "build" if package["id"] in build else "test"
