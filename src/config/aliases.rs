@@ -3,7 +3,8 @@
 //!
 //! Must not look up models at run time: that is `catalog.rs`.
 
-use super::{ConfigValidator, raw};
+use super::raw;
+use super::validator::ConfigValidator;
 use crate::catalog::AliasPattern;
 use std::collections::HashMap;
 

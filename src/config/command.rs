@@ -6,16 +6,15 @@
 //! service. Therefore the commands do not read the keys, and faults elsewhere in the file do not
 //! stop a command. Must not serve `run`, `edge`, `sidecar` and `check`, which need the whole file.
 
-use super::{
-    Catalog, ConfigError, ConfigFault, ConfigValidator, SignupSettings, StoreSettings, environment,
-    raw, yaml,
-};
+use super::environment::environment;
+use super::fault::{ConfigError, ConfigFault};
+use super::signup::SignupSettings;
+use super::store::StoreSettings;
+use super::validator::{ConfigValidator, PLACEHOLDER};
+use super::{raw, yaml};
+use crate::catalog::Catalog;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
-
-/// Placeholder for an unset variable and for a vendor's key. It is a valid address, so that a
-/// vendor whose address comes from the environment keeps its models.
-pub(super) const PLACEHOLDER: &str = "http://unset.invalid";
 
 /// Sections that every command needs.
 const REQUIRED_SECTIONS: [&str; 2] = ["data_dir", "store"];
@@ -117,30 +116,28 @@ fn parse(
     let signup = section::<raw::Signup>(&tree, "signup");
     let (vendors, models) = (section(&tree, "vendors"), section(&tree, "models"));
     let has_store = tree.section("store").is_some();
-    let mut judge = ConfigValidator {
-        faults,
-        withholds_vendor_keys: true,
-        ..ConfigValidator::new(tree)
-    };
-    if data_dir.is_none() && !judge.faults.iter().any(|fault| fault.key == "data_dir") {
-        judge.add_fault("data_dir", "must name a directory");
+    let mut validator = ConfigValidator::new(tree);
+    validator.faults = faults;
+    validator.withholds_vendor_keys = true;
+    if data_dir.is_none() && !validator.faults.iter().any(|fault| fault.key == "data_dir") {
+        validator.add_fault("data_dir", "must name a directory");
     }
     let store = if has_store {
         store
     } else {
         Some(raw::Store::default())
     };
-    let store = store.and_then(|store| judge.store(store));
+    let store = store.and_then(|store| validator.store(store));
     let signup = signup.unwrap_or_default();
-    let signup = judge.signup(&signup);
+    let signup = validator.signup(&signup);
     let catalog = match (vendors, models) {
         (Some(vendors), Some(models)) => {
-            let vendors = judge.vendors(vendors);
-            judge.catalog(models, &vendors)
+            let vendors = validator.vendors(vendors);
+            validator.catalog(models, &vendors)
         }
         _ => Catalog::default(),
     };
-    let (needed, faults): (Vec<_>, _) = judge
+    let (needed, faults): (Vec<_>, _) = validator
         .faults
         .into_iter()
         .partition(|fault| is_in(&fault.key, &REQUIRED_SECTIONS));

@@ -1,6 +1,7 @@
 //! The `cors` section: which web pages may call the API from a browser.
 
-use super::{ConfigValidator, raw};
+use super::raw;
+use super::validator::ConfigValidator;
 
 /// Maximum number of origins: each request of a browser is compared with all of them.
 const MAX_ORIGINS: usize = 256;

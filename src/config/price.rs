@@ -3,7 +3,8 @@
 //!
 //! Must not know how prices are applied.
 
-use super::{ConfigValidator, raw};
+use super::raw;
+use super::validator::ConfigValidator;
 use credits::money::{Factor, Micro};
 use credits::price_list::{FeaturePrices, InputTier, PriceList, TierFactors, TokenPrices};
 use llm_protocol::Protocol;
@@ -134,7 +135,7 @@ impl ConfigValidator {
                 "must have at least one tier: add one or remove the key",
             );
         }
-        let mut judged = Vec::new();
+        let mut checked = Vec::new();
         let mut before = 0;
         for (index, tier) in tiers.unwrap_or_default().iter().enumerate() {
             let key = format!("{key}[{index}]");
@@ -148,9 +149,9 @@ impl ConfigValidator {
                 self.add_fault(format!("{key}.above_input_tokens"), message);
             }
             before = before.max(above);
-            judged.push(self.price_tier(&key, tier, base));
+            checked.push(self.price_tier(&key, tier, base));
         }
-        judged.into_iter().collect()
+        checked.into_iter().collect()
     }
 
     fn price_tier(
@@ -220,8 +221,8 @@ impl ConfigValidator {
             }
             Some((tier?, factor??))
         };
-        let judged: Vec<_> = factors.iter().map(&mut read).collect();
-        judged.into_iter().collect()
+        let checked: Vec<_> = factors.iter().map(&mut read).collect();
+        checked.into_iter().collect()
     }
 }
 

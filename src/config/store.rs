@@ -1,14 +1,49 @@
 //! The `store` section: the address of the shared store, given in exactly one of the possible
 //! forms.
 
-use super::{StoreSettings, raw};
+use super::raw;
+use super::validator::ConfigValidator;
 use crate::catalog::Secret;
-use crate::store::redis::SentinelAddress;
+use crate::store::redis::{RedisAddress, SentinelAddress};
 
 /// Maximum number of Sentinels; the gateway queries them concurrently.
 const MAX_SENTINELS: usize = 16;
 
-impl super::ConfigValidator {
+/// The store that decides on keys, balances and holds.
+#[derive(Debug, Clone)]
+pub enum StoreSettings {
+    /// This process and its `data_dir`.
+    Embedded,
+    /// One Redis server.
+    Redis(Secret),
+    /// Some nodes of a Redis Cluster.
+    RedisCluster(Vec<Secret>),
+    /// The server that the Sentinels report as the primary.
+    RedisSentinel(SentinelAddress),
+}
+
+impl StoreSettings {
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Redis(_) | Self::RedisCluster(_) | Self::RedisSentinel(_) => "redis",
+        }
+    }
+
+    /// Address of the shared store; `None` if there is no shared store.
+    pub fn address(&self) -> Option<RedisAddress> {
+        match self {
+            Self::Embedded => None,
+            Self::Redis(url) => Some(RedisAddress::One(url.reveal().to_owned())),
+            Self::RedisCluster(nodes) => Some(RedisAddress::Cluster(
+                nodes.iter().map(|node| node.reveal().to_owned()).collect(),
+            )),
+            Self::RedisSentinel(sentinel) => Some(RedisAddress::Sentinel(sentinel.clone())),
+        }
+    }
+}
+
+impl ConfigValidator {
     pub(super) fn store(&mut self, store: raw::Store) -> Option<StoreSettings> {
         let raw::Store {
             kind,

@@ -6,7 +6,8 @@
 //! missing keys and wrong types all together instead of one at a time. Must not know what any key
 //! means.
 
-use super::{ConfigFault, raw, suggest};
+use super::fault::ConfigFault;
+use super::{raw, suggest};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::Spanned;
@@ -418,6 +419,7 @@ fn type_names(wanted: &Value) -> String {
         _ => "a value".into(),
     }
 }
+
 /// Keys that were renamed: the path of the old one, and its new name.
 const RENAMED_KEYS: [(&str, &str); 5] = [
     ("watch", "auto_reload"),

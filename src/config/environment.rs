@@ -1,0 +1,11 @@
+//! Reads the environment of this process.
+//!
+//! Must not interpret a value.
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the environment is read"
+)]
+pub(super) fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}

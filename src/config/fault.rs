@@ -1,0 +1,46 @@
+//! The faults of a config file, each with its line and key, and the error that lists them.
+//!
+//! Must not know how a file is read.
+
+use super::source::SourceFile;
+use std::fmt;
+use std::path::PathBuf;
+
+/// One fault in a config file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigFault {
+    pub line: u64,
+    /// Path of the key, `models[2].price.input`; empty for the file as a whole.
+    pub key: String,
+    pub message: String,
+}
+
+/// Error for a config file that cannot be used: all of its faults.
+#[derive(Debug, thiserror::Error)]
+pub struct ConfigError {
+    pub file: PathBuf,
+    pub faults: Vec<ConfigFault>,
+    /// The files that were read or should have been read.
+    pub sources: Vec<SourceFile>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.faults.len();
+        write!(
+            f,
+            "{}: {count} fault{}",
+            self.file.display(),
+            if count == 1 { "" } else { "s" }
+        )?;
+        for ConfigFault { line, key, message } in &self.faults {
+            let key = if key.is_empty() {
+                String::new()
+            } else {
+                format!("{key}: ")
+            };
+            write!(f, "\n{}:{line}: {key}{message}", self.file.display())?;
+        }
+        Ok(())
+    }
+}

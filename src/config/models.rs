@@ -1,0 +1,198 @@
+//! The `models` section: validates the models and builds the catalog.
+//!
+//! Must not know how a request selects a model: that is `catalog.rs`. Next: `config/price.rs`,
+//! `config/capabilities.rs`, `config/aliases.rs`.
+
+use super::validator::ConfigValidator;
+use super::vendors::VendorEntry;
+use super::{capabilities, price, raw, suggest};
+use crate::catalog::{Catalog, CatalogModel, CatalogVendor, VendorEndpoint};
+use credits::price_list::PriceList;
+use llm_protocol::Protocol;
+use llm_protocol::capabilities::ModelCapabilities;
+use llm_protocol::capabilities::repair_rules::KnownCapabilities;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Maximum number of fallbacks of one model: the gateway quotes each of them at admission.
+pub const MAX_FALLBACKS: usize = 3;
+
+impl ConfigValidator {
+    fn check_fallbacks(&mut self, models: &[raw::Model]) {
+        let ids: HashSet<_> = models.iter().map(|model| model.id.as_str()).collect();
+        for (index, model) in models.iter().enumerate() {
+            let key = format!("models[{index}].fallback");
+            if model.fallback.len() > MAX_FALLBACKS {
+                self.add_fault(
+                    key.clone(),
+                    format!("at most {MAX_FALLBACKS} models are allowed"),
+                );
+            }
+            let mut seen = HashSet::from([model.id.as_str()]);
+            for (place, id) in model.fallback.iter().enumerate() {
+                let key = format!("{key}[{place}]");
+                if !ids.contains(id.as_str()) {
+                    let owner = models.iter().find(|model| model.aliases.contains(id));
+                    let meant = match owner {
+                        Some(owner) => format!("; it is an alias of {:?}: use that id", owner.id),
+                        None => suggest::hint(id, ids.iter().copied()),
+                    };
+                    self.add_fault(key, format!("no model has the id {id:?}{meant}"));
+                } else if !seen.insert(id) {
+                    self.add_fault(
+                        key,
+                        format!("{id:?} would be tried twice for one request: remove it"),
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn catalog(
+        &mut self,
+        models: Vec<raw::Model>,
+        vendors: &HashMap<String, VendorEntry>,
+    ) -> Catalog {
+        self.check_fallbacks(&models);
+        self.check_aliases(&models);
+        let mut ids = HashSet::new();
+        let mut usable = Vec::new();
+        for (index, model) in models.into_iter().enumerate() {
+            let key = format!("models[{index}]");
+            if !ids.insert(model.id.clone()) {
+                self.add_fault(
+                    format!("{key}.id"),
+                    format!("{:?} is listed twice", model.id),
+                );
+            }
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
+            if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
+                self.add_fault(
+                    format!("{key}.id"),
+                    "must be 1 to 128 letters, digits and . _ : - / @",
+                );
+            }
+            if model.upstream_model.is_empty() || !model.upstream_model.chars().all(plain) {
+                self.add_fault(
+                    format!("{key}.upstream_model"),
+                    "must be letters, digits and . _ : - / @",
+                );
+            }
+            if model.max_output_tokens == 0 || model.context_tokens == 0 {
+                self.add_fault(
+                    key.clone(),
+                    "context_tokens and max_output_tokens must be above 0",
+                );
+            }
+            if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
+                self.add_fault(
+                    key.clone(),
+                    "context_tokens and max_output_tokens must be at most 100000000",
+                );
+            }
+            let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
+            match vendors.get(&model.vendor) {
+                None => {
+                    let meant = suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
+                    self.add_fault(
+                        format!("{key}.vendor"),
+                        format!("no vendor is named {:?}{meant}", model.vendor),
+                    );
+                }
+                Some(VendorEntry { vendor: None, .. }) => {}
+                Some(VendorEntry {
+                    vendor: Some(vendor),
+                    preset,
+                }) => {
+                    self.check_route(&key, &model, vendor);
+                    let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
+                    usable.extend(
+                        price.map(|price| build_model(model, vendor, price, known.as_ref())),
+                    );
+                }
+            }
+        }
+        if usable.is_empty() && self.faults.is_empty() {
+            self.add_fault(
+                "models",
+                "no model can be served: every vendor's api_key is empty",
+            );
+        }
+        Catalog::new(usable)
+    }
+
+    /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
+    fn check_route(&mut self, key: &str, model: &raw::Model, vendor: &CatalogVendor) {
+        let also = model
+            .upstream_protocol
+            .map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
+        if also.is_some() && vendor.protocol == Protocol::Messages {
+            self.add_fault(
+                format!("{key}.upstream_protocol"),
+                "not allowed: vendors with `protocol: messages` support no other protocol",
+            );
+        } else if also.is_some() && !vendor.endpoints.iter().all(VendorEndpoint::has_other_paths) {
+            let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so the \
+                           path of responses is unknown";
+            self.add_fault(format!("{key}.upstream_protocol"), message);
+        }
+        for name in capabilities::misplaced_keys([Some(vendor.protocol), also], &model.capabilities)
+        {
+            let message = format!(
+                "has no effect for a model of a {} vendor: remove it",
+                vendor.protocol
+            );
+            self.add_fault(format!("{key}.capabilities.{name}"), message);
+        }
+        for name in price::misplaced_keys([Some(vendor.protocol), also], &model.price) {
+            let message = format!("has no effect: a {} vendor never bills it", vendor.protocol);
+            self.add_fault(format!("{key}.price.{name}"), message);
+        }
+    }
+}
+
+/// Enables web search for a messages model exactly if its price list has a price for it.
+fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> ModelCapabilities {
+    if let ModelCapabilities::Messages(model) = &mut accepts {
+        model.set_web_search(price.features.web_search.is_some());
+    }
+    accepts
+}
+
+/// Builds a model. `known`: capabilities of the model from the vendor's preset.
+fn build_model(
+    mut model: raw::Model,
+    vendor: &Arc<CatalogVendor>,
+    price: PriceList,
+    known: Option<&raw::Capabilities>,
+) -> CatalogModel {
+    let price = Arc::new(price);
+    if let Some(known) = known {
+        model.capabilities = std::mem::take(&mut model.capabilities).or(known);
+    }
+    let by = |protocol| CatalogModel {
+        id: model.id.clone(),
+        aliases: model.aliases.clone(),
+        vendor: Arc::clone(vendor),
+        upstream_model: model.upstream_model.clone(),
+        context_tokens: model.context_tokens,
+        max_output_tokens: model.max_output_tokens,
+        accepts: set_search_by_price(
+            capabilities::resolve(&model.id, protocol, &model.capabilities),
+            &price,
+        ),
+        repairs: match model.repair {
+            true => capabilities::known_capabilities(&model.id, protocol, &model.capabilities),
+            false => KnownCapabilities::NONE,
+        },
+        price: Arc::clone(&price),
+        fallback: model.fallback.clone(),
+        by_responses: None,
+    };
+    let has_both = model.upstream_protocol.is_some() && vendor.protocol == Protocol::Chat;
+    let by_responses = has_both.then(|| Arc::new(by(Protocol::Responses)));
+    CatalogModel {
+        by_responses,
+        ..by(vendor.protocol)
+    }
+}
