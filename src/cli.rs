@@ -288,3 +288,27 @@ fn with_store(
         now_ms,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renamed_argument_is_refused_and_the_error_has_its_new_spelling() {
+        let commands = [
+            &["account", "withdraw-invite", "inv_1"][..],
+            &["ledger", "verify", "--rebuild-sums"],
+        ];
+        assert_eq!(commands.len(), RENAMED_ARGUMENTS.len());
+        for (command, (old, new)) in commands.into_iter().zip(RENAMED_ARGUMENTS) {
+            assert!(command.contains(&old), "{old}");
+            let parse = |spelling: &str| {
+                let words = command.iter().map(|word| word.replace(old, spelling));
+                Cli::try_parse_from(["model-gateway".to_owned()].into_iter().chain(words))
+            };
+            let error = name_new_spelling(parse(old).unwrap_err()).to_string();
+            assert!(error.contains(new), "{error}");
+            assert!(parse(new).is_ok(), "{new}");
+        }
+    }
+}

@@ -439,3 +439,47 @@ fn unknown_key_message(path: &str, key: &str, known: &[&str]) -> String {
         None => format!("unknown key; known here: {known_here}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renamed_key_is_refused_and_its_fault_has_the_new_name() {
+        let shipped = include_str!("../../conf/local.yaml");
+        let read = |section: &str| read_config(&format!("{shipped}{section}\n"), &|_| None);
+        let renamed = [
+            ("watch", "auto_reload", "KEY: true"),
+            (
+                "limits.drain_hidden_seconds",
+                "drain_reasoning_seconds",
+                "limits: {KEY: 60}",
+            ),
+            (
+                "limits.name_refresh_seconds",
+                "dns_refresh_seconds",
+                "limits: {KEY: 60}",
+            ),
+            (
+                "limits.name_stale_seconds",
+                "dns_stale_seconds",
+                "limits: {KEY: 60}",
+            ),
+            (
+                "telemetry.traces.sample",
+                "sample_ratio",
+                "telemetry: {traces: {endpoint: \"http://127.0.0.1:4318/v1/traces\", KEY: \"0.01\"}}",
+            ),
+        ];
+        assert_eq!(renamed.len(), RENAMED_KEYS.len());
+        for (old, new, section) in renamed {
+            let name = old.rsplit('.').next().unwrap();
+            let faults = read(&section.replace("KEY", name)).unwrap_err();
+            let line = shipped.lines().count() as u64 + 1;
+            let message = format!("this key is now called {new:?}");
+            let key = old.to_owned();
+            assert_eq!(faults, [ConfigFault { line, key, message }]);
+            assert!(read(&section.replace("KEY", new)).is_ok(), "{new}");
+        }
+    }
+}
