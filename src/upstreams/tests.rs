@@ -4,7 +4,7 @@
 use super::breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
 use super::load_balancer::{Candidate, SmoothRoundRobin, mix_bits, select_by_hash};
 use super::*;
-use crate::catalog::ActiveHealthCheck;
+use crate::catalog::{ActiveHealthCheck, VendorEndpoint};
 use llm_protocol::Protocol;
 
 fn endpoint(host: &str, weight: u32) -> VendorEndpoint {
@@ -49,28 +49,24 @@ fn of_key(key: u64) -> EndpointQuery<'static> {
     }
 }
 
-fn index(endpoints: &EndpointPool, wish: EndpointQuery<'_>, now: Instant) -> usize {
-    endpoints
-        .choose(wish, now)
-        .map(|lease| lease.index)
-        .unwrap()
+fn index(pool: &EndpointPool, query: EndpointQuery<'_>, now: Instant) -> usize {
+    pool.choose(query, now).map(|lease| lease.index).unwrap()
 }
 
-fn fail(endpoints: &EndpointPool, index: usize, times: usize, now: Instant) {
-    let others: Vec<_> = (0..endpoints.tracks.len())
+fn fail(pool: &EndpointPool, index: usize, times: usize, now: Instant) {
+    let others: Vec<_> = (0..pool.endpoints.len())
         .filter(|other| *other != index)
         .collect();
     for _ in 0..times {
-        endpoints
-            .choose(
-                EndpointQuery {
-                    tried: &others,
-                    ..any()
-                },
-                now,
-            )
-            .unwrap()
-            .record_failure(&limits(), now);
+        pool.choose(
+            EndpointQuery {
+                tried: &others,
+                ..any()
+            },
+            now,
+        )
+        .unwrap()
+        .record_failure(&limits(), now);
     }
 }
 
@@ -114,17 +110,17 @@ fn every_endpoint_gets_its_share_of_the_conversations() {
 /// A conversation moves only if its own endpoint fails, and returns with it.
 #[test]
 fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     let before: Vec<_> = (0..300)
-        .map(|key| index(&endpoints, of_key(mix_bits(key)), now))
+        .map(|key| index(&pool, of_key(mix_bits(key)), now))
         .collect();
     assert!(
         (0..3).all(|endpoint| before.iter().filter(|chosen| **chosen == endpoint).count() > 60),
         "{before:?}"
     );
-    fail(&endpoints, 1, 3, now);
+    fail(&pool, 1, 3, now);
     let without: Vec<_> = (0..300)
-        .map(|key| index(&endpoints, of_key(mix_bits(key)), now))
+        .map(|key| index(&pool, of_key(mix_bits(key)), now))
         .collect();
     for (key, (before, without)) in before.iter().zip(&without).enumerate() {
         assert!(
@@ -135,39 +131,38 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let later = now + Duration::from_secs(60);
     // One of the endpoint's own conversations tries it and succeeds.
     let own = before.iter().position(|chosen| *chosen == 1).unwrap() as u64;
-    let probe = endpoints.choose(of_key(mix_bits(own)), later).unwrap();
+    let probe = pool.choose(of_key(mix_bits(own)), later).unwrap();
     assert_eq!(probe.index, 1);
     probe.record_answer("m");
     let after: Vec<_> = (0..300)
-        .map(|key| index(&endpoints, of_key(mix_bits(key)), later))
+        .map(|key| index(&pool, of_key(mix_bits(key)), later))
         .collect();
     assert_eq!(after, before);
 }
 
 #[test]
 fn a_breaker_opens_lets_one_request_try_and_closes() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     let only_a = EndpointQuery {
         tried: &[1, 2],
         ..any()
     };
-    let state = |at| endpoints.tracks[0].state(at).breaker;
-    fail(&endpoints, 0, 2, now);
+    let state = |at| pool.endpoints[0].state(at).breaker;
+    fail(&pool, 0, 2, now);
     assert_eq!(state(now), "closed");
-    endpoints
-        .choose(only_a, now)
+    pool.choose(only_a, now)
         .unwrap()
         .record_success(&limits(), now);
-    fail(&endpoints, 0, 2, now);
+    fail(&pool, 0, 2, now);
     assert_eq!(state(now), "closed", "a success in between ends the row");
-    fail(&endpoints, 0, 1, now);
+    fail(&pool, 0, 1, now);
     assert_eq!(state(now), "open");
-    assert!((0..30).all(|_| index(&endpoints, any(), now) != 0));
+    assert!((0..30).all(|_| index(&pool, any(), now) != 0));
     // The random extra time is at most a quarter.
     let later = now + 7 * SECOND;
     let (mut probes, mut others) = (Vec::new(), 0);
     for _ in 0..30 {
-        match endpoints.choose(any(), later).unwrap() {
+        match pool.choose(any(), later).unwrap() {
             lease if lease.index == 0 => probes.push(lease),
             _ => others += 1,
         }
@@ -175,8 +170,8 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
     assert_eq!((probes.len(), others, state(later)), (1, 29, "half_open"));
     // After a probe without a verdict, the next request may try.
     drop(probes);
-    assert_eq!(endpoints.tracks[0].state(later).breaker, "open");
-    let probe = std::iter::repeat_with(|| endpoints.choose(any(), later).unwrap())
+    assert_eq!(pool.endpoints[0].state(later).breaker, "open");
+    let probe = std::iter::repeat_with(|| pool.choose(any(), later).unwrap())
         .take(5)
         .find(|lease| lease.index == 0);
     probe
@@ -220,21 +215,20 @@ fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
 /// A stream that began before the breaker opened, and succeeds afterwards, changes nothing.
 #[test]
 fn what_began_before_a_breaker_opened_does_not_close_it() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     let only_a = EndpointQuery {
         tried: &[1, 2],
         ..any()
     };
-    let mut old = endpoints.choose(only_a, now).unwrap();
-    fail(&endpoints, 0, 3, now + SECOND);
+    let mut old = pool.choose(only_a, now).unwrap();
+    fail(&pool, 0, 3, now + SECOND);
     old.record_answer("m");
     old.record_success(&limits(), now + 2 * SECOND);
-    assert_eq!(endpoints.tracks[0].state(now).breaker, "open");
-    endpoints
-        .choose(only_a, now + 2 * SECOND)
+    assert_eq!(pool.endpoints[0].state(now).breaker, "open");
+    pool.choose(only_a, now + 2 * SECOND)
         .unwrap()
         .record_success(&limits(), now + 2 * SECOND);
-    assert_eq!(endpoints.tracks[0].state(now).breaker, "closed");
+    assert_eq!(pool.endpoints[0].state(now).breaker, "closed");
 }
 
 #[test]
@@ -275,36 +269,36 @@ fn failures_that_are_too_large_a_part_open_it_too() {
 
 #[test]
 fn where_every_breaker_is_open_the_least_bad_is_tried() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     for (index, at) in [(0, 2), (1, 0), (2, 1)] {
-        fail(&endpoints, index, 3, now + at * SECOND / 100);
+        fail(&pool, index, 3, now + at * SECOND / 100);
     }
     let now = now + SECOND;
-    assert_eq!(index(&endpoints, any(), now), soonest(&endpoints));
-    assert_eq!(index(&endpoints, of_key(9), now), soonest(&endpoints));
+    assert_eq!(index(&pool, any(), now), soonest(&pool));
+    assert_eq!(index(&pool, of_key(9), now), soonest(&pool));
     // A failure changes no breaker, but a success closes it.
-    let before = soonest(&endpoints);
-    let mut lease = endpoints.choose(any(), now).unwrap();
+    let before = soonest(&pool);
+    let mut lease = pool.choose(any(), now).unwrap();
     lease.record_failure(&limits(), now);
-    assert_eq!(soonest(&endpoints), before);
-    endpoints.choose(any(), now).unwrap().record_answer("m");
-    assert_eq!(endpoints.tracks[before].state(now).breaker, "closed");
+    assert_eq!(soonest(&pool), before);
+    pool.choose(any(), now).unwrap().record_answer("m");
+    assert_eq!(pool.endpoints[before].state(now).breaker, "closed");
 }
 
-fn soonest(endpoints: &EndpointPool) -> usize {
-    let until = |index: &usize| match lock(&endpoints.tracks[*index].health).breaker.state() {
+fn soonest(pool: &EndpointPool) -> usize {
+    let until = |index: &usize| match lock(&pool.endpoints[*index].health).breaker.state() {
         BreakerState::Open(until) => until,
         other => panic!("{other:?}"),
     };
-    (0..endpoints.tracks.len()).min_by_key(until).unwrap()
+    (0..pool.endpoints.len()).min_by_key(until).unwrap()
 }
 
 #[test]
 fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     for index in 0..3 {
         let others: Vec<_> = (0..3).filter(|other| *other != index).collect();
-        let lease = endpoints
+        let lease = pool
             .choose(
                 EndpointQuery {
                     tried: &others,
@@ -326,7 +320,7 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
             now,
         );
     }
-    let refused = endpoints.choose(any(), now).err();
+    let refused = pool.choose(any(), now).err();
     assert_eq!(
         refused,
         Some(EndpointUnavailable::Cooling {
@@ -334,22 +328,21 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
             left: 8 * SECOND
         })
     );
-    assert!(!endpoints.has_available(any(), now));
+    assert!(!pool.has_available(any(), now));
     assert!(
-        endpoints
-            .choose(
-                EndpointQuery {
-                    model: "n",
-                    ..any()
-                },
-                now
-            )
-            .is_ok(),
+        pool.choose(
+            EndpointQuery {
+                model: "n",
+                ..any()
+            },
+            now
+        )
+        .is_ok(),
         "another model is not meant"
     );
-    assert_eq!(index(&endpoints, any(), now + 8 * SECOND), 2);
+    assert_eq!(index(&pool, any(), now + 8 * SECOND), 2);
     // A vendor that asks for an hour gets the configured maximum.
-    let lease = endpoints
+    let lease = pool
         .choose(
             EndpointQuery {
                 model: "n",
@@ -371,13 +364,13 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
         tried: &[1, 2],
         ..any()
     };
-    assert!(endpoints.choose(only_a, now + 59 * SECOND).is_err());
-    assert!(endpoints.choose(only_a, now + 60 * SECOND).is_ok());
+    assert!(pool.choose(only_a, now + 59 * SECOND).is_err());
+    assert!(pool.choose(only_a, now + 60 * SECOND).is_ok());
 }
 
 /// Pauses the endpoint that a request would use, for a minute, with a probe each second.
-fn cool(endpoints: &EndpointPool, now: Instant) {
-    let lease = endpoints.choose(any(), now).unwrap();
+fn cool(pool: &EndpointPool, now: Instant) {
+    let lease = pool.choose(any(), now).unwrap();
     lease.cool_down(
         "m",
         CoolDownReason::RateLimited,
@@ -390,13 +383,13 @@ fn cool(endpoints: &EndpointPool, now: Instant) {
 #[test]
 fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_asked_to_be_left_alone()
  {
-    let (endpoints, now) = (
+    let (pool, now) = (
         EndpointRegistry::default().pool_for(&vendor(vec![endpoint("a", 1)])),
         Instant::now(),
     );
-    let before = endpoints.choose(any(), now).unwrap();
-    cool(&endpoints, now + SECOND);
-    let left = |after: u32| endpoints.choose(any(), now + SECOND * after).err();
+    let before = pool.choose(any(), now).unwrap();
+    cool(&pool, now + SECOND);
+    let left = |after: u32| pool.choose(any(), now + SECOND * after).err();
     let cooling = |left: u32| {
         Some(EndpointUnavailable::Cooling {
             why: CoolDownReason::RateLimited,
@@ -408,7 +401,7 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
     assert_eq!(left(2), cooling(59), "and no other");
     before.record_answer("m");
     assert_eq!(left(2), cooling(59), "what began before says nothing");
-    let probe = endpoints.choose(any(), now + 3 * SECOND).unwrap();
+    let probe = pool.choose(any(), now + 3 * SECOND).unwrap();
     probe.record_answer("n");
     assert_eq!(left(3), cooling(58), "of another model");
     probe.record_answer("m");
@@ -420,17 +413,17 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
 
 #[test]
 fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well() {
-    let (endpoints, now) = (
+    let (pool, now) = (
         EndpointRegistry::default()
             .pool_for(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())),
         Instant::now(),
     );
-    cool(&endpoints, now);
-    assert!((1..50).all(|after| index(&endpoints, any(), now + SECOND * after) == 1));
+    cool(&pool, now);
+    assert!((1..50).all(|after| index(&pool, any(), now + SECOND * after) == 1));
     // The other endpoint has failed often, so once per second the paused one is the better choice.
-    fail(&endpoints, 1, 3, now + 50 * SECOND);
-    assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 0);
-    assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 1);
+    fail(&pool, 1, 3, now + 50 * SECOND);
+    assert_eq!(index(&pool, any(), now + 51 * SECOND), 0);
+    assert_eq!(index(&pool, any(), now + 51 * SECOND), 1);
 }
 
 #[test]
@@ -439,54 +432,51 @@ fn a_probe_takes_no_place_that_there_is_not() {
         max_concurrent: Some(1),
         ..endpoint("a", 1)
     };
-    let (endpoints, now) = (
+    let (pool, now) = (
         EndpointRegistry::default().pool_for(&vendor(vec![full])),
         Instant::now(),
     );
-    cool(&endpoints, now);
-    let probe = endpoints.choose(any(), now + SECOND).unwrap();
+    cool(&pool, now);
+    let probe = pool.choose(any(), now + SECOND).unwrap();
     assert!(matches!(
-        endpoints.choose(any(), now + 2 * SECOND).err(),
+        pool.choose(any(), now + 2 * SECOND).err(),
         Some(EndpointUnavailable::Cooling { .. })
     ));
     drop(probe);
     assert!(
-        endpoints.has_available(any(), now + 2 * SECOND)
-            && endpoints.choose(any(), now + 2 * SECOND).is_ok()
+        pool.has_available(any(), now + 2 * SECOND) && pool.choose(any(), now + 2 * SECOND).is_ok()
     );
 }
 
 #[test]
 fn what_is_shut_is_not_tried_where_another_model_can_be_asked() {
-    let (endpoints, now) = (
+    let (pool, now) = (
         EndpointRegistry::default().pool_for(&vendor(vec![endpoint("a", 1)])),
         Instant::now(),
     );
-    fail(&endpoints, 0, 3, now);
-    assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
+    fail(&pool, 0, 3, now);
+    assert!(pool.choose(any(), now).is_ok(), "for want of better");
     assert_eq!(
-        endpoints
-            .choose(
-                EndpointQuery {
-                    has_instead: true,
-                    ..any()
-                },
-                now
-            )
-            .err(),
+        pool.choose(
+            EndpointQuery {
+                has_instead: true,
+                ..any()
+            },
+            now
+        )
+        .err(),
         Some(EndpointUnavailable::Tried)
     );
     // A request still finds out whether the endpoint works again.
     assert!(
-        endpoints
-            .choose(
-                EndpointQuery {
-                    has_instead: true,
-                    ..any()
-                },
-                now + 3_600 * SECOND
-            )
-            .is_ok()
+        pool.choose(
+            EndpointQuery {
+                has_instead: true,
+                ..any()
+            },
+            now + 3_600 * SECOND
+        )
+        .is_ok()
     );
 }
 
@@ -497,14 +487,14 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
         .iter_mut()
         .for_each(|endpoint| endpoint.max_concurrent = Some(2));
     let (fleet, now) = (EndpointRegistry::default(), Instant::now());
-    let endpoints = fleet.pool_for(&vendor(listed.clone()));
+    let pool = fleet.pool_for(&vendor(listed.clone()));
     let mut leases: Vec<_> = (0..4)
-        .map(|_| endpoints.choose(of_key(5), now).unwrap())
+        .map(|_| pool.choose(of_key(5), now).unwrap())
         .collect();
     let at = |index| leases.iter().filter(|lease| lease.index == index).count();
     assert_eq!((at(0), at(1)), (2, 2));
     assert_eq!(
-        endpoints.choose(of_key(5), now).err(),
+        pool.choose(of_key(5), now).err(),
         Some(EndpointUnavailable::Full)
     );
     // A reload keeps the count of running requests.
@@ -533,28 +523,27 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
         ..endpoint(host, 1)
     });
     let (fleet, now) = (EndpointRegistry::default(), Instant::now());
-    let endpoints = fleet.pool_for(&vendor(listed.to_vec()));
-    endpoints.set_health_check_result(0, false);
-    assert!((0..10).all(|_| index(&endpoints, any(), now) == 1));
-    endpoints.set_health_check_result(1, false);
+    let pool = fleet.pool_for(&vendor(listed.to_vec()));
+    pool.set_health_check_result(0, false);
+    assert!((0..10).all(|_| index(&pool, any(), now) == 1));
+    pool.set_health_check_result(1, false);
     assert!(
-        endpoints.choose(any(), now).is_ok(),
+        pool.choose(any(), now).is_ok(),
         "nobody is refused for that"
     );
     // A config without health checks ignores their earlier results.
     let unchecked = fleet.pool_for(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
     assert!(
         unchecked
-            .tracks
+            .endpoints
             .iter()
             .all(|track| track.state(now).passes_checks)
     );
 }
 
 /// Makes the vendor refuse the key of this request.
-fn refuse(endpoints: &EndpointPool, wish: EndpointQuery<'_>, now: Instant) -> bool {
-    endpoints
-        .choose(wish, now)
+fn refuse(pool: &EndpointPool, query: EndpointQuery<'_>, now: Instant) -> bool {
+    pool.choose(query, now)
         .unwrap()
         .record_refused_key(&limits(), now)
 }
@@ -568,61 +557,57 @@ fn instead() -> EndpointQuery<'static> {
 
 #[test]
 fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() {
-    let (endpoints, now) = (three(), Instant::now());
-    assert!(refuse(&endpoints, instead(), now), "that is news");
+    let (pool, now) = (three(), Instant::now());
+    assert!(refuse(&pool, instead(), now), "that is news");
     assert_eq!(
-        endpoints.choose(instead(), now).err(),
+        pool.choose(instead(), now).err(),
         Some(EndpointUnavailable::Tried)
     );
-    assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
-    assert!(!refuse(&endpoints, any(), now), "that is known");
+    assert!(pool.choose(any(), now).is_ok(), "for want of better");
+    assert!(!refuse(&pool, any(), now), "that is known");
     // Of many requests after the open time, only one tries. Each further opening lasts longer.
     let later = now + 7 * SECOND;
-    let probe = endpoints.choose(instead(), later).unwrap();
-    assert!((0..5).all(|_| endpoints.choose(instead(), later).is_err()));
+    let probe = pool.choose(instead(), later).unwrap();
+    assert!((0..5).all(|_| pool.choose(instead(), later).is_err()));
     let mut probe = probe;
     assert!(probe.record_refused_key(&limits(), later));
     drop(probe);
-    assert!(endpoints.choose(instead(), later + 9 * SECOND).is_err());
+    assert!(pool.choose(instead(), later + 9 * SECOND).is_err());
     let last = later + 13 * SECOND;
-    endpoints
-        .choose(instead(), last)
-        .unwrap()
-        .record_answer("m");
-    assert!((0..9).all(|_| endpoints.choose(instead(), last).is_ok()));
+    pool.choose(instead(), last).unwrap().record_answer("m");
+    assert!((0..9).all(|_| pool.choose(instead(), last).is_ok()));
 }
 
 #[test]
 fn a_probe_that_comes_to_nothing_leaves_the_key_to_the_next() {
-    let (endpoints, now) = (three(), Instant::now());
-    refuse(&endpoints, instead(), now);
+    let (pool, now) = (three(), Instant::now());
+    refuse(&pool, instead(), now);
     let later = now + 7 * SECOND;
-    drop(endpoints.choose(instead(), later).unwrap());
-    assert!(endpoints.choose(instead(), later).is_ok());
+    drop(pool.choose(instead(), later).unwrap());
+    assert!(pool.choose(instead(), later).is_ok());
 }
 
 #[test]
 fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_it() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     refuse(
-        &endpoints,
+        &pool,
         EndpointQuery {
             tried: &[1, 2],
             ..any()
         },
         now,
     );
-    endpoints
-        .choose(
-            EndpointQuery {
-                tried: &[0],
-                ..any()
-            },
-            now,
-        )
-        .unwrap()
-        .record_answer("m");
-    let chosen: Vec<_> = (0..6).map(|_| index(&endpoints, instead(), now)).collect();
+    pool.choose(
+        EndpointQuery {
+            tried: &[0],
+            ..any()
+        },
+        now,
+    )
+    .unwrap()
+    .record_answer("m");
+    let chosen: Vec<_> = (0..6).map(|_| index(&pool, instead(), now)).collect();
     assert!(
         chosen.contains(&1) && chosen.contains(&2) && !chosen.contains(&0),
         "{chosen:?}"
@@ -644,24 +629,24 @@ fn another_key_is_tried_at_once_and_the_same_one_is_not() {
         fleet.pool_for(&of("old")).choose(instead(), now).is_err(),
         "a reload of something else"
     );
-    let endpoints = fleet.pool_for(&of("new"));
-    assert!((0..4).all(|_| endpoints.choose(instead(), now).is_ok()));
+    let pool = fleet.pool_for(&of("new"));
+    assert!((0..4).all(|_| pool.choose(instead(), now).is_ok()));
 }
 
 #[test]
 fn where_breakers_are_off_a_refused_key_shuts_nothing() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     let limits = Limits {
         breaker_failures: 0,
         ..limits()
     };
     assert!(
-        !endpoints
+        !pool
             .choose(any(), now)
             .unwrap()
             .record_refused_key(&limits, now)
     );
-    assert!(endpoints.choose(instead(), now).is_ok());
+    assert!(pool.choose(instead(), now).is_ok());
 }
 
 mod budget {
@@ -731,24 +716,21 @@ mod budget {
 
 #[test]
 fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     let mut first: Vec<_> = (0..vendor_key::MAX_UNCONFIRMED)
-        .map(|_| endpoints.choose(instead(), now).unwrap())
+        .map(|_| pool.choose(instead(), now).unwrap())
         .collect();
-    let next = || endpoints.choose(instead(), now);
+    let next = || pool.choose(instead(), now);
     assert_eq!(next().err(), Some(EndpointUnavailable::KeyUnconfirmed));
     assert!(
-        endpoints.choose(any(), now).is_ok(),
+        pool.choose(any(), now).is_ok(),
         "one that has no other model does not wait"
     );
     let waited = EndpointQuery {
         has_waited: true,
         ..instead()
     };
-    assert!(
-        endpoints.choose(waited, now).is_ok(),
-        "nor one that has waited"
-    );
+    assert!(pool.choose(waited, now).is_ok(), "nor one that has waited");
     // A request that ends without a verdict frees its slot for another.
     drop(first.pop());
     first.push(next().unwrap());
@@ -759,25 +741,25 @@ fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
 
 #[tokio::test]
 async fn a_request_waits_for_the_verdict_on_the_key_and_no_longer() {
-    let (endpoints, now) = (three(), Instant::now());
+    let (pool, now) = (three(), Instant::now());
     let mut first: Vec<_> = (0..vendor_key::MAX_UNCONFIRMED)
-        .map(|_| endpoints.choose(instead(), now).unwrap())
+        .map(|_| pool.choose(instead(), now).unwrap())
         .collect();
-    endpoints.wait_for_key(Duration::from_millis(20)).await;
+    pool.wait_for_key(Duration::from_millis(20)).await;
     assert_eq!(
-        endpoints.choose(instead(), now).err(),
+        pool.choose(instead(), now).err(),
         Some(EndpointUnavailable::KeyUnconfirmed),
         "nothing came"
     );
     let waiting = tokio::spawn({
-        let endpoints = Arc::clone(&endpoints);
-        async move { endpoints.wait_for_key(Duration::from_secs(600)).await }
+        let pool = Arc::clone(&pool);
+        async move { pool.wait_for_key(Duration::from_secs(600)).await }
     });
     tokio::task::yield_now().await;
     assert!(first[0].record_refused_key(&limits(), now));
     waiting.await.unwrap();
     assert_eq!(
-        endpoints.choose(instead(), now).err(),
+        pool.choose(instead(), now).err(),
         Some(EndpointUnavailable::Tried),
         "the key is refused"
     );

@@ -1,0 +1,492 @@
+//! One endpoint: its breaker, its health checks, the pauses that its vendor asked for, and the
+//! requests that run there.
+//!
+//! This file must not do I/O and must not choose an endpoint.
+
+use super::breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
+use super::load_balancer::Candidate;
+use super::lock::lock;
+use super::vendor_key::{VendorKey, VendorKeyLease};
+use crate::catalog::VendorEndpoint;
+use crate::config::Limits;
+use crate::telemetry::METRICS;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Maximum number of HTTP/2 violations by one endpoint after which the gateway still retries
+/// HTTP/2. After that, Pingora's choice applies: HTTP/1.1.
+const MAX_H2_VIOLATIONS: u64 = 1_000;
+
+/// The state of one endpoint, as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct EndpointState {
+    pub vendor: String,
+    pub endpoint: String,
+    pub weight: u32,
+    pub in_flight: u32,
+    /// Maximum number of concurrent requests. `None` means no limit.
+    pub max_concurrent: Option<u32>,
+    /// `closed`, `open` or `half_open`.
+    pub breaker: &'static str,
+    /// Seconds until the breaker lets a request try. 0 if the breaker is not open.
+    pub opens_in_seconds: u64,
+    /// Whether the active health check passes or there is none.
+    pub passes_checks: bool,
+    /// Models that the vendor asked the gateway to pause on this endpoint, and the remaining
+    /// seconds.
+    pub cooling_seconds: Vec<(String, u64)>,
+}
+
+/// Why the vendor asked the gateway to pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoolDownReason {
+    RateLimited,
+    Overloaded,
+}
+
+/// Whether and how a request may use an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndpointAvailability {
+    Well,
+    /// Closed by its breaker or its health check, and until when, if that is known.
+    Shut {
+        passes_checks: bool,
+        until: Option<Instant>,
+    },
+    Full,
+    Cooling {
+        why: CoolDownReason,
+        left: Duration,
+        /// Whether a request may probe the endpoint despite the pause.
+        is_due: bool,
+    },
+}
+
+impl EndpointAvailability {
+    /// Combines this availability with the breaker of the vendor's key.
+    pub(super) fn with_key(self, key: BreakerPermit) -> Self {
+        let BreakerPermit::Shut(key_until) = key else {
+            return self;
+        };
+        match self {
+            EndpointAvailability::Well => EndpointAvailability::Shut {
+                passes_checks: true,
+                until: key_until,
+            },
+            EndpointAvailability::Shut {
+                passes_checks,
+                until,
+            } => EndpointAvailability::Shut {
+                passes_checks,
+                until: until.max(key_until),
+            },
+            EndpointAvailability::Full | EndpointAvailability::Cooling { .. } => self,
+        }
+    }
+}
+
+/// One endpoint and its state.
+pub(super) struct MonitoredEndpoint {
+    vendor: String,
+    label: String,
+    number: u32,
+    weight: u32,
+    max_concurrent: Option<u32>,
+    seed: u64,
+    /// Shared with the same endpoint of the previous config.
+    pub(super) health: Arc<Mutex<EndpointHealth>>,
+}
+
+pub(super) struct EndpointHealth {
+    pub(super) breaker: CircuitBreaker,
+    in_flight: u32,
+    passes_checks: bool,
+    /// Pauses by the vendor's name for the model. The config bounds their number.
+    cooling: HashMap<String, CoolDown>,
+    /// Whether the endpoint has reset a stream with `HTTP_1_1_REQUIRED`.
+    wants_http1: bool,
+    /// Number of times the endpoint violated HTTP/2 on an HTTP/2 connection.
+    h2_violations: u64,
+}
+
+/// A pause that a vendor requested for one model.
+#[derive(Clone, Copy)]
+struct CoolDown {
+    why: CoolDownReason,
+    since: Instant,
+    until: Instant,
+    /// The vendor may mean only one customer or one request, so from time to time one request
+    /// probes the endpoint.
+    probe: Option<CoolDownProbe>,
+}
+
+#[derive(Clone, Copy)]
+struct CoolDownProbe {
+    every: Duration,
+    next: Instant,
+}
+
+impl CoolDown {
+    fn is_due(&self, now: Instant) -> bool {
+        self.probe.is_some_and(|probe| probe.next <= now)
+    }
+}
+
+impl MonitoredEndpoint {
+    pub(super) fn new(
+        vendor: &str,
+        endpoint: &VendorEndpoint,
+        number: u32,
+        known: Option<&Self>,
+    ) -> Self {
+        let label = endpoint.label();
+        let seed = Sha256::digest(format!("{label} {number}"))
+            .first_chunk::<8>()
+            .map_or(0, |half| u64::from_be_bytes(*half));
+        let fresh = || {
+            let breaker = CircuitBreaker::new(RandomState::new().hash_one(&label));
+            Arc::new(Mutex::new(EndpointHealth {
+                breaker,
+                in_flight: 0,
+                passes_checks: true,
+                cooling: HashMap::new(),
+                wants_http1: false,
+                h2_violations: 0,
+            }))
+        };
+        let health = known.map_or_else(fresh, |known| Arc::clone(&known.health));
+        if endpoint.health_check.is_none() {
+            lock(&health).passes_checks = true;
+        }
+        let (vendor, weight, max_concurrent) =
+            (vendor.to_owned(), endpoint.weight, endpoint.max_concurrent);
+        let monitored = Self {
+            vendor,
+            label,
+            number,
+            weight,
+            max_concurrent,
+            seed,
+            health,
+        };
+        monitored.publish_health(&lock(&monitored.health));
+        monitored
+    }
+
+    pub(super) fn matches(&self, endpoint: &VendorEndpoint, number: u32) -> bool {
+        self.label == endpoint.label() && self.number == number
+    }
+
+    pub(super) fn candidate(&self, index: usize) -> Candidate {
+        Candidate {
+            index,
+            weight: self.weight,
+            seed: self.seed,
+        }
+    }
+
+    pub(super) fn availability(&self, model: &str, now: Instant) -> EndpointAvailability {
+        let health = lock(&self.health);
+        let is_full = self
+            .max_concurrent
+            .is_some_and(|max| health.in_flight >= max);
+        if let Some(cooling) = health
+            .cooling
+            .get(model)
+            .filter(|cooling| now < cooling.until)
+        {
+            let (left, is_due) = (
+                cooling.until.duration_since(now),
+                cooling.is_due(now) && !is_full,
+            );
+            return EndpointAvailability::Cooling {
+                why: cooling.why,
+                left,
+                is_due,
+            };
+        }
+        if is_full {
+            return EndpointAvailability::Full;
+        }
+        match (health.breaker.permit(now), health.passes_checks) {
+            (BreakerPermit::Free | BreakerPermit::Probe, true) => EndpointAvailability::Well,
+            (BreakerPermit::Free | BreakerPermit::Probe, false) => EndpointAvailability::Shut {
+                passes_checks: false,
+                until: None,
+            },
+            (BreakerPermit::Shut(until), passes_checks) => EndpointAvailability::Shut {
+                passes_checks,
+                until,
+            },
+        }
+    }
+
+    /// Takes a slot at the endpoint. Returns `None` if a request from before the reload took the
+    /// last slot.
+    pub(super) fn lease(
+        self: &Arc<Self>,
+        index: usize,
+        model: &str,
+        key: &Arc<VendorKey>,
+        now: Instant,
+    ) -> Option<EndpointLease> {
+        let mut health = lock(&self.health);
+        if self
+            .max_concurrent
+            .is_some_and(|max| health.in_flight >= max)
+        {
+            return None;
+        }
+        health.in_flight = health.in_flight.saturating_add(1);
+        if let Some(probe) = health
+            .cooling
+            .get_mut(model)
+            .and_then(|cooling| cooling.probe.as_mut())
+        {
+            probe.next = now + probe.every;
+        }
+        let is_probe = health.breaker.permit(now) == BreakerPermit::Probe;
+        if is_probe {
+            health.breaker.begin_probe();
+        }
+        drop(health);
+        let (endpoint, key) = (Arc::clone(self), key.lease(now));
+        Some(EndpointLease {
+            endpoint,
+            key,
+            index,
+            began: now,
+            is_probe,
+            is_decided: false,
+        })
+    }
+
+    /// Closes the breaker, for a new key of the vendor.
+    pub(super) fn reset_breaker(&self) {
+        let mut health = lock(&self.health);
+        health.breaker.reset();
+        self.publish_health(&health);
+    }
+
+    pub(super) fn set_health_check_result(&self, passes: bool) {
+        let mut health = lock(&self.health);
+        if health.passes_checks != passes {
+            log::warn!(
+                "{} {}: health check {}",
+                self.vendor,
+                self.label,
+                if passes { "passes" } else { "fails" }
+            );
+        }
+        health.passes_checks = passes;
+        self.publish_health(&health);
+    }
+
+    /// Updates the metrics.
+    fn publish_health(&self, health: &EndpointHealth) {
+        let is_well = health.passes_checks && health.breaker.state() == BreakerState::Closed;
+        METRICS
+            .upstream_healthy
+            .with_label_values(&[&self.vendor, &self.label])
+            .set(i64::from(is_well));
+    }
+
+    pub(super) fn state(&self, now: Instant) -> EndpointState {
+        let health = lock(&self.health);
+        let (breaker, until) = match health.breaker.state() {
+            BreakerState::Closed => ("closed", None),
+            BreakerState::Open(until) => ("open", Some(until)),
+            BreakerState::HalfOpen => ("half_open", None),
+        };
+        let seconds = |until: Instant| until.saturating_duration_since(now).as_secs();
+        let cooling = health
+            .cooling
+            .iter()
+            .filter(|(_, cooling)| now < cooling.until);
+        let mut cooling_seconds: Vec<_> = cooling
+            .map(|(model, cooling)| (model.clone(), seconds(cooling.until)))
+            .collect();
+        cooling_seconds.sort();
+        EndpointState {
+            vendor: self.vendor.clone(),
+            endpoint: self.label.clone(),
+            weight: self.weight,
+            in_flight: health.in_flight,
+            max_concurrent: self.max_concurrent,
+            breaker,
+            opens_in_seconds: until.map_or(0, seconds),
+            passes_checks: health.passes_checks,
+            cooling_seconds,
+        }
+    }
+}
+
+impl Drop for MonitoredEndpoint {
+    fn drop(&mut self) {
+        // If a reload keeps the endpoint, its successor shares this state.
+        if Arc::strong_count(&self.health) == 1 {
+            let _ = METRICS
+                .upstream_healthy
+                .remove_label_values(&[&self.vendor, &self.label]);
+        }
+    }
+}
+
+/// A request's slot at an endpoint. The endpoint counts the request until the lease is dropped.
+/// Only the first verdict counts.
+pub struct EndpointLease {
+    endpoint: Arc<MonitoredEndpoint>,
+    key: VendorKeyLease,
+    pub index: usize,
+    began: Instant,
+    is_probe: bool,
+    is_decided: bool,
+}
+
+impl EndpointLease {
+    /// Label of the endpoint in metrics.
+    pub fn label(&self) -> &str {
+        &self.endpoint.label
+    }
+
+    /// Makes the gateway use HTTP/1.1 for this endpoint for the rest of the process's life.
+    pub fn use_http1(&self) {
+        lock(&self.endpoint.health).wants_http1 = true;
+    }
+
+    /// Records that the endpoint violated HTTP/2. Pingora alone would then use HTTP/1.1 for the
+    /// rest of the process's life. The gateway puts the endpoint's next connection into another
+    /// group, for which Pingora negotiates HTTP/2 again.
+    pub fn record_h2_violation(&self) {
+        let mut health = lock(&self.endpoint.health);
+        health.h2_violations = health
+            .h2_violations
+            .saturating_add(1)
+            .min(MAX_H2_VIOLATIONS);
+    }
+
+    /// Number that separates the endpoint's connections from those before its last HTTP/2
+    /// violation.
+    pub fn connection_group(&self) -> u64 {
+        lock(&self.endpoint.health).h2_violations
+    }
+
+    pub fn uses_http1(&self) -> bool {
+        lock(&self.endpoint.health).wants_http1
+    }
+
+    /// Records that the endpoint has begun a successful response. Its breaker closes, and its pause
+    /// for this model ends. The rest of the response may still fail.
+    pub fn record_answer(&self, model: &str) {
+        let mut health = lock(&self.endpoint.health);
+        health.breaker.record_answer(self.began);
+        // A request that began before the pause says nothing about the state after it.
+        if health
+            .cooling
+            .get(model)
+            .is_some_and(|cooling| cooling.since <= self.began)
+        {
+            health.cooling.remove(model);
+        }
+        self.endpoint.publish_health(&health);
+        drop(health);
+        self.key.record_accepted();
+    }
+
+    /// Records that the vendor refuses the gateway's key or account. Retrying does not help: the
+    /// gateway stops using the endpoint at once, and the vendor's other endpoints until a request
+    /// there shows that the vendor accepts the key. Returns whether this is new.
+    pub fn record_refused_key(&mut self, limits: &Limits, now: Instant) -> bool {
+        let rules = BreakerRules::from_limits(limits);
+        self.is_decided = true;
+        let mut health = lock(&self.endpoint.health);
+        if health.breaker.trip(&rules, now) {
+            METRICS
+                .upstream_opened
+                .with_label_values(&[&self.endpoint.vendor, &self.endpoint.label])
+                .inc();
+        }
+        self.endpoint.publish_health(&health);
+        drop(health);
+        self.key.record_refused(&rules, now)
+    }
+
+    pub fn record_success(&mut self, limits: &Limits, now: Instant) {
+        let began = self.began;
+        self.record_verdict(|health| {
+            health
+                .breaker
+                .record_success(&BreakerRules::from_limits(limits), began, now);
+            false
+        });
+    }
+
+    pub fn record_failure(&mut self, limits: &Limits, now: Instant) {
+        self.record_verdict(|health| {
+            health
+                .breaker
+                .record_failure(&BreakerRules::from_limits(limits), now)
+        });
+    }
+
+    /// Pauses this model at the endpoint for the time that the vendor asked for.
+    pub fn cool_down(
+        &self,
+        model: &str,
+        why: CoolDownReason,
+        pause: Duration,
+        limits: &Limits,
+        now: Instant,
+    ) {
+        let pause = pause.min(Duration::from_secs(limits.cool_down_max_seconds));
+        if pause.is_zero() {
+            return;
+        }
+        let every = Duration::from_secs(limits.cool_down_probe_seconds);
+        let probe = (!every.is_zero()).then_some(CoolDownProbe {
+            every,
+            next: now + every,
+        });
+        let cooling = CoolDown {
+            why,
+            since: now,
+            until: now + pause,
+            probe,
+        };
+        lock(&self.endpoint.health)
+            .cooling
+            .insert(model.to_owned(), cooling);
+    }
+
+    fn record_verdict(&mut self, record: impl FnOnce(&mut EndpointHealth) -> bool) {
+        if std::mem::replace(&mut self.is_decided, true) {
+            return;
+        }
+        self.key.mark_known();
+        let mut health = lock(&self.endpoint.health);
+        if record(&mut health) {
+            let (vendor, label) = (&self.endpoint.vendor, &self.endpoint.label);
+            METRICS
+                .upstream_opened
+                .with_label_values(&[vendor, label])
+                .inc();
+            log::warn!(
+                "{vendor} {label}: too many failures; its circuit breaker opens, and the endpoint gets no requests for a while"
+            );
+        }
+        self.endpoint.publish_health(&health);
+    }
+}
+
+impl Drop for EndpointLease {
+    fn drop(&mut self) {
+        let mut health = lock(&self.endpoint.health);
+        health.in_flight = health.in_flight.saturating_sub(1);
+        if self.is_probe && !self.is_decided {
+            health.breaker.release_probe(Instant::now());
+        }
+    }
+}
