@@ -46,7 +46,7 @@ struct AccountEntryRow {
     change: String,
     balance_after: String,
     /// Actor and reason, if an operator posted the entry.
-    told: String,
+    details: String,
 }
 
 #[derive(Template)]
@@ -107,9 +107,9 @@ fn page(
         });
     let entries = app.billing.entries(&account.id, None, MAX_ENTRY_ROWS)?;
     let entries = entries.iter().map(|entry| {
-        let told = document::entry(entry)?;
+        let row = document::entry(entry)?;
         let word = |name: &str| {
-            told.get(name)
+            row.get(name)
                 .and_then(|value| value.as_str())
                 .map(ToOwned::to_owned)
         };
@@ -124,7 +124,7 @@ fn page(
             reference: entry.reference.clone(),
             change: entry.change().to_string(),
             balance_after: entry.bal_paid.plus(entry.bal_trial).to_string(),
-            told: words.into_iter().flatten().collect::<Vec<_>>().join(" · "),
+            details: words.into_iter().flatten().collect::<Vec<_>>().join(" · "),
         })
     });
     Ok(OperatorAccountPage {
