@@ -86,20 +86,24 @@ impl CatalogModel {
     pub fn select_variant(
         self: &Arc<Self>,
         surface: Protocol,
-        asked: &RequestSummary,
+        request: &RequestSummary,
     ) -> &Arc<CatalogModel> {
         let (Some(by_responses), ModelCapabilities::Chat(model)) =
             (&self.by_responses, &self.accepts)
         else {
             return self;
         };
-        let asked = &asked.features;
+        let features = &request.features;
         let reasons_better = model.tools_with_reasoning != ToolsWithReasoning::Any;
         match surface {
             Protocol::Responses => by_responses,
             // The responses API has no stop sequences, but clients that use tools do not need them.
-            Protocol::Messages if reasons_better && (asked.tools || !asked.stops) => by_responses,
-            Protocol::Chat if reasons_better && asked.tools && !asked.no_reasoning => by_responses,
+            Protocol::Messages if reasons_better && (features.tools || !features.stops) => {
+                by_responses
+            }
+            Protocol::Chat if reasons_better && features.tools && !features.no_reasoning => {
+                by_responses
+            }
             Protocol::Messages | Protocol::Chat => self,
         }
     }

@@ -598,11 +598,11 @@ fn post_credits(
 fn set_rate_limits(
     context: &CommandContext<'_>,
     account: &Account,
-    asked: &RateArgs,
+    arguments: &RateArgs,
 ) -> anyhow::Result<()> {
     let before = context.accounts.account_rates(&account.id)?;
     let mut rates = before;
-    asked.apply(&mut rates);
+    arguments.apply(&mut rates);
     if rates != before {
         record_audit(
             context,

@@ -47,9 +47,9 @@ pub fn run(
         &settings.data_dir,
         Instant::now() + Duration::from_secs(*within_seconds),
     );
-    let living = stop_and_wait(data_dir, until)?;
+    let running = stop_and_wait(data_dir, until)?;
     let mut carried = ReplayReport::default();
-    if living == 0 {
+    if running == 0 {
         let within = until.saturating_duration_since(Instant::now());
         carried = outbox::relay_all(
             address,
@@ -58,8 +58,8 @@ pub fn run(
             within,
         )?;
     }
-    print_report(living, carried, data_dir, json)?;
-    Ok(if living == 0 && carried.missing == 0 {
+    print_report(running, carried, data_dir, json)?;
+    Ok(if running == 0 && carried.missing == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -69,10 +69,12 @@ pub fn run(
 /// Sends SIGTERM to the process that serves from `data_dir`, and waits until none does. Returns the
 /// number of processes that still run at the end.
 fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
-    let mut told = None;
+    let mut signaled = None;
     loop {
-        if let Some(pid) = instance_lock::serving_pid(data_dir)?.filter(|pid| told != Some(*pid)) {
-            let is_another = told.replace(pid).is_some();
+        if let Some(pid) =
+            instance_lock::serving_pid(data_dir)?.filter(|pid| signaled != Some(*pid))
+        {
+            let is_another = signaled.replace(pid).is_some();
             anyhow::ensure!(
                 !is_another,
                 "cannot drain {}: process {pid} was started again; keep the supervisor from restarting it",
@@ -89,16 +91,16 @@ fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
             }
         }
         // A process that has handed over to a successor still holds its journal.
-        let living = journal::live_instance_ids(data_dir)?.len();
-        if living == 0 || Instant::now() >= until {
-            return Ok(living);
+        let running = journal::live_instance_ids(data_dir)?.len();
+        if running == 0 || Instant::now() >= until {
+            return Ok(running);
         }
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 fn print_report(
-    living: usize,
+    running: usize,
     carried: ReplayReport,
     data_dir: &Path,
     json: bool,
@@ -110,15 +112,15 @@ fn print_report(
     } = carried;
     let mut out = io::stdout().lock();
     if json {
-        let is_drained = living == 0 && missing == 0;
+        let is_drained = running == 0 && missing == 0;
         let document = json!({
-            "drained": is_drained, "running": living, "new": new, "missing": missing, "unreadable": unreadable,
+            "drained": is_drained, "running": running, "new": new, "missing": missing, "unreadable": unreadable,
         });
         writeln!(out, "{document}")?;
-    } else if living > 0 {
+    } else if running > 0 {
         writeln!(
             out,
-            "{}: {living} processes still serve requests; run the command again",
+            "{}: {running} processes still serve requests; run the command again",
             data_dir.display()
         )?;
     } else if missing > 0 {

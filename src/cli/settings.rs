@@ -134,8 +134,8 @@ impl KeyArgs {
 impl RateArgs {
     /// Applies the given arguments, and changes nothing else.
     pub fn apply(&self, rates: &mut RateSettings) {
-        let set = |asked: &Option<SettingArg<u64>>, rate: &mut Option<u64>| {
-            if let Some(SettingArg(value)) = asked {
+        let set = |argument: &Option<SettingArg<u64>>, rate: &mut Option<u64>| {
+            if let Some(SettingArg(value)) = argument {
                 *rate = *value;
             }
         };

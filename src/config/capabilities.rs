@@ -78,10 +78,13 @@ pub fn known_capabilities(
 }
 
 /// Keys that have no effect on a model with these upstream protocols.
-pub fn misplaced_keys(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
+pub fn misplaced_keys(
+    protocols: [Option<Protocol>; 2],
+    written: &Capabilities,
+) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
-    let is_spoken = |by: &[Protocol]| {
-        spoken
+    let is_supported = |by: &[Protocol]| {
+        protocols
             .iter()
             .flatten()
             .any(|protocol| by.contains(protocol))
@@ -160,7 +163,7 @@ pub fn misplaced_keys(spoken: [Option<Protocol>; 2], written: &Capabilities) -> 
         ),
     ];
     keys.into_iter()
-        .filter(|(_, given, by)| *given && !is_spoken(by))
+        .filter(|(_, given, by)| *given && !is_supported(by))
         .map(|(name, ..)| name)
         .collect()
 }

@@ -12,7 +12,7 @@ use llm_protocol::usage::ServiceTier;
 use std::collections::BTreeMap;
 
 /// Price keys whose usage a vendor with these protocols never reports.
-pub fn misplaced_keys(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
+pub fn misplaced_keys(protocols: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let keys: [(_, _, &[Protocol]); 9] = [
         ("audio_input", price.audio_input.is_some(), &[Chat]),
@@ -38,7 +38,7 @@ pub fn misplaced_keys(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<
         ("speed", !price.speed.is_empty(), &[Messages]),
     ];
     let is_counted = |by: &[Protocol]| {
-        spoken
+        protocols
             .iter()
             .flatten()
             .any(|protocol| by.contains(protocol))

@@ -40,7 +40,7 @@ struct ActivityPage {
     keys: Vec<FilterOption>,
     models: Vec<FilterOption>,
     outcomes: Vec<FilterOption>,
-    asked: ActivityQuery,
+    query: ActivityQuery,
     is_filtered: bool,
     fault: Option<&'static str>,
     rows: Vec<ActivityRow>,
@@ -51,12 +51,12 @@ struct ActivityPage {
 pub async fn list(
     State(app): State<Arc<SidecarState>>,
     visitor: CurrentUser,
-    asked: Result<Query<ActivityQuery>, QueryRejection>,
+    query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let Query(asked) = asked.map_err(|_| PageError::NotFound)?;
-    let before = asked.cursor()?;
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let before = query.cursor()?;
     let account = &visitor.account.id;
-    let (status, receipts, fault) = match asked.filter() {
+    let (status, receipts, fault) = match query.filter() {
         // One more row than is shown, to know whether there is another page.
         Ok(filter) => (
             StatusCode::OK,
@@ -79,15 +79,15 @@ pub async fn list(
         });
     let page = ActivityPage {
         frame: Frame::new("Activity", &visitor),
-        keys: key_choices(&app, account, &asked.key)?,
-        models: model_choices(&app, &asked.model),
-        outcomes: outcome_choices(&asked.outcome),
-        is_filtered: asked.is_filtered(),
+        keys: key_choices(&app, account, &query.key)?,
+        models: model_choices(&app, &query.model),
+        outcomes: outcome_choices(&query.outcome),
+        is_filtered: query.is_filtered(),
         fault,
         rows: rows(shown),
         older,
         rows_most: group_digits(download::MAX_ROWS.into()),
-        asked,
+        query,
     };
     Ok(html(status, &page))
 }

@@ -99,9 +99,9 @@ fn row(conversation: &activity::Conversation) -> ConversationRow {
 pub async fn list(
     State(app): State<Arc<SidecarState>>,
     visitor: CurrentUser,
-    asked: Result<Query<ConversationListQuery>, QueryRejection>,
+    query: Result<Query<ConversationListQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let Query(ConversationListQuery { before }) = asked.map_err(|_| PageError::NotFound)?;
+    let Query(ConversationListQuery { before }) = query.map_err(|_| PageError::NotFound)?;
     let place = match before.as_str() {
         "" => None,
         text => {

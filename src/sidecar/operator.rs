@@ -43,7 +43,7 @@ pub struct AccountSearchQuery {
 #[template(path = "operator.html")]
 struct AccountsPage {
     frame: Frame,
-    here: &'static str,
+    tab: &'static str,
     q: String,
     rows: Vec<AccountListRow>,
     next: Option<String>,
@@ -65,7 +65,7 @@ pub async fn accounts(
     let full = found.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let page = AccountsPage {
         frame: Frame::new("Operator", &visitor),
-        here: "accounts",
+        tab: "accounts",
         next: found.last().filter(|_| full).map(|last| last.id.clone()),
         rows: found.into_iter().map(AccountListRow::from).collect(),
         q,

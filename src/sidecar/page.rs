@@ -119,7 +119,7 @@ impl Frame {
     }
 
     /// True for the section of the dashboard that is being shown.
-    pub fn here(&self, title: &str) -> bool {
+    pub fn is_current(&self, title: &str) -> bool {
         self.title == title
     }
 }

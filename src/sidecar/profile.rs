@@ -85,8 +85,8 @@ pub struct ProfileQuery {
 }
 
 /// Maps a known value from the URL to a message. Text from the URL is never shown.
-fn done_message(said: Option<&str>) -> Option<&'static str> {
-    match said? {
+fn done_message(done: Option<&str>) -> Option<&'static str> {
+    match done? {
         "password" => Some("Your password was changed. All your other sessions have ended."),
         "session" => Some("The session has ended."),
         "others" => Some("All your other sessions have ended."),
@@ -140,11 +140,11 @@ fn page(app: &SidecarState, visitor: &CurrentUser) -> Result<ProfilePage, PageEr
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
     visitor: CurrentUser,
-    said: Result<Query<ProfileQuery>, QueryRejection>,
+    query: Result<Query<ProfileQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let done = said
+    let done = query
         .ok()
-        .and_then(|Query(said)| done_message(said.done.as_deref()));
+        .and_then(|Query(query)| done_message(query.done.as_deref()));
     Ok(html(
         StatusCode::OK,
         &ProfilePage {

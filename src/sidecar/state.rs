@@ -22,7 +22,7 @@ pub struct Sidecar {
     pub billing: Billing,
     pub settings: Arc<ArcSwap<Settings>>,
     /// The vendors' endpoints, if this process calls them.
-    pub fleet: Option<Arc<EndpointRegistry>>,
+    pub endpoint_registry: Option<Arc<EndpointRegistry>>,
 }
 
 impl Sidecar {
@@ -31,15 +31,15 @@ impl Sidecar {
             accounts,
             billing,
             settings,
-            fleet: None,
+            endpoint_registry: None,
         }
     }
 
     /// Adds the endpoint registry, in a process that calls the vendors.
     #[must_use]
-    pub fn with_endpoint_registry(self, fleet: Arc<EndpointRegistry>) -> Self {
+    pub fn with_endpoint_registry(self, endpoint_registry: Arc<EndpointRegistry>) -> Self {
         Self {
-            fleet: Some(fleet),
+            endpoint_registry: Some(endpoint_registry),
             ..self
         }
     }
@@ -50,7 +50,7 @@ pub(super) struct SidecarState {
     pub(super) accounts: Accounts,
     pub(super) billing: Billing,
     pub(super) settings: Arc<ArcSwap<Settings>>,
-    pub(super) fleet: Option<Arc<EndpointRegistry>>,
+    pub(super) endpoint_registry: Option<Arc<EndpointRegistry>>,
     pub(super) throttle: Throttle,
     pub(super) patience: LoginBackoff,
     pub(super) hashing: PasswordHashLimiter,
@@ -66,7 +66,7 @@ impl SidecarState {
             accounts: sidecar.accounts,
             billing: sidecar.billing,
             settings: sidecar.settings,
-            fleet: sidecar.fleet,
+            endpoint_registry: sidecar.endpoint_registry,
             throttle: Throttle::default(),
             patience: LoginBackoff::default(),
             hashing: PasswordHashLimiter::default(),

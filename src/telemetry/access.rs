@@ -174,8 +174,8 @@ impl AccessLog {
 
     /// Queues a record without blocking. If the queue is full, it drops and counts the record.
     pub fn write(&self, record: AccessRecord) {
-        let door = self.0.load();
-        let Some(sender) = door.as_ref() else { return };
+        let queue = self.0.load();
+        let Some(sender) = queue.as_ref() else { return };
         match sender.try_send(LogCommand::Line(Box::new(record))) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => METRICS.access_log_dropped("full"),
@@ -192,12 +192,12 @@ impl AccessLog {
     }
 
     /// Waits until all queued records are written, up to the time limit.
-    pub fn flush(&self, patience: Duration) {
-        let door = self.0.load();
-        let Some(sender) = door.as_ref() else { return };
+    pub fn flush(&self, limit: Duration) {
+        let queue = self.0.load();
+        let Some(sender) = queue.as_ref() else { return };
         let (done, is_done) = sync_channel(1);
         if sender.try_send(LogCommand::Flush(done)).is_ok() {
-            let _ = is_done.recv_timeout(patience);
+            let _ = is_done.recv_timeout(limit);
         }
     }
 }
@@ -226,20 +226,20 @@ impl LogWriter {
     }
 
     /// Runs until all senders are gone.
-    fn run(mut self, told: &QueueReceiver<LogCommand>) {
-        while let Ok(first) = told.recv() {
+    fn run(mut self, commands: &QueueReceiver<LogCommand>) {
+        while let Ok(first) = commands.recv() {
             // Sleep instead of waiting on the queue: there, every line would wake this thread.
             if let LogCommand::Line(_) = first {
                 std::thread::sleep(BATCH_DELAY);
             }
             self.handle(first);
-            told.try_iter().for_each(|more| self.handle(more));
+            commands.try_iter().for_each(|more| self.handle(more));
             self.write_batch();
         }
     }
 
-    fn handle(&mut self, told: LogCommand) {
-        match told {
+    fn handle(&mut self, command: LogCommand) {
+        match command {
             LogCommand::Line(record) => {
                 if serde_json::to_writer(&mut self.batch, &record).is_ok() {
                     self.batch.push(b'\n');

@@ -69,49 +69,49 @@ impl TraceExporter {
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start(plan: Option<&TraceExportConfig>) -> io::Result<Self> {
-        let Some(plan) = plan else {
+    pub fn start(config: Option<&TraceExportConfig>) -> io::Result<Self> {
+        let Some(config) = config else {
             return Ok(Self::default());
         };
-        let (door, queue) = bounded_queue(MAX_QUEUED_REQUESTS);
-        let plan = Arc::new(plan.clone());
+        let (commands, queue) = bounded_queue(MAX_QUEUED_REQUESTS);
+        let config = Arc::new(config.clone());
         let sender = SpanSender {
-            plan: Arc::clone(&plan),
+            config: Arc::clone(&config),
             queue,
             is_failing: false,
         };
         std::thread::Builder::new()
             .name("traces".into())
             .spawn(move || sender.run())?;
-        Ok(Self(Some((plan, door))))
+        Ok(Self(Some((config, commands))))
     }
 
     pub fn config(&self) -> Option<&TraceExportConfig> {
-        self.0.as_ref().map(|(plan, _)| &**plan)
+        self.0.as_ref().map(|(config, _)| &**config)
     }
 
     pub fn export(&self, spans: Vec<TraceSpan>) {
-        let Some((_, door)) = &self.0 else { return };
+        let Some((_, commands)) = &self.0 else { return };
         let count = spans.len();
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            door.try_send(ExportCommand::Spans(spans))
+            commands.try_send(ExportCommand::Spans(spans))
         {
             METRICS.spans_dropped("full", count);
         }
     }
 
     /// Waits until all queued spans are sent or dropped, up to the time limit.
-    pub fn flush(&self, patience: Duration) {
-        let Some((_, door)) = &self.0 else { return };
+    pub fn flush(&self, limit: Duration) {
+        let Some((_, commands)) = &self.0 else { return };
         let (done, all) = sync_channel(1);
-        if door.try_send(ExportCommand::Flush(done)).is_ok() {
-            let _ = all.recv_timeout(patience);
+        if commands.try_send(ExportCommand::Flush(done)).is_ok() {
+            let _ = all.recv_timeout(limit);
         }
     }
 }
 
 struct SpanSender {
-    plan: Arc<TraceExportConfig>,
+    config: Arc<TraceExportConfig>,
     queue: QueueReceiver<ExportCommand>,
     is_failing: bool,
 }
@@ -158,7 +158,7 @@ impl SpanSender {
             Ok(()) if self.is_failing => {
                 log::info!(
                     "the trace collector {} accepts traces again",
-                    self.plan.authority
+                    self.config.authority
                 )
             }
             Ok(()) => {}
@@ -167,7 +167,7 @@ impl SpanSender {
                 if !self.is_failing {
                     log::warn!(
                         "cannot send traces to {}: {error}; the gateway drops them until the collector accepts them",
-                        self.plan.authority
+                        self.config.authority
                     );
                 }
             }
@@ -178,7 +178,7 @@ impl SpanSender {
     fn post(&self, body: &str) -> io::Result<()> {
         let TraceExportConfig {
             authority, path, ..
-        } = &*self.plan;
+        } = &*self.config;
         let mut stream = connect(authority.to_socket_addrs()?)?;
         stream.set_write_timeout(Some(IO_TIMEOUT))?;
         stream.set_read_timeout(Some(IO_TIMEOUT))?;
@@ -192,13 +192,13 @@ impl SpanSender {
         );
         stream.write_all(head.as_bytes())?;
         stream.write_all(body.as_bytes())?;
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         stream
             .take(MAX_RESPONSE_BYTES as u64)
-            .read_to_end(&mut answer)?;
-        let answer = String::from_utf8_lossy(&answer);
-        let status = answer.split(' ').nth(1).unwrap_or_default();
-        if answer.starts_with("HTTP/1.") && status.starts_with('2') {
+            .read_to_end(&mut response)?;
+        let response = String::from_utf8_lossy(&response);
+        let status = response.split(' ').nth(1).unwrap_or_default();
+        if response.starts_with("HTTP/1.") && status.starts_with('2') {
             return Ok(());
         }
         Err(io::Error::other(format!(
@@ -311,14 +311,14 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_and_counts_and_holds_nobody_up() {
-        let plan = TraceExportConfig {
+        let config = TraceExportConfig {
             authority: "127.0.0.1:1".into(),
             path: "/".into(),
             share: SAMPLE_ALL,
             to_vendors: false,
         };
-        let (door, _queue) = bounded_queue(MAX_QUEUED_REQUESTS);
-        let traces = TraceExporter(Some((Arc::new(plan), door)));
+        let (commands, _queue) = bounded_queue(MAX_QUEUED_REQUESTS);
+        let traces = TraceExporter(Some((Arc::new(config), commands)));
         let dropped = METRICS.spans_dropped.with_label_values(&["full"]);
         let before = dropped.get();
         for _ in 0..MAX_QUEUED_REQUESTS {

@@ -486,8 +486,8 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
     listed
         .iter_mut()
         .for_each(|endpoint| endpoint.max_concurrent = Some(2));
-    let (fleet, now) = (EndpointRegistry::default(), Instant::now());
-    let pool = fleet.pool_for(&vendor(listed.clone()));
+    let (registry, now) = (EndpointRegistry::default(), Instant::now());
+    let pool = registry.pool_for(&vendor(listed.clone()));
     let mut leases: Vec<_> = (0..4)
         .map(|_| pool.choose(of_key(5), now).unwrap())
         .collect();
@@ -498,7 +498,7 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
         Some(EndpointUnavailable::Full)
     );
     // A reload keeps the count of running requests.
-    let reloaded = fleet.pool_for(&vendor(listed));
+    let reloaded = registry.pool_for(&vendor(listed));
     assert_eq!(
         reloaded.choose(any(), now).err(),
         Some(EndpointUnavailable::Full)
@@ -506,7 +506,12 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
     leases.pop();
     assert!(reloaded.choose(any(), now).is_ok());
     drop(leases);
-    assert!(fleet.states(now).iter().all(|state| state.in_flight == 0));
+    assert!(
+        registry
+            .states(now)
+            .iter()
+            .all(|state| state.in_flight == 0)
+    );
 }
 
 #[test]
@@ -522,8 +527,8 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
         health_check: Some(check.clone()),
         ..endpoint(host, 1)
     });
-    let (fleet, now) = (EndpointRegistry::default(), Instant::now());
-    let pool = fleet.pool_for(&vendor(listed.to_vec()));
+    let (registry, now) = (EndpointRegistry::default(), Instant::now());
+    let pool = registry.pool_for(&vendor(listed.to_vec()));
     pool.set_health_check_result(0, false);
     assert!((0..10).all(|_| index(&pool, any(), now) == 1));
     pool.set_health_check_result(1, false);
@@ -532,7 +537,7 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
         "nobody is refused for that"
     );
     // A config without health checks ignores their earlier results.
-    let unchecked = fleet.pool_for(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
+    let unchecked = registry.pool_for(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
     assert!(
         unchecked
             .endpoints
@@ -616,7 +621,7 @@ fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_
 
 #[test]
 fn another_key_is_tried_at_once_and_the_same_one_is_not() {
-    let (fleet, now) = (EndpointRegistry::default(), Instant::now());
+    let (registry, now) = (EndpointRegistry::default(), Instant::now());
     let of = |key: &str| {
         let api_key = crate::catalog::Secret::new(key.to_owned());
         Arc::new(CatalogVendor {
@@ -624,12 +629,15 @@ fn another_key_is_tried_at_once_and_the_same_one_is_not() {
             ..CatalogVendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)])
         })
     };
-    refuse(&fleet.pool_for(&of("old")), instead(), now);
+    refuse(&registry.pool_for(&of("old")), instead(), now);
     assert!(
-        fleet.pool_for(&of("old")).choose(instead(), now).is_err(),
+        registry
+            .pool_for(&of("old"))
+            .choose(instead(), now)
+            .is_err(),
         "a reload of something else"
     );
-    let pool = fleet.pool_for(&of("new"));
+    let pool = registry.pool_for(&of("new"));
     assert!((0..4).all(|_| pool.choose(instead(), now).is_ok()));
 }
 

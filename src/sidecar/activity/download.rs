@@ -38,10 +38,10 @@ const CSV_HEADER: &str = "time,request_id,model,surface,key,outcome,estimated,in
 pub async fn download(
     State(app): State<Arc<SidecarState>>,
     visitor: CurrentUser,
-    asked: Result<Query<ActivityQuery>, QueryRejection>,
+    query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let Query(asked) = asked.map_err(|_| PageError::NotFound)?;
-    let filter = asked.filter().map_err(|_| PageError::NotFound)?;
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let filter = query.filter().map_err(|_| PageError::NotFound)?;
     let account = visitor.account.id;
     let place = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;

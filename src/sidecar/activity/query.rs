@@ -84,18 +84,18 @@ impl ActivityQuery {
 mod tests {
     use super::*;
 
-    fn asked(change: impl FnOnce(&mut ActivityQuery)) -> ActivityQuery {
-        let mut asked = ActivityQuery::default();
-        change(&mut asked);
-        asked
+    fn query_with(change: impl FnOnce(&mut ActivityQuery)) -> ActivityQuery {
+        let mut query = ActivityQuery::default();
+        change(&mut query);
+        query
     }
 
     #[test]
     fn the_last_day_of_a_filter_is_in_it() {
-        let filter = asked(|asked| {
-            asked.from = "1970-01-02".into();
-            asked.to = "1970-01-02".into();
-            asked.outcome = "vendor_cut".into();
+        let filter = query_with(|query| {
+            query.from = "1970-01-02".into();
+            query.to = "1970-01-02".into();
+            query.outcome = "vendor_cut".into();
         });
         let expected = ActivityFilter {
             outcome: Some(RequestOutcome::VendorCut),
@@ -104,14 +104,14 @@ mod tests {
             ..ActivityFilter::default()
         };
         assert_eq!(filter.filter(), Ok(expected));
-        assert_eq!(asked(|_| ()).filter(), Ok(ActivityFilter::default()));
+        assert_eq!(query_with(|_| ()).filter(), Ok(ActivityFilter::default()));
         for wrong in [
-            asked(|asked| asked.from = "yesterday".into()),
-            asked(|asked| asked.to = "2026-02-30".into()),
-            asked(|asked| asked.outcome = "lost".into()),
-            asked(|asked| {
-                asked.from = "1970-01-03".into();
-                asked.to = "1970-01-02".into();
+            query_with(|query| query.from = "yesterday".into()),
+            query_with(|query| query.to = "2026-02-30".into()),
+            query_with(|query| query.outcome = "lost".into()),
+            query_with(|query| {
+                query.from = "1970-01-03".into();
+                query.to = "1970-01-02".into();
             }),
         ] {
             assert!(wrong.filter().is_err());
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_page_begins_at_a_place_or_nowhere() {
-        let place = |text: &str| asked(|asked| asked.before = text.into()).cursor();
+        let place = |text: &str| query_with(|query| query.before = text.into()).cursor();
         assert!(matches!(
             place("17.-3"),
             Ok(Some(ActivityCursor { at_ms: 17, seq: -3 }))

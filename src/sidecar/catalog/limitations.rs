@@ -39,7 +39,7 @@ pub fn translation_limitations(surface: Protocol, accepts: &ModelCapabilities) -
             model.verbosity.then_some("verbosity"),
         ),
     };
-    let told: Vec<_> = own
+    let listed: Vec<_> = own
         .iter()
         .flat_map(|loss| loss.members.clone())
         .chain(taken)
@@ -49,7 +49,7 @@ pub fn translation_limitations(surface: Protocol, accepts: &ModelCapabilities) -
         // Only top-level members: nested ones would fill the page.
         let top = rows.filter(|(path, of)| *of == outcome && !path.contains(['.', '[']));
         top.map(|(path, _)| *path)
-            .filter(|path| !told.contains(path))
+            .filter(|path| !listed.contains(path))
             .collect::<Vec<_>>()
     };
     let general = [

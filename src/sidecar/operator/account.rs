@@ -53,7 +53,7 @@ struct AccountEntryRow {
 #[template(path = "operator_account.html")]
 struct OperatorAccountPage {
     frame: Frame,
-    here: &'static str,
+    tab: &'static str,
     csrf: String,
     account: AccountListRow,
     /// The user is an administrator and may make changes.
@@ -129,7 +129,7 @@ fn page(
     });
     Ok(OperatorAccountPage {
         frame: Frame::new("Operator", visitor),
-        here: "accounts",
+        tab: "accounts",
         csrf: visitor.csrf.clone(),
         acts: may_administer(&visitor.account),
         is_active: account.status == AccountStatus::Active,

@@ -41,7 +41,7 @@ struct InviteListRow {
 #[template(path = "operator_invites.html")]
 struct InvitesPage {
     frame: Frame,
-    here: &'static str,
+    tab: &'static str,
     csrf: String,
     /// The user is an administrator and may make changes.
     acts: bool,
@@ -94,7 +94,7 @@ fn page(
         .collect();
     Ok(InvitesPage {
         frame: Frame::new("Operator", visitor),
-        here: "invites",
+        tab: "invites",
         csrf: visitor.csrf.clone(),
         acts: may_administer(&visitor.account),
         in_force: app.settings.load().signup.mode == SignupMode::Invite,
@@ -111,9 +111,9 @@ fn page(
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
     Operator(visitor): Operator,
-    asked: Result<Query<InviteListQuery>, QueryRejection>,
+    query: Result<Query<InviteListQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let Query(InviteListQuery { before }) = asked.map_err(|_| PageError::NotFound)?;
+    let Query(InviteListQuery { before }) = query.map_err(|_| PageError::NotFound)?;
     Ok(html(
         StatusCode::OK,
         &page(&app, &visitor, before.as_deref())?,

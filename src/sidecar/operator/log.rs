@@ -36,7 +36,7 @@ struct AuditLogRow {
 #[template(path = "operator_log.html")]
 struct AuditLogPage {
     frame: Frame,
-    here: &'static str,
+    tab: &'static str,
     rows: Vec<AuditLogRow>,
     older: Option<i64>,
     first: bool,
@@ -64,7 +64,7 @@ pub async fn show(
     });
     let page = AuditLogPage {
         frame: Frame::new("Operator", &visitor),
-        here: "log",
+        tab: "log",
         rows: rows.collect(),
         older,
         first: before.is_none(),

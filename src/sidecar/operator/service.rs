@@ -83,7 +83,7 @@ struct HoldsView {
 #[template(path = "operator_service.html")]
 struct ServicePage {
     frame: Frame,
-    here: &'static str,
+    tab: &'static str,
     csrf: String,
     /// The user is an administrator and may make changes.
     acts: bool,
@@ -184,9 +184,9 @@ pub async fn show(
         .map(|model| (model.vendor.name.as_str(), &model.vendor))
         .collect();
     let states = app
-        .fleet
+        .endpoint_registry
         .as_ref()
-        .map(|fleet| fleet.states(Instant::now()))
+        .map(|registry| registry.states(Instant::now()))
         .unwrap_or_default();
     let endpoints = vendors
         .iter()
@@ -214,7 +214,7 @@ pub async fn show(
     } = app.audits.snapshot();
     let page = ServicePage {
         frame: Frame::new("Operator", &visitor),
-        here: "service",
+        tab: "service",
         csrf: visitor.csrf.clone(),
         acts: may_administer(&visitor.account),
         models,
