@@ -4,8 +4,9 @@
 //! The dashboard, the admin interface and the command line all act through [`AuditedAccounts`].
 //! Must not receive a secret: a line contains ids, amounts, references and reasons.
 
-use super::{Account, AccountStatus, Accounts, CloseAccountOutcome};
+use super::accounts::{Account, AccountStatus, Accounts};
 use crate::store::StoreError;
+use crate::store::app::account_lifecycle::CloseAccountOutcome;
 use crate::store::app::audit::{AuditEntry, AuditRow};
 use crate::store::ledger::{BalanceChange, BalanceChangeKind};
 use serde_json::{Value, json};

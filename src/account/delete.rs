@@ -6,8 +6,9 @@
 //! mailbox gets no second trial. Only somebody with `app.db` can test addresses against this hash.
 //! Must not look at money.
 
-use super::audit::AuditChange;
-use super::{Accounts, Actor, mailbox};
+use super::accounts::Accounts;
+use super::audit::{Actor, AuditChange};
+use super::mailbox;
 use crate::store::StoreError;
 pub use crate::store::app::account_lifecycle::CloseAccountOutcome;
 use serde_json::json;

@@ -4,8 +4,10 @@
 //! account uses the code up, so only one of several simultaneous sign-ups with it succeeds. Must
 //! not know HTTP.
 
-use super::audit::AuditChange;
-use super::{AccountError, Accounts, AuditedAccounts};
+use super::accounts::Accounts;
+use super::audit::{AuditChange, AuditedAccounts};
+use super::error::AccountError;
+use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
 use crate::store::StoreError;
 use crate::store::app::account_lifecycle::InviteRow;
 use serde_json::json;
@@ -13,14 +15,8 @@ use sha2::{Digest, Sha256};
 
 const PREFIX: &str = "invite-";
 
-/// Maximum number of codes created at once.
-pub const MAX_INVITES_PER_BATCH: u32 = 100;
-
 /// Maximum number of open invitations.
 const MAX_OPEN_INVITES: i64 = 10_000;
-
-/// Maximum lifetime of an invitation.
-pub const MAX_INVITE_MS: i64 = 365 * 86_400_000;
 
 /// An invitation as an administrator sees it later.
 #[derive(Debug, Clone)]

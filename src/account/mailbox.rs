@@ -1,8 +1,13 @@
-//! The mailbox that an e-mail address reaches, for hosts known to have several addresses for one
-//! mailbox.
+//! E-mail addresses: the form in which they are unique, and the mailbox that an address reaches,
+//! for hosts known to have several addresses for one mailbox.
 //!
-//! It is stored for every account, and checked if the settings allow only one account per mailbox.
-//! Must not change an account's name: its e-mail stays as its holder entered it.
+//! The mailbox is stored for every account, and checked if the settings allow only one account per
+//! mailbox. Must not change an account's name: its e-mail stays as its holder entered it.
+
+use super::error::AccountError;
+
+/// Maximum length of an e-mail address, in bytes.
+const MAX_EMAIL_BYTES: usize = 254;
 
 /// Returns the mailbox's canonical address if the mailbox can have several addresses; `None` if the
 /// address is the only one.
@@ -13,6 +18,22 @@ pub fn canonical_address(email: &str) -> Option<String> {
     }
     let name = local.split('+').next().unwrap_or_default().replace('.', "");
     Some(format!("{name}@gmail.com"))
+}
+
+/// Trims an e-mail and converts it to lower case: the form in which e-mails are unique.
+pub(super) fn normalize_email(text: &str) -> Result<String, AccountError> {
+    let email = text.trim().to_ascii_lowercase();
+    let (local, domain) = email.split_once('@').ok_or(AccountError::BadEmail)?;
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b'@')
+    };
+    if email.len() > MAX_EMAIL_BYTES || !plain(local) || !plain(domain) {
+        return Err(AccountError::BadEmail);
+    }
+    Ok(email)
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //!
 //! Must not know cookies or HTTP: that is `sidecar/session.rs`.
 
-use super::audit::AuditChange;
+use super::accounts::{Account, Accounts};
+use super::audit::{AuditChange, AuditedAccounts};
+use super::error::AccountError;
 use super::password;
-use super::{Account, AccountError, Accounts, AuditedAccounts};
 use crate::store::StoreError;
 use crate::store::app::session::{NewSessionRow, SessionLifetime};
 use serde_json::Value;

@@ -4,7 +4,7 @@
 //! them too. Unreadable settings must not be ignored: the key is refused. Must not know which code
 //! enforces the limits.
 
-use super::AccountError;
+use super::error::AccountError;
 use crate::config::MAX_RATE;
 use crate::store::key_settings::{KeySettings, RateSettings};
 

@@ -3,8 +3,11 @@
 //! A cached key is valid for at most thirty seconds, and only while this edge receives revocations:
 //! without that connection it looks every key up again. Must not know HTTP.
 
-use super::{ApiKeyStatus, AuthError, KeySettings, Principal, RateSettings, key, parse_key};
+use super::api_key::ApiKeyStatus;
+use super::key;
+use super::principal::{AuthError, Principal};
 use crate::store::StoreError;
+use crate::store::key_settings::{KeySettings, RateSettings};
 use crate::store::redis::SharedStore;
 use crate::telemetry::METRICS;
 use std::collections::HashMap;
@@ -100,7 +103,7 @@ impl SharedKeys {
     /// # Errors
     /// Returns why the key is refused.
     pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
-        if !parse_key(key) {
+        if !key::is_well_formed(key) {
             return Err(AuthError::BadKey);
         }
         let hash: String = key::hash(key)

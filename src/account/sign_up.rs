@@ -4,17 +4,17 @@
 //! trial, and the ledger's grant has a reference and counts only once; so a process that starts can
 //! complete the missing part. The sidecar and the command line both use it.
 
-use super::audit::AuditChange;
-use super::{
-    Account, AccountError, Accounts, Actor, Role, invite, mailbox, new_id, normalize_email,
-    password,
-};
+use super::accounts::{Account, Accounts};
+use super::audit::{Actor, AuditChange};
+use super::error::AccountError;
+use super::id::new_id;
+use super::{invite, mailbox, password};
 use crate::billing::Billing;
 use crate::config::{SignupMode, SignupSettings};
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
-use crate::store::app::AccountRow;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
+use crate::store::app::{AccountRow, Role};
 use credits::trial::Trial;
 use serde_json::json;
 
@@ -71,7 +71,7 @@ impl Accounts {
         conditions: SignUpConditions<'_>,
         now_ms: i64,
     ) -> Result<SignUpResult, AccountError> {
-        let email = normalize_email(new.email)?;
+        let email = mailbox::normalize_email(new.email)?;
         let password = match new.password {
             Some(text) if !password::is_allowed(text) => return Err(AccountError::BadPassword),
             Some(text) => Some(password::hash(text)?),

@@ -1,8 +1,10 @@
 //! Tests of the accounts' guarantees, with a real file.
 
+use super::id::new_id;
 use super::*;
 use crate::billing::Billing;
-use crate::config::{SignupMode, SignupSettings};
+use crate::config::{MAX_RATE, SignupMode, SignupSettings};
+use crate::store::app::AccountRow;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use credits::money::Micro;
 use credits::trial::Trial;

@@ -2,7 +2,7 @@
 //! shared store; an empty text sets nothing.
 //!
 //! Unreadable settings must not be ignored: reading them returns an error. Must not validate or
-//! enforce them: that is `account/settings.rs` and `account.rs`.
+//! enforce them: that is `account/settings.rs` and `account/principal.rs`.
 
 use super::StoreError;
 use credits::limits::SpendLimit;

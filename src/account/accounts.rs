@@ -1,0 +1,190 @@
+//! The accounts in `app.db`: who they are, whether they may call, and their passwords.
+//!
+//! Must not know money: an account's ledger is in `billing`. Next: `account/api_key.rs` (the keys of
+//! an account), `account/sign_up.rs` (how an account is opened).
+
+use super::error::AccountError;
+use super::{mailbox, password};
+use crate::store::StoreError;
+use crate::store::app::{AccountRow, AppDb, Role};
+use crate::store::key_settings::RateSettings;
+use crate::store::missing;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Access to `app.db`. Cheap to clone.
+#[derive(Clone)]
+pub struct Accounts {
+    pub(super) db: Arc<AppDb>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountStatus {
+    Active,
+    Suspended,
+    /// The holder closed the account permanently. Only [`Accounts::delete`] sets this.
+    Deleted,
+}
+
+impl AccountStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Suspended => "suspended",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub id: String,
+    pub email: String,
+    pub role: Role,
+    pub status: AccountStatus,
+    pub created_at_ms: i64,
+}
+
+impl Accounts {
+    /// Opens `app.db` in `data_dir`.
+    ///
+    /// # Errors
+    /// Returns an error if `app.db` cannot be opened or migrated, or if it has no account although
+    /// the ledger has entries.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        if let Some(fault) = missing::app(data_dir)? {
+            return Err(StoreError::Unusable(fault));
+        }
+        Ok(Self {
+            db: Arc::new(AppDb::open(data_dir)?),
+        })
+    }
+
+    /// Finds an account by its id or its e-mail.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn find(&self, id_or_email: &str) -> Result<Option<Account>, StoreError> {
+        let found = match mailbox::normalize_email(id_or_email) {
+            Ok(email) => self.db.account_by_email(&email)?.map(|(row, _)| row),
+            Err(_) => self.db.account(id_or_email)?,
+        };
+        Ok(found.map(Account::from))
+    }
+
+    /// Returns accounts whose id or e-mail begins with `prefix`, in pages like [`Accounts::page`].
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn search(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Account>, StoreError> {
+        let prefix = prefix.trim().to_ascii_lowercase();
+        let rows = self
+            .db
+            .search_accounts(&prefix, after.unwrap_or_default(), limit)?;
+        Ok(rows.into_iter().map(Account::from).collect())
+    }
+
+    /// Returns all accounts, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn list(&self) -> Result<Vec<Account>, StoreError> {
+        Ok(self.db.accounts()?.into_iter().map(Account::from).collect())
+    }
+
+    /// Returns a page of accounts in the order of their creation: at most `limit`, after the one
+    /// with the id `after`.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
+        Ok(self
+            .db
+            .accounts_after(after.unwrap_or_default(), limit)?
+            .into_iter()
+            .map(Account::from)
+            .collect())
+    }
+
+    /// Sets an account's status. Returns false if there is no such account. The keys of a suspended
+    /// account are refused from the next request on.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn set_status(&self, id: &str, status: AccountStatus) -> Result<bool, StoreError> {
+        self.db
+            .set_active(id, status == AccountStatus::Active, None)
+    }
+
+    /// Returns the account if the password is correct. An unknown e-mail takes as long as a wrong
+    /// password. Call it on a blocking thread.
+    ///
+    /// # Errors
+    /// Returns an error if the database or the password hash fails.
+    pub fn check_password(
+        &self,
+        email: &str,
+        password: &str,
+    ) -> Result<Option<Account>, AccountError> {
+        let found = match mailbox::normalize_email(email) {
+            Ok(email) => self.db.account_by_email(&email)?,
+            Err(_) => None,
+        };
+        let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
+        let too_long = password.chars().count() > password::MAX_CHARS;
+        let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
+        match (row, checked) {
+            (Some(row), password::PasswordCheck::Right) => Ok(Some(row.into())),
+            (Some(row), password::PasswordCheck::RightButOld) => {
+                self.db.set_password(&row.id, &password::hash(password)?)?;
+                Ok(Some(row.into()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the rate settings of an account (by id), which replace the defaults of the config
+    /// file.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn account_rates(&self, account: &str) -> Result<RateSettings, StoreError> {
+        RateSettings::decode(&self.db.account_rates(account)?.unwrap_or_default())
+    }
+
+    /// Sets the rate settings of an account from the next request on. Returns false if there is no
+    /// such account.
+    ///
+    /// # Errors
+    /// Returns an error if a rate is above the maximum, or if the database fails.
+    pub fn set_account_rates(
+        &self,
+        account: &str,
+        rates: &RateSettings,
+    ) -> Result<bool, AccountError> {
+        rates.validate()?;
+        Ok(self.db.set_account_rates(account, &rates.encode())?)
+    }
+}
+
+impl From<AccountRow> for Account {
+    fn from(row: AccountRow) -> Self {
+        let status = match (row.deleted, row.active) {
+            (true, _) => AccountStatus::Deleted,
+            (false, true) => AccountStatus::Active,
+            (false, false) => AccountStatus::Suspended,
+        };
+        Self {
+            id: row.id,
+            email: row.email,
+            role: row.role,
+            status,
+            created_at_ms: row.created_at_ms,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Why an action on an account fails.
+//!
+//! The messages are for people: the dashboard and the command line show them as they are. Must not
+//! know HTTP.
+
+use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
+use super::password::{self, MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS};
+use crate::config::MAX_RATE;
+use crate::store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum AccountError {
+    #[error(
+        "this is not a valid e-mail address: it needs one @, no spaces, and at most 254 ASCII characters"
+    )]
+    BadEmail,
+    #[error("this e-mail already has an account")]
+    EmailTaken,
+    #[error(
+        "a password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password"
+    )]
+    BadPassword,
+    #[error("a key's name must have 1 to {MAX_KEY_NAME_CHARS} characters")]
+    BadKeyName,
+    #[error("an account can have at most {MAX_LIVE_KEYS} active keys: revoke one first")]
+    TooManyKeys,
+    #[error("the account does not exist")]
+    NoAccount,
+    #[error("the key does not exist or is revoked")]
+    NoKey,
+    #[error("a key can be restricted to at most 100 models, by their catalog ids")]
+    BadModels,
+    #[error("a rate limit must be at most {MAX_RATE}; 0 means no limit")]
+    BadRate,
+    #[error("sign-up is closed")]
+    SignUpClosed,
+    #[error("the invite code is unknown, used or expired")]
+    NoInvite,
+    #[error("no trials are left today: the next ones are available from 00:00 UTC")]
+    TrialsSpent,
+    #[error("the number must be 1 to {MAX_INVITES_PER_BATCH}, and the validity at most {} days", MAX_INVITE_MS / 86_400_000)]
+    BadInvite,
+    #[error("too many invitations are open: revoke some, or wait until some are used or expire")]
+    TooManyInvites,
+    #[error("cannot read random numbers: {0}")]
+    Random(getrandom::Error),
+    #[error(transparent)]
+    Password(#[from] password::HashError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
