@@ -3,26 +3,27 @@
 //!
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
+mod admin_router;
 mod certificate;
+mod edge_server;
 mod private_listeners;
 mod readiness;
 mod reload;
 mod series;
+mod server_handle;
 mod sidecar;
 mod signals;
+mod start_mode;
 
 use crate::account::{self, Accounts, KeyAuthenticator, SharedKeys};
-use crate::admin;
 use crate::billing::store_health::StoreHealthMonitor;
 use crate::billing::{self, Billing, BillingBackend, SharedBilling};
 use crate::clock;
-use crate::config::{Limits, MAX_DRAIN_SECONDS, MAX_TOTAL_SECONDS, Settings};
-use crate::edge::connections::{ConnectionLimiter, Connections};
+use crate::config::Settings;
+use crate::edge::connections::Connections;
 use crate::edge::descriptors::{self, DescriptorShares};
-use crate::edge::panics::{self, PanicGuard};
-use crate::edge::resource_guard::{self, ResourceGuard};
-use crate::edge::shutdown::Shutdown;
-use crate::edge::{Gateway, Recorders, max_retries};
+use crate::edge::resource_guard;
+use crate::edge::{Gateway, Recorders};
 use crate::idempotency::Idempotency;
 use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
 use crate::sidecar::{self as pages, Sidecar};
@@ -31,105 +32,37 @@ use crate::store::redis::breaker::StoreBreaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::traces::TraceExporter;
-use crate::upstreams::EndpointRegistry;
+use admin_router::admin_router;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::middleware::from_fn;
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
 use certificate::ReloadableCertificate;
-use pingora::apps::HttpServerOptions;
-use pingora::listeners::tls::{Acceptor, TlsSettings};
-use pingora::listeners::{L4BufferSettings, ListenerConfig};
-use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
-use pingora::server::configuration::{Opt, ServerConf};
+use edge_server::{build_edge_server, wait_for_address};
 use pingora::server::{ExecutionPhase, RunArgs, Server};
-use pingora::services::listening::Service;
 use private_listeners::{ListenerUntilSuccession, PrivateListener, observe_admin};
 use reload::ConfigReloader;
+use server_handle::ServerHandle;
 pub use sidecar::run as sidecar;
 use signals::{SignalHandler, StartupSignals};
+pub use start_mode::StartMode;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a process starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartMode {
-    Fresh,
-    /// As the successor of a running process, which hands over its listening sockets when it
-    /// receives SIGQUIT.
-    Upgrade,
-}
-
-impl StartMode {
-    pub fn from_upgrade_flag(upgrade: bool) -> Self {
-        if upgrade { Self::Upgrade } else { Self::Fresh }
-    }
-}
-
-/// Interval at which shutdown checks whether all work is done.
-const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval at which the shutdown watch checks whether shutdown has begun. Each check wakes a
 /// process that may otherwise be idle.
 const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Interval at which the sidecar checks whether it has a successor.
-const SUCCESSION_POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Time without a new request after which a process that has handed over exits.
-const HANDOVER_QUIET_INTERVAL: Duration = Duration::from_secs(3);
 /// Timeouts of the shared store: while a request waits for the response, and while none does.
 const ADMIT_TIMEOUT: Duration = Duration::from_millis(200);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that a start waits for another process to release a public address.
-const BIND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longer than any shutdown can take.
-const MAX_GRACE_SECONDS: u64 = MAX_TOTAL_SECONDS + MAX_DRAIN_SECONDS;
-/// Time that requests have to end by themselves after the drain timeout.
-const CUTOFF_GRACE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time that the last lines of the access log have to be written.
 const ACCESS_LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that the last traces have to be sent.
 const TRACES_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Connections to vendors that are kept for reuse.
-const MAX_POOLED_UPSTREAM_CONNECTIONS: usize = 1_024;
-/// Bytes that are buffered for writing on a client's connection. The header and body of a response
-/// are sent together if they fit; Pingora's default of 1 460 bytes holds hardly more than the
-/// header. The header of a stream is never held back.
-const CLIENT_WRITE_BUFFER_BYTES: usize = 8_192;
-/// Bytes that TLS reads ahead on a client's connection. Plain HTTP has buffers of its own for all
-/// its reads.
-const CLIENT_READ_BUFFER_BYTES: usize = 16_384;
-/// Maximum number of open streams on a client's HTTP/2 connection.
-const MAX_H2_STREAMS: u32 = 100;
-/// Bytes that a client may send before the gateway reads them, per stream and per connection.
-const H2_STREAM_WINDOW_BYTES: u32 = 65_536;
-const H2_CONNECTION_WINDOW_BYTES: u32 = 1_048_576;
-/// Bytes of a response that may wait for the client of one stream.
-const H2_SEND_BUFFER_BYTES: usize = 65_536;
-
-/// State that the servers and the shutdown share.
-#[derive(Clone)]
-struct ServerHandle {
-    settings: Arc<ArcSwap<Settings>>,
-    reload: Arc<ConfigReloader>,
-    billing: BillingBackend,
-    /// Health of the shared store, if there is one.
-    store: Option<Arc<StoreHealthMonitor>>,
-    /// True while the edge accepts connections.
-    ready: Arc<AtomicBool>,
-    draining: Arc<AtomicBool>,
-    shutdown: Arc<Shutdown>,
-    /// True once a successor has all listening sockets and this process accepts no more
-    /// connections.
-    succeeded: Arc<AtomicBool>,
-    in_flight: Arc<AtomicUsize>,
-    pressure: Arc<ResourceGuard>,
-    access: AccessLog,
-    traces: TraceExporter,
-    fleet: Arc<EndpointRegistry>,
-}
 
 /// Runs the whole service until a signal stops it.
 ///
@@ -237,17 +170,6 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     )?;
     add_private_listeners(&mut server, status_router(life.clone()), None, &life, start)?;
     serve(server, life, early)
-}
-
-/// The admin API on `listen.admin`, for a process with a ledger.
-fn admin_router(settings: &Settings, accounts: &Accounts, billing: &Billing) -> axum::Router {
-    if !settings.admin.ip().is_loopback() {
-        log::warn!(
-            "listen.admin {} is not a loopback address: anyone who reaches it with an administrator's key can change balances",
-            settings.admin
-        );
-    }
-    admin::router(accounts.clone(), billing.clone())
 }
 
 /// The components that an edge depends on.
@@ -380,78 +302,6 @@ fn serve(server: Server, life: ServerHandle, early: StartupSignals) -> ! {
     finish_and_exit(&life, life.shutdown.cut_count())
 }
 
-/// Builds the Pingora server with one proxy service on all public addresses.
-fn build_edge_server(
-    settings: &Settings,
-    gateway: Gateway,
-    (connections, shares): (Arc<Connections>, DescriptorShares),
-    certificate: Option<&Arc<ReloadableCertificate>>,
-    start: StartMode,
-) -> anyhow::Result<Server> {
-    let upgrade_sock = settings.data_dir.join("upgrade.sock").display().to_string();
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let conf = ServerConf {
-        threads,
-        upgrade_sock,
-        upstream_keepalive_pool_size: MAX_POOLED_UPSTREAM_CONNECTIONS
-            .min(usize::try_from(shares.upstream / 2).unwrap_or(MAX_POOLED_UPSTREAM_CONNECTIONS)),
-        // The shutdown watch exits the process earlier: Pingora would drop requests that still run.
-        grace_period_seconds: Some(MAX_GRACE_SECONDS),
-        graceful_shutdown_timeout_seconds: Some(1),
-        max_retries: max_retries(),
-        ..ServerConf::default()
-    };
-    let options = Opt {
-        upgrade: start == StartMode::Upgrade,
-        ..Opt::default()
-    };
-    let mut server = Server::new_with_opt_and_conf(options, conf);
-    match start {
-        // Pingora would retry without end, while a health check would reach the process that holds
-        // the address.
-        StartMode::Fresh => settings
-            .edge
-            .iter()
-            .try_for_each(|address| wait_for_address("listen.edge", *address))?,
-        StartMode::Upgrade => {}
-    }
-    // A successor receives the listening sockets here.
-    server.bootstrap();
-    let recorders = gateway.recorders.clone();
-    let mut proxy = pingora::proxy::http_proxy(&server.configuration, gateway);
-    let mut options = HttpServerOptions::default();
-    options.h2c = settings.tls.is_none();
-    options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
-    // Pingora does not count the first request of a connection.
-    options.keepalive_request_limit =
-        u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
-    proxy.server_options = Some(options);
-    proxy.h2_options = Some(h2_options(&settings.limits));
-    panics::install_hook();
-    let tls = certificate.map(tls_acceptor).transpose()?;
-    let app = ConnectionLimiter::new(PanicGuard::new(proxy, recorders), connections, tls);
-    let mut service = Service::new("edge".to_owned(), app);
-    let reads = if certificate.is_some() {
-        CLIENT_READ_BUFFER_BYTES
-    } else {
-        0
-    };
-    for address in &settings.edge {
-        let buffers = L4BufferSettings::new(reads, CLIENT_WRITE_BUFFER_BYTES);
-        service.add_listener(ListenerConfig::tcp(address.to_string()).l4_buffer(buffers));
-    }
-    server.add_service(service);
-    Ok(server)
-}
-
-fn tls_acceptor(certificate: &Arc<ReloadableCertificate>) -> anyhow::Result<Acceptor> {
-    let mut tls = TlsSettings::intermediate("", "")
-        .map_err(|error| anyhow::anyhow!("cannot set up TLS on listen.edge: {error}"))?;
-    tls.set_cert_resolver(Arc::clone(certificate) as _);
-    tls.enable_h2();
-    Ok(tls.build())
-}
-
 /// Rereads the config file, which may have changed while this process waited: the prices that the
 /// predecessor used last apply. If the file has faults, the earlier settings stay. The data
 /// directory that this process waited for and the limits with which the ledger was opened never
@@ -476,38 +326,6 @@ fn reread_settings(config_file: &Path, before: Settings) -> Settings {
             before
         }
     }
-}
-
-/// Waits until this process can be the only listener on an address. A process that has just handed
-/// over may not have closed it yet.
-fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
-    let began = Instant::now();
-    loop {
-        match std::net::TcpListener::bind(address) {
-            Ok(_) => return Ok(()),
-            Err(error)
-                if error.kind() == std::io::ErrorKind::AddrInUse
-                    && began.elapsed() < BIND_TIMEOUT =>
-            {
-                std::thread::sleep(DRAIN_POLL_INTERVAL);
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot listen on {key} {address}"));
-            }
-        }
-    }
-}
-
-/// Limits for one HTTP/2 connection.
-fn h2_options(limits: &Limits) -> H2Options {
-    let mut options = default_h2_options();
-    options
-        .max_concurrent_streams(MAX_H2_STREAMS)
-        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
-        .initial_window_size(H2_STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES)
-        .max_send_buffer_size(H2_SEND_BUFFER_BYTES);
-    options
 }
 
 /// Starts a thread that sets `succeeded` once the edge has stopped accepting after a
@@ -636,53 +454,4 @@ fn finish_and_exit(life: &ServerHandle, cut: usize) -> ! {
         cut => log::warn!("stopped: {cut} requests were cut after limits.drain_seconds"),
     }
     std::process::exit(0)
-}
-
-impl ServerHandle {
-    /// Waits until no request runs, or until the time limit. After a handover the remaining
-    /// requests may use their whole time, unless a signal also stops this process. At the end of
-    /// the drain time, requests that still run end themselves. Returns the number of requests that
-    /// were cut.
-    fn wait_for_requests(&self, limits: &Limits) -> usize {
-        let (drain, total) = (
-            Duration::from_secs(limits.drain_seconds),
-            Duration::from_secs(limits.total_seconds),
-        );
-        let began = Instant::now();
-        let (mut quiet_since, mut told_at) = (Instant::now(), None);
-        loop {
-            let (running, now) = (self.in_flight.load(Ordering::Acquire), Instant::now());
-            let draining = self.draining.load(Ordering::Acquire);
-            if running > 0 {
-                quiet_since = now;
-            }
-            // After a handover, a connection that was just accepted may be about to send a request.
-            let quiet_for = if draining {
-                Duration::ZERO
-            } else {
-                HANDOVER_QUIET_INTERVAL
-            };
-            let told_at = if draining {
-                *told_at.get_or_insert(now)
-            } else {
-                began
-            };
-            let end = told_at + if draining { drain } else { total };
-            if draining {
-                self.shutdown.set_cutoff(end);
-            }
-            let is_over = now >= end + CUTOFF_GRACE_TIMEOUT;
-            if is_over || running == 0 && quiet_since.elapsed() >= quiet_for {
-                return running + self.shutdown.cut_count();
-            }
-            std::thread::sleep(DRAIN_POLL_INTERVAL);
-        }
-    }
-
-    /// Returns once a successor has taken over.
-    async fn wait_for_succession(&self) {
-        while !self.succeeded.load(Ordering::Acquire) {
-            tokio::time::sleep(SUCCESSION_POLL_INTERVAL).await;
-        }
-    }
 }

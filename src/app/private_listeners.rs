@@ -4,7 +4,8 @@
 //! socket together with the edge's, and the predecessor stops accepting some time before it closes
 //! its connections.
 
-use super::{ServerHandle, StartMode};
+use super::server_handle::ServerHandle;
+use super::start_mode::StartMode;
 use crate::telemetry::private;
 use crate::telemetry::refusals::RefusalReason;
 use anyhow::Context as _;

@@ -3,7 +3,7 @@
 //! Each reason has a code for programs and a sentence for people. Must not decide what to refuse:
 //! it queries the components that refuse work.
 
-use super::ServerHandle;
+use super::server_handle::ServerHandle;
 use crate::edge::resource_guard::Shortage;
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};

@@ -3,7 +3,7 @@
 //!
 //! Must not admit requests: the shared store does that.
 
-use super::admin_router;
+use super::admin_router::admin_router;
 use super::private_listeners::{bind, observe_admin};
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};

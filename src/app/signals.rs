@@ -5,7 +5,7 @@
 //! would kill it, even while it waits for its predecessor or replays a journal. Until then, SIGTERM
 //! and SIGINT end the process at once, as by default. Must not decide when a drain is over.
 
-use super::{DRAIN_POLL_INTERVAL, ServerHandle};
+use super::server_handle::{DRAIN_POLL_INTERVAL, ServerHandle};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};

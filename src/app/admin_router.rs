@@ -1,0 +1,23 @@
+//! The admin API on `listen.admin`, for a process with a ledger.
+//!
+//! Must not handle its requests: `admin.rs` does.
+
+use crate::account::Accounts;
+use crate::admin;
+use crate::billing::Billing;
+use crate::config::Settings;
+
+/// Builds the router, and warns if the address is not a loopback address.
+pub(super) fn admin_router(
+    settings: &Settings,
+    accounts: &Accounts,
+    billing: &Billing,
+) -> axum::Router {
+    if !settings.admin.ip().is_loopback() {
+        log::warn!(
+            "listen.admin {} is not a loopback address: anyone who reaches it with an administrator's key can change balances",
+            settings.admin
+        );
+    }
+    admin::router(accounts.clone(), billing.clone())
+}
