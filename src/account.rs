@@ -1,6 +1,6 @@
 //! Accounts, their API keys and their dashboard sessions: who can call, and which account pays.
 //!
-//! The edge needs only [`Accounts::authenticate`]. The owner of a key is cached
+//! The edge needs only [`Accounts::authenticate`], or [`SharedKeys`] with a shared store. The owner of a key is cached
 //! (`store/row_cache.rs`): a change by this process (a revocation, a suspension) applies to the
 //! next request, a change by another process at most a millisecond later. Must not know HTTP or
 //! money. Read next: `account/accounts.rs` and `account/api_key.rs`, `account/key.rs` (the format of
@@ -48,23 +48,3 @@ pub use shared::SharedKeys;
 pub use sign_up::{
     NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as, sign_up,
 };
-
-/// The source from which an edge authenticates keys.
-#[derive(Clone)]
-pub enum KeyAuthenticator {
-    Here(Accounts),
-    Shared(SharedKeys),
-}
-
-impl KeyAuthenticator {
-    /// Authenticates a key; see [`Accounts::authenticate`].
-    ///
-    /// # Errors
-    /// Returns why the key is refused.
-    pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
-        match self {
-            Self::Here(accounts) => accounts.authenticate(key, now_ms),
-            Self::Shared(keys) => keys.authenticate(key, now_ms).await,
-        }
-    }
-}

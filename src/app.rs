@@ -15,16 +15,17 @@ mod sidecar;
 mod signals;
 mod start_mode;
 
-use crate::account::{self, Accounts, KeyAuthenticator, SharedKeys};
+use crate::account::{self, Accounts, SharedKeys};
 use crate::billing::store_health::StoreHealthMonitor;
-use crate::billing::{self, Billing, BillingBackend, SharedBilling};
+use crate::billing::{self, Billing, SharedBilling};
 use crate::clock;
 use crate::config::Settings;
 use crate::edge::connections::Connections;
 use crate::edge::descriptors::{self, DescriptorShares};
 use crate::edge::resource_guard;
 use crate::edge::{Gateway, Recorders};
-use crate::idempotency::Idempotency;
+use crate::edge_store::{EdgeStore, EmbeddedStore, RedisStore};
+use crate::idempotency::{Idempotency, IdempotencyHousekeeping};
 use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::redis::SharedStore;
@@ -100,17 +101,13 @@ pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyh
             "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
         );
     }
+    let store = EmbeddedStore::open(&settings.data_dir, accounts.clone(), billing.clone())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (keys, till) = (
-        KeyAuthenticator::Here(accounts.clone()),
-        BillingBackend::Here(billing.clone()),
-    );
     let (connector, acceptor) = local_link();
     let (mut server, life) = build_edge(
         config_file,
         &settings,
-        keys,
-        till,
+        Arc::new(store),
         EdgeDeployment::Sidecar(connector),
         start,
     )?;
@@ -133,39 +130,40 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         .context("`model-gateway edge` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
     let early = StartupSignals::listen()?;
     // Each thread with its own runtime needs its own connection.
-    let store = |patience| SharedStore::new(address.clone(), patience);
+    let connect = |timeout| SharedStore::new(address.clone(), timeout);
     let breaker = Arc::new(StoreBreaker::new_open());
-    let watch = Arc::new(StoreHealthMonitor::start(
+    let store_health = Arc::new(StoreHealthMonitor::start(
         &address,
         Arc::clone(&breaker),
         settings.allow_volatile,
     )?);
     // Requests wait for this connection: keys, balances, holds.
-    let asked = SharedStore::with_breaker(address.clone(), ADMIT_TIMEOUT, breaker);
-    let keys = SharedKeys::start(asked.clone(), store(SETTLE_TIMEOUT))?;
-    let stores = (asked, store(SETTLE_TIMEOUT));
+    let admitting = SharedStore::with_breaker(address.clone(), ADMIT_TIMEOUT, breaker);
+    let keys = SharedKeys::start(admitting.clone(), connect(SETTLE_TIMEOUT))?;
+    let connections = (admitting, connect(SETTLE_TIMEOUT));
     let (data_dir, models, limits) = (
         &settings.data_dir,
         settings.catalog.models(),
         &settings.limits,
     );
-    let shared = match start {
-        StartMode::Fresh => SharedBilling::serve(data_dir, stores, models, limits)?,
-        StartMode::Upgrade => SharedBilling::serve_as_successor(data_dir, stores, models, limits)?,
+    let billing = match start {
+        StartMode::Fresh => SharedBilling::serve(data_dir, connections, models, limits)?,
+        StartMode::Upgrade => {
+            SharedBilling::serve_as_successor(data_dir, connections, models, limits)?
+        }
     };
-    let till = BillingBackend::Shared(shared);
+    let store = RedisStore::new(keys, billing);
     let settings = match start {
         StartMode::Fresh => settings,
         StartMode::Upgrade => reread_settings(config_file, settings),
     };
-    till.apply_settings(&settings, clock::now_ms())?;
+    store.apply_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (mut server, life) = build_edge(
         config_file,
         &settings,
-        KeyAuthenticator::Shared(keys),
-        till,
-        EdgeDeployment::Store(watch),
+        Arc::new(store),
+        EdgeDeployment::Shared(store_health),
         start,
     )?;
     add_private_listeners(&mut server, status_router(life.clone()), None, &life, start)?;
@@ -176,17 +174,16 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
 enum EdgeDeployment {
     /// The sidecar in this process.
     Sidecar(LocalConnector),
-    /// A shared store.
-    Store(Arc<StoreHealthMonitor>),
+    /// A sidecar that several edges share, with their store.
+    Shared(Arc<StoreHealthMonitor>),
 }
 
 /// Builds the edge and serves until shutdown.
 fn build_edge(
     config_file: &Path,
     settings: &Arc<ArcSwap<Settings>>,
-    keys: KeyAuthenticator,
-    billing: BillingBackend,
-    beside: EdgeDeployment,
+    store: Arc<dyn EdgeStore>,
+    deployment: EdgeDeployment,
     start: StartMode,
 ) -> anyhow::Result<(Server, ServerHandle)> {
     if billing::UNBILLED {
@@ -200,9 +197,7 @@ fn build_edge(
             "cannot listen on listen.edge: a benchmark build, which bills nothing, needs loopback addresses"
         );
     }
-    let data_dir = settings.load().data_dir.clone();
-    let idempotency =
-        Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
+    let idempotency = start_idempotency(&store, settings, &deployment)?;
     let access = open_access_log(&settings.load())?;
     let certificate = settings
         .load()
@@ -218,14 +213,13 @@ fn build_edge(
     };
     let gateway = Gateway::new(
         Arc::clone(settings),
-        keys,
-        billing.clone(),
+        Arc::clone(&store),
         idempotency,
         recorders,
     );
-    let (gateway, store) = match beside {
+    let (gateway, store_health) = match deployment {
         EdgeDeployment::Sidecar(connector) => (gateway.with_sidecar(connector), None),
-        EdgeDeployment::Store(watch) => (gateway, Some(watch)),
+        EdgeDeployment::Shared(store_health) => (gateway, Some(store_health)),
     };
     gateway
         .watch_upstreams()
@@ -240,11 +234,11 @@ fn build_edge(
     gateway
         .watch_pressure(Arc::clone(&connections))
         .context("cannot start the memory monitor")?;
-    let till = billing.clone();
     series::create(&settings.load());
-    let tell_billing = Box::new(move |new: &Settings| {
+    let reloaded = Arc::clone(&store);
+    let apply_settings = Box::new(move |new: &Settings| {
         series::create(new);
-        till.apply_settings(new, clock::now_ms())
+        reloaded.apply_settings(new, clock::now_ms())
     });
     let life = ServerHandle {
         settings: Arc::clone(settings),
@@ -253,10 +247,10 @@ fn build_edge(
             settings,
             certificate.clone(),
             Some(access.clone()),
-            tell_billing,
+            apply_settings,
         ),
-        billing,
         store,
+        store_health,
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
         shutdown: Arc::clone(&gateway.shutdown),
@@ -276,6 +270,24 @@ fn build_edge(
     )?;
     watch_execution_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
+}
+
+/// Starts the idempotency service. A shared store may be out of reach for a time; the keys that
+/// dead processes left are resolved later then.
+fn start_idempotency(
+    store: &Arc<dyn EdgeStore>,
+    settings: &Arc<ArcSwap<Settings>>,
+    deployment: &EdgeDeployment,
+) -> anyhow::Result<Idempotency> {
+    let idempotency = Idempotency::new(Arc::clone(store));
+    let housekeeping = IdempotencyHousekeeping::new(idempotency.clone())?;
+    let resolved = housekeeping.resolve_orphaned(&settings.load().limits, clock::now_ms());
+    match (resolved, deployment) {
+        (Err(error), EdgeDeployment::Shared(_)) => log::warn!("{error}; retrying"),
+        (resolved, _) => resolved?,
+    }
+    housekeeping.start(Arc::clone(settings))?;
+    Ok(idempotency)
 }
 
 fn open_access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
@@ -387,9 +399,9 @@ fn status_router(life: ServerHandle) -> axum::Router {
     let fleet = Arc::clone(&life.fleet);
     let upstreams = move || std::future::ready(axum::Json(fleet.states(Instant::now())));
     let metrics = move || {
-        let billing = life.billing.clone();
+        let store = Arc::clone(&life.store);
         async move {
-            billing.update_gauges(clock::now_ms());
+            store.update_gauges(clock::now_ms());
             (
                 [("content-type", "text/plain; version=0.0.4")],
                 METRICS.render(),
@@ -446,7 +458,7 @@ fn start_shutdown_watch(life: ServerHandle) -> anyhow::Result<()> {
     reason = "the one end: everything that ended is in the ledger by now"
 )]
 fn finish_and_exit(life: &ServerHandle, cut: usize) -> ! {
-    life.billing.shut_down();
+    life.store.shut_down();
     life.access.flush(ACCESS_LOG_FLUSH_TIMEOUT);
     life.traces.flush(TRACES_FLUSH_TIMEOUT);
     match cut {

@@ -10,7 +10,6 @@
 //! with one shared store, `billing/shared.rs`. Must not know HTTP.
 
 pub mod activity;
-mod backend;
 mod backup;
 mod balance;
 pub mod corrections;
@@ -33,6 +32,7 @@ mod replay;
 pub mod reported_turns;
 mod reserve;
 mod service;
+mod settle;
 mod shared;
 mod shared_store_admin;
 pub mod store_health;
@@ -42,13 +42,12 @@ mod verify;
 
 use crate::store::StoreError;
 use crate::store::ledger::{KeySpend, Posting};
-pub use backend::BillingBackend;
 use balance::CreditSnapshot;
 pub use balance::{Balance, TrialState};
 use credits::limits::Period;
 use credits::money::{CreditSplit, Micro};
 use credits::trial::Trial;
-pub use hold::{Hold, HoldRequest};
+pub use hold::{HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore};
 pub use holds::{PendingRequests, ReserveError};
 pub use open_holds::OpenHolds;
 pub use receipt::Receipt;

@@ -99,7 +99,7 @@ impl ProxyHttp for Gateway {
         }
         let closes = framing::remove_hop_headers(session);
         // During a handover the client must reconnect, so that it reaches the successor process.
-        let stays = !closes && !self.billing.has_handed_over() && !self.shutdown.is_lame_duck();
+        let stays = !closes && !self.store.has_handed_over() && !self.shutdown.is_lame_duck();
         session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(

@@ -17,6 +17,7 @@
 //! * [`credits`], in `crates/`: amounts of credit as integers, price lists, limits.
 //! * [`billing`]: quote, hold, journal, ledger writer; with a shared store, outbox and ingest.
 //! * [`idempotency`]: one response per idempotency key.
+//! * [`edge_store`]: the store of an edge, embedded or shared: keys, holds, idempotency keys.
 //! * [`account`]: accounts, API keys and dashboard sessions.
 //! * [`store`]: the SQLite databases and the shared store in Redis.
 //!
@@ -73,6 +74,7 @@ pub mod clock;
 pub mod config;
 pub mod document;
 pub mod edge;
+pub mod edge_store;
 pub mod failpoint;
 pub mod idempotency;
 pub mod local_link;

@@ -82,10 +82,14 @@ impl ServerHandle {
                 "the gateway is about to shut down, but still serves requests",
             ));
         }
-        if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.outage_reason()) {
+        if let Some(trouble) = self
+            .store_health
+            .as_ref()
+            .and_then(|monitor| monitor.outage_reason())
+        {
             reasons.push(reason("store", trouble));
         }
-        if !self.billing.is_healthy() {
+        if !self.store.is_healthy() {
             reasons.push(reason(
                 "ledger",
                 "completed requests do not reach the ledger, or the journal has no room",

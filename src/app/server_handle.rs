@@ -3,11 +3,11 @@
 //! Must not start or end anything: `app.rs` does.
 
 use super::reload::ConfigReloader;
-use crate::billing::BillingBackend;
 use crate::billing::store_health::StoreHealthMonitor;
 use crate::config::{Limits, Settings};
 use crate::edge::resource_guard::ResourceGuard;
 use crate::edge::shutdown::Shutdown;
+use crate::edge_store::EdgeStore;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::traces::TraceExporter;
 use crate::upstreams::EndpointRegistry;
@@ -30,9 +30,9 @@ const CUTOFF_GRACE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct ServerHandle {
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) reload: Arc<ConfigReloader>,
-    pub(super) billing: BillingBackend,
+    pub(super) store: Arc<dyn EdgeStore>,
     /// Health of the shared store, if there is one.
-    pub(super) store: Option<Arc<StoreHealthMonitor>>,
+    pub(super) store_health: Option<Arc<StoreHealthMonitor>>,
     /// True while the edge accepts connections.
     pub(super) ready: Arc<AtomicBool>,
     pub(super) draining: Arc<AtomicBool>,

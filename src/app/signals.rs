@@ -156,7 +156,7 @@ impl ServerHandle {
         let socket = self.settings.load().data_dir.join("upgrade.sock");
         // A socket left by an earlier upgrade has no owner.
         let _ = std::fs::remove_file(&socket);
-        if let Err(error) = self.billing.hand_over() {
+        if let Err(error) = self.store.hand_over() {
             log::error!("{error}; this process continues to serve");
             return false;
         }

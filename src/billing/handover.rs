@@ -7,7 +7,6 @@
 //! both. If two processes race, one or both are refused; credit is never taken twice. Must not be
 //! on the path of requests before a hand-over.
 
-use super::backend::BillingBackend;
 use super::balance::CreditSnapshot;
 use super::funds::size_hold;
 use super::hold::{Hold, HoldRequest};
@@ -21,6 +20,7 @@ use crate::store::holds::HoldsMirror;
 use crate::store::ledger::{self, BalanceChange, Claim, LedgerAccount, PostingResult};
 use credits::money::CreditSplit;
 use credits::pricing::Quote;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -104,17 +104,13 @@ impl Billing {
             }
             if outcome.map_err(unavailable)? {
                 serving.holds.add_claimed(&opening.payer(), parts);
-                return Hold::open(
-                    BillingBackend::Here(self.clone()),
-                    opening,
-                    quote.service,
-                    parts,
-                    now_ms,
-                )
-                .map(|hold| (hold.with_rate_limits(meters), limit))
-                .map_err(|error| {
-                    ReserveError::Unavailable(format!("cannot write the journal: {error}"))
-                });
+                let hold = Hold::new(Arc::clone(&self.0) as _, opening, quote.service, parts);
+                return hold
+                    .journal_open(&serving.journal, &serving.open, now_ms)
+                    .map(|hold| (hold.with_rate_limits(meters), limit))
+                    .map_err(|error| {
+                        ReserveError::Unavailable(format!("cannot write the journal: {error}"))
+                    });
             }
         }
         Err(ReserveError::Unavailable(

@@ -1,13 +1,10 @@
 //! One request's hold: the credits reserved for it, and the one way in which it ends.
 //!
-//! Must not decide amounts. Read `crates/credits/src/pricing.rs` for those.
+//! Must not decide amounts, nor where an ending is written: each store does, in `billing/settle.rs`
+//! and `billing/shared/settle.rs`. Read `crates/credits/src/pricing.rs` for the amounts.
 
-use super::backend::BillingBackend;
-use super::holds::{HoldResolution, Payer};
-use super::journal::{JournalRecord, Segment};
-use super::ledger_writer::Settlement;
-use super::service::{Billing, UNBILLED};
-use super::shared::SharedBilling;
+use super::holds::Payer;
+use super::journal::{Journal, JournalRecord, Segment};
 use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::failpoint::{self, Point};
@@ -19,8 +16,9 @@ use credits::pricing::{self, ServiceTerms};
 use credits::rates::RateLimitStatuses;
 use llm_protocol::Protocol;
 use llm_protocol::usage::{ServerTool, Usage, UsageVerdict};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A request for a hold: the payer, the model and the limits, fixed at admission.
@@ -47,97 +45,121 @@ impl HoldRequest {
     }
 }
 
-/// Credits reserved for one request. End it with [`Hold::settle`] or [`Hold::release`]. A hold that
-/// is dropped without either (its task was cancelled or panicked) is released as interrupted.
-pub struct Hold {
-    opening: HoldRequest,
-    parts: CreditSplit,
-    /// The service terms requested from the vendor, which determine the billed factors.
-    service: ServiceTerms,
+/// The store that reserved the credits of a hold.
+pub trait HoldStore: Send + Sync {
+    /// Ends a hold: releases its credits except the cost, journals the ending, and queues it for
+    /// the ledger. A hold that was never journalled as open (because the journal failed) leaves no
+    /// trace. Returns the amount debited.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be written; nothing is debited then.
+    fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro>;
+}
+
+/// How a hold ends: what the request used and costs.
+#[derive(Debug, Clone)]
+pub struct HoldEnd {
+    pub usage: Usage,
+    pub cost: Micro,
+    pub outcome: RequestOutcome,
+    /// Whether the usage is an estimate.
+    pub estimated: bool,
+    pub at_ms: i64,
+}
+
+impl HoldEnd {
+    /// The end of a request that costs nothing; `outcome` says why.
+    pub fn without_cost(outcome: RequestOutcome, at_ms: i64) -> Self {
+        Self {
+            usage: Usage::default(),
+            cost: Micro::ZERO,
+            outcome,
+            estimated: false,
+            at_ms,
+        }
+    }
+}
+
+/// A request with reserved credits, as the store that reserved them ends it.
+pub struct HeldRequest {
+    pub(super) request: HoldRequest,
+    pub(super) parts: CreditSplit,
+    /// Journal file with the opening; `None` if the hold was never journalled.
+    pub(super) opened_in: Option<Arc<Segment>>,
     /// When the hold was opened, by the monotonic clock; `None` if it was never opened.
     opened_at: Option<Instant>,
     /// Milliseconds from then to the first token.
     first_token_ms: Option<u64>,
-    opened_in: Option<Arc<Segment>>,
-    ended: bool,
-    till: BillingBackend,
-    meters: RateLimitStatuses,
     /// Whether the vendor reported more of something than the request can use.
     implausible: bool,
 }
 
+/// Credits reserved for one request. End it with [`Hold::settle`] or [`Hold::release`]. A hold that
+/// is dropped without either (its task was cancelled or panicked) is released as interrupted.
+pub struct Hold {
+    held: HeldRequest,
+    store: Arc<dyn HoldStore>,
+    /// The service terms requested from the vendor, which determine the billed factors.
+    service: ServiceTerms,
+    meters: RateLimitStatuses,
+    ended: bool,
+}
+
 impl Hold {
-    /// Opens a hold of `parts`, which are already reserved, and journals it.
+    /// A hold of `parts`, which are already reserved in `store`.
+    pub fn new(
+        store: Arc<dyn HoldStore>,
+        request: HoldRequest,
+        service: ServiceTerms,
+        parts: CreditSplit,
+    ) -> Self {
+        METRICS.open_holds.inc();
+        Self {
+            held: HeldRequest {
+                request,
+                parts,
+                opened_in: None,
+                opened_at: None,
+                first_token_ms: None,
+                implausible: false,
+            },
+            store,
+            service,
+            meters: RateLimitStatuses::default(),
+            ended: false,
+        }
+    }
+
+    /// Journals the hold as open, and counts it in `open_count`.
     ///
     /// # Errors
     /// Returns an error if the journal cannot be written; the credits are released then.
-    pub(super) fn open(
-        till: BillingBackend,
-        opening: HoldRequest,
-        service: ServiceTerms,
-        parts: CreditSplit,
+    pub(super) fn journal_open(
+        mut self,
+        journal: &Journal,
+        open_count: &AtomicI64,
         now_ms: i64,
-    ) -> Result<Self, std::io::Error> {
-        let (opened_at, first_token_ms, opened_in, meters) =
-            (None, None, None, RateLimitStatuses::default());
-        let mut hold = Self {
-            opening,
-            parts,
-            service,
-            opened_at,
-            first_token_ms,
-            opened_in,
-            ended: false,
-            till,
-            meters,
-            implausible: false,
-        };
-        METRICS.open_holds.inc();
-        let Some((journal, open)) = hold.till.journal_and_open_count() else {
-            return Ok(hold);
-        };
-        open.fetch_add(1, Ordering::Relaxed);
+    ) -> io::Result<Self> {
+        open_count.fetch_add(1, Ordering::Relaxed);
         failpoint::hit(Point::AfterReserve);
-        let unfinished = hold.build_ending(
+        let unfinished = self.held.build_ending(
             CreditSplit::default(),
             Micro::ZERO,
-            Usage::default(),
-            RequestOutcome::Interrupted,
-            false,
-            now_ms,
+            &HoldEnd::without_cost(RequestOutcome::Interrupted, now_ms),
         );
         // On failure the hold is dropped, which releases the credits.
         let opened_in = journal
             .write(&JournalRecord::Open(unfinished))
             .inspect_err(|_| METRICS.ledger_error("journal_write"))?;
-        hold.opened_in = Some(opened_in);
-        hold.opened_at = Some(Instant::now());
+        self.held.opened_in = Some(opened_in);
+        self.held.opened_at = Some(Instant::now());
         failpoint::hit(Point::AfterJournalOpen);
-        Ok(hold)
-    }
-
-    /// An empty hold that needs no ending, for builds that do not bill (benchmarks).
-    pub(super) fn new_unbilled(till: BillingBackend, opening: HoldRequest) -> Self {
-        let service = ServiceTerms::default();
-        let (opened_at, first_token_ms, opened_in, meters) =
-            (None, None, None, RateLimitStatuses::default());
-        Self {
-            opening,
-            parts: CreditSplit::default(),
-            service,
-            opened_at,
-            first_token_ms,
-            opened_in,
-            ended: true,
-            till,
-            meters,
-            implausible: false,
-        }
+        Ok(self)
     }
 
     /// Sets the credits that were reserved after the hold was journalled.
     pub(super) fn with_credit(mut self, parts: CreditSplit) -> Self {
-        self.parts = parts;
+        self.held.parts = parts;
         self
     }
 
@@ -153,23 +175,16 @@ impl Hold {
     }
 
     /// Discards a hold for which nothing was reserved: there is nothing to end and nothing to
-    /// enter.
-    pub(super) fn discard(mut self) {
+    /// enter. Returns the id of its request.
+    pub(super) fn discard(mut self) -> String {
         self.ended = true;
         METRICS.open_holds.dec();
-        if let BillingBackend::Shared(shared) = &self.till {
-            shared.count_closed();
-            // Otherwise the process that replays this journal would report an interrupted request.
-            let forgotten = JournalRecord::Forgotten(self.opening.request_id.clone());
-            if let Err(error) = shared.journal_and_open_count().0.write(&forgotten) {
-                log::debug!("cannot journal that a request was refused: {error}");
-            }
-        }
+        std::mem::take(&mut self.held.request.request_id)
     }
 
     /// Credits reserved.
     pub fn amount(&self) -> Micro {
-        self.parts.total()
+        self.held.parts.total()
     }
 
     /// The part of `usage` that the hold pays for, at the billed tier: all of it, or as much as
@@ -177,7 +192,7 @@ impl Hold {
     pub fn clamp_usage(&self, usage: Usage) -> Usage {
         pricing::clamp_usage_to_cost(
             self.with_billed_tier(usage),
-            &self.opening.model.price,
+            &self.held.request.model.price,
             self.amount(),
         )
     }
@@ -185,36 +200,36 @@ impl Hold {
     /// Sets the tier, region and speed that are billed, whichever the vendor reported.
     pub(super) fn with_billed_tier(&self, usage: Usage) -> Usage {
         self.service
-            .with_billed_terms(usage, &self.opening.model.price)
+            .with_billed_terms(usage, &self.held.request.model.price)
     }
 
     /// Records that another model answers instead of the requested one: its usage is billed at its
     /// own price.
     pub fn change_model(&mut self, model: &Arc<CatalogModel>, service: ServiceTerms) {
-        self.opening.model = Arc::clone(model);
+        self.held.request.model = Arc::clone(model);
         self.service = service;
     }
 
     pub fn request(&self) -> &HoldRequest {
-        &self.opening
+        &self.held.request
     }
 
     /// Records the response's first token. The first call returns the time since admission; later
     /// calls return `None`.
     pub fn record_first_token(&mut self) -> Option<Duration> {
-        if self.first_token_ms.is_some() {
+        if self.held.first_token_ms.is_some() {
             return None;
         }
-        self.first_token_ms = self.elapsed_ms();
-        self.opened_at.map(|opened| opened.elapsed())
+        self.held.first_token_ms = self.held.elapsed_ms();
+        self.held.opened_at.map(|opened| opened.elapsed())
     }
 
     /// Records on the receipt and in the metrics which of the vendor's counters exceed what the
     /// request can use. Returns whether the usage is an estimate.
     pub fn record_verdict(&mut self, verdict: UsageVerdict) -> bool {
         if let UsageVerdict::Implausible(excess) = verdict {
-            self.implausible = true;
-            let vendor = self.opening.model.vendor.name.as_str();
+            self.held.implausible = true;
+            let vendor = self.held.request.model.vendor.name.as_str();
             for counter in excess.counters() {
                 METRICS
                     .usage_implausible
@@ -223,11 +238,6 @@ impl Hold {
             }
         }
         verdict == UsageVerdict::Estimated
-    }
-
-    fn elapsed_ms(&self) -> Option<u64> {
-        self.opened_at
-            .map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Ends the request with its usage. Once this returns, the debit survives the process, so the
@@ -242,8 +252,8 @@ impl Hold {
         outcome: RequestOutcome,
         estimated: bool,
         now_ms: i64,
-    ) -> Result<Micro, std::io::Error> {
-        let price = Arc::clone(&self.opening.model.price);
+    ) -> io::Result<Micro> {
+        let price = Arc::clone(&self.held.request.model.price);
         let usage = match outcome {
             // Usage that is free is billed as zero, so that the receipt adds up.
             RequestOutcome::RefusedFree => Usage::default(),
@@ -251,18 +261,18 @@ impl Hold {
             _ if estimated => self.clamp_usage(usage),
             _ => self.with_billed_tier(usage),
         };
-        self.finish(
+        self.finish(HoldEnd {
             usage,
-            pricing::cost(&usage, &price),
+            cost: pricing::cost(&usage, &price),
             outcome,
             estimated,
-            now_ms,
-        )
+            at_ms: now_ms,
+        })
     }
 
     /// Ends a request that costs nothing; `outcome` says why.
     pub fn release(mut self, outcome: RequestOutcome, now_ms: i64) {
-        if let Err(error) = self.finish(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
+        if let Err(error) = self.finish(HoldEnd::without_cost(outcome, now_ms)) {
             log::error!(
                 "cannot journal the release of a reservation: {error}; the ledger will show the request as interrupted"
             );
@@ -275,137 +285,26 @@ impl Hold {
         self.ended = true;
     }
 
-    /// Ends the hold, on every path: releases the credits except `cost`, journals the ending and
-    /// queues it for the ledger. A hold that was never journalled as open (because the journal
-    /// failed) leaves no trace.
-    fn finish(
-        &mut self,
-        usage: Usage,
-        cost: Micro,
-        outcome: RequestOutcome,
-        estimated: bool,
-        now_ms: i64,
-    ) -> Result<Micro, std::io::Error> {
-        if UNBILLED {
-            return Ok(Micro::ZERO);
-        }
+    fn finish(&mut self, end: HoldEnd) -> io::Result<Micro> {
         self.ended = true;
         METRICS.open_holds.dec();
-        match self.till.clone() {
-            BillingBackend::Here(billing) => {
-                self.finish_locally(&billing, (usage, cost, outcome, estimated), now_ms)
-            }
-            BillingBackend::Shared(shared) => {
-                self.finish_in_store(&shared, (usage, cost, outcome, estimated), now_ms)
-            }
-        }
+        Arc::clone(&self.store).settle(&mut self.held, end)
+    }
+}
+
+impl HeldRequest {
+    fn elapsed_ms(&self) -> Option<u64> {
+        self.opened_at
+            .map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    fn finish_locally(
-        &mut self,
-        billing: &Billing,
-        (usage, cost, outcome, estimated): (Usage, Micro, RequestOutcome, bool),
-        now_ms: i64,
-    ) -> Result<Micro, std::io::Error> {
-        let Some(serving) = &billing.0.serving else {
-            return Ok(Micro::ZERO);
-        };
-        let asker = self.opening.payer();
-        let tokens = usage.tokens_total();
-        let resolved =
-            serving
-                .holds
-                .resolve(&billing.0.ledger, &asker, self.parts, cost, tokens, now_ms);
-        let HoldResolution {
-            taken,
-            writeoff,
-            freed,
-        } = resolved;
-        serving.open.fetch_sub(1, Ordering::Relaxed);
-        let Some(opened_in) = self.opened_in.take() else {
-            billing.release_claim(&self.opening.account, freed);
-            return Ok(Micro::ZERO);
-        };
-        let record = JournalRecord::End(
-            self.build_ending(taken, writeoff, usage, outcome, estimated, now_ms),
-        );
-        failpoint::hit(Point::BeforeJournalEnd);
-        let written = serving.journal.write(&record);
-        failpoint::hit(Point::AfterJournalEnd);
-        let JournalRecord::End(ending) = record else {
-            return written.map(|_| Micro::ZERO);
-        };
-        match written {
-            Ok(ended_in) => {
-                record_metrics(&ending, taken);
-                serving.settler.enqueue(Settlement {
-                    ending,
-                    freed,
-                    journalled_in: [opened_in, ended_in],
-                });
-                Ok(taken.total())
-            }
-            Err(error) => {
-                METRICS.ledger_error("journal_write");
-                let freed = serving.holds.undo_settlement(
-                    &billing.0.ledger,
-                    &self.opening.payer(),
-                    &resolved,
-                );
-                // The ledger receives the ending without the journal. A replay of the journal finds
-                // the same: an opening without an end.
-                let (nothing, interrupted) = (CreditSplit::default(), RequestOutcome::Interrupted);
-                let ending = self.build_ending(
-                    nothing,
-                    Micro::ZERO,
-                    Usage::default(),
-                    interrupted,
-                    false,
-                    now_ms,
-                );
-                serving.settler.enqueue(Settlement {
-                    ending,
-                    freed,
-                    journalled_in: [Arc::clone(&opened_in), opened_in],
-                });
-                Err(error)
-            }
-        }
-    }
-
-    /// The shared store decides how much of the cost the account pays; this process knows only the
-    /// hold.
-    fn finish_in_store(
-        &mut self,
-        shared: &SharedBilling,
-        (usage, cost, outcome, estimated): (Usage, Micro, RequestOutcome, bool),
-        now_ms: i64,
-    ) -> Result<Micro, std::io::Error> {
-        let taken = self.parts.draw(cost);
-        let writeoff = cost.minus(taken.total());
-        let ending = self.build_ending(taken, writeoff, usage, outcome, estimated, now_ms);
-        let Some(opened_in) = self.opened_in.take() else {
-            shared.count_closed();
-            shared.send_unjournalled(ending, &self.opening.model.price);
-            return Ok(Micro::ZERO);
-        };
-        failpoint::hit(Point::BeforeJournalEnd);
-        let written = shared.journal_ending(ending, &self.opening.model.price, opened_in);
-        failpoint::hit(Point::AfterJournalEnd);
-        shared.count_closed();
-        let ending = written.inspect_err(|_| METRICS.ledger_error("journal_write"))?;
-        record_metrics(&ending, taken);
-        Ok(taken.total())
-    }
-
-    fn build_ending(
+    /// The ending as the journal and the ledger have it. The account pays `taken` of the cost, and
+    /// not `writeoff`.
+    pub(super) fn build_ending(
         &self,
         taken: CreditSplit,
         writeoff: Micro,
-        usage: Usage,
-        outcome: RequestOutcome,
-        estimated: bool,
-        at_ms: i64,
+        end: &HoldEnd,
     ) -> Ending {
         let HoldRequest {
             request_id,
@@ -416,11 +315,11 @@ impl Hold {
             surface,
             conversation,
             ..
-        } = &self.opening;
+        } = &self.request;
         Ending {
             request_id: request_id.clone(),
             account: account.to_string(),
-            at_ms,
+            at_ms: end.at_ms,
             paid: taken.paid,
             trial: taken.trial,
             writeoff,
@@ -430,11 +329,11 @@ impl Hold {
                 model: model.id.clone(),
                 surface: *surface,
                 vendor: model.vendor.name.clone(),
-                outcome,
-                usage,
+                outcome: end.outcome,
+                usage: end.usage,
                 price_version: model.price.version.clone(),
-                estimated,
-                implausible: self.implausible && usage != Usage::default(),
+                estimated: end.estimated,
+                implausible: self.implausible && end.usage != Usage::default(),
                 conversation: conversation.clone(),
                 took_ms: self.elapsed_ms(),
                 first_token_ms: self.first_token_ms,
@@ -448,19 +347,14 @@ impl Drop for Hold {
         if self.ended {
             return;
         }
-        if self.opened_in.is_some() {
+        if self.held.opened_in.is_some() {
             log::warn!(
                 "the gateway dropped request {} before it ended",
-                self.opening.request_id
+                self.held.request.request_id
             );
         }
-        if let Err(error) = self.finish(
-            Usage::default(),
-            Micro::ZERO,
-            RequestOutcome::Interrupted,
-            false,
-            clock::now_ms(),
-        ) {
+        let end = HoldEnd::without_cost(RequestOutcome::Interrupted, clock::now_ms());
+        if let Err(error) = self.finish(end) {
             log::error!(
                 "cannot journal an interrupted request: {error}; the ledger enters it anyway"
             );
@@ -468,7 +362,8 @@ impl Drop for Hold {
     }
 }
 
-fn record_metrics(ending: &Ending, taken: CreditSplit) {
+/// Records in the metrics what a journalled ending used and what the account pays.
+pub(super) fn record_metrics(ending: &Ending, taken: CreditSplit) {
     let (model, detail) = (ending.detail.model.as_str(), &ending.detail);
     let add = |family: &prometheus::IntCounterVec, labels: &[&str], count: u64| {
         if count > 0 {

@@ -1,39 +1,16 @@
-//! The reservation of one request's credits, from this process's own ledger or in the shared store.
+//! The reservation of one request's credits from this process's own ledger.
 //!
-//! Must not decide how much to hold: that is `billing/funds.rs`, or a script of the shared store.
+//! Must not decide how much to hold: that is `billing/funds.rs`.
 
-use super::backend::BillingBackend;
 use super::balance::CreditSnapshot;
 use super::funds::size_hold;
 use super::hold::{Hold, HoldRequest};
 use super::holds::ReserveError;
 use super::service::{Billing, UNBILLED};
-use credits::pricing::Quote;
+use credits::money::CreditSplit;
+use credits::pricing::{Quote, ServiceTerms};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-impl BillingBackend {
-    /// Reserves credits for the worst case of a request. Lowers the output limit to what the
-    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
-    ///
-    /// # Errors
-    /// Returns the reason as [`ReserveError`]; nothing is held then.
-    pub async fn reserve(
-        &self,
-        opening: HoldRequest,
-        quote: &Quote,
-        exact: bool,
-        now_ms: i64,
-    ) -> Result<(Hold, u64), ReserveError> {
-        match self {
-            // This may wait for another process, so it must not block a serving thread.
-            Self::Here(billing) if billing.has_handed_over() => {
-                tokio::task::block_in_place(|| billing.reserve(opening, quote, exact, now_ms))
-            }
-            Self::Here(billing) => billing.reserve(opening, quote, exact, now_ms),
-            Self::Shared(shared) => shared.reserve(opening, quote, exact, now_ms).await,
-        }
-    }
-}
 
 impl Billing {
     /// Reserves credits for the worst case of a request. Lowers the output limit to what the
@@ -55,7 +32,12 @@ impl Billing {
         };
         if UNBILLED {
             return Ok((
-                Hold::new_unbilled(BillingBackend::Here(self.clone()), opening),
+                Hold::new(
+                    Arc::clone(&self.0) as _,
+                    opening,
+                    ServiceTerms::default(),
+                    CreditSplit::default(),
+                ),
                 quote.output_limit,
             ));
         }
@@ -87,14 +69,11 @@ impl Billing {
         else {
             return self.reserve_by_claim(serving, opening, quote, exact, now_ms);
         };
-        let hold = Hold::open(
-            BillingBackend::Here(self.clone()),
-            opening,
-            quote.service,
-            parts,
-            now_ms,
-        )
-        .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
+        let hold = Hold::new(Arc::clone(&self.0) as _, opening, quote.service, parts)
+            .journal_open(&serving.journal, &serving.open, now_ms)
+            .map_err(|error| {
+                ReserveError::Unavailable(format!("cannot write the journal: {error}"))
+            })?;
         Ok((hold.with_rate_limits(meters), limit))
     }
 }

@@ -1,7 +1,7 @@
 //! The billing service of one process: its ledger and, if it serves requests, its holds, journal
 //! and ledger writer; start and shutdown.
 //!
-//! Must not reserve or settle: that is `billing/reserve.rs` and `billing/hold.rs`.
+//! Must not reserve or settle: that is `billing/reserve.rs` and `billing/settle.rs`.
 
 use super::holds::HoldRegistry;
 use super::instance_lock::{self, InstanceLock};

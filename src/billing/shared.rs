@@ -5,23 +5,23 @@
 //! ending in this edge's journal before the client gets the last byte. `billing/outbox.rs` then
 //! sends the ending to the shared store, and keeps it in the journal until the ledger is known to
 //! have it. Without the store the edge admits nothing new and finishes its running requests. Must
-//! not know HTTP. Read next: `shared/reserve.rs` (admission).
+//! not know HTTP. Read next: `shared/reserve.rs` (admission),
+//! `shared/settle.rs` (the end of a request).
 
 mod reserve;
+mod settle;
 
 use super::balance::{Balance, CreditSnapshot};
 use super::instance_lock::{self, InstanceLock};
-use super::journal::{Journal, JournalRecord, Segment};
-use super::outbox::{OutboxEntry, OutboxRelay};
+use super::journal::Journal;
+use super::outbox::OutboxRelay;
 use crate::catalog::CatalogModel;
 use crate::config::Limits;
 use crate::store::StoreError;
-use crate::store::ledger::{Ending, LedgerAccount, RequestOutcome};
+use crate::store::ledger::LedgerAccount;
 use crate::store::redis::{SharedStore, StoreAccount};
 use crate::store::sqlite;
 use credits::money::CreditSplit;
-use credits::price_list::PriceList;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +40,7 @@ pub struct SharedBilling(Arc<SharedBillingInner>);
 struct SharedBillingInner {
     store: SharedStore,
     journal: Arc<Journal>,
-    courier: OutboxRelay,
+    relay: OutboxRelay,
     data_dir: PathBuf,
     open: AtomicI64,
     most_open: i64,
@@ -105,7 +105,7 @@ impl SharedBilling {
         limits: &Limits,
         owner: InstanceLock,
     ) -> Result<Self, StoreError> {
-        let (store, courier_store) = stores;
+        let (store, relay_store) = stores;
         let journal = Journal::create(
             data_dir,
             limits.journal_segment_bytes,
@@ -116,11 +116,11 @@ impl SharedBilling {
         let most_pending = count(limits.journal_pending);
         let capacity = count(limits.open_requests).saturating_add(most_pending);
         let (here, bounds) = (Arc::clone(&journal), (capacity, most_pending));
-        let courier = OutboxRelay::start(courier_store, here, data_dir, models, bounds)?;
+        let relay = OutboxRelay::start(relay_store, here, data_dir, models, bounds)?;
         Ok(Self(Arc::new(SharedBillingInner {
             store,
             journal,
-            courier,
+            relay,
             data_dir: data_dir.to_owned(),
             open: AtomicI64::new(0),
             most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
@@ -133,7 +133,7 @@ impl SharedBilling {
     }
 
     /// See [`super::Billing::apply_limits`].
-    pub(super) fn apply_limits(&self, limits: &Limits) {
+    pub fn apply_limits(&self, limits: &Limits) {
         self.0
             .most_open_per_account
             .store(limits.open_requests_per_account, Ordering::Relaxed);
@@ -142,8 +142,11 @@ impl SharedBilling {
             .store(limits.total_seconds, Ordering::Relaxed);
     }
 
-    /// See [`super::BillingBackend::balance`].
-    pub(super) async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
+    /// Reads a balance from the store; retries until the store knows the account.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be read or does not know the account.
+    pub async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let store = &self.0.store;
         let until = Instant::now() + ADMISSION_TIMEOUT;
         let late = |_| {
@@ -170,62 +173,6 @@ impl SharedBilling {
         }
     }
 
-    /// Journals an ending and queues it for the store. Returns the ending once it survives the
-    /// process.
-    pub(super) fn journal_ending(
-        &self,
-        ending: Ending,
-        price: &PriceList,
-        opened_in: Arc<Segment>,
-    ) -> io::Result<Ending> {
-        let record = JournalRecord::End(ending);
-        let written = self.0.journal.write(&record);
-        let JournalRecord::End(ending) = record else {
-            return Err(io::Error::other("an end without an ending"));
-        };
-        match written {
-            Ok(ended_in) => {
-                self.0.courier.enqueue(OutboxEntry::new(
-                    ending.clone(),
-                    Some(price),
-                    vec![opened_in, ended_in],
-                ));
-                Ok(ending)
-            }
-            Err(error) => {
-                opened_in.keep_for_replay();
-                // A client that does not get the last byte pays nothing.
-                let nothing = Ending {
-                    paid: credits::money::Micro::ZERO,
-                    trial: credits::money::Micro::ZERO,
-                    writeoff: credits::money::Micro::ZERO,
-                    detail: crate::store::ledger::EndingDetail {
-                        outcome: RequestOutcome::Interrupted,
-                        ..ending.detail
-                    },
-                    ..ending
-                };
-                self.send_unjournalled(nothing, price);
-                Err(error)
-            }
-        }
-    }
-
-    /// Releases a hold that is in no journal.
-    pub(super) fn send_unjournalled(&self, ending: Ending, price: &PriceList) {
-        self.0
-            .courier
-            .enqueue(OutboxEntry::new(ending, Some(price), Vec::new()));
-    }
-
-    pub(super) fn count_closed(&self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn journal_and_open_count(&self) -> (&Journal, &AtomicI64) {
-        (&self.0.journal, &self.0.open)
-    }
-
     /// The connection for requests, with the timeout of an admission.
     pub fn serving_store(&self) -> SharedStore {
         self.0.store.clone()
@@ -238,18 +185,21 @@ impl SharedBilling {
 
     /// Dead processes whose journals this one has read so far.
     pub fn adopted_instance_ids(&self) -> Vec<String> {
-        self.0.courier.adopted_instance_ids()
+        self.0.relay.adopted_instance_ids()
     }
 
     /// Whether a request of an adopted instance was debited; `None` if the journals no longer
     /// contain it.
     pub fn was_debited(&self, request_id: &str) -> Option<bool> {
-        self.0.courier.was_debited_before(request_id)
+        self.0.relay.was_debited_before(request_id)
     }
 
     /// Hands this data directory over to a successor. Each edge with a shared store admits on its
     /// own, before and after.
-    pub(super) fn hand_over(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// Returns an error if no successor waits; this process then continues as before.
+    pub fn hand_over(&self) -> Result<(), StoreError> {
         if self.has_handed_over() {
             return Ok(());
         }
@@ -265,24 +215,29 @@ impl SharedBilling {
         Ok(())
     }
 
-    pub(super) fn has_handed_over(&self) -> bool {
+    /// Whether a successor has taken over, or is about to.
+    pub fn has_handed_over(&self) -> bool {
         self.0.handed_over.load(Ordering::Acquire)
     }
 
-    pub(super) fn instance_id(&self) -> &str {
+    /// The instance id, which names this process's journal.
+    pub fn instance_id(&self) -> &str {
         self.0.journal.instance_id()
     }
 
-    pub(super) fn update_gauges(&self, now_ms: i64) {
-        self.0.courier.update_gauges(now_ms);
+    /// Updates the gauges that are computed on demand.
+    pub fn update_gauges(&self, now_ms: i64) {
+        self.0.relay.update_gauges(now_ms);
     }
 
-    pub(super) fn is_healthy(&self) -> bool {
-        !self.0.courier.is_failing() && !self.0.journal.is_degraded()
+    /// Whether endings reach the store, and the journal accepts new requests.
+    pub fn is_healthy(&self) -> bool {
+        !self.0.relay.is_failing() && !self.0.journal.is_degraded()
     }
 
-    pub(super) fn shut_down(&self) {
-        self.0.courier.shut_down();
+    /// Sends every ending to the store, then stops the outbox relay.
+    pub fn shut_down(&self) {
+        self.0.relay.shut_down();
         self.0.journal.close();
     }
 }

@@ -230,7 +230,7 @@ async fn admit_api_request(
     match route {
         Route::Own(question) => {
             let _lookup = match count_local_request(gateway, settings, &principal, &question)? {
-                Some(lookup) if gateway.billing.has_receipts_in_sidecar() => {
+                Some(lookup) if gateway.store.has_receipts_in_sidecar() => {
                     return Ok(AdmissionOutcome::Sidecar(principal.account_id, lookup));
                 }
                 lookup => lookup,
@@ -375,7 +375,7 @@ fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
 async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
     let key = extract_key(&session.req_header().headers)?;
     gateway
-        .keys
+        .store
         .authenticate(key, clock::now_ms())
         .await
         .map_err(|refusal| match refusal {

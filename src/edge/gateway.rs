@@ -12,10 +12,9 @@ use super::resource_guard::ResourceGuard;
 use super::shutdown::Shutdown;
 use super::upstream::dns::EndpointResolver;
 use super::upstream::local_sidecar::LocalSidecar;
-use crate::account::KeyAuthenticator;
-use crate::billing::BillingBackend;
 use crate::billing::reported_turns::ReportedTurns;
 use crate::config::Settings;
+use crate::edge_store::EdgeStore;
 use crate::idempotency::Idempotency;
 use crate::local_link::LocalConnector;
 use crate::upstreams::EndpointRegistry;
@@ -26,8 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 /// State that all requests share.
 pub struct Gateway {
     pub settings: Arc<ArcSwap<Settings>>,
-    pub keys: KeyAuthenticator,
-    pub billing: BillingBackend,
+    pub store: Arc<dyn EdgeStore>,
     pub idempotency: Idempotency,
     pub recorders: Recorders,
     /// True once the process accepts no new requests.
@@ -54,16 +52,14 @@ pub struct Gateway {
 impl Gateway {
     pub fn new(
         settings: Arc<ArcSwap<Settings>>,
-        keys: KeyAuthenticator,
-        billing: BillingBackend,
+        store: Arc<dyn EdgeStore>,
         idempotency: Idempotency,
         recorders: Recorders,
     ) -> Self {
         let cpu = Arc::new(CpuPool::new(settings.load().limits.cpu_threads));
         Self {
             settings,
-            keys,
-            billing,
+            store,
             idempotency,
             recorders,
             draining: Arc::default(),

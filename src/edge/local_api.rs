@@ -112,13 +112,13 @@ pub async fn send_answer(
         },
         LocalEndpoint::Credits => json::balance(
             &gateway
-                .billing
+                .store
                 .balance(&principal.account_id, clock::now_ms())
                 .await
                 .map_err(store_failure)?,
         ),
         LocalEndpoint::Receipt(request_id) => {
-            let look = || gateway.billing.receipt(&principal.account_id, &request_id);
+            let look = || gateway.store.receipt(&principal.account_id, &request_id);
             let receipt = json::wait_for_receipt(look, &request_id).await;
             let none = || Failure::new(Kind::UnknownPath, json::NO_RECEIPT).with_retry_after(1);
             json::receipt(&receipt.map_err(store_failure)?.ok_or_else(none)?)

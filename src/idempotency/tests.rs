@@ -1,13 +1,17 @@
 //! Tests of keys when their requests end, and when their process dies.
 
 use super::*;
-use crate::billing::{Billing, BillingBackend, HoldRequest};
-use crate::config;
+use crate::account::Accounts;
+use crate::billing::{Billing, HoldRequest};
+use crate::config::{self, Limits, Settings};
+use crate::edge_store::{EdgeStore, EmbeddedStore};
 use crate::store::ledger::RequestOutcome;
 use credits::money::Micro;
 use credits::pricing::{Quote, WorstCase};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
+use std::path::Path;
+use std::sync::Arc;
 
 /// In the past, so that everything here is expired by the system clock.
 const NOW: i64 = 1_700_000_000_000;
@@ -32,7 +36,7 @@ fn billing(dir: &Path) -> Billing {
 }
 
 fn ask(
-    of: &Idempotency,
+    service: &Idempotency,
     scope: (&str, &str, &str),
     request_id: &str,
     limits: &Limits,
@@ -43,36 +47,33 @@ fn ask(
         .build()
         .unwrap();
     runtime
-        .block_on(of.claim(scope, &hash_body(BODY), request_id, limits, NOW))
+        .block_on(service.claim(scope, &hash_body(BODY), request_id, limits, NOW))
         .unwrap()
 }
 
-fn begin(of: &Idempotency, request_id: &str) -> KeyLookupOutcome {
-    ask(of, SCOPE, request_id, &Limits::default())
+fn begin(service: &Idempotency, request_id: &str) -> KeyLookupOutcome {
+    ask(service, SCOPE, request_id, &Limits::default())
 }
 
-fn here(of: &Idempotency) -> &backend::LocalIdempotency {
-    let IdempotencyStore::Here(here) = &of.0.book else {
-        panic!("a file")
-    };
-    here
+/// The store of a process, and the service over it.
+fn open(dir: &Path, billing: &Billing) -> (Arc<EmbeddedStore>, Idempotency) {
+    // In a folder of its own: beside this ledger, an empty `app.db` counts as lost.
+    let accounts = Accounts::open(&dir.join("accounts")).unwrap();
+    let store = Arc::new(EmbeddedStore::open(dir, accounts, billing.clone()).unwrap());
+    let service = Idempotency::new(Arc::clone(&store) as Arc<dyn EdgeStore>);
+    (store, service)
 }
 
-fn resolve(of: &Idempotency, now_ms: i64) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    runtime
-        .block_on(
-            of.0.book
-                .resolve_orphaned(Retention::from_limits(&Limits::default()), now_ms),
-        )
+fn resolve(service: &Idempotency, now_ms: i64) {
+    IdempotencyHousekeeping::new(service.clone())
+        .unwrap()
+        .resolve_orphaned(&Limits::default(), now_ms)
         .unwrap();
 }
 
 #[track_caller]
-fn new(of: &Idempotency, request_id: &str) -> Box<IdempotencyGuard> {
-    match begin(of, request_id) {
+fn new(service: &Idempotency, request_id: &str) -> Box<IdempotencyGuard> {
+    match begin(service, request_id) {
         KeyLookupOutcome::New(running) => running,
         _ => panic!("the key is in use"),
     }
@@ -120,8 +121,8 @@ fn keys_are_visible_ascii() {
 #[test]
 fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() {
     let dir = tempfile::tempdir().unwrap();
-    let of = Idempotency::open(dir.path(), &BillingBackend::Here(billing(dir.path()))).unwrap();
-    drop(new(&of, "req_1"));
+    let (_, service) = open(dir.path(), &billing(dir.path()));
+    drop(new(&service, "req_1"));
     let limits = Limits {
         idempotency_body_bytes: 10,
         ..Limits::default()
@@ -132,7 +133,7 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
         ("none", &[], true),
     ] {
         let scope = ("acct_1", "/v1/messages", name);
-        let KeyLookupOutcome::New(mut running) = ask(&of, scope, name, &limits) else {
+        let KeyLookupOutcome::New(mut running) = ask(&service, scope, name, &limits) else {
             panic!("{name}")
         };
         running.set_headers(vec![("a".into(), "first attempt".into())]);
@@ -142,7 +143,7 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
             .iter()
             .for_each(|piece| running.push_body(piece.as_bytes()));
         running.complete();
-        match ask(&of, scope, "req_2", &limits) {
+        match ask(&service, scope, "req_2", &limits) {
             KeyLookupOutcome::Done(answer) => {
                 assert!(kept, "{name}");
                 assert_eq!(
@@ -158,20 +159,23 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
             _ => panic!("{name}"),
         }
     }
-    new(&of, "req_3").mark_spent();
-    assert!(matches!(begin(&of, "req_4"), KeyLookupOutcome::Unavailable));
+    new(&service, "req_3").mark_spent();
+    assert!(matches!(
+        begin(&service, "req_4"),
+        KeyLookupOutcome::Unavailable
+    ));
 }
 
 #[test]
 fn the_ledger_decides_what_became_of_a_dead_process() {
     let dir = tempfile::tempdir().unwrap();
     let before = billing(dir.path());
-    let of = Idempotency::open(dir.path(), &BillingBackend::Here(before.clone())).unwrap();
+    let (store, service) = open(dir.path(), &before);
     let mut left = Vec::new();
     // Requests before the hold, with a hold, debited, and ended without cost.
     for name in ["asked", "held", "debited", "voided"] {
         let scope = ("acct_1", "/v1/messages", name);
-        let KeyLookupOutcome::New(running) = ask(&of, scope, name, &Limits::default()) else {
+        let KeyLookupOutcome::New(running) = ask(&service, scope, name, &Limits::default()) else {
             panic!()
         };
         left.push(running);
@@ -187,8 +191,11 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         .unwrap();
     hold(&before, "voided").release(RequestOutcome::VendorError, NOW);
     // While its journal exists, another process does not resolve its keys.
-    resolve(&of, NOW);
-    assert_eq!(here(&of).db.orphaned_requests(&[]).unwrap().len(), 4);
+    resolve(&service, NOW);
+    assert_eq!(
+        store.idempotency.db.orphaned_requests(&[]).unwrap().len(),
+        4
+    );
     // Simulate the process's death: nothing is dropped, and its locks disappear with its files.
     std::mem::forget((left, held));
     std::fs::remove_file(dir.path().join("serving.lock")).unwrap();
@@ -204,8 +211,8 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         std::fs::copy(file.path(), journal.join(file.file_name())).unwrap();
     }
     let next = billing(dir.path());
-    let of = Idempotency::open(dir.path(), &BillingBackend::Here(next.clone())).unwrap();
-    resolve(&of, NOW);
+    let (_, service) = open(dir.path(), &next);
+    resolve(&service, NOW);
     assert!(!journal.exists(), "replayed");
     for (name, spent) in [
         ("asked", false),
@@ -214,7 +221,7 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         ("voided", false),
     ] {
         let asked = ask(
-            &of,
+            &service,
             ("acct_1", "/v1/messages", name),
             "again",
             &Limits::default(),

@@ -8,7 +8,7 @@ use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use model_gateway::billing::{BillingBackend, Hold, HoldRequest, ReserveError, SharedBilling};
+use model_gateway::billing::{Hold, HoldRequest, ReserveError, SharedBilling};
 use model_gateway::catalog::CatalogModel;
 use model_gateway::config::{self, Limits};
 use model_gateway::store::ledger::RequestOutcome;
@@ -65,11 +65,9 @@ impl World {
         self.store().seed_account(&seed).await.unwrap();
     }
 
-    pub fn edge(&self) -> BillingBackend {
+    pub fn edge(&self) -> SharedBilling {
         let stores = (self.store(), self.store());
-        BillingBackend::Shared(
-            SharedBilling::serve(self.dir.path(), stores, &[], &Limits::default()).unwrap(),
-        )
+        SharedBilling::serve(self.dir.path(), stores, &[], &Limits::default()).unwrap()
     }
 
     fn journals(&self) -> usize {
@@ -81,7 +79,7 @@ impl World {
     }
 
     /// A hold of one credit.
-    async fn hold(&self, till: &BillingBackend, request: &str) -> Result<Hold, ReserveError> {
+    async fn hold(&self, billing: &SharedBilling, request: &str) -> Result<Hold, ReserveError> {
         let opening = HoldRequest {
             request_id: request.into(),
             account: ACCOUNT.into(),
@@ -99,7 +97,8 @@ impl World {
             output_price: price,
         };
         let quote = Quote::flat(reach, 1, 1_000_000, 1_000_000);
-        till.reserve(opening, &quote, true, now_ms())
+        billing
+            .reserve(opening, &quote, true, now_ms())
             .await
             .map(|(hold, _)| hold)
     }
@@ -145,8 +144,8 @@ fn ten() -> (Usage, i64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_the_ledger_has_it() {
     let world = World::new().await;
-    let till = world.edge();
-    let hold = world.hold(&till, "req_a").await.unwrap();
+    let billing = world.edge();
+    let hold = world.hold(&billing, "req_a").await.unwrap();
     assert_eq!(world.has().await, (micro(10_000_000), micro(1_000_000)));
     let (usage, cost) = ten();
     assert_eq!(
@@ -156,7 +155,7 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
     );
     world.wait_has(10_000_000 - cost, 0).await;
     world
-        .hold(&till, "req_b")
+        .hold(&billing, "req_b")
         .await
         .unwrap()
         .release(RequestOutcome::VendorError, now_ms());
@@ -179,7 +178,7 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
         &format!("gw:{{p{}}}:r:req_a", partition(ACCOUNT)),
         "applied",
     ]);
-    tokio::task::spawn_blocking(move || till.shut_down())
+    tokio::task::spawn_blocking(move || billing.shut_down())
         .await
         .unwrap();
     assert_eq!(world.journals(), 1);
@@ -213,10 +212,10 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_lost_everything_is_told_again() {
     let world = World::new().await;
-    let till = world.edge();
+    let billing = world.edge();
     let (usage, cost) = ten();
     world
-        .hold(&till, "req_a")
+        .hold(&billing, "req_a")
         .await
         .unwrap()
         .settle(usage, RequestOutcome::Completed, false, now_ms())
@@ -232,20 +231,20 @@ async fn a_store_that_lost_everything_is_told_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
     let world = World::new().await;
-    let till = world.edge();
+    let billing = world.edge();
     let (usage, cost) = ten();
     world
-        .hold(&till, "req_a")
+        .hold(&billing, "req_a")
         .await
         .unwrap()
         .settle(usage, RequestOutcome::Completed, false, now_ms())
         .unwrap();
-    let _running = world.hold(&till, "req_b").await.unwrap();
+    let _running = world.hold(&billing, "req_b").await.unwrap();
     world.wait_has(10_000_000 - cost, 1_000_000).await;
     // Another edge finds the journal that this one would leave if it were killed now.
     let other = tempfile::tempdir().unwrap();
     let (left, found) = (
-        world.dir.path().join("journal").join(till.instance_id()),
+        world.dir.path().join("journal").join(billing.instance_id()),
         other.path().join("journal/left"),
     );
     std::fs::create_dir_all(&found).unwrap();
@@ -260,15 +259,15 @@ async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_held_for_a_client_that_left_while_the_store_was_asked_is_given_back() {
     let world = World::new().await;
-    let till = world.edge();
+    let billing = world.edge();
     world
-        .hold(&till, "req_a")
+        .hold(&billing, "req_a")
         .await
         .unwrap()
         .release(RequestOutcome::VendorError, now_ms());
     world.server.signal("STOP");
     // The reserve request is under way, and nobody will read the answer.
-    let left = tokio::time::timeout(Duration::from_millis(50), world.hold(&till, "req_b")).await;
+    let left = tokio::time::timeout(Duration::from_millis(50), world.hold(&billing, "req_b")).await;
     assert!(left.is_err(), "a store that stands still has answered");
     world.server.signal("CONT");
     let began = Instant::now();
@@ -287,11 +286,11 @@ async fn what_is_held_for_a_client_that_left_while_the_store_was_asked_is_given_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_store_nothing_begins_and_what_runs_is_finished() {
     let mut world = World::new().await;
-    let till = world.edge();
-    let running = world.hold(&till, "req_a").await.unwrap();
+    let billing = world.edge();
+    let running = world.hold(&billing, "req_a").await.unwrap();
     world.server.kill();
     let began = Instant::now();
-    let refused = world.hold(&till, "req_b").await;
+    let refused = world.hold(&billing, "req_b").await;
     assert!(
         matches!(refused, Err(ReserveError::Unavailable(_))),
         "admitted without the store"
@@ -310,6 +309,6 @@ async fn without_the_store_nothing_begins_and_what_runs_is_finished() {
     );
     world.server.start_again();
     world.wait_has(10_000_000 - cost, 0).await;
-    let hold = world.hold(&till, "req_c").await.unwrap();
+    let hold = world.hold(&billing, "req_c").await.unwrap();
     hold.release(RequestOutcome::VendorError, now_ms());
 }

@@ -3,7 +3,6 @@
 //! Must not decide how much an account may spend: the store's script does.
 
 use super::{ADMISSION_TIMEOUT, SEED_POLL_INTERVAL, SharedBilling};
-use crate::billing::backend::BillingBackend;
 use crate::billing::hold::{Hold, HoldRequest};
 use crate::billing::holds::{Payer, ReserveError};
 use crate::failpoint::{self, Point};
@@ -14,6 +13,7 @@ use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::Quote;
 use credits::rates::{RateLimitKind, RateLimitWait};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,8 +25,12 @@ const MAX_ENDED_CHECKS: u32 = 5;
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
 
 impl SharedBilling {
-    /// See [`BillingBackend::reserve`].
-    pub(in crate::billing) async fn reserve(
+    /// Reserves credits for the worst case of a request, as [`crate::billing::Billing::reserve`]
+    /// does.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    pub async fn reserve(
         &self,
         opening: HoldRequest,
         quote: &Quote,
@@ -44,7 +48,7 @@ impl SharedBilling {
                 "the shared store does not answer".into(),
             ));
         }
-        if inner.courier.pending() >= inner.most_pending {
+        if inner.relay.pending() >= inner.most_pending {
             return Err(ReserveError::Unavailable(
                 "the shared store lags behind".into(),
             ));
@@ -71,13 +75,13 @@ impl SharedBilling {
         };
         // Journal before the store reserves anything. So this edge knows of every hold in the
         // store, even if it is killed meanwhile.
-        let hold = Hold::open(
-            BillingBackend::Shared(self.clone()),
+        let hold = Hold::new(
+            Arc::clone(inner) as _,
             opening.clone(),
             quote.service,
             CreditSplit::ZERO,
-            now_ms,
         )
+        .journal_open(&inner.journal, &inner.open, now_ms)
         .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
         let fitted = |parts: CreditSplit| {
             quote
@@ -100,17 +104,16 @@ impl SharedBilling {
                 return Err(ReserveError::Unavailable(why));
             }
         };
-        hold.discard();
+        self.discard(hold);
         Err(refusal)
     }
 
     /// See [`crate::billing::Billing::authorize`]. Other edges and the store do not know the
     /// account's requests that arrive here.
-    pub(in crate::billing) async fn authorize(
-        &self,
-        asker: &Payer<'_>,
-        least: Micro,
-    ) -> Result<(), ReserveError> {
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`].
+    pub async fn authorize(&self, asker: &Payer<'_>, least: Micro) -> Result<(), ReserveError> {
         let inner = &self.0;
         if inner.store.is_unavailable() {
             return Err(ReserveError::Unavailable(
@@ -154,7 +157,7 @@ impl SharedBilling {
                 ReserveReply::Limited(RateLimitWait {
                     limited: RateLimitKind::Concurrent,
                     ..
-                }) if looks < MAX_ENDED_CHECKS && self.0.courier.has_unreported() => {
+                }) if looks < MAX_ENDED_CHECKS && self.0.relay.has_unreported() => {
                     looks += 1;
                     tokio::time::sleep(SEED_POLL_INTERVAL).await;
                     continue;

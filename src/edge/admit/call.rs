@@ -450,7 +450,7 @@ impl OutboundRequest<'_> {
             conversation: Some(self.turn.conversation().to_string()),
         };
         gateway
-            .billing
+            .store
             .reserve(opening, quote, exact, clock::now_ms())
             .await
     }

@@ -124,12 +124,12 @@ async fn check(
         return Err(ReserveError::TooManyOpen { limit: most_open });
     }
     let is_short = announced.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
-    if gateway.billing.has_receipts_in_sidecar() && is_short && !asked.free {
+    if gateway.store.authorizes_remotely() && is_short && !asked.free {
         return Ok(());
     }
     let least = || min_cost(settings);
     gateway
-        .billing
+        .store
         .authorize(&asker, arrival.others(), &least, clock::now_ms())
         .await
 }

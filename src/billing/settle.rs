@@ -1,0 +1,80 @@
+//! The end of a hold in this process's own ledger: its credits, its line in the journal, and its
+//! place in the queue of the ledger writer.
+//!
+//! Must not decide what a request costs: that is `billing/hold.rs`.
+
+use super::hold::{HeldRequest, HoldEnd, HoldStore, record_metrics};
+use super::holds::HoldResolution;
+use super::journal::JournalRecord;
+use super::ledger_writer::Settlement;
+use super::service::{Billing, BillingInner, UNBILLED};
+use crate::failpoint::{self, Point};
+use crate::store::ledger::RequestOutcome;
+use crate::telemetry::METRICS;
+use credits::money::{CreditSplit, Micro};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl HoldStore for BillingInner {
+    fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro> {
+        let billing = Billing(self);
+        let Some(serving) = billing.0.serving.as_ref().filter(|_| !UNBILLED) else {
+            return Ok(Micro::ZERO);
+        };
+        let ledger = &billing.0.ledger;
+        let tokens = end.usage.tokens_total();
+        let resolved = serving.holds.resolve(
+            ledger,
+            &hold.request.payer(),
+            hold.parts,
+            end.cost,
+            tokens,
+            end.at_ms,
+        );
+        let HoldResolution {
+            taken,
+            writeoff,
+            freed,
+        } = resolved;
+        serving.open.fetch_sub(1, Ordering::Relaxed);
+        let Some(opened_in) = hold.opened_in.take() else {
+            billing.release_claim(&hold.request.account, freed);
+            return Ok(Micro::ZERO);
+        };
+        let record = JournalRecord::End(hold.build_ending(taken, writeoff, &end));
+        failpoint::hit(Point::BeforeJournalEnd);
+        let written = serving.journal.write(&record);
+        failpoint::hit(Point::AfterJournalEnd);
+        let JournalRecord::End(ending) = record else {
+            return written.map(|_| Micro::ZERO);
+        };
+        match written {
+            Ok(ended_in) => {
+                record_metrics(&ending, taken);
+                serving.settler.enqueue(Settlement {
+                    ending,
+                    freed,
+                    journalled_in: [opened_in, ended_in],
+                });
+                Ok(taken.total())
+            }
+            Err(error) => {
+                METRICS.ledger_error("journal_write");
+                let freed = serving
+                    .holds
+                    .undo_settlement(ledger, &hold.request.payer(), &resolved);
+                // The ledger receives the ending without the journal. A replay of the journal finds
+                // the same: an opening without an end.
+                let interrupted = HoldEnd::without_cost(RequestOutcome::Interrupted, end.at_ms);
+                let ending = hold.build_ending(CreditSplit::default(), Micro::ZERO, &interrupted);
+                serving.settler.enqueue(Settlement {
+                    ending,
+                    freed,
+                    journalled_in: [Arc::clone(&opened_in), opened_in],
+                });
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Idempotency keys in the shared store. Each edge resolves the requests that it left running, from
+//! its own journal.
+//!
+//! Must not decide the result of a request. Must not know HTTP.
+
+use super::key_completion::{IdempotencyCompletion, Retention, log_lost_response};
+use crate::billing::SharedBilling;
+use crate::store::StoreError;
+use crate::store::idempotency::IdempotencyLookup;
+use crate::store::redis::{IdempotencyEntry, PARTITIONS, SharedStore};
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long to wait for the shared store when a request waits for it, and when none does.
+const SERVING_TIMEOUT: Duration = Duration::from_millis(250);
+const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Entries of all edges.
+pub struct RedisIdempotency {
+    /// Connections for the serving threads and for the housekeeping thread: each runtime needs its
+    /// own.
+    serving: SharedStore,
+    housekeeping: SharedStore,
+    billing: SharedBilling,
+    /// Dead instances of this edge whose entries are resolved.
+    resolved: Mutex<HashSet<String>>,
+}
+
+impl RedisIdempotency {
+    pub fn new(billing: SharedBilling) -> Self {
+        Self {
+            serving: billing.serving_store(),
+            housekeeping: billing.new_connection(HOUSEKEEPING_TIMEOUT),
+            billing,
+            resolved: Mutex::default(),
+        }
+    }
+
+    pub async fn claim(
+        &self,
+        entry: &IdempotencyEntry,
+        retention: Retention,
+    ) -> Result<IdempotencyLookup, StoreError> {
+        let claim = self
+            .serving
+            .claim_idempotency_key(entry, retention.lease, retention.known_for);
+        with_timeout("look up an idempotency key", claim).await
+    }
+
+    pub async fn is_known(&self, entry: &IdempotencyEntry) -> Result<bool, StoreError> {
+        let lookup = self.serving.has_idempotency_key(entry);
+        with_timeout("look up an idempotency key", lookup).await
+    }
+
+    /// Runs on the path of a request, whose last byte waits for it.
+    pub async fn complete_in_time(
+        &self,
+        completion: &IdempotencyCompletion,
+    ) -> Result<(), StoreError> {
+        with_timeout(
+            "store the response of an idempotency key",
+            send_completion(&self.serving, completion),
+        )
+        .await
+    }
+
+    /// Runs on the housekeeping thread.
+    pub async fn complete_later(
+        &self,
+        completion: &IdempotencyCompletion,
+    ) -> Result<(), StoreError> {
+        send_completion(&self.housekeeping, completion).await
+    }
+
+    pub async fn resolve_orphaned(&self, retention: Retention) -> Result<(), StoreError> {
+        let resolved = self
+            .resolved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for instance_id in self
+            .billing
+            .adopted_instance_ids()
+            .into_iter()
+            .filter(|instance_id| !resolved.contains(instance_id))
+        {
+            for entry in self.housekeeping.orphaned_requests(&instance_id).await? {
+                let debited = match self.billing.was_debited(&entry.request_id) {
+                    Some(debited) => debited,
+                    // The journal no longer has the request, so the ledger does. Whatever its
+                    // result, give up the key.
+                    None => {
+                        self.housekeeping
+                            .has_ended(&entry.account, &entry.request_id)
+                            .await?
+                    }
+                };
+                if debited {
+                    log_lost_response(&entry.request_id);
+                }
+                send_completion(
+                    &self.housekeeping,
+                    &IdempotencyCompletion {
+                        entry,
+                        spent: debited.then_some(retention),
+                        response: None,
+                    },
+                )
+                .await?;
+            }
+            self.resolved
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(instance_id);
+        }
+        Ok(())
+    }
+
+    /// Recounts the stored responses. The store expires entries itself, and recounts them with
+    /// every stored response; this is for times without responses.
+    pub async fn clean(&self) -> Result<(), StoreError> {
+        for partition in 0..PARTITIONS {
+            self.housekeeping.remove_expired_answers(partition).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn send_completion(
+    store: &SharedStore,
+    completion: &IdempotencyCompletion,
+) -> Result<(), StoreError> {
+    match completion.spent {
+        Some(retention) => {
+            store
+                .complete_idempotency_key(
+                    &completion.entry,
+                    completion.response.as_ref(),
+                    retention.known_for,
+                    retention.shared_limits,
+                )
+                .await
+        }
+        None => store.release_idempotency_key(&completion.entry).await,
+    }
+}
+
+async fn with_timeout<T>(
+    operation: &str,
+    request: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let late = |_| {
+        StoreError::Unusable(format!(
+            "cannot {operation}: the shared store does not answer in time"
+        ))
+    };
+    tokio::time::timeout(SERVING_TIMEOUT, request)
+        .await
+        .map_err(late)?
+}

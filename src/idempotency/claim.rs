@@ -1,0 +1,153 @@
+//! Looks the key of an arriving request up: whether the gateway answers the request, replays an
+//! earlier response, or refuses it.
+//!
+//! Must not know HTTP.
+
+use super::guard::IdempotencyGuard;
+use super::service::Idempotency;
+use crate::config::Limits;
+use crate::edge_store::{IdempotencyCompletion, Retention};
+use crate::store::StoreError;
+use crate::store::idempotency::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
+use crate::store::redis::IdempotencyEntry;
+use sha2::{Digest, Sha256};
+
+const MAX_KEY_BYTES: usize = 255;
+
+/// Result of looking up the key of a request.
+pub enum KeyLookupOutcome {
+    /// The key is new: answer the request.
+    New(Box<IdempotencyGuard>),
+    /// The same request is still being answered.
+    Running,
+    /// The key was used with a different body.
+    OtherBody,
+    /// The request was answered with this response.
+    Done(ReplayedResponse),
+    /// The request was answered, but its response is not stored.
+    Unavailable,
+}
+
+/// A stored response.
+#[derive(Debug)]
+pub struct ReplayedResponse {
+    pub request_id: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+/// A key is 1 to 255 visible ASCII characters.
+pub fn is_valid_key(value: &[u8]) -> bool {
+    (1..=MAX_KEY_BYTES).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
+}
+
+/// Hash that distinguishes the bodies of requests with the same key.
+pub type BodyHash = [u8; 32];
+
+/// Hashes a request body. CPU time is proportional to its length.
+pub fn hash_body(body: &[u8]) -> BodyHash {
+    Sha256::digest(body).into()
+}
+
+impl Idempotency {
+    /// # Errors
+    /// Returns an error if the store cannot be queried; the gateway must not answer a request with
+    /// a key then.
+    pub async fn claim(
+        &self,
+        (account, path, key): (&str, &str, &str),
+        hash: &BodyHash,
+        request_id: &str,
+        limits: &Limits,
+        now_ms: i64,
+    ) -> Result<KeyLookupOutcome, StoreError> {
+        let store = self.store();
+        let request = IdempotencyRequest {
+            account,
+            path,
+            key,
+            hash,
+            request_id,
+            boot: store.instance_id(),
+        };
+        let (entry, retention) = (store_entry(&request), Retention::from_limits(limits));
+        let claimed = store.claim_key(&request, &entry, retention, now_ms).await;
+        let found = match claimed {
+            Ok(found) => found,
+            Err(error) => {
+                if error.may_be_entered {
+                    let completion = IdempotencyCompletion {
+                        entry,
+                        spent: None,
+                        response: None,
+                    };
+                    self.queue_retry(&error.source, completion);
+                }
+                return Err(error.source);
+            }
+        };
+        Ok(match found {
+            IdempotencyLookup::Nothing => KeyLookupOutcome::New(Box::new(IdempotencyGuard::new(
+                self.clone(),
+                entry,
+                retention,
+                usize::try_from(limits.idempotency_body_bytes).unwrap_or(usize::MAX),
+            ))),
+            IdempotencyLookup::Running => KeyLookupOutcome::Running,
+            IdempotencyLookup::OtherBody => KeyLookupOutcome::OtherBody,
+            IdempotencyLookup::Done {
+                request_id,
+                kept: Some(StoredResponse { headers, body }),
+            } => KeyLookupOutcome::Done(ReplayedResponse {
+                request_id,
+                headers,
+                body,
+            }),
+            IdempotencyLookup::Done { kept: None, .. } => KeyLookupOutcome::Unavailable,
+        })
+    }
+
+    /// Whether a key is known, with any body.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be queried.
+    pub async fn is_known(
+        &self,
+        (account, path, key): (&str, &str, &str),
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let store = self.store();
+        let request = IdempotencyRequest {
+            account,
+            path,
+            key,
+            hash: &[0; 32],
+            request_id: "",
+            boot: store.instance_id(),
+        };
+        let entry = store_entry(&request);
+        store.is_known_key(&request, &entry, now_ms).await
+    }
+}
+
+/// The entry for a shared store. Hashes the client's key, which must not become a name there.
+fn store_entry(request: &IdempotencyRequest<'_>) -> IdempotencyEntry {
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let name = Sha256::new()
+        .chain_update(request.path)
+        .chain_update(" ")
+        .chain_update(request.key)
+        .finalize();
+    IdempotencyEntry {
+        account: request.account.to_owned(),
+        name: hex(&name),
+        hash: hex(request.hash),
+        request_id: request.request_id.to_owned(),
+        boot: request.boot.to_owned(),
+    }
+}
