@@ -1,5 +1,6 @@
 //! Measures the cost of billing: CPU time per request of a gateway that bills and of one that does
-//! not, in one run. `scripts/bench-money` builds the two programs and runs this.
+//! not (`benches/unbilled.rs`), in one run. `scripts/bench-money` builds the two programs and runs
+//! this.
 //!
 //! `money BILLED UNBILLED [SECONDS [ROUNDS]]`: both gateways stand in front of one simulated
 //! vendor. 16 connections send requests for whole answers and for streams to the two gateways in
@@ -24,7 +25,7 @@ mod rig;
 use client::{Connection, End, Request};
 use rig::{Process, free_port, wait_for};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -36,7 +37,8 @@ const MODEL: &str = "alpha-haiku-4-5-20251001";
 /// A gateway with an account that can pay for everything.
 struct Gateway {
     process: Process,
-    program: PathBuf,
+    /// The program with the commands, which bills.
+    commands: PathBuf,
     dir: TempDir,
     edge: u16,
     admin: u16,
@@ -64,8 +66,8 @@ fn main() {
     let (seconds, rounds) = (number(5), number(5));
     let (vendor, _simulator) = rig::simulator(Command::new(&billed), &[]);
     let mut gateways = [
-        Gateway::start(billed, vendor),
-        Gateway::start(unbilled, vendor),
+        Gateway::start(Command::new(&billed).args(["run", "-c"]), &billed, vendor),
+        Gateway::start(&mut Command::new(&unbilled), &billed, vendor),
     ];
     println!(
         "CPU per request, {CONNECTIONS} connections, {BODY_BYTES} byte requests, {seconds} s a turn\n"
@@ -137,7 +139,8 @@ fn row([billed, unbilled]: [u64; 2]) -> String {
 }
 
 impl Gateway {
-    fn start(program: PathBuf, vendor: u16) -> Self {
+    /// Starts a gateway by `start`, which needs the path of the config file as its last argument.
+    fn start(start: &mut Command, commands: &Path, vendor: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
         let file = dir.path().join("gateway.yaml");
@@ -146,10 +149,9 @@ impl Gateway {
             rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor]),
         )
         .unwrap();
-        let mut command = Command::new(&program);
-        command.arg("run").arg("-c").arg(&file);
         let process = Process(
-            command
+            start
+                .arg(&file)
                 .env("RUST_LOG", "error")
                 .spawn()
                 .expect("start a gateway"),
@@ -159,10 +161,10 @@ impl Gateway {
                 .is_some_and(|answer| answer.status == 200)
         };
         wait_for("to be ready", is_ready);
-        let key = rig::funded_key(&program, &file, "bench@example.test", "9000000000");
+        let key = rig::funded_key(commands, &file, "bench@example.test", "9000000000");
         Self {
             process,
-            program,
+            commands: commands.to_owned(),
             dir,
             edge,
             admin,
@@ -172,7 +174,7 @@ impl Gateway {
     }
 
     fn command(&self, args: &[&str]) -> Value {
-        rig::command(&self.program, &self.dir.path().join("gateway.yaml"), args)
+        rig::command(&self.commands, &self.dir.path().join("gateway.yaml"), args)
     }
 
     fn request(&self, stream: bool) -> Vec<u8> {

@@ -17,7 +17,7 @@ mod start_mode;
 
 use crate::account::{self, Accounts, SharedKeys};
 use crate::billing::store_health::StoreHealthMonitor;
-use crate::billing::{self, Billing, SharedBilling};
+use crate::billing::{Billing, SharedBilling};
 use crate::clock;
 use crate::config::Settings;
 use crate::edge::connections::Connections;
@@ -69,7 +69,21 @@ const TRACES_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Returns an error if the service cannot start.
-pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyhow::Result<()> {
+pub fn run(config_file: &Path, settings: Settings, start: StartMode) -> anyhow::Result<()> {
+    run_with_store(config_file, settings, start, |embedded| embedded)
+}
+
+/// Like [`run`], with the store of the edge that `wrap` makes of the embedded one. For benchmarks:
+/// no command calls it.
+///
+/// # Errors
+/// Returns an error if the service cannot start.
+pub fn run_with_store(
+    config_file: &Path,
+    mut settings: Settings,
+    start: StartMode,
+    wrap: impl FnOnce(Arc<dyn EdgeStore>) -> Arc<dyn EdgeStore>,
+) -> anyhow::Result<()> {
     if settings.store.address().is_some() {
         anyhow::bail!(
             "`model-gateway run` needs store.kind: embedded; with kind: redis, use `model-gateway edge` and `model-gateway sidecar`"
@@ -107,7 +121,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: StartMode) -> anyh
     let (mut server, life) = build_edge(
         config_file,
         &settings,
-        Arc::new(store),
+        wrap(Arc::new(store)),
         EdgeDeployment::Sidecar(connector),
         start,
     )?;
@@ -186,17 +200,6 @@ fn build_edge(
     deployment: EdgeDeployment,
     start: StartMode,
 ) -> anyhow::Result<(Server, ServerHandle)> {
-    if billing::UNBILLED {
-        log::warn!("this program is a benchmark build and bills nothing");
-        anyhow::ensure!(
-            settings
-                .load()
-                .edge
-                .iter()
-                .all(|address| address.ip().is_loopback()),
-            "cannot listen on listen.edge: a benchmark build, which bills nothing, needs loopback addresses"
-        );
-    }
     let idempotency = start_idempotency(&store, settings, &deployment)?;
     let access = open_access_log(&settings.load())?;
     let certificate = settings

@@ -51,7 +51,7 @@ pub use hold::{HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore};
 pub use holds::{PendingRequests, ReserveError};
 pub use open_holds::OpenHolds;
 pub use receipt::Receipt;
-pub use service::{Billing, UNBILLED};
+pub use service::Billing;
 pub use shared::SharedBilling;
 pub use verify::{Finding, LedgerAuditReport, verify_accounts, verify_missing_ledger};
 

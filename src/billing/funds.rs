@@ -5,7 +5,7 @@
 
 use super::balance::CreditSnapshot;
 use super::holds::{Payer, PendingRequests, ReserveError};
-use super::service::{Billing, UNBILLED};
+use super::service::Billing;
 use credits::money::Micro;
 use credits::pricing::Quote;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ impl Billing {
         least: &(dyn Fn() -> Micro + Sync),
         now_ms: i64,
     ) -> Result<(), ReserveError> {
-        let Some(serving) = self.0.serving.as_ref().filter(|_| !UNBILLED) else {
+        let Some(serving) = &self.0.serving else {
             return Ok(());
         };
         let most_open = serving.most_open_per_account.load(Ordering::Relaxed);

@@ -6,9 +6,8 @@ use super::balance::CreditSnapshot;
 use super::funds::size_hold;
 use super::hold::{Hold, HoldRequest};
 use super::holds::ReserveError;
-use super::service::{Billing, UNBILLED};
-use credits::money::CreditSplit;
-use credits::pricing::{Quote, ServiceTerms};
+use super::service::Billing;
+use credits::pricing::Quote;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,17 +29,6 @@ impl Billing {
                 "this process does not admit requests".into(),
             ));
         };
-        if UNBILLED {
-            return Ok((
-                Hold::new(
-                    Arc::clone(&self.0) as _,
-                    opening,
-                    ServiceTerms::default(),
-                    CreditSplit::default(),
-                ),
-                quote.output_limit,
-            ));
-        }
         if serving.settler.state.closing.load(Ordering::Acquire) {
             return Err(ReserveError::Unavailable(
                 "the gateway is shutting down".into(),

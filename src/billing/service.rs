@@ -20,10 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// This build is for benchmarks: it bills nothing, and `app.rs` lets it listen on loopback
-/// addresses only.
-pub const UNBILLED: bool = cfg!(feature = "unbilled");
-
 /// The billing service; cheap to clone.
 #[derive(Clone)]
 pub struct Billing(pub(super) Arc<BillingInner>);

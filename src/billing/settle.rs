@@ -7,7 +7,7 @@ use super::hold::{HeldRequest, HoldEnd, HoldStore, record_metrics};
 use super::holds::HoldResolution;
 use super::journal::JournalRecord;
 use super::ledger_writer::Settlement;
-use super::service::{Billing, BillingInner, UNBILLED};
+use super::service::{Billing, BillingInner};
 use crate::failpoint::{self, Point};
 use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 impl HoldStore for BillingInner {
     fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro> {
         let billing = Billing(self);
-        let Some(serving) = billing.0.serving.as_ref().filter(|_| !UNBILLED) else {
+        let Some(serving) = &billing.0.serving else {
             return Ok(Micro::ZERO);
         };
         let ledger = &billing.0.ledger;

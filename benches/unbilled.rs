@@ -1,0 +1,204 @@
+//! The gateway that `benches/money.rs` compares with: it bills nothing, since a null store stands in
+//! the place of the ledger. `scripts/bench-money` builds it; no command of the product starts it.
+//!
+//! `unbilled CONFIG` serves until a signal stops it. Keys, pages and the admin API are as in the
+//! product. Must not be used in front of clients that pay: every request is free.
+#![allow(clippy::print_stderr)]
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use credits::money::{CreditSplit, Micro};
+use credits::pricing::{Quote, ServiceTerms};
+use model_gateway::account::{AuthError, Principal};
+use model_gateway::app::{self, StartMode};
+use model_gateway::billing::holds::Payer;
+use model_gateway::billing::{
+    Balance, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests, Receipt,
+    ReserveError,
+};
+use model_gateway::config::{self, Limits, Settings};
+use model_gateway::edge_store::{
+    ClaimError, EdgeStore, IdempotencyCompletion, KeyWrite, Retention,
+};
+use model_gateway::store::StoreError;
+use model_gateway::store::idempotency::{IdempotencyLookup, IdempotencyRequest};
+use model_gateway::store::redis::IdempotencyEntry;
+use model_gateway::telemetry;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// As in `main.rs`: the two gateways must differ in billing alone.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> anyhow::Result<()> {
+    let config_file = std::env::args_os()
+        .skip(1)
+        .find(|argument| argument != "--bench")
+        .map(PathBuf::from)
+        .context("unbilled CONFIG")?;
+    telemetry::init_log();
+    let settings = config::load(&config_file)?;
+    anyhow::ensure!(
+        settings
+            .edge
+            .iter()
+            .all(|address| address.ip().is_loopback()),
+        "cannot listen on listen.edge: a gateway that bills nothing needs loopback addresses"
+    );
+    let null_holds: Arc<dyn HoldStore> = Arc::new(NullHolds);
+    app::run_with_store(&config_file, settings, StartMode::Fresh, |embedded| {
+        Arc::new(NullStore {
+            embedded,
+            null_holds,
+        })
+    })
+}
+
+/// Admits every request, and reserves and bills nothing. Everything else is as embedded.
+struct NullStore {
+    embedded: Arc<dyn EdgeStore>,
+    null_holds: Arc<dyn HoldStore>,
+}
+
+/// Where holds of nothing end.
+struct NullHolds;
+
+impl HoldStore for NullHolds {
+    fn settle(self: Arc<Self>, _: &mut HeldRequest, _: HoldEnd) -> io::Result<Micro> {
+        Ok(Micro::ZERO)
+    }
+}
+
+#[async_trait]
+impl EdgeStore for NullStore {
+    async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
+        self.embedded.authenticate(key, now_ms).await
+    }
+
+    async fn authorize(
+        &self,
+        _: &Payer<'_>,
+        _: PendingRequests,
+        _: &(dyn Fn() -> Micro + Sync),
+        _: i64,
+    ) -> Result<(), ReserveError> {
+        Ok(())
+    }
+
+    fn authorizes_remotely(&self) -> bool {
+        self.embedded.authorizes_remotely()
+    }
+
+    async fn reserve(
+        &self,
+        request: HoldRequest,
+        quote: &Quote,
+        _: bool,
+        _: i64,
+    ) -> Result<(Hold, u64), ReserveError> {
+        let hold = Hold::new(
+            Arc::clone(&self.null_holds),
+            request,
+            ServiceTerms::default(),
+            CreditSplit::default(),
+        );
+        Ok((hold, quote.output_limit))
+    }
+
+    async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
+        self.embedded.balance(account, now_ms).await
+    }
+
+    fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
+        self.embedded.receipt(account, request_id)
+    }
+
+    fn has_receipts_in_sidecar(&self) -> bool {
+        self.embedded.has_receipts_in_sidecar()
+    }
+
+    async fn claim_key(
+        &self,
+        request: &IdempotencyRequest<'_>,
+        entry: &IdempotencyEntry,
+        retention: Retention,
+        now_ms: i64,
+    ) -> Result<IdempotencyLookup, ClaimError> {
+        self.embedded
+            .claim_key(request, entry, retention, now_ms)
+            .await
+    }
+
+    async fn is_known_key(
+        &self,
+        request: &IdempotencyRequest<'_>,
+        entry: &IdempotencyEntry,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        self.embedded.is_known_key(request, entry, now_ms).await
+    }
+
+    fn complete_key(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError> {
+        self.embedded.complete_key(completion)
+    }
+
+    async fn send_key_completion(
+        &self,
+        completion: &IdempotencyCompletion,
+    ) -> Result<(), StoreError> {
+        self.embedded.send_key_completion(completion).await
+    }
+
+    async fn retry_key_completion(
+        &self,
+        completion: &IdempotencyCompletion,
+    ) -> Result<(), StoreError> {
+        self.embedded.retry_key_completion(completion).await
+    }
+
+    async fn resolve_orphaned_keys(
+        &self,
+        retention: Retention,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.embedded.resolve_orphaned_keys(retention, now_ms).await
+    }
+
+    async fn clean_keys(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
+        self.embedded.clean_keys(limits, now_ms).await
+    }
+
+    fn checkpoint_keys(&self) -> Result<(), StoreError> {
+        self.embedded.checkpoint_keys()
+    }
+
+    fn apply_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError> {
+        self.embedded.apply_settings(new, now_ms)
+    }
+
+    fn hand_over(&self) -> Result<(), StoreError> {
+        self.embedded.hand_over()
+    }
+
+    fn has_handed_over(&self) -> bool {
+        self.embedded.has_handed_over()
+    }
+
+    fn instance_id(&self) -> &str {
+        self.embedded.instance_id()
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.embedded.is_healthy()
+    }
+
+    fn update_gauges(&self, now_ms: i64) {
+        self.embedded.update_gauges(now_ms);
+    }
+
+    fn shut_down(&self) {
+        self.embedded.shut_down();
+    }
+}
