@@ -6,6 +6,7 @@
 
 mod activity;
 mod admit;
+mod caught_panic;
 mod client_counts;
 pub mod connections;
 mod context;
@@ -30,6 +31,7 @@ pub mod resource_guard;
 mod respond;
 mod response;
 mod route;
+mod settlement;
 pub mod shutdown;
 mod trace;
 mod turn;
@@ -244,7 +246,7 @@ impl ProxyHttp for Gateway {
                 response::inspect_broken_response(call, surface);
                 let retry = upstream::retry_broken_attempt(call, &mut error, client_reused);
                 if retry {
-                    finish::count_unbilled_tokens(call);
+                    settlement::count_unbilled_tokens(call);
                     call.reply.abandon_attempt();
                 }
                 retry

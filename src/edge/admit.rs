@@ -4,22 +4,26 @@
 //!
 //! The order of the checks: path 404, method 405, key 401/403; on the header alone declared size
 //! 413, limits 429, no credit 402; then size 413, body 400, model 404, idempotency 409/422, limits
-//! 429, credits 402. This module must not call vendors. Next: `admit/header.rs`, `admit/call.rs`
-//! (from the body on), `local_api.rs` (paths that need no vendor).
+//! 429, credits 402. This module must not call vendors. Next: `admit/preflight.rs`,
+//! `admit/page.rs` (pages), `admit/header.rs`, `admit/call.rs` (from the body on), `local_api.rs`
+//! (paths that need no vendor).
 
 mod call;
 mod header;
 mod idempotency_key;
+mod operation;
+mod page;
+mod preflight;
 
 use super::activity::ReceiptLookup;
 use super::context::{
     AdmittedRequest, InFlightGuard, RequestContext, RouteLabel, SidecarPermit, Stage,
 };
-use super::cors::{self, CorsHeaders};
+use super::cors::CorsHeaders;
 use super::gateway::Gateway;
 use super::malformed::MALFORMED;
 use super::route::{LocalEndpoint, Route, route, surface_for_path};
-use super::{connections, framing, free_rate_limits, intake, local_api, pages, respond};
+use super::{connections, framing, free_rate_limits, intake, local_api, respond};
 use crate::account::{AuthError, Principal};
 use crate::clock;
 use crate::config::Settings;
@@ -31,6 +35,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
+use operation::{ApiOperation, version_header};
 use pingora::Result;
 use pingora::proxy::Session;
 use std::sync::Arc;
@@ -68,14 +73,14 @@ pub async fn admit(
             .await
             .map(|()| true);
     }
-    if cors::is_preflight(session, ctx) {
+    if preflight::is_preflight(session, ctx) {
         ctx.stage = Stage::Answered { what: "preflight" };
-        return cors::answer_preflight(session, ctx, &settings)
+        return preflight::answer_preflight(session, ctx, &settings)
             .await
             .map(|()| true);
     }
     if route == Route::Sidecar {
-        return pages::admit(gateway, &settings, session, ctx).await;
+        return page::admit(gateway, &settings, session, ctx).await;
     }
     match admit_api_request(gateway, &settings, session, ctx, route).await {
         Ok(AdmissionOutcome::Answered(what)) => {
@@ -244,7 +249,7 @@ async fn admit_api_request(
             free,
         } => {
             failpoint::hit(Point::AfterAuth);
-            let asked = call::ApiOperation {
+            let asked = ApiOperation {
                 surface,
                 path,
                 free,
@@ -390,15 +395,6 @@ async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Pr
                 Failure::from_kind(Kind::LedgerUnavailable)
             }
         })
-}
-
-/// Returns the version of the messages protocol, under any of its header names.
-fn version_header(session: &Session, settings: &Settings) -> Option<String> {
-    let headers = &session.req_header().headers;
-    settings
-        .version_headers
-        .iter()
-        .find_map(|name| Some(headers.get(name)?.to_str().ok()?.to_owned()))
 }
 
 #[cfg(test)]

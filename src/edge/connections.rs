@@ -35,10 +35,8 @@ use pingora::protocols::{Digest, Peek, Stream};
 use pingora::proxy::Session;
 use pingora::server::ShutdownWatch;
 use registry::ClientConnection;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 /// As the digest of the connection, where the request finds it.
 fn connection_digest(connection: Arc<ClientConnection>) -> Result<ProxyDigest> {
@@ -157,20 +155,6 @@ pub fn body_byte_counter(digest: Option<&Digest>) -> Option<BodyBytes> {
 
 fn connection(digest: Option<&Digest>) -> Option<&Arc<ClientConnection>> {
     connection_in_digest(digest?.proxy_digest.as_deref())
-}
-
-/// With which code the stream of this HTTP/2 request was reset; `None` where it was not.
-pub fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
-    let ServerSession::H2(h2) = session.downstream_session.as_mut() else {
-        return None;
-    };
-    let mut context = Context::from_waker(Waker::noop());
-    match pin!(h2.idle()).poll(&mut context) {
-        Poll::Ready(Ok(reason)) => Some(reason),
-        // The connection broke.
-        Poll::Ready(Err(_)) => Some(h2::Reason::CANCEL),
-        Poll::Pending => None,
-    }
 }
 
 /// A request's header is whole: what comes now is its body, which has a deadline of its own.

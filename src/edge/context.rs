@@ -8,8 +8,7 @@ use super::intake::ExchangeState;
 use super::outbound::RetryWithoutReasoning;
 use super::outbound::fallback::Fallbacks;
 use super::pages::PagePermit;
-use super::panics;
-use super::response::UpstreamResponse;
+use super::response::state::UpstreamResponse;
 use super::trace::RequestTrace;
 use super::turn::MeteredTurn;
 use crate::account::Principal;
@@ -276,16 +275,6 @@ impl fmt::Display for PhaseTimings {
         part(", admit", self.admit)?;
         self.vendor
             .map_or(Ok(()), |vendor| part(", vendor", vendor))
-    }
-}
-
-/// A panic ends the request's task. The state of the request outlives the task, so that the gateway
-/// can answer and record the request.
-impl Drop for RequestContext {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            panics::keep_context(self);
-        }
     }
 }
 

@@ -9,7 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::panics;
+use super::caught_panic;
 use crate::config::Limits;
 use crate::failpoint::{self, Point};
 use crate::telemetry::METRICS;
@@ -333,7 +333,7 @@ fn run_in_thread<T: Send>(job: impl FnOnce() -> T + Send) -> T {
             // If this fails, the job still runs, but takes more CPU from others.
             let _ = rustix::process::setpriority_process(None, NICENESS);
             job.take().map(|job| {
-                panics::catch_job(|| {
+                caught_panic::catch_job(|| {
                     failpoint::hit(Point::CpuJob);
                     job()
                 })

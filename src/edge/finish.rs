@@ -1,21 +1,19 @@
 //! The end of a request: settles or releases what the response did not settle, and writes the
 //! access record.
 //!
-//! This file must not write to the client.
+//! This file must not write to the client. Next: `edge/settlement.rs`, `finish/spans.rs`.
+
+mod spans;
 
 use super::context::{AdmittedRequest, PhaseTimings, RequestContext, Stage};
-use super::intake::{self, AbortReason};
+use super::intake;
 use super::recorders::Recorders;
-use super::{trace, upstream};
+use super::settlement::settle_or_release;
+use super::upstream;
 use crate::clock;
-use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::{AccessRecord, CallRecord};
-use credits::money::Micro;
-use llm_protocol::failure::Kind;
-use llm_protocol::usage::UsageVerdict;
 use pingora::proxy::Session;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,16 +34,6 @@ pub async fn finish_request(
     record_request(recorders, ctx);
 }
 
-/// Counts and logs a request from this peer, of which nothing else is known.
-pub fn record_at(recorders: &Recorders, ctx: &mut RequestContext, address: Option<IpAddr>) {
-    count_request(ctx, ctx.arrived.elapsed());
-    if recorders.access.is_on() {
-        let mut line = access_record(ctx, ctx.arrived.elapsed());
-        line.client = address;
-        recorders.access.write(line);
-    }
-}
-
 /// Counts, traces and logs the request.
 pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
     let took = ctx.arrived.elapsed();
@@ -54,97 +42,10 @@ pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
         let status = status(ctx);
         recorders
             .traces
-            .export(trace::build_spans(ctx, status, took));
+            .export(spans::build_spans(ctx, status, took));
     }
     if recorders.access.is_on() {
         recorders.access.write(access_record(ctx, took));
-    }
-}
-
-/// Ends a hold that the response did not end: the vendor failed, the client disconnected, or the
-/// time ran out.
-pub fn settle_or_release(call: &mut AdmittedRequest) {
-    // Dropping it frees the idempotency key.
-    let keyed = call.shared.take_idempotency();
-    let Some(mut hold) = call.hold.take() else {
-        return;
-    };
-    let progress = call.shared.progress();
-    let (usage, input, generated) = call.reply.partial_usage();
-    let now_ms = clock::now_ms();
-    let too_large = call
-        .failure
-        .as_ref()
-        .is_some_and(|failure| failure.kind == Kind::UpstreamEventTooLarge);
-    let ended_here = matches!(
-        progress.ended,
-        Some(AbortReason::Total | AbortReason::Drained | AbortReason::Shutdown)
-    ) && call.upstream.sent;
-    // A client that has received nothing will send the request again, and must not pay twice.
-    let is_cut = progress.ended == Some(AbortReason::Shutdown);
-    let is_cut_mid_stream =
-        is_cut && progress.has_begun() && call.reply.is_stream() && generated > 0;
-    let outcome = if progress.is_client_fault() {
-        RequestOutcome::ClientLeft
-    } else if is_cut_mid_stream {
-        RequestOutcome::GatewayEnded
-    } else if is_cut {
-        RequestOutcome::Interrupted
-    } else if generated > 0 && (progress.ended == Some(AbortReason::Total) || too_large) {
-        RequestOutcome::GatewayEnded
-    } else if progress.has_begun() && call.reply.is_stream() {
-        RequestOutcome::VendorCut
-    } else {
-        RequestOutcome::VendorError
-    };
-    // A client that disconnected pays for what was generated, and for what the vendor was still
-    // generating when the gateway stopped reading. If the vendor failed before producing output,
-    // nothing is billed.
-    let billed = match outcome {
-        RequestOutcome::ClientLeft => generated > 0 || ended_here,
-        RequestOutcome::GatewayEnded => true,
-        _ => false,
-    };
-    if !billed {
-        call.billed = Some((outcome, Micro::ZERO));
-        if !matches!(
-            outcome,
-            RequestOutcome::ClientLeft | RequestOutcome::Interrupted
-        ) {
-            count_unbilled_tokens(call);
-        }
-        return hold.release(outcome, now_ms);
-    }
-    let verdict = usage.map_or(UsageVerdict::Estimated, |metered| metered.verdict);
-    if let Some(metered) = usage.filter(|metered| metered.verdict == UsageVerdict::Exact) {
-        call.turn.remember(&metered.usage, generated);
-    }
-    let usage = usage.map(|metered| metered.usage);
-    let usage = usage.unwrap_or_else(|| call.estimate(input, generated));
-    let estimated = hold.record_verdict(verdict);
-    match hold.settle(usage, outcome, estimated, now_ms) {
-        Ok(credits) => {
-            call.billed = Some((outcome, credits));
-            keyed.into_iter().for_each(|keyed| keyed.mark_spent());
-        }
-        Err(error) => log::error!("cannot journal a debit: {error}"),
-    }
-}
-
-/// Counts the tokens that a vendor generated and nobody is billed for: the vendor broke the
-/// response off, so the operator pays.
-pub fn count_unbilled_tokens(call: &mut AdmittedRequest) {
-    let terms = call.metering_terms();
-    let Some(usage) = call.reply.take_unbilled_usage(&terms) else {
-        return;
-    };
-    for (class, tokens) in usage.tokens() {
-        if tokens > 0 {
-            METRICS
-                .vendor_cut_tokens
-                .with_label_values(&[&call.model.vendor.name, class])
-                .inc_by(tokens);
-        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Requests that Pingora did not accept, so that they never get a context: their responses, and how
-//! they are counted and logged.
+//! Malformed requests that never reach a hook: their responses, their counts, and their records in
+//! the access log.
 //!
 //! This file must not decide that a request is malformed: `edge/framing.rs` does.
 
@@ -13,6 +13,7 @@ use crate::telemetry::refusals::RefusalReason;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Label of a request that was refused as malformed, also in `Stage::Answered`.
 pub const MALFORMED: &str = "malformed";
@@ -71,13 +72,15 @@ impl MalformedResponse {
     }
 }
 
-/// Counts a request that Pingora did not accept, and writes it to the access log.
+/// Counts a request that was refused as malformed, and writes it to the access log. `took`: time
+/// since it arrived, 0 if unknown.
 pub fn record_malformed(
     recorders: &Recorders,
     answer: &MalformedResponse,
     reason: RefusalReason,
     client: Option<IpAddr>,
     (method, path): (String, String),
+    took: Duration,
 ) {
     let route = RouteLabel::Malformed.as_str();
     let surface = answer.surface.map_or("", Protocol::as_str);
@@ -87,7 +90,8 @@ pub fn record_malformed(
         .inc();
     if recorders.access.is_on() {
         recorders.access.write(AccessRecord {
-            at_ms: clock::now_ms(),
+            at_ms: clock::now_ms()
+                .saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
             request_id: answer.request_id.clone(),
             client,
             method,
@@ -101,7 +105,7 @@ pub fn record_malformed(
             key_id: None,
             call: None,
             auth_us: None,
-            total_us: 0,
+            total_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         });
     }
 }

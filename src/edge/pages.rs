@@ -1,28 +1,17 @@
-//! Requests for pages, before the sidecar gets them: the maximum number of them, and the reading of
-//! their bodies.
+//! The pages that this process is serving: how many there are, and the maximum number of them.
 //!
-//! A page needs no key. So the gateway counts pages, in total and per client address, and reads
-//! their bodies whole before it uses any resource of the sidecar. The dashboard's live balance is a
-//! stream that lasts as long as the page is open, and has limits of its own. This file must not
-//! know what a page shows.
+//! A page needs no key. So the gateway counts pages, in total and per client address. The
+//! dashboard's live balance is a stream that lasts as long as the page is open, and has limits of
+//! its own. This file must not read a request: `admit/page.rs` does.
 
 use super::client_counts::{ClientCounts, ExceededLimit};
-use super::context::{RequestContext, SidecarPermit, Stage};
-use super::gateway::Gateway;
-use super::intake::{self, BodyBytes, BodyHolders, BodyLimits, BodyShare};
-use super::{connections, respond};
-use crate::address::client_prefix;
-use crate::config::{Limits, Settings};
+use super::intake::BodyShare;
+use crate::config::Limits;
 use crate::telemetry::METRICS;
 use llm_protocol::failure::{Failure, Kind};
-use pingora::Result;
-use pingora::proxy::Session;
 use prometheus::IntGauge;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// The path of the dashboard's live balance.
-const LIVE_PATH: &str = "/dashboard/live";
 
 /// The pages that this process is serving.
 #[derive(Default)]
@@ -45,7 +34,7 @@ pub struct PagePermit {
     open: Arc<PageCounts>,
     client: IpAddr,
     gauge: &'static IntGauge,
-    body: BodyShare,
+    pub(super) body: BodyShare,
 }
 
 impl PagePermit {
@@ -53,7 +42,7 @@ impl PagePermit {
     ///
     /// # Errors
     /// Returns the limit if this process or this address has the maximum number of pages open.
-    fn acquire(
+    pub(super) fn acquire(
         open: &OpenPages,
         is_live: bool,
         caller: PageClient,
@@ -95,6 +84,11 @@ impl PagePermit {
             body: BodyShare::default(),
         })
     }
+
+    /// Returns how many requests of this kind are open.
+    pub(super) fn open_pages(&self) -> u64 {
+        self.open.lock().total()
+    }
 }
 
 impl Drop for PagePermit {
@@ -106,74 +100,10 @@ impl Drop for PagePermit {
 
 /// The client of a page, as far as it is known.
 #[derive(Clone, Copy)]
-struct PageClient {
-    address: IpAddr,
+pub(super) struct PageClient {
+    pub(super) address: IpAddr,
     /// Whether the address is that of a proxy that named no client.
-    is_shared: bool,
-}
-
-/// Admits a request for a page. Returns true if the request was refused and answered.
-pub async fn admit(
-    gateway: &Gateway,
-    settings: &Settings,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-) -> Result<bool> {
-    match acquire_permit(gateway, settings, session, ctx).await {
-        Ok(permit) => {
-            ctx.stage = Stage::Sidecar {
-                account: None,
-                again: false,
-                _permit: SidecarPermit::Page(permit),
-            };
-            Ok(false)
-        }
-        Err(failure) => {
-            if failure.kind == Kind::FilesShort {
-                session.set_keepalive(None);
-            }
-            ctx.stage = Stage::Answered { what: "rejected" };
-            respond::send_failure_page(session, ctx, &failure).await?;
-            Ok(true)
-        }
-    }
-}
-
-async fn acquire_permit(
-    gateway: &Gateway,
-    settings: &Settings,
-    session: &mut Session,
-    ctx: &RequestContext,
-) -> Result<PagePermit, Failure> {
-    let caller = match ctx.caller {
-        Some(caller) => PageClient {
-            address: client_prefix(caller.address),
-            is_shared: caller.is_unnamed,
-        },
-        // The peer has disconnected already. All such requests count together.
-        None => PageClient {
-            address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
-            is_shared: false,
-        },
-    };
-    let is_live = session.req_header().uri.path() == LIVE_PATH;
-    let mut permit = PagePermit::acquire(&gateway.pages, is_live, caller, &settings.limits)?;
-    let open = permit.open.lock().total();
-    if let Some(short) = gateway
-        .pressure
-        .refusal(usize::try_from(open).unwrap_or(usize::MAX))
-    {
-        return Err(Failure::from_kind(short));
-    }
-    let limits = BodyLimits::for_pages(&settings.limits);
-    let holders = BodyHolders {
-        process: Arc::clone(&gateway.body_bytes),
-        account: BodyBytes::default(),
-        connection: connections::body_byte_counter(session.digest()),
-    };
-    permit.body = BodyShare::new(holders, &limits);
-    intake::read_page_body(session, &mut permit.body, &limits).await?;
-    Ok(permit)
+    pub(super) is_shared: bool,
 }
 
 #[cfg(test)]

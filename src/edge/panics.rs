@@ -6,131 +6,44 @@
 //! the client's session. [`PanicGuard`] wraps Pingora's whole handling of a request and catches all
 //! others, including Pingora's own. What the gateway needs to answer must then outlive the
 //! unwinding: `RequestContext` and `BufferedDownstream` hand their state over as they are dropped.
-//! This file must not decide what a request costs. A page's connection is closed without a
-//! response.
+//! `edge/caught_panic.rs` does the catching. This file must not decide what a request costs. A
+//! page's connection is closed without a response.
 
+pub use super::caught_panic::install_hook;
+
+use super::caught_panic::{self, catch, log_panic};
 use super::context::{RequestContext, Stage};
 use super::recorders::Recorders;
 use super::{finish, intake, reject, respond};
 use crate::clock;
 use crate::store::ledger::RequestOutcome;
-use crate::telemetry::METRICS;
 use async_trait::async_trait;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;
 use pingora::server::ShutdownWatch;
-use std::any::Any;
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 
 tokio::task_local! {
-    /// State of the request whose task is running.
-    static CAUGHT: RefCell<CaughtPanic>;
+    /// State of the request whose task is running, once a panic has dropped it.
+    static CONTEXT: RefCell<Option<RequestContext>>;
 }
 
-/// What remains of a request after a panic.
-#[derive(Default)]
-struct CaughtPanic {
-    context: Option<RequestContext>,
-    /// Message and location of the panic.
-    message: Option<String>,
-}
-
-/// Counts every panic of the process, and logs those outside a request. A panic in a request is
-/// logged with the request's id.
-pub fn install_hook() {
-    std::panic::set_hook(Box::new(|info| {
-        METRICS.panics.inc();
-        let message = describe(info);
-        let kept = CAUGHT.try_with(|caught| {
-            caught
-                .try_borrow_mut()
-                .map(|mut caught| caught.message = Some(message.clone()))
-        });
-        if !matches!(kept, Ok(Ok(()))) {
-            let thread = std::thread::current();
-            log::error!(
-                "panic in thread {}: {message}",
-                thread.name().unwrap_or("(unnamed)")
-            );
+/// A panic ends the request's task. The state of the request outlives the task, so that the gateway
+/// can answer and record the request.
+impl Drop for RequestContext {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = CONTEXT.try_with(|kept| {
+                if let Ok(mut kept) = kept.try_borrow_mut() {
+                    *kept = Some(self.take());
+                }
+            });
         }
-    }));
-}
-
-fn describe(info: &PanicHookInfo<'_>) -> String {
-    let payload = info.payload();
-    let text = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let place = info.location().map(ToString::to_string).unwrap_or_default();
-    format!("{} at {place}", text.unwrap_or("no message"))
-}
-
-/// Keeps the state of a request's context. Called when a panic drops the context.
-pub fn keep_context(context: &mut RequestContext) {
-    let _ = CAUGHT.try_with(|caught| {
-        if let Ok(mut caught) = caught.try_borrow_mut() {
-            caught.context = Some(context.take());
-        }
-    });
-}
-
-/// Polls `future` to its end, or to a panic in it.
-async fn catch<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
-    let mut future = pin!(future);
-    poll_fn(
-        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        },
-    )
-    .await
-}
-
-/// A panic in a job that ran for a request on another thread.
-pub struct JobPanic {
-    payload: Box<dyn Any + Send>,
-    message: Option<String>,
-}
-
-impl JobPanic {
-    /// Continues the panic in the request's task, as if the job had run there.
-    pub fn resume(self) -> ! {
-        let _ = CAUGHT.try_with(|caught| caught.borrow_mut().message = self.message);
-        resume_unwind(self.payload)
     }
-}
-
-/// Runs the job of a request on another thread, and catches its panic.
-pub fn catch_job<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
-    CAUGHT.sync_scope(RefCell::default(), || {
-        catch_unwind(AssertUnwindSafe(job)).map_err(|payload| {
-            let message = CAUGHT
-                .try_with(|caught| caught.borrow_mut().message.take())
-                .ok()
-                .flatten();
-            JobPanic { payload, message }
-        })
-    })
-}
-
-/// Logs the panic that was just caught.
-fn log_panic(request_id: &str) {
-    let message = CAUGHT
-        .try_with(|caught| caught.borrow_mut().message.take())
-        .ok()
-        .flatten();
-    log::error!(
-        "panic in request {request_id}: {}",
-        message.unwrap_or_default()
-    );
 }
 
 /// Returns the result of admission, or the failure to answer with if admission panicked.
@@ -180,7 +93,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
                 }
             }
         };
-        CAUGHT.scope(RefCell::default(), handle).await
+        CONTEXT
+            .scope(RefCell::default(), caught_panic::scope(handle))
+            .await
     }
 
     fn h2_options(&self) -> Option<H2Options> {
@@ -198,8 +113,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
 
 /// Answers and records the request that panicked.
 async fn finish_panicked_request(recorders: &Recorders) {
-    let context = CAUGHT
-        .try_with(|caught| caught.borrow_mut().context.take())
+    let context = CONTEXT
+        .try_with(|kept| kept.borrow_mut().take())
         .ok()
         .flatten();
     let Some(mut ctx) = context else {

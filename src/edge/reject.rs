@@ -4,13 +4,13 @@
 //! This file must not decide that something failed, or whether the gateway tries again. Next:
 //! `edge/respond.rs` (writes the response).
 
-use super::context::{AdmittedRequest, RequestContext, RouteLabel, Stage};
-use super::malformed::{MALFORMED, NO_TUNNELS};
+use super::context::{AdmittedRequest, RequestContext, Stage};
+use super::malformed::{MalformedResponse, NO_TUNNELS, record_malformed};
 use super::recorders::Recorders;
 use super::respond::{
     answer_malformed, build, count, note_left, note_reset, send_failure, send_failure_page,
 };
-use super::{connections, finish, intake, response};
+use super::{connections, intake, response, settlement};
 use crate::telemetry::log_path::{loggable_method, loggable_path};
 use crate::telemetry::refusals::{self, RefusalReason};
 use llm_protocol::failure::{Failure, Kind};
@@ -36,7 +36,7 @@ pub async fn send_error(
         && call.shared.has_idempotency()
     {
         // A client that reads the failure must find the outcome of its idempotency key decided.
-        finish::settle_or_release(call);
+        settlement::settle_or_release(call);
         call.shared.wait_for_decision().await;
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
@@ -161,9 +161,6 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
             failure.message, ctx.request_id
         ),
     );
-    ctx.route = RouteLabel::Malformed;
-    ctx.stage = Stage::Answered { what: MALFORMED };
-    ctx.reason = Some(reason.as_str());
     let sent = async {
         let (head, body) = build(&mut ctx, &failure)?;
         session.write_response_header(Box::new(head)).await?;
@@ -173,8 +170,14 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
     if let Err(error) = sent.await {
         log::debug!("cannot answer a CONNECT request: {error}");
     }
-    ctx.target = Some(Box::new((method, path)));
-    finish::record_at(recorders, &mut ctx, address);
+    let answer = MalformedResponse {
+        request_id: std::mem::take(&mut ctx.request_id),
+        surface: Some(ctx.surface),
+        status: ctx.status,
+        bytes: Vec::new(),
+    };
+    let took = ctx.arrived.elapsed();
+    record_malformed(recorders, &answer, reason, address, (method, path), took);
 }
 
 /// The reasons of what the sidecar refuses, by its status.

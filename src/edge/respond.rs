@@ -4,7 +4,6 @@
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.
 
-use super::connections;
 use super::context::{RequestContext, RouteLabel, Stage};
 use crate::telemetry::METRICS;
 use crate::telemetry::refusals::RefusalReason;
@@ -12,11 +11,12 @@ use bytes::Bytes;
 use http::{HeaderValue, header};
 use llm_protocol::failure::Failure;
 use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -78,7 +78,7 @@ pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     if matches!(ctx.stage, Stage::Call(_)) {
         return false;
     }
-    let Some(reset) = connections::reset_reason(session) else {
+    let Some(reset) = reset_reason(session) else {
         return false;
     };
     if matches!(
@@ -92,6 +92,20 @@ pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
         note_left(ctx);
     }
     true
+}
+
+/// Returns the code with which the stream of this HTTP/2 request was reset. `None` if it was not.
+fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
+    let ServerSession::H2(h2) = session.downstream_session.as_mut() else {
+        return None;
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(h2.idle()).poll(&mut context) {
+        Poll::Ready(Ok(reason)) => Some(reason),
+        // The connection broke.
+        Poll::Ready(Err(_)) => Some(h2::Reason::CANCEL),
+        Poll::Pending => None,
+    }
 }
 
 /// Ends the request if its response could not begin: the client has disconnected, which is not a

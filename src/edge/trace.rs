@@ -1,16 +1,11 @@
 //! The trace of a request, if the request is traced.
 //!
 //! Chance decides whether it is, not the caller. This file must not send anything:
-//! `telemetry/traces.rs` does.
+//! `telemetry/traces.rs` does, once `finish/spans.rs` has built the spans.
 
-use super::context::{RequestContext, Stage};
-use crate::clock;
-use crate::telemetry::traces::{
-    self, AttributeValue, SAMPLE_ALL, SpanId, SpanKind, TraceExportConfig, TraceId, TraceParent,
-    TraceSpan,
-};
+use crate::telemetry::traces::{self, SAMPLE_ALL, SpanId, TraceExportConfig, TraceId, TraceParent};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Header that carries a trace context.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -18,21 +13,21 @@ pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The trace of one request that is sampled, or whose caller's trace context is passed to the
 /// vendor.
 pub struct RequestTrace {
-    parent: Option<TraceParent>,
+    pub(super) parent: Option<TraceParent>,
     /// Ids of the gateway's own trace. `None` if the request was not sampled.
-    own: Option<(TraceId, SpanId)>,
+    pub(super) own: Option<(TraceId, SpanId)>,
     to_vendors: bool,
     /// Trace context as the caller sent it.
     said: Option<HeaderValue>,
-    attempts: Vec<AttemptTrace>,
+    pub(super) attempts: Vec<AttemptTrace>,
 }
 
-struct AttemptTrace {
-    id: SpanId,
-    began: Instant,
-    endpoint: String,
+pub(super) struct AttemptTrace {
+    pub(super) id: SpanId,
+    pub(super) began: Instant,
+    pub(super) endpoint: String,
     /// Status of the response. 0 if there was none.
-    status: Option<u16>,
+    pub(super) status: Option<u16>,
 }
 
 impl RequestTrace {
@@ -95,114 +90,6 @@ impl RequestTrace {
             attempt.status = Some(status);
         }
     }
-}
-
-/// Returns the spans of a finished request. `took` is its duration.
-pub fn build_spans(ctx: &mut RequestContext, status: u16, took: Duration) -> Vec<TraceSpan> {
-    let Some(trace) = ctx.trace.take() else {
-        return Vec::new();
-    };
-    let Some((id, own)) = trace.own else {
-        return Vec::new();
-    };
-    let ended = Duration::from_millis(u64::try_from(clock::now_ms()).unwrap_or_default());
-    let began = ended.saturating_sub(took);
-    let at = |moment: Instant| began + moment.saturating_duration_since(ctx.arrived);
-    let mut spans = vec![TraceSpan {
-        name: "request",
-        kind: SpanKind::Server,
-        trace: id,
-        id: own,
-        parent: trace.parent.map(|parent| parent.span),
-        began,
-        ended,
-        is_failed: status >= 500,
-        facts: request_attributes(ctx, status),
-    }];
-    // An attempt ends where the next one begins.
-    let ends = trace
-        .attempts
-        .iter()
-        .skip(1)
-        .map(|next| at(next.began))
-        .chain([ended]);
-    for (attempt, attempt_ended) in trace.attempts.iter().zip(ends) {
-        let status = attempt.status.unwrap_or_default();
-        spans.push(TraceSpan {
-            name: "attempt",
-            kind: SpanKind::Client,
-            trace: id,
-            id: attempt.id,
-            parent: Some(own),
-            began: at(attempt.began),
-            ended: attempt_ended,
-            is_failed: status == 0 || status >= 400,
-            facts: vec![
-                (
-                    "server.address",
-                    AttributeValue::Text(attempt.endpoint.clone()),
-                ),
-                (
-                    "http.response.status_code",
-                    AttributeValue::Number(status.into()),
-                ),
-            ],
-        });
-    }
-    spans
-}
-
-fn request_attributes(ctx: &RequestContext, status: u16) -> Vec<(&'static str, AttributeValue)> {
-    let mut facts = vec![
-        (
-            "gateway.request_id",
-            AttributeValue::Text(ctx.request_id.clone()),
-        ),
-        (
-            "gateway.route",
-            AttributeValue::Text(ctx.route.as_str().to_owned()),
-        ),
-        (
-            "http.response.status_code",
-            AttributeValue::Number(status.into()),
-        ),
-    ];
-    let surface = ctx.route.surface(ctx.surface);
-    if !surface.is_empty() {
-        facts.push(("gateway.surface", AttributeValue::Text(surface.to_owned())));
-    }
-    facts.extend(
-        ctx.reason
-            .map(|reason| ("gateway.reason", AttributeValue::Text(reason.to_owned()))),
-    );
-    if let Stage::Call(call) = &ctx.stage {
-        facts.push((
-            "gen_ai.request.model",
-            AttributeValue::Text(call.model.id.clone()),
-        ));
-        facts.push((
-            "gateway.vendor",
-            AttributeValue::Text(call.model.vendor.name.clone()),
-        ));
-        facts.extend(call.billed.map(|(outcome, _)| {
-            (
-                "gateway.outcome",
-                AttributeValue::Text(outcome.as_str().to_owned()),
-            )
-        }));
-    }
-    if let Some(phases) = ctx.phases() {
-        let named = [
-            ("gateway.auth_us", phases.auth),
-            ("gateway.body_us", phases.body),
-            ("gateway.admit_us", phases.admit),
-        ];
-        let micros = |time: Duration| {
-            AttributeValue::Number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
-        };
-        facts.extend(named.map(|(key, time)| (key, micros(time))));
-    }
-    facts
 }
 
 fn random<const N: usize>() -> Option<[u8; N]> {

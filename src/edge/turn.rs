@@ -1,7 +1,7 @@
 //! A request as one turn of its conversation: the input that the gateway assumes until the vendor
 //! reports it, and what it remembers for the next turns.
 //!
-//! This file must not decide what is billed: `edge/finish.rs` and `edge/response.rs` do.
+//! This file must not decide what is billed: `edge/settlement.rs` and `response/debit.rs` do.
 
 use crate::billing::estimate::{InputEstimate, ReportedTurn};
 use crate::billing::reported_turns::{ReportedTurns, TurnKey};

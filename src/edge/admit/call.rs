@@ -5,22 +5,22 @@
 //! model's protocol, and its price), `edge/outbound/fallback.rs` (fallback models), `intake.rs`
 //! (how the body reaches the vendor).
 
-use super::header::HeaderAdmission;
+use super::header::{HeaderAdmission, refusal_failure};
 use super::idempotency_key::{self, IdempotencyOutcome};
-use super::version_header;
+use super::operation::{ApiOperation, version_header};
 use crate::account::Principal;
 use crate::billing::{Hold, HoldRequest, ReserveError};
 use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::config::Settings;
-use crate::edge::context::{AdmittedRequest, InFlightGuard, RequestContext, Upstream};
+use crate::edge::context::{AdmittedRequest, RequestContext, Upstream};
 use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines, ReceivedBody};
 use crate::edge::outbound::fallback::Fallbacks;
 use crate::edge::outbound::{self, OutboundRequest, UpstreamRequest};
 use crate::edge::rate_limits;
-use crate::edge::response::UpstreamResponse;
+use crate::edge::response::state::UpstreamResponse;
 use crate::edge::shutdown::Shutdown;
 use crate::edge::turn::MeteredTurn;
 use crate::idempotency::{self, BodyHash, ReplayedResponse};
@@ -35,14 +35,6 @@ use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The operation that the path names.
-pub struct ApiOperation {
-    pub surface: Protocol,
-    pub path: &'static str,
-    pub free: bool,
-    pub in_flight: InFlightGuard,
-}
 
 pub enum PreparedRequest {
     Call(Box<AdmittedRequest>),
@@ -482,36 +474,6 @@ impl OutboundRequest<'_> {
             fallbacks.retained_bytes().max(sent.body.len())
         });
         (sent.body.len() + client + instead) as u64
-    }
-}
-
-pub(super) fn refusal_failure(surface: Protocol, refused: &ReserveError) -> Failure {
-    match refused {
-        ReserveError::Insufficient { available, needed } => Failure::new(
-            Kind::InsufficientCredits,
-            format!(
-                "Insufficient credits: {available} are available, and this request needs at least {needed}."
-            ),
-        ),
-        ReserveError::TrialExpired => Failure::from_kind(Kind::TrialExpired),
-        ReserveError::KeySpendLimit { free } => Failure::new(
-            Kind::KeySpendLimit,
-            format!(
-                "This key's spend limit leaves {free} credits, which is too few for this request."
-            ),
-        ),
-        ReserveError::Limited(wait) => rate_limits::limit_failure(surface, wait, clock::now_ms()),
-        ReserveError::TooManyOpen { limit } => Failure::new(
-            Kind::TooManyOpen,
-            format!(
-                "This account already has {limit} running requests, its limit. Try again when one has ended."
-            ),
-        ),
-        ReserveError::Busy => Failure::from_kind(Kind::Overloaded),
-        ReserveError::Unavailable(why) => {
-            log::error!("cannot reserve credits: {why}");
-            Failure::from_kind(Kind::LedgerUnavailable)
-        }
     }
 }
 

@@ -4,8 +4,8 @@
 //! This file must not read a body or reserve credit: `admit/call.rs` repeats these checks once the
 //! price is known.
 
-use super::call::{ApiOperation, refusal_failure};
 use super::idempotency_key;
+use super::operation::ApiOperation;
 use crate::account::Principal;
 use crate::billing::holds::Payer;
 use crate::billing::{PendingRequests, ReserveError};
@@ -19,7 +19,8 @@ use credits::limits::RequestLimits;
 use credits::money::Micro;
 use credits::pricing;
 use credits::rates::FreeUse;
-use llm_protocol::failure::Failure;
+use llm_protocol::Protocol;
+use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 use std::sync::Arc;
 
@@ -141,4 +142,35 @@ fn min_cost(settings: &Settings) -> Micro {
         .map(|model| pricing::min_cost(&model.price))
         .min()
         .unwrap_or_default()
+}
+
+/// Returns the failure for a hold that was refused.
+pub(super) fn refusal_failure(surface: Protocol, refused: &ReserveError) -> Failure {
+    match refused {
+        ReserveError::Insufficient { available, needed } => Failure::new(
+            Kind::InsufficientCredits,
+            format!(
+                "Insufficient credits: {available} are available, and this request needs at least {needed}."
+            ),
+        ),
+        ReserveError::TrialExpired => Failure::from_kind(Kind::TrialExpired),
+        ReserveError::KeySpendLimit { free } => Failure::new(
+            Kind::KeySpendLimit,
+            format!(
+                "This key's spend limit leaves {free} credits, which is too few for this request."
+            ),
+        ),
+        ReserveError::Limited(wait) => rate_limits::limit_failure(surface, wait, clock::now_ms()),
+        ReserveError::TooManyOpen { limit } => Failure::new(
+            Kind::TooManyOpen,
+            format!(
+                "This account already has {limit} running requests, its limit. Try again when one has ended."
+            ),
+        ),
+        ReserveError::Busy => Failure::from_kind(Kind::Overloaded),
+        ReserveError::Unavailable(why) => {
+            log::error!("cannot reserve credits: {why}");
+            Failure::from_kind(Kind::LedgerUnavailable)
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! This file must not know how keys are stored: `idempotency.rs` does.
 
-use super::call::ApiOperation;
+use super::operation::ApiOperation;
 use crate::account::Principal;
 use crate::clock;
 use crate::config::Settings;

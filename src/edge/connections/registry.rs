@@ -379,6 +379,7 @@ impl ClientConnection {
             reason,
             self.address,
             Default::default(),
+            Duration::ZERO,
         );
     }
 
@@ -418,6 +419,7 @@ impl ClientConnection {
             reason,
             self.address,
             (method, path),
+            Duration::ZERO,
         );
         answer.bytes
     }

@@ -1,7 +1,7 @@
 //! The retry without reasoning, after a vendor refused the reasoning of a translated request.
 //!
 //! This file must not decide what the vendor refused: `upstream/attempts.rs` and
-//! `edge/response.rs` do.
+//! `response/error.rs` do.
 
 use crate::edge::context::AdmittedRequest;
 use crate::edge::{cpu_pool, outbound};

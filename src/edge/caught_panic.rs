@@ -1,0 +1,102 @@
+//! Catches a panic in a request, and keeps its message until it is logged with the request's id.
+//!
+//! This file must not know what a request is: `edge/panics.rs` keeps its state and answers it.
+
+use crate::telemetry::METRICS;
+use std::any::Any;
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+tokio::task_local! {
+    /// Message and location of a panic in the request whose task is running.
+    static MESSAGE: RefCell<Option<String>>;
+}
+
+/// Counts every panic of the process, and logs those outside a request. A panic in a request is
+/// logged with the request's id.
+pub fn install_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        METRICS.panics.inc();
+        let message = describe(info);
+        let kept = MESSAGE.try_with(|kept| {
+            kept.try_borrow_mut()
+                .map(|mut kept| *kept = Some(message.clone()))
+        });
+        if !matches!(kept, Ok(Ok(()))) {
+            let thread = std::thread::current();
+            log::error!(
+                "panic in thread {}: {message}",
+                thread.name().unwrap_or("(unnamed)")
+            );
+        }
+    }));
+}
+
+fn describe(info: &PanicHookInfo<'_>) -> String {
+    let payload = info.payload();
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    format!("{} at {place}", text.unwrap_or("no message"))
+}
+
+/// Runs the task of one request, so that the message of a panic in it is kept.
+pub async fn scope<T>(task: impl Future<Output = T>) -> T {
+    MESSAGE.scope(RefCell::default(), task).await
+}
+
+/// Polls `future` to its end, or to a panic in it.
+pub async fn catch<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        },
+    )
+    .await
+}
+
+/// A panic in a job that ran for a request on another thread.
+pub struct JobPanic {
+    payload: Box<dyn Any + Send>,
+    message: Option<String>,
+}
+
+impl JobPanic {
+    /// Continues the panic in the request's task, as if the job had run there.
+    pub fn resume(self) -> ! {
+        let _ = MESSAGE.try_with(|kept| *kept.borrow_mut() = self.message);
+        resume_unwind(self.payload)
+    }
+}
+
+/// Runs the job of a request on another thread, and catches its panic.
+pub fn catch_job<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
+    MESSAGE.sync_scope(RefCell::default(), || {
+        catch_unwind(AssertUnwindSafe(job)).map_err(|payload| {
+            let message = take_message();
+            JobPanic { payload, message }
+        })
+    })
+}
+
+/// Logs the panic that was just caught.
+pub fn log_panic(request_id: &str) {
+    log::error!(
+        "panic in request {request_id}: {}",
+        take_message().unwrap_or_default()
+    );
+}
+
+fn take_message() -> Option<String> {
+    MESSAGE
+        .try_with(|kept| kept.borrow_mut().take())
+        .ok()
+        .flatten()
+}

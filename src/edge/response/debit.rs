@@ -1,0 +1,81 @@
+//! The debit for a response, before its last byte leaves, and the copy for a replay.
+//!
+//! This file must not decide when a response is complete. A response that breaks off is settled in
+//! `edge/settlement.rs`.
+
+use crate::clock;
+use crate::edge::context::AdmittedRequest;
+use crate::store::ledger::RequestOutcome;
+use credits::money::Micro;
+use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::usage::{MeteredUsage, Usage, UsageVerdict};
+
+/// The counts of a response.
+pub(super) struct ResponseUsage {
+    /// Set once the vendor has reported the complete usage.
+    pub(super) usage: Option<MeteredUsage>,
+    /// Usage as far as the vendor has reported it.
+    pub(super) learned: Option<Usage>,
+    pub(super) generated_bytes: u64,
+    pub(super) refused_free: bool,
+    /// Usage to bill for a response that was ended at its hold.
+    pub(super) cut: Option<Usage>,
+}
+
+/// Debits the account, before the last byte leaves.
+pub(super) fn settle(
+    call: &mut AdmittedRequest,
+    answer: ResponseUsage,
+) -> Result<Option<Micro>, Failure> {
+    let ResponseUsage {
+        usage,
+        learned,
+        generated_bytes,
+        refused_free,
+        cut,
+    } = answer;
+    let Some(mut hold) = call.hold.take() else {
+        return Ok(None);
+    };
+    let outcome = match (refused_free, call.shared.progress().has_client_left()) {
+        (true, _) => RequestOutcome::RefusedFree,
+        (false, true) => RequestOutcome::ClientLeft,
+        (false, false) if cut.is_some() => RequestOutcome::GatewayEnded,
+        (false, false) => RequestOutcome::Completed,
+    };
+    let verdict = match usage {
+        _ if cut.is_some() => UsageVerdict::Estimated,
+        Some(metered) => metered.verdict,
+        None if refused_free => UsageVerdict::Exact,
+        None => UsageVerdict::Estimated,
+    };
+    let is_exact = verdict == UsageVerdict::Exact && !refused_free;
+    if let Some(metered) = usage.filter(|_| is_exact) {
+        call.turn.remember(&metered.usage, generated_bytes);
+    }
+    let usage = cut.or(usage.map(|metered| metered.usage));
+    let usage = usage.unwrap_or_else(|| call.estimate(learned, generated_bytes));
+    let estimated = hold.record_verdict(verdict);
+    let credits = hold
+        .settle(usage, outcome, estimated, clock::now_ms())
+        .map_err(|error| {
+            log::error!("cannot journal a debit: {error}; the gateway withholds the answer");
+            Failure::from_kind(Kind::LedgerUnavailable)
+        })?;
+    call.billed = Some((outcome, credits));
+    Ok(Some(credits))
+}
+
+/// Records the bytes that are about to leave for the request's idempotency key. With the last
+/// bytes, commits the recording.
+pub(super) fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
+    let Some(mut keyed) = call.shared.take_idempotency() else {
+        return;
+    };
+    keyed.push_body(bytes);
+    if call.shared.progress().completed {
+        keyed.complete();
+    } else {
+        call.shared.set_idempotency(Some(keyed));
+    }
+}

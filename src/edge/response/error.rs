@@ -1,0 +1,154 @@
+//! A vendor's error response: another attempt, a response in its place, or the error in the
+//! gateway's own form.
+//!
+//! This file must not decide whether another attempt is possible: `edge/upstream.rs` does.
+
+use super::state::ResponseMode;
+use crate::edge::context::AdmittedRequest;
+use crate::edge::intake::DeferredHead;
+use crate::edge::{local_api, upstream};
+use bytes::Bytes;
+use http::HeaderValue;
+use llm_protocol::Protocol;
+use llm_protocol::failure::{self, Failure, Kind};
+use llm_protocol::translate;
+use pingora::{Error, ErrorType, Result};
+
+/// Maximum size of a vendor's error body, in bytes. The gateway ignores the rest.
+const MAX_ERROR_BODY_BYTES: usize = 262_144;
+
+/// Keeps the start of an error body, which is enough. The rest above the limit is ignored.
+pub(super) fn collect_error(kept: &mut Vec<u8>, piece: &[u8]) {
+    let free = MAX_ERROR_BODY_BYTES
+        .saturating_sub(kept.len())
+        .min(piece.len());
+    kept.extend_from_slice(piece.get(..free).unwrap_or_default());
+}
+
+/// Renders a vendor's error in the gateway's own form.
+///
+/// # Errors
+/// Returns an error if another attempt follows. If none is possible after all, the client gets
+/// `call.failure`.
+pub(super) fn process_error(
+    call: &mut AdmittedRequest,
+    surface: Protocol,
+    request_id: &str,
+) -> Result<Bytes> {
+    let asks_again = Error::explain(
+        ErrorType::InvalidHTTPHeader,
+        "the vendor refused the reasoning",
+    );
+    if retry_if_reasoning_refused(call) {
+        call.failure = Some(Failure::from_kind(Kind::UpstreamFailed));
+        return Err(asks_again.into_up());
+    }
+    let ResponseMode::Error {
+        status,
+        retry_after,
+        body,
+    } = std::mem::replace(&mut call.reply.mode, ResponseMode::Over)
+    else {
+        return Err(asks_again.into_up());
+    };
+    if let Some(answer) = substitute_for_error(call, surface, status, &body) {
+        drop(call.shared.take_idempotency());
+        return Ok(answer);
+    }
+    let model = &call.model;
+    let vendor = model.protocol();
+    let failure = failure::from_vendor_response(
+        vendor,
+        status,
+        retry_after.as_deref(),
+        &body,
+        &model.upstream_model,
+        &model.id,
+    )
+    .redact_secret(model.vendor.api_key.reveal());
+    if upstream::handle_refusal(call, status, &failure, failure::refuses_key(status, &body)) {
+        return Err(Error::explain(
+            ErrorType::HTTPStatus(status),
+            "the vendor answered with an error",
+        )
+        .into_up());
+    }
+    // A client that reads the end of the error must find its idempotency key free.
+    drop(call.shared.take_idempotency());
+    let rendered = failure.render(surface, request_id);
+    let headers = rendered.headers.into_iter();
+    let headers = headers
+        .filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?)))
+        .collect();
+    call.shared.set_deferred_head(DeferredHead {
+        status: Some(rendered.status),
+        content_length: Some(rendered.body.len()),
+        headers,
+    });
+    call.shared.set_completed();
+    call.failure = Some(failure);
+    Ok(rendered.body.into())
+}
+
+/// Whether the vendor refused the reasoning that the request carried and the gateway retries
+/// without it. If so, prepares the retry.
+fn retry_if_reasoning_refused(call: &mut AdmittedRequest) -> bool {
+    let ResponseMode::Error {
+        status: 400, body, ..
+    } = &call.reply.mode
+    else {
+        return false;
+    };
+    if call.again.is_none() || !translate::refuses_thinking(body) {
+        return false;
+    }
+    upstream::retry_without_reasoning(call)
+}
+
+/// Returns the response for an error that is not one to a client of this surface: a token count
+/// that the vendor does not offer, or an output limit too small for the model to generate anything.
+fn substitute_for_error(
+    call: &mut AdmittedRequest,
+    surface: Protocol,
+    status: u16,
+    body: &[u8],
+) -> Option<Bytes> {
+    let mut headers = Vec::new();
+    let answer = if let Some(tokens) = call
+        .reply
+        .count
+        .filter(|_| matches!(status, 404 | 405 | 501))
+    {
+        headers.push((
+            local_api::ESTIMATED_HEADER,
+            HeaderValue::from_static("true"),
+        ));
+        local_api::count_body(surface, tokens)
+    } else {
+        let recall = call
+            .reply
+            .recall
+            .as_ref()
+            .filter(|_| status == 400 && translate::is_limit_reached_error(body))?;
+        if call.stream {
+            headers.push((
+                "content-type",
+                HeaderValue::from_static("text/event-stream; charset=utf-8"),
+            ));
+        }
+        translate::empty_response_at_limit(
+            call.model.protocol(),
+            surface,
+            recall.clone(),
+            call.stream,
+        )
+        .into()
+    };
+    call.shared.set_deferred_head(DeferredHead {
+        status: Some(200),
+        content_length: Some(answer.len()),
+        headers,
+    });
+    call.shared.set_completed();
+    Some(answer)
+}

@@ -1,0 +1,37 @@
+//! A fault in a vendor's response: the failure that the client gets, and what it says about the
+//! vendor.
+//!
+//! This file must not write to the client.
+
+use crate::catalog::CatalogModel;
+use crate::edge::context::AdmittedRequest;
+use crate::edge::upstream;
+use llm_protocol::failure::Failure;
+use llm_protocol::vendor_response::UpstreamError;
+
+/// Returns the failure that the client gets for a fault in a response, and updates the vendor's
+/// state by the fault. `nothing_generated`: whether the vendor has generated nothing, so that an
+/// error it sent is an explicit refusal of the request and not a failure in the middle of a
+/// response.
+pub(super) fn handle_fault(
+    call: &mut AdmittedRequest,
+    fault: &UpstreamError,
+    nothing_generated: bool,
+) -> Failure {
+    let failure = fault_failure(&call.model, fault);
+    if let UpstreamError::Vendor(error) = fault {
+        call.upstream.refused = nothing_generated;
+        if error.refuses_key() {
+            upstream::handle_refused_key(call, failure.kind);
+        }
+    }
+    failure
+}
+
+/// Returns the failure that the client gets for a fault in a response. Removes the vendor's key,
+/// which a vendor may quote.
+fn fault_failure(model: &CatalogModel, fault: &UpstreamError) -> Failure {
+    fault
+        .to_failure(model.protocol(), &model.upstream_model, &model.id)
+        .redact_secret(model.vendor.api_key.reveal())
+}

@@ -1,0 +1,294 @@
+//! The header of a vendor's response: checked, and replaced with the gateway's own.
+//!
+//! Its status and content type decide how the body is processed. This file must not look at the
+//! body.
+
+use super::state::{OpenStreamGuard, ResponseMode};
+use crate::clock;
+use crate::edge::context::{AdmittedRequest, RequestContext};
+use crate::edge::{rate_limits, upstream};
+use crate::failpoint::{self, Point};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use llm_protocol::Protocol;
+use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::keepalive;
+use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::translate::StreamTranslation;
+use llm_protocol::vendor_response::StreamConverter;
+use pingora::http::ResponseHeader;
+use pingora::{Error, ErrorType, Result};
+use std::time::Instant;
+
+/// Maximum size of a vendor's header, names and values together. Over HTTP/1.1 Pingora's own limit
+/// applies; over HTTP/2 the library accepts 16 MiB.
+const MAX_HEADER_BYTES: usize = 262_144;
+
+/// Checks the vendor's header and replaces it with the gateway's.
+///
+/// # Errors
+/// Returns an error if the header is too large, or if the status calls for another attempt and one
+/// is possible.
+pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> Result<()> {
+    if header.status == StatusCode::SWITCHING_PROTOCOLS {
+        return reject_protocol_switch(ctx);
+    }
+    if header.status.is_informational() {
+        return Ok(());
+    }
+    if let Some(trace) = &mut ctx.trace {
+        trace.record_status(header.status.as_u16());
+    }
+    let surface = ctx.surface;
+    let Some(call) = ctx.call() else {
+        return Ok(());
+    };
+    failpoint::hit(Point::VendorAnswered);
+    let header_bytes: usize = header
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
+    if header_bytes > MAX_HEADER_BYTES {
+        return Error::e_explain(
+            ErrorType::InvalidHTTPHeader,
+            "the vendor's header is too large",
+        )
+        .map_err(|error: Box<Error>| error.into_up());
+    }
+    let status = header.status.as_u16();
+    call.vendor_answered = Some(Instant::now());
+    call.reply.unsent.clear();
+    call.reply.lost = None;
+    let text = |name: &str| {
+        header
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned)
+    };
+    let retry_after =
+        text("retry-after").map(|value| normalize_retry_after(value, clock::now_ms()));
+    if upstream::record_status(call, status, retry_after.as_deref()) {
+        return Error::e_explain(
+            ErrorType::HTTPStatus(status),
+            "the vendor answered with this status",
+        )
+        .map_err(|error: Box<Error>| error.into_up());
+    }
+    let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
+    call.reply.mode = if header.status.is_success() {
+        select_mode(call, surface, is_events)
+    } else {
+        ResponseMode::Error {
+            status,
+            retry_after,
+            body: Vec::new(),
+        }
+    };
+    if !header.status.is_success() {
+        call.shared.mark_vendor_failed();
+    }
+    if status != 400 {
+        // Only status 400 can mean that the vendor refused the reasoning.
+        call.again = None;
+    }
+    let theirs = text("request-id").or_else(|| text("x-request-id"));
+    let theirs = theirs
+        .filter(|id| is_forwardable_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
+    let ours = build_response_header(
+        ctx,
+        if header.status.is_success() {
+            200
+        } else {
+            status
+        },
+        theirs,
+    )?;
+    ctx.status = ours.status.as_u16();
+    *header = ours;
+    Ok(())
+}
+
+/// Handles a vendor that switches protocols. The gateway did not request that, and cannot read what
+/// follows.
+fn reject_protocol_switch(ctx: &mut RequestContext) -> Result<()> {
+    if let Some(call) = ctx.call() {
+        call.failure = Some(Failure::new(
+            Kind::UpstreamFailed,
+            "The vendor answered with status 101, although the request did not ask to switch protocols.",
+        ));
+        upstream::record_protocol_switch(call);
+    }
+    Error::e_explain(
+        ErrorType::InvalidHTTPHeader,
+        "the vendor switched protocols",
+    )
+    .map_err(|error: Box<Error>| error.into_up())
+}
+
+/// Builds the header that the client gets.
+fn build_response_header(
+    ctx: &mut RequestContext,
+    status: u16,
+    theirs: Option<String>,
+) -> Result<ResponseHeader> {
+    let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
+    let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
+    if let Some(call) = ctx.call() {
+        let reply = &mut call.reply;
+        let made_stream =
+            call.stream && reply.recall.is_some() && matches!(reply.mode, ResponseMode::Whole(_));
+        let stream = made_stream || matches!(reply.mode, ResponseMode::Stream(..));
+        reply.streams = stream;
+        ours.insert_header(
+            header::CONTENT_TYPE,
+            if stream {
+                "text/event-stream; charset=utf-8"
+            } else {
+                "application/json"
+            },
+        )?;
+        ours.insert_header("x-request-id", &request_id)?;
+        ours.insert_header("request-id", &request_id)?;
+        if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
+            ours.insert_header("x-upstream-request-id", theirs)?;
+        }
+        if stream {
+            let voice = call.reply.sequencer().cloned();
+            call.shared.set_terminal_error(move || {
+                keepalive::encode_terminal_error(
+                    surface,
+                    voice.as_ref(),
+                    &Failure::from_kind(Kind::UpstreamClosed),
+                    &request_id,
+                )
+            });
+            ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
+            ours.insert_header("x-accel-buffering", "no")?;
+        }
+        if !call.warnings.is_empty() {
+            ours.insert_header("x-gateway-warnings", encode_warnings(&mut call.warnings))?;
+        }
+        if status == 200
+            && let Some(hold) = &call.hold
+        {
+            for (name, value) in rate_limits::headers(surface, &hold.rate_limits(), clock::now_ms())
+            {
+                ours.insert_header(name, value)?;
+            }
+        }
+        if let Some(mut keyed) = call.shared.take_idempotency() {
+            keyed.set_headers(replayable_headers(&ours));
+            call.shared.set_idempotency(Some(keyed));
+        }
+    }
+    // Added after the copy that is kept for a replay: the replay may go to another page.
+    if let Some(cors) = &ctx.cors {
+        cors.apply(&mut ours)?;
+    }
+    if let Some(phases) = ctx.phases() {
+        ours.insert_header("server-timing", phases.to_string())?;
+    }
+    Ok(ours)
+}
+
+/// Converts a vendor's `retry-after` to seconds, also if it is a date.
+fn normalize_retry_after(retry_after: String, now_ms: i64) -> String {
+    let Some(at_ms) = clock::http_date_ms(&retry_after) else {
+        return retry_after;
+    };
+    at_ms
+        .saturating_sub(now_ms)
+        .max(0)
+        .unsigned_abs()
+        .div_ceil(1_000)
+        .to_string()
+}
+
+/// Maximum length of a vendor's request id that is passed on, in bytes.
+const MAX_ID_BYTES: usize = 128;
+
+/// Whether a text is no more than a vendor's request id.
+fn is_forwardable_id(text: &str) -> bool {
+    let is_part =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    text.len() <= MAX_ID_BYTES && text.bytes().all(is_part)
+}
+
+/// Returns the header fields that a replay repeats: all except the ids, which belong to the
+/// request, and the rate limits of that time.
+fn replayable_headers(header: &ResponseHeader) -> Vec<(String, String)> {
+    let is_id = |name: &HeaderName| {
+        matches!(name.as_str(), "request-id" | "x-request-id")
+            || name.as_str().contains("ratelimit")
+    };
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers = header.headers.iter().filter(|(name, _)| !is_id(name));
+    headers
+        .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+        .collect()
+}
+
+/// Maximum length of the list of warnings, in bytes.
+const MAX_WARNINGS_BYTES: usize = 1_024;
+
+/// Replaces the rest of a longer list.
+const TRUNCATION_MARK: &str = "...more";
+
+/// Encodes the warnings as the value of one header, sorted.
+fn encode_warnings(tokens: &mut [String]) -> Vec<u8> {
+    tokens.sort();
+    let all = tokens.join(", ");
+    if all.len() <= MAX_WARNINGS_BYTES {
+        return all.into_bytes();
+    }
+    let mut told = String::new();
+    for token in tokens {
+        if told.len() + token.len() + 2 + TRUNCATION_MARK.len() > MAX_WARNINGS_BYTES {
+            break;
+        }
+        told.push_str(token);
+        told.push_str(", ");
+    }
+    told.push_str(TRUNCATION_MARK);
+    told.into_bytes()
+}
+
+/// Selects how to process a successful response.
+fn select_mode(call: &AdmittedRequest, surface: Protocol, is_events: bool) -> ResponseMode {
+    let event_bytes = usize::try_from(call.settings.limits.event_bytes).unwrap_or(usize::MAX);
+    let vendor = call.model.protocol();
+    match (&call.reply.recall, is_events) {
+        (None, true) if call.stream => {
+            let pass =
+                StreamPassthrough::new(surface, &call.model.id, call.reply.hide_usage, event_bytes)
+                    .with_request(call.metering_terms(), call.reply.choices);
+            ResponseMode::Stream(
+                StreamConverter::Same(Box::new(pass)),
+                OpenStreamGuard::new(),
+            )
+        }
+        // Events instead of a whole response are invalid, whether the response is passed on or
+        // translated.
+        (Some(recall), true) if call.stream || call.upstream.streams => {
+            let recall = ResponseContext {
+                usage_bounds: call.usage_bounds,
+                ..recall.clone()
+            };
+            let stream = StreamTranslation::new(vendor, surface, recall, call.stream, event_bytes);
+            if call.stream {
+                ResponseMode::Stream(
+                    StreamConverter::Translated(Box::new(stream)),
+                    OpenStreamGuard::new(),
+                )
+            } else {
+                ResponseMode::Fold {
+                    stream: Box::new(stream),
+                    bytes: 0,
+                }
+            }
+        }
+        _ => ResponseMode::Whole(Vec::new()),
+    }
+}

@@ -1,0 +1,193 @@
+//! The state of a vendor's response, as data: which kind of response it is, and how much of it the
+//! gateway has.
+//!
+//! This file must not read or write response bytes: the files beside it do.
+
+use crate::catalog::CatalogModel;
+use crate::telemetry::METRICS;
+use llm_protocol::failure::{self, Failure};
+use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::responses::EventSequencer;
+use llm_protocol::translate::StreamTranslation;
+use llm_protocol::usage::{MeteredUsage, MeteringTerms, Usage};
+use llm_protocol::vendor_response::StreamConverter;
+
+/// The state of the vendor's response.
+pub struct UpstreamResponse {
+    pub(super) hide_usage: bool,
+    /// Context of the response's translation. `None` if the response is passed on.
+    pub(super) recall: Option<ResponseContext>,
+    /// The gateway's own estimate of a token count, in case the vendor does not offer that path.
+    pub(super) count: Option<u64>,
+    /// Number of choices that the client requested.
+    pub(super) choices: u64,
+    /// Whether the client gets a stream.
+    pub(super) streams: bool,
+    pub(super) mode: ResponseMode,
+    /// Usage of a whole response that is not passed on.
+    pub(super) lost: Option<Usage>,
+    /// Events that preceded a failure in the same piece. They are sent before the failure.
+    pub unsent: Vec<u8>,
+}
+
+pub(super) enum ResponseMode {
+    /// No header has arrived.
+    Waiting,
+    Stream(StreamConverter, OpenStreamGuard),
+    /// The vendor streams, but the client wants the whole response.
+    Fold {
+        stream: Box<StreamTranslation>,
+        bytes: usize,
+    },
+    /// A whole JSON response, or one that the gateway must parse before it knows the status.
+    Whole(Vec<u8>),
+    Error {
+        status: u16,
+        retry_after: Option<String>,
+        body: Vec<u8>,
+    },
+    /// Released completely, or failed.
+    Over,
+}
+
+/// Counts a stream among the open ones.
+pub(super) struct OpenStreamGuard;
+
+impl OpenStreamGuard {
+    pub(super) fn new() -> Self {
+        METRICS.streams_open.inc();
+        Self
+    }
+}
+
+impl Drop for OpenStreamGuard {
+    fn drop(&mut self) {
+        METRICS.streams_open.dec();
+    }
+}
+
+impl UpstreamResponse {
+    /// `hide_usage`: a chat caller did not ask for the usage that the gateway requests from the
+    /// vendor.
+    pub fn new(
+        hide_usage: bool,
+        choices: u64,
+        recall: Option<ResponseContext>,
+        count: Option<u64>,
+    ) -> Self {
+        let (mode, unsent) = (ResponseMode::Waiting, Vec::new());
+        Self {
+            hide_usage,
+            recall,
+            count,
+            choices,
+            streams: false,
+            mode,
+            lost: None,
+            unsent,
+        }
+    }
+
+    /// Resets the state for another model, before any of the response was seen.
+    pub fn reset_for_fallback(&mut self, recall: Option<ResponseContext>) {
+        self.recall = recall;
+        self.unsent.clear();
+        self.mode = ResponseMode::Waiting;
+    }
+
+    /// Ends the state of this attempt, because another attempt follows.
+    pub fn abandon_attempt(&mut self) {
+        if matches!(
+            self.mode,
+            ResponseMode::Stream(..) | ResponseMode::Fold { .. } | ResponseMode::Whole(_)
+        ) {
+            self.mode = ResponseMode::Waiting;
+        }
+    }
+
+    /// Resets the state for a retry at the same model with another body.
+    pub fn reset_for_retry(&mut self, mut recall: Option<ResponseContext>) {
+        if let Some(recall) = &mut recall {
+            // The keep-alives continue with the sequencer that they already use.
+            recall.voice = self.sequencer().cloned().or(recall.voice.take());
+        }
+        self.reset_for_fallback(recall);
+    }
+
+    /// Whether the client gets a stream. Once it has begun, a failure must be sent inside it.
+    pub fn is_stream(&self) -> bool {
+        self.streams
+    }
+
+    /// Returns how the stream numbers its events, if it does.
+    pub fn sequencer(&self) -> Option<&EventSequencer> {
+        match &self.mode {
+            ResponseMode::Stream(StreamConverter::Same(pass), _) => pass.sequencer(),
+            _ => self.recall.as_ref()?.voice.as_ref(),
+        }
+    }
+
+    pub(super) fn is_open_stream(&self) -> bool {
+        matches!(self.mode, ResponseMode::Stream(..))
+    }
+
+    /// Returns the failure for a vendor's error status without a body, or with a body that broke
+    /// off.
+    pub fn failure_from_status(&self, model: &CatalogModel) -> Option<Failure> {
+        let ResponseMode::Error {
+            status,
+            retry_after,
+            ..
+        } = &self.mode
+        else {
+            return None;
+        };
+        let retry_after = retry_after.as_deref();
+        let protocol = model.protocol();
+        Some(failure::from_vendor_response(
+            protocol,
+            *status,
+            retry_after,
+            b"",
+            &model.upstream_model,
+            &model.id,
+        ))
+    }
+
+    /// Returns the error status of the vendor's response.
+    pub fn error_status(&self) -> Option<u16> {
+        match self.mode {
+            ResponseMode::Error { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
+    /// Returns what is known of a stream that did not end: usage, and number of generated bytes.
+    pub fn partial_usage(&self) -> (Option<MeteredUsage>, Option<Usage>, u64) {
+        match &self.mode {
+            ResponseMode::Stream(pass, _) => {
+                (pass.usage(), pass.usage_so_far(), pass.generated_bytes())
+            }
+            ResponseMode::Fold { stream, .. } => (
+                stream.usage(),
+                stream.usage_so_far(),
+                stream.generated_bytes(),
+            ),
+            _ => (None, None, 0),
+        }
+    }
+
+    /// Takes the usage that the vendor charges for a response that nobody is billed for, estimated
+    /// if the vendor reported none. It is taken so that it is counted once. `None`: the vendor has
+    /// not begun to answer.
+    pub fn take_unbilled_usage(&mut self, terms: &MeteringTerms) -> Option<Usage> {
+        let has_begun = match &self.mode {
+            ResponseMode::Stream(pass, _) => pass.has_started() && !pass.is_complete(),
+            ResponseMode::Fold { stream, .. } => stream.has_started() && !stream.is_complete(),
+            _ => return self.lost.take(),
+        };
+        let (usage, learned, generated_bytes) = self.partial_usage();
+        let usage = usage.map(|metered| metered.usage);
+        has_begun.then(|| usage.unwrap_or_else(|| terms.estimator.usage(learned, generated_bytes)))
+    }
+}

@@ -1,0 +1,186 @@
+//! Streams of a vendor: converted event by event for a client that streams, or collected for a
+//! client that waits for the whole response.
+//!
+//! This file must not release the terminal event before the debit.
+
+use super::debit::{ResponseUsage, record_for_replay, settle};
+use super::fault::handle_fault;
+use super::output_limit::{exceeds_output_limit, usage_at_hold};
+use super::state::ResponseMode;
+use super::whole::{RESPONSE_TOO_LARGE, max_buffered_bytes, release_whole};
+use crate::edge::context::AdmittedRequest;
+use crate::failpoint::{self, Point};
+use crate::telemetry::METRICS;
+use bytes::Bytes;
+use llm_protocol::capabilities::ModelCapabilities;
+use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::usage::MeteringTerms;
+
+pub(super) fn process_stream(
+    call: &mut AdmittedRequest,
+    piece: &[u8],
+    end: bool,
+) -> Result<Option<Bytes>, Failure> {
+    let ResponseMode::Stream(pass, _) = &mut call.reply.mode else {
+        return Ok(None);
+    };
+    if pass.is_complete() {
+        return Ok(None);
+    }
+    if call.shared.progress().has_begun() {
+        failpoint::hit(Point::MidStream);
+        // No other model is tried any more.
+        call.fallbacks = None;
+    }
+    // The translation of an event may be longer than the event.
+    let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));
+    let mut outcome = pass.push(piece, &mut out);
+    if outcome.is_ok() && end && !pass.is_complete() {
+        outcome = pass.finish(&mut out);
+    }
+    let is_opening = !pass.has_content() && !pass.is_complete();
+    if pass.generated_bytes() > 0 {
+        if let Some(after) = call
+            .hold
+            .as_mut()
+            .and_then(|hold| hold.record_first_token())
+            .filter(|_| call.stream)
+        {
+            METRICS.gen_ai.observe_first_token(&call.model.id, after);
+        }
+        let hides_output = match &call.model.accepts {
+            // A chat vendor that shows its reasoning shows all of it; a messages vendor shows a
+            // summary or nothing.
+            ModelCapabilities::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
+            ModelCapabilities::Messages(_) => pass.shows_thinking(),
+            // A responses vendor shows a summary or nothing.
+            ModelCapabilities::Responses(_) => call.model.hides_reasoning(),
+        };
+        call.shared.set_hidden_reasoning(
+            hides_output || call.turn.is_estimate_still_uncertain(pass.usage_so_far()),
+        );
+    }
+    call.shared
+        .set_finishing(pass.is_finishing(), pass.usage().is_some());
+    if let Err(fault) = outcome {
+        call.reply.unsent = out;
+        return Err(handle_fault(call, &fault, is_opening));
+    }
+    let mut counted = ResponseUsage {
+        usage: pass.usage(),
+        learned: pass.usage_so_far(),
+        generated_bytes: pass.generated_bytes(),
+        refused_free: pass.refused_free(),
+        cut: None,
+    };
+    let generated = counted.generated_bytes;
+    if !pass.is_complete()
+        && !pass.is_finishing()
+        && exceeds_output_limit(
+            &call.model,
+            &call.usage_bounds,
+            pass.counted_output(),
+            generated,
+        )
+    {
+        counted.cut = usage_at_hold(
+            call.hold.as_ref(),
+            &MeteringTerms::new(call.turn.estimator(), call.usage_bounds),
+            &counted,
+        );
+    }
+    if let Some(usage) = &counted.cut {
+        pass.end_at_limit(usage, &mut out);
+    }
+    if pass.is_complete() {
+        let is_cut = counted.cut.is_some();
+        settle(call, counted)?;
+        if is_cut {
+            call.shared.complete_and_hang_up()
+        } else {
+            call.shared.set_completed()
+        }
+    }
+    let progress = call.shared.progress();
+    if is_opening
+        && !progress.completed
+        && !progress.has_begun()
+        && call.shared.buffer_opening(&out)
+    {
+        return Ok(None);
+    }
+    let opening = call.shared.take_opening();
+    let out = if opening.is_empty() {
+        out
+    } else {
+        [opening, out].concat()
+    };
+    record_for_replay(call, &out);
+    Ok((!out.is_empty()).then(|| out.into()))
+}
+
+/// Reads a piece of a stream for a client that waits for the whole response.
+pub(super) fn fold_stream(
+    call: &mut AdmittedRequest,
+    piece: &[u8],
+    end: bool,
+) -> Result<Option<Bytes>, Failure> {
+    let limit = max_buffered_bytes(&call.settings.limits);
+    let ResponseMode::Fold { stream, bytes } = &mut call.reply.mode else {
+        return Ok(None);
+    };
+    *bytes = bytes.saturating_add(piece.len());
+    if *bytes > limit {
+        // The gateway itself ends the response, so what was generated is billed.
+        return Err(Failure::new(
+            Kind::UpstreamEventTooLarge,
+            RESPONSE_TOO_LARGE,
+        ));
+    }
+    let mut out = Vec::new();
+    let mut outcome = stream.push(piece, &mut out);
+    if outcome.is_ok() && end && !stream.is_complete() {
+        outcome = stream.finish(&mut out);
+    }
+    let has_generated = stream.generated_bytes() > 0;
+    call.shared
+        .set_finishing(stream.is_finishing(), stream.usage().is_some());
+    if let Err(fault) = outcome {
+        return Err(handle_fault(call, &fault, !has_generated));
+    }
+    let mut counted = ResponseUsage {
+        usage: stream.usage(),
+        learned: stream.usage_so_far(),
+        generated_bytes: stream.generated_bytes(),
+        refused_free: stream.refused_free(),
+        cut: None,
+    };
+    let generated = counted.generated_bytes;
+    if !stream.is_complete()
+        && !stream.is_finishing()
+        && exceeds_output_limit(
+            &call.model,
+            &call.usage_bounds,
+            stream.counted_output(),
+            generated,
+        )
+    {
+        counted.cut = usage_at_hold(
+            call.hold.as_ref(),
+            &MeteringTerms::new(call.turn.estimator(), call.usage_bounds),
+            &counted,
+        );
+    }
+    if let Some(usage) = &counted.cut {
+        stream.end_at_limit(usage, &mut out);
+    }
+    if !stream.is_complete() || out.is_empty() {
+        return Ok(None);
+    }
+    let is_cut = counted.cut.is_some();
+    let told = release_whole(call, out.into(), counted)?;
+    if is_cut {
+        call.shared.complete_and_hang_up();
+    }
+    Ok(told)
+}

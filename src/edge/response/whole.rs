@@ -1,0 +1,151 @@
+//! Whole JSON responses: collected, converted, debited, and released in one piece.
+//!
+//! This file must not release a body before the debit.
+
+use super::debit::{ResponseUsage, record_for_replay, settle};
+use super::fault::handle_fault;
+use super::state::ResponseMode;
+use crate::config::Limits;
+use crate::edge::context::AdmittedRequest;
+use crate::edge::cpu_pool;
+use crate::edge::intake::DeferredHead;
+use bytes::Bytes;
+use http::HeaderValue;
+use llm_protocol::Protocol;
+use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::passthrough;
+use llm_protocol::vendor_response::{self, CompleteResponse, UpstreamError};
+
+pub(super) const RESPONSE_TOO_LARGE: &str =
+    "The model's answer is larger than this gateway accepts.";
+
+pub(super) fn append_bounded(
+    kept: &mut Vec<u8>,
+    piece: &[u8],
+    limits: &Limits,
+) -> Result<(), Failure> {
+    if kept.len().saturating_add(piece.len()) > max_buffered_bytes(limits) {
+        return Err(Failure::new(Kind::UpstreamFailed, RESPONSE_TOO_LARGE));
+    }
+    kept.extend_from_slice(piece);
+    Ok(())
+}
+
+/// Returns the maximum size of a response that the gateway keeps until it is complete, in bytes.
+pub(super) fn max_buffered_bytes(limits: &Limits) -> usize {
+    usize::try_from(limits.response_buffer_bytes).unwrap_or(usize::MAX)
+}
+
+/// Checks, after an exchange broke off, whether the bytes so far are a complete response.
+pub fn inspect_broken_response(call: &mut AdmittedRequest, surface: Protocol) {
+    let ResponseMode::Whole(kept) = &call.reply.mode else {
+        return;
+    };
+    // If the JSON value is closed, only the framing is missing.
+    if kept
+        .last()
+        .is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t'))
+    {
+        let body = Bytes::copy_from_slice(kept);
+        let is_whole = call.cpu.run_admitted(cpu_pool::work_of(&body), || {
+            read_whole(call, surface, body).is_ok()
+        });
+        call.shared.set_finishing(is_whole, true);
+    }
+}
+
+pub(super) fn process_whole(
+    call: &mut AdmittedRequest,
+    surface: Protocol,
+) -> Result<Option<Bytes>, Failure> {
+    let ResponseMode::Whole(kept) = &mut call.reply.mode else {
+        return Ok(None);
+    };
+    let kept = Bytes::from(std::mem::take(kept));
+    let (outcome, lost) = call.cpu.run_admitted(cpu_pool::work_of(&kept), || {
+        let outcome = read_whole(call, surface, kept.clone());
+        let lost = outcome.as_ref().err().and_then(|_| {
+            passthrough::read_usage(call.model.protocol(), &kept, &call.metering_terms())
+        });
+        (outcome, lost)
+    });
+    let whole = match outcome {
+        Ok(whole) => whole,
+        Err(fault) => {
+            call.reply.lost = lost;
+            return Err(handle_fault(call, &fault, true));
+        }
+    };
+    let CompleteResponse {
+        body,
+        usage,
+        learned,
+        generated_bytes,
+        refused_free,
+    } = whole;
+    release_whole(
+        call,
+        body,
+        ResponseUsage {
+            usage,
+            learned,
+            generated_bytes,
+            refused_free,
+            cut: None,
+        },
+    )
+}
+
+fn read_whole(
+    call: &AdmittedRequest,
+    surface: Protocol,
+    body: Bytes,
+) -> Result<CompleteResponse, UpstreamError> {
+    let (vendor, model) = (call.model.protocol(), &call.model.id);
+    if call.reply.count.is_some() {
+        let body = passthrough::rewrite_token_count(vendor, model, body)?;
+        return Ok(CompleteResponse {
+            body,
+            usage: None,
+            learned: None,
+            generated_bytes: 0,
+            refused_free: false,
+        });
+    }
+    let recall = call.reply.recall.clone();
+    vendor_response::convert_response(
+        vendor,
+        surface,
+        model,
+        recall,
+        call.reply.streams,
+        body,
+        &call.metering_terms(),
+    )
+}
+
+/// Releases a whole response, after the debit.
+pub(super) fn release_whole(
+    call: &mut AdmittedRequest,
+    body: Bytes,
+    counted: ResponseUsage,
+) -> Result<Option<Bytes>, Failure> {
+    call.reply.mode = ResponseMode::Over;
+    let mut late = DeferredHead {
+        content_length: Some(body.len()),
+        ..DeferredHead::default()
+    };
+    if let Some(credits) = settle(call, counted)? {
+        let value = HeaderValue::from_str(&credits.to_string());
+        late.headers
+            .extend(value.ok().map(|value| ("x-gateway-credits", value)));
+        if let Some(mut keyed) = call.shared.take_idempotency() {
+            keyed.add_header("x-gateway-credits", credits.to_string());
+            call.shared.set_idempotency(Some(keyed));
+        }
+    }
+    call.shared.set_deferred_head(late);
+    call.shared.set_completed();
+    record_for_replay(call, &body);
+    Ok(Some(body))
+}
