@@ -9,7 +9,6 @@ mod admit;
 mod caught_panic;
 mod client_counts;
 pub mod connections;
-mod context;
 mod cors;
 mod cpu_pool;
 pub mod descriptors;
@@ -33,6 +32,7 @@ mod response;
 mod route;
 mod settlement;
 pub mod shutdown;
+mod state;
 mod trace;
 mod turn;
 mod upstream;
@@ -44,7 +44,6 @@ use crate::config::{MAX_ATTEMPTS, MAX_FALLBACKS};
 use crate::telemetry::log_path::{loggable_method, loggable_path};
 use async_trait::async_trait;
 use bytes::Bytes;
-use context::{RequestContext, Stage};
 use http::HeaderMap;
 use intake::AbortReason;
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -52,6 +51,7 @@ use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, Result};
+use state::{RequestContext, Stage};
 use std::os::fd::RawFd;
 use std::time::Duration;
 use trace::RequestTrace;
@@ -154,8 +154,8 @@ impl ProxyHttp for Gateway {
         _digest: Option<&Digest>,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        if let Some(call) = ctx.call() {
-            call.upstream.socket = Some(socket);
+        if let Some(attempt) = ctx.call().and_then(|call| call.attempt.as_mut()) {
+            attempt.socket = Some(socket);
         }
         Ok(())
     }
@@ -247,7 +247,7 @@ impl ProxyHttp for Gateway {
                 let retry = upstream::retry_broken_attempt(call, &mut error, client_reused);
                 if retry {
                     settlement::count_unbilled_tokens(call);
-                    call.reply.abandon_attempt();
+                    call.response.abandon_attempt();
                 }
                 retry
             }

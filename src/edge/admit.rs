@@ -16,13 +16,14 @@ mod page;
 mod preflight;
 
 use super::activity::ReceiptLookup;
-use super::context::{
-    AdmittedRequest, InFlightGuard, RequestContext, RouteLabel, SidecarPermit, Stage,
-};
 use super::cors::CorsHeaders;
 use super::gateway::Gateway;
 use super::malformed::MALFORMED;
 use super::route::{LocalEndpoint, Route, route, surface_for_path};
+use super::state::admitted::{AdmittedRequest, InFlightGuard};
+use super::state::record::RouteLabel;
+use super::state::sidecar::SidecarPermit;
+use super::state::{RequestContext, Stage};
 use super::{connections, framing, free_rate_limits, intake, local_api, respond};
 use crate::account::{AuthError, Principal};
 use crate::clock;

@@ -5,10 +5,12 @@
 
 mod spans;
 
-use super::context::{AdmittedRequest, PhaseTimings, RequestContext, Stage};
 use super::intake;
 use super::recorders::Recorders;
 use super::settlement::settle_or_release;
+use super::state::admitted::AdmittedRequest;
+use super::state::phase_timings::PhaseTimings;
+use super::state::{RequestContext, Stage};
 use super::upstream;
 use crate::clock;
 use crate::telemetry::METRICS;
@@ -78,7 +80,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
         .with_label_values(&[surface, model])
         .observe(took.as_secs_f64());
     // A token count is not billed and is no such operation.
-    if call.upstream.before + call.upstream.tried.len() > 0 && call.billed.is_some() {
+    if call.attempts.count() > 0 && call.billed.is_some() {
         let failed = (status(ctx) >= 400).then(|| status(ctx).to_string());
         let left = call
             .shared
@@ -144,7 +146,7 @@ fn call_record(call: &AdmittedRequest, phases: PhaseTimings, arrived: Instant) -
             .last_endpoint()
             .map(|endpoint| endpoint.authority.clone())
             .unwrap_or_default(),
-        attempts: call.upstream.before + call.upstream.tried.len(),
+        attempts: call.attempts.count(),
         body_bytes: call.body_bytes,
         outcome: call.billed.map(|(outcome, _)| outcome.as_str()),
         credits: call.billed.map(|(_, credits)| credits),

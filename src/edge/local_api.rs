@@ -5,10 +5,10 @@
 
 mod models;
 
-use super::context::RequestContext;
 use super::gateway::Gateway;
 use super::respond;
 use super::route::LocalEndpoint;
+use super::state::RequestContext;
 use crate::account::Principal;
 use crate::billing::json;
 use crate::catalog::CatalogModel;

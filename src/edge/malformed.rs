@@ -3,9 +3,10 @@
 //!
 //! This file must not decide that a request is malformed: `edge/framing.rs` does.
 
-use super::context::{RequestContext, RouteLabel};
 use super::recorders::Recorders;
 use super::route::surface_for_path;
+use super::state::RequestContext;
+use super::state::record::RouteLabel;
 use crate::clock;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessRecord;

@@ -12,8 +12,8 @@
 pub use super::caught_panic::install_hook;
 
 use super::caught_panic::{self, catch, log_panic};
-use super::context::{RequestContext, Stage};
 use super::recorders::Recorders;
+use super::state::{RequestContext, Stage};
 use super::{finish, intake, reject, respond};
 use crate::clock;
 use crate::store::ledger::RequestOutcome;
@@ -160,7 +160,7 @@ async fn send_failure(
         let (head, body) = respond::render(ctx, failure)?;
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await?;
-    } else if call.reply.is_stream() {
+    } else if call.response.is_stream() {
         let last = reject::terminal_event(ctx, failure);
         session.write_response_body(last.into(), true).await?;
     } else {

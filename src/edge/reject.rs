@@ -4,12 +4,13 @@
 //! This file must not decide that something failed, or whether the gateway tries again. Next:
 //! `edge/respond.rs` (writes the response).
 
-use super::context::{AdmittedRequest, RequestContext, Stage};
 use super::malformed::{MalformedResponse, NO_TUNNELS, record_malformed};
 use super::recorders::Recorders;
 use super::respond::{
     answer_malformed, build, count, note_left, note_reset, send_failure, send_failure_page,
 };
+use super::state::admitted::AdmittedRequest;
+use super::state::{RequestContext, Stage};
 use super::{connections, intake, response, settlement};
 use crate::telemetry::log_path::{loggable_method, loggable_path};
 use crate::telemetry::refusals::{self, RefusalReason};
@@ -55,10 +56,10 @@ pub async fn send_error(
                 failure,
                 [
                     call.shared.take_opening(),
-                    std::mem::take(&mut call.reply.unsent),
+                    std::mem::take(&mut call.response.unsent),
                 ]
                 .concat(),
-                call.reply.is_stream(),
+                call.response.is_stream(),
             )
         }
         Stage::Sidecar { account, .. } => {
@@ -138,7 +139,9 @@ async fn end_stream(
 /// Returns the event that ends a stream with a failure.
 pub fn terminal_event(ctx: &mut RequestContext, failure: &Failure) -> Vec<u8> {
     ctx.reason = Some(failure.reason());
-    let voice = ctx.call().and_then(|call| call.reply.sequencer().cloned());
+    let voice = ctx
+        .call()
+        .and_then(|call| call.response.sequencer().cloned());
     keepalive::encode_terminal_error(ctx.surface, voice.as_ref(), failure, &ctx.request_id)
 }
 

@@ -4,7 +4,8 @@
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.
 
-use super::context::{RequestContext, RouteLabel, Stage};
+use super::state::record::RouteLabel;
+use super::state::{RequestContext, Stage};
 use crate::telemetry::METRICS;
 use crate::telemetry::refusals::RefusalReason;
 use bytes::Bytes;

@@ -11,22 +11,22 @@ mod error;
 mod fault;
 mod header;
 mod output_limit;
-pub mod state;
 mod stream;
 mod whole;
 
 pub use header::filter_header;
 pub use whole::inspect_broken_response;
 
-use super::context::{AdmittedRequest, RequestContext};
 use super::settlement;
+use super::state::RequestContext;
+use super::state::admitted::AdmittedRequest;
+use super::state::responding::ResponseMode;
 use bytes::Bytes;
 use error::{collect_error, process_error};
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::keepalive;
 use pingora::{Error, ErrorType, Result};
-use state::ResponseMode;
 use stream::{fold_stream, process_stream};
 use whole::{append_bounded, process_whole};
 
@@ -42,7 +42,7 @@ pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool
     };
     let piece = body.take().unwrap_or_default();
     let mut status = None;
-    let outcome = match &mut call.reply.mode {
+    let outcome = match &mut call.response.mode {
         ResponseMode::Stream(..) => process_stream(call, &piece, end),
         ResponseMode::Fold { .. } => fold_stream(call, &piece, end),
         ResponseMode::Whole(kept) => match append_bounded(kept, &piece, &call.settings.limits) {
@@ -79,7 +79,7 @@ pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool
             ctx.status = status.unwrap_or(ctx.status);
             Ok(())
         }
-        Err(failure) if call.reply.is_open_stream() && call.shared.progress().has_begun() => {
+        Err(failure) if call.response.is_open_stream() && call.shared.progress().has_begun() => {
             *body = Some(end_stream_with_failure(
                 call,
                 &failure,
@@ -102,7 +102,7 @@ pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool
 /// Ends a complete response whose vendor has broken off or sends nothing more. Returns `None` if
 /// the response is not complete.
 pub fn finish_complete_response(call: &mut AdmittedRequest, surface: Protocol) -> Option<Bytes> {
-    let outcome = match &call.reply.mode {
+    let outcome = match &call.response.mode {
         ResponseMode::Stream(pass, _) if pass.is_finishing() => process_stream(call, b"", true),
         ResponseMode::Fold { stream, .. } if stream.is_finishing() => fold_stream(call, b"", true),
         ResponseMode::Whole(_) if call.shared.progress().finishing => process_whole(call, surface),
@@ -121,18 +121,18 @@ fn end_stream_with_failure(
 ) -> Bytes {
     let mut last = [
         call.shared.take_opening(),
-        std::mem::take(&mut call.reply.unsent),
+        std::mem::take(&mut call.response.unsent),
     ]
     .concat();
     last.extend_from_slice(&keepalive::encode_terminal_error(
         surface,
-        call.reply.sequencer(),
+        call.response.sequencer(),
         failure,
         request_id,
     ));
     call.failure = Some(failure.clone());
     settlement::settle_or_release(call);
     call.shared.set_completed();
-    call.reply.mode = ResponseMode::Over;
+    call.response.mode = ResponseMode::Over;
     last.into()
 }

@@ -4,8 +4,8 @@
 //! This file must not write to the client. A complete response is debited in
 //! `edge/response/debit.rs`.
 
-use super::context::AdmittedRequest;
 use super::intake::AbortReason;
+use super::state::admitted::AdmittedRequest;
 use crate::clock;
 use crate::store::ledger::RequestOutcome;
 use crate::telemetry::METRICS;
@@ -22,7 +22,7 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
         return;
     };
     let progress = call.shared.progress();
-    let (usage, input, generated) = call.reply.partial_usage();
+    let (usage, input, generated) = call.response.partial_usage();
     let now_ms = clock::now_ms();
     let too_large = call
         .failure
@@ -31,11 +31,11 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
     let ended_here = matches!(
         progress.ended,
         Some(AbortReason::Total | AbortReason::Drained | AbortReason::Shutdown)
-    ) && call.upstream.sent;
+    ) && call.attempts.was_sent;
     // A client that has received nothing will send the request again, and must not pay twice.
     let is_cut = progress.ended == Some(AbortReason::Shutdown);
     let is_cut_mid_stream =
-        is_cut && progress.has_begun() && call.reply.is_stream() && generated > 0;
+        is_cut && progress.has_begun() && call.response.is_stream() && generated > 0;
     let outcome = if progress.is_client_fault() {
         RequestOutcome::ClientLeft
     } else if is_cut_mid_stream {
@@ -44,7 +44,7 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
         RequestOutcome::Interrupted
     } else if generated > 0 && (progress.ended == Some(AbortReason::Total) || too_large) {
         RequestOutcome::GatewayEnded
-    } else if progress.has_begun() && call.reply.is_stream() {
+    } else if progress.has_begun() && call.response.is_stream() {
         RequestOutcome::VendorCut
     } else {
         RequestOutcome::VendorError
@@ -87,7 +87,7 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
 /// response off, so the operator pays.
 pub fn count_unbilled_tokens(call: &mut AdmittedRequest) {
     let terms = call.metering_terms();
-    let Some(usage) = call.reply.take_unbilled_usage(&terms) else {
+    let Some(usage) = call.response.take_unbilled_usage(&terms) else {
         return;
     };
     for (class, tokens) in usage.tokens() {

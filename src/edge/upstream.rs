@@ -22,8 +22,8 @@ pub use attempts::{
 };
 pub use reasoning_retry::retry_without_reasoning;
 
-use super::context::{RequestContext, Stage};
 use super::gateway::Gateway;
+use super::state::{RequestContext, Stage};
 use super::trace::TRACEPARENT;
 use crate::config::Limits;
 use http::{Method, Version, header};
@@ -87,17 +87,15 @@ pub async fn select_peer(gateway: &Gateway, ctx: &mut RequestContext) -> Result<
     set_timeouts(&mut peer, &call.settings.limits);
     peer.options.tcp_keepalive = Some(tcp_keepalive_options());
     peer.group_key = call
-        .upstream
-        .lease
+        .attempt
         .as_ref()
-        .map_or(0, |lease| lease.connection_group());
+        .map_or(0, |attempt| attempt.lease.connection_group());
     // Pingora's own record of HTTP/1.1-only vendors does not keep it from using a pooled HTTP/2
     // connection.
     let wants_http1 = call
-        .upstream
-        .lease
+        .attempt
         .as_ref()
-        .is_some_and(|lease| lease.uses_http1());
+        .is_some_and(|attempt| attempt.lease.uses_http1());
     let alpn = target::alpn(&endpoint);
     peer.options.alpn = if wants_http1 && alpn == ALPN::H2H1 {
         ALPN::H1
@@ -187,10 +185,12 @@ pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader)
     let Some(call) = ctx.call() else {
         return Ok(());
     };
-    call.upstream.sent = true;
-    call.upstream.refused = false;
+    call.attempts.was_sent = true;
+    if let Some(attempt) = &mut call.attempt {
+        attempt.has_refused = false;
+    }
     call.failure = None;
-    call.vendor_answered = None;
+    call.response.answered_at = None;
     // At this point Pingora has set the version that the connection speaks, and it needs the same
     // version in the header that it gets back.
     let version = header.version;
@@ -198,13 +198,13 @@ pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader)
     let Some(endpoint) = call.endpoint() else {
         return Ok(());
     };
-    let mut fresh = target::build_request_header(Method::POST, endpoint, call.upstream.path)?;
+    let mut fresh = target::build_request_header(Method::POST, endpoint, call.vendor_call.path)?;
     fresh.set_version(version);
     fresh.insert_header(header::CONTENT_TYPE, "application/json")?;
     fresh.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
     fresh.insert_header(
         header::ACCEPT,
-        if call.upstream.streams {
+        if call.vendor_call.streams {
             "text/event-stream"
         } else {
             "application/json"
@@ -222,10 +222,10 @@ pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader)
         }
         Protocol::Messages => {
             if let Some((name, default)) = &vendor.version_header {
-                let version = call.upstream.version.as_deref().unwrap_or(default);
+                let version = call.vendor_call.version.as_deref().unwrap_or(default);
                 fresh.insert_header(name.clone(), version)?;
             }
-            if let Some(previews) = &call.upstream.previews {
+            if let Some(previews) = &call.vendor_call.previews {
                 fresh.insert_header("anthropic-beta", previews)?;
             }
         }
@@ -236,7 +236,7 @@ pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader)
     }
     // Only for HTTP/1: other requests may share an HTTP/2 connection.
     if version != Version::HTTP_2
-        && let Some(socket) = call.upstream.socket
+        && let Some(socket) = call.attempt.as_ref().and_then(|attempt| attempt.socket)
     {
         call.shared.cork(socket);
     }

@@ -13,15 +13,17 @@ use crate::billing::{Hold, HoldRequest, ReserveError};
 use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::config::Settings;
-use crate::edge::context::{AdmittedRequest, RequestContext, Upstream};
 use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines, ReceivedBody};
 use crate::edge::outbound::fallback::Fallbacks;
 use crate::edge::outbound::{self, OutboundRequest, UpstreamRequest};
 use crate::edge::rate_limits;
-use crate::edge::response::state::UpstreamResponse;
 use crate::edge::shutdown::Shutdown;
+use crate::edge::state::RequestContext;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::attempt::{AttemptHistory, VendorCall};
+use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
 use crate::idempotency::{self, BodyHash, ReplayedResponse};
 use bytes::Bytes;
@@ -154,20 +156,21 @@ pub async fn prepare(
         }
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
-    let again = order.retry_without_reasoning(&sent, false);
-    share.grow_to(order.retained_bytes(&sent, again.is_some(), fallbacks.as_deref()))?;
+    let reasoning_retry = order.retry_without_reasoning(&sent, false);
+    share.grow_to(order.retained_bytes(&sent, reasoning_retry.is_some(), fallbacks.as_deref()))?;
     let voice = sent.sequencer(keyed.is_some());
     let (path, version) = if crosses {
         (translate::vendor_path(model.protocol()), None)
     } else {
         (asked.path, version)
     };
-    let upstream = Upstream {
+    let vendor_call = VendorCall {
         path,
         version,
         previews,
         streams: sent.streams,
-        ..order.select_upstream(gateway, asked.free)
+        endpoints: gateway.fleet.pool_for(&order.model.vendor),
+        affinity_key: order.affinity_key(asked.free),
     };
     let (model, sent_bytes, is_drained) = (
         Arc::clone(model),
@@ -195,7 +198,9 @@ pub async fn prepare(
     Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
         settings: Arc::clone(settings),
         model,
-        upstream,
+        vendor_call,
+        attempts: AttemptHistory::default(),
+        attempt: None,
         hold,
         body_bytes: order.body.len() as u64,
         turn: order.turn.clone(),
@@ -203,19 +208,18 @@ pub async fn prepare(
         sent_bytes,
         stream: outline.stream,
         warnings: [sent.warnings, dropped.into_iter().collect()].concat(),
-        reply: UpstreamResponse::new(
+        response: Responding::new(
             !order.outline.include_usage,
             order.outline.choices,
             sent.recall,
             count.and_then(Result::ok),
         ),
         shared,
-        again,
+        reasoning_retry,
         fallbacks,
         failure: None,
         body_read,
         admitted: Instant::now(),
-        vendor_answered: None,
         billed: None,
         cpu,
         in_flight: asked.in_flight,
@@ -345,15 +349,10 @@ impl ReservedRequest {
 }
 
 impl OutboundRequest<'_> {
-    /// Selects the vendor's endpoints, and the hash that chooses one of them. A token count has no
-    /// prompt cache to reuse, so it needs no hash.
-    fn select_upstream(&self, gateway: &Gateway, is_count: bool) -> Upstream {
-        let key =
-            (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
-        Upstream {
-            key,
-            ..Upstream::new(gateway.fleet.pool_for(&self.model.vendor))
-        }
+    /// Returns the hash that chooses the endpoint, if the conversation should keep its endpoint. A
+    /// token count has no prompt cache to reuse.
+    fn affinity_key(&self, is_count: bool) -> Option<u64> {
+        (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64())
     }
 
     /// Reserves the largest possible cost of the request, and lowers the output limit to what the
@@ -460,12 +459,12 @@ impl OutboundRequest<'_> {
     fn retained_bytes(
         &self,
         sent: &UpstreamRequest,
-        has_again: bool,
+        has_reasoning_retry: bool,
         fallbacks: Option<&Fallbacks>,
     ) -> u64 {
         // The gateway encodes a retry from the client's body. Encoded for another model, the
         // request is about as long.
-        let client = if has_again || fallbacks.is_some() {
+        let client = if has_reasoning_retry || fallbacks.is_some() {
             self.body.len()
         } else {
             0

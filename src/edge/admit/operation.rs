@@ -3,7 +3,7 @@
 //! This file must not decide anything.
 
 use crate::config::Settings;
-use crate::edge::context::InFlightGuard;
+use crate::edge::state::admitted::InFlightGuard;
 use llm_protocol::Protocol;
 use pingora::proxy::Session;
 

@@ -6,11 +6,12 @@
 use crate::address::client_prefix;
 use crate::config::Settings;
 use crate::edge::connections;
-use crate::edge::context::{RequestContext, SidecarPermit, Stage};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyBytes, BodyHolders, BodyLimits, BodyShare};
 use crate::edge::pages::{PageClient, PagePermit};
 use crate::edge::respond;
+use crate::edge::state::sidecar::SidecarPermit;
+use crate::edge::state::{RequestContext, Stage};
 use llm_protocol::failure::{Failure, Kind};
 use pingora::Result;
 use pingora::proxy::Session;

@@ -3,8 +3,8 @@
 //! This file must not decide which origins may call: `edge/cors.rs` does.
 
 use crate::config::Settings;
-use crate::edge::context::RequestContext;
 use crate::edge::respond;
+use crate::edge::state::RequestContext;
 use bytes::Bytes;
 use http::{Method, header};
 use pingora::Result;

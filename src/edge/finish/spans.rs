@@ -3,7 +3,7 @@
 //! This file must not send anything: `telemetry/traces.rs` does.
 
 use crate::clock;
-use crate::edge::context::{RequestContext, Stage};
+use crate::edge::state::{RequestContext, Stage};
 use crate::telemetry::traces::{AttributeValue, SpanKind, TraceSpan};
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@
 //! `edge/settlement.rs`.
 
 use crate::clock;
-use crate::edge::context::AdmittedRequest;
+use crate::edge::state::admitted::AdmittedRequest;
 use crate::store::ledger::RequestOutcome;
 use credits::money::Micro;
 use llm_protocol::failure::{Failure, Kind};

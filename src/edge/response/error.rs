@@ -3,9 +3,9 @@
 //!
 //! This file must not decide whether another attempt is possible: `edge/upstream.rs` does.
 
-use super::state::ResponseMode;
-use crate::edge::context::AdmittedRequest;
 use crate::edge::intake::DeferredHead;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::responding::ResponseMode;
 use crate::edge::{local_api, upstream};
 use bytes::Bytes;
 use http::HeaderValue;
@@ -47,7 +47,7 @@ pub(super) fn process_error(
         status,
         retry_after,
         body,
-    } = std::mem::replace(&mut call.reply.mode, ResponseMode::Over)
+    } = std::mem::replace(&mut call.response.mode, ResponseMode::Over)
     else {
         return Err(asks_again.into_up());
     };
@@ -95,11 +95,11 @@ pub(super) fn process_error(
 fn retry_if_reasoning_refused(call: &mut AdmittedRequest) -> bool {
     let ResponseMode::Error {
         status: 400, body, ..
-    } = &call.reply.mode
+    } = &call.response.mode
     else {
         return false;
     };
-    if call.again.is_none() || !translate::refuses_thinking(body) {
+    if call.reasoning_retry.is_none() || !translate::refuses_thinking(body) {
         return false;
     }
     upstream::retry_without_reasoning(call)
@@ -115,8 +115,8 @@ fn substitute_for_error(
 ) -> Option<Bytes> {
     let mut headers = Vec::new();
     let answer = if let Some(tokens) = call
-        .reply
-        .count
+        .response
+        .estimated_count
         .filter(|_| matches!(status, 404 | 405 | 501))
     {
         headers.push((
@@ -126,8 +126,8 @@ fn substitute_for_error(
         local_api::count_body(surface, tokens)
     } else {
         let recall = call
-            .reply
-            .recall
+            .response
+            .translation
             .as_ref()
             .filter(|_| status == 400 && translate::is_limit_reached_error(body))?;
         if call.stream {

@@ -4,7 +4,7 @@
 //! This file must not write to the client.
 
 use crate::catalog::CatalogModel;
-use crate::edge::context::AdmittedRequest;
+use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::upstream;
 use llm_protocol::failure::Failure;
 use llm_protocol::vendor_response::UpstreamError;
@@ -20,7 +20,9 @@ pub(super) fn handle_fault(
 ) -> Failure {
     let failure = fault_failure(&call.model, fault);
     if let UpstreamError::Vendor(error) = fault {
-        call.upstream.refused = nothing_generated;
+        if let Some(attempt) = &mut call.attempt {
+            attempt.has_refused = nothing_generated;
+        }
         if error.refuses_key() {
             upstream::handle_refused_key(call, failure.kind);
         }

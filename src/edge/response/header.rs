@@ -3,9 +3,10 @@
 //! Its status and content type decide how the body is processed. This file must not look at the
 //! body.
 
-use super::state::{OpenStreamGuard, ResponseMode};
 use crate::clock;
-use crate::edge::context::{AdmittedRequest, RequestContext};
+use crate::edge::state::RequestContext;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
 use crate::edge::{rate_limits, upstream};
 use crate::failpoint::{self, Point};
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -57,9 +58,9 @@ pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> R
         .map_err(|error: Box<Error>| error.into_up());
     }
     let status = header.status.as_u16();
-    call.vendor_answered = Some(Instant::now());
-    call.reply.unsent.clear();
-    call.reply.lost = None;
+    call.response.answered_at = Some(Instant::now());
+    call.response.unsent.clear();
+    call.response.unbilled_usage = None;
     let text = |name: &str| {
         header
             .headers
@@ -77,7 +78,7 @@ pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> R
         .map_err(|error: Box<Error>| error.into_up());
     }
     let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
-    call.reply.mode = if header.status.is_success() {
+    call.response.mode = if header.status.is_success() {
         select_mode(call, surface, is_events)
     } else {
         ResponseMode::Error {
@@ -91,7 +92,7 @@ pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> R
     }
     if status != 400 {
         // Only status 400 can mean that the vendor refused the reasoning.
-        call.again = None;
+        call.reasoning_retry = None;
     }
     let theirs = text("request-id").or_else(|| text("x-request-id"));
     let theirs = theirs
@@ -136,9 +137,10 @@ fn build_response_header(
     let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
     let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
     if let Some(call) = ctx.call() {
-        let reply = &mut call.reply;
-        let made_stream =
-            call.stream && reply.recall.is_some() && matches!(reply.mode, ResponseMode::Whole(_));
+        let reply = &mut call.response;
+        let made_stream = call.stream
+            && reply.translation.is_some()
+            && matches!(reply.mode, ResponseMode::Whole(_));
         let stream = made_stream || matches!(reply.mode, ResponseMode::Stream(..));
         reply.streams = stream;
         ours.insert_header(
@@ -155,7 +157,7 @@ fn build_response_header(
             ours.insert_header("x-upstream-request-id", theirs)?;
         }
         if stream {
-            let voice = call.reply.sequencer().cloned();
+            let voice = call.response.sequencer().cloned();
             call.shared.set_terminal_error(move || {
                 keepalive::encode_terminal_error(
                     surface,
@@ -259,11 +261,15 @@ fn encode_warnings(tokens: &mut [String]) -> Vec<u8> {
 fn select_mode(call: &AdmittedRequest, surface: Protocol, is_events: bool) -> ResponseMode {
     let event_bytes = usize::try_from(call.settings.limits.event_bytes).unwrap_or(usize::MAX);
     let vendor = call.model.protocol();
-    match (&call.reply.recall, is_events) {
+    match (&call.response.translation, is_events) {
         (None, true) if call.stream => {
-            let pass =
-                StreamPassthrough::new(surface, &call.model.id, call.reply.hide_usage, event_bytes)
-                    .with_request(call.metering_terms(), call.reply.choices);
+            let pass = StreamPassthrough::new(
+                surface,
+                &call.model.id,
+                call.response.hide_usage,
+                event_bytes,
+            )
+            .with_request(call.metering_terms(), call.response.choices);
             ResponseMode::Stream(
                 StreamConverter::Same(Box::new(pass)),
                 OpenStreamGuard::new(),
@@ -271,7 +277,7 @@ fn select_mode(call: &AdmittedRequest, surface: Protocol, is_events: bool) -> Re
         }
         // Events instead of a whole response are invalid, whether the response is passed on or
         // translated.
-        (Some(recall), true) if call.stream || call.upstream.streams => {
+        (Some(recall), true) if call.stream || call.vendor_call.streams => {
             let recall = ResponseContext {
                 usage_bounds: call.usage_bounds,
                 ..recall.clone()

@@ -6,9 +6,9 @@
 use super::debit::{ResponseUsage, record_for_replay, settle};
 use super::fault::handle_fault;
 use super::output_limit::{exceeds_output_limit, usage_at_hold};
-use super::state::ResponseMode;
 use super::whole::{RESPONSE_TOO_LARGE, max_buffered_bytes, release_whole};
-use crate::edge::context::AdmittedRequest;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::responding::ResponseMode;
 use crate::failpoint::{self, Point};
 use crate::telemetry::METRICS;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ pub(super) fn process_stream(
     piece: &[u8],
     end: bool,
 ) -> Result<Option<Bytes>, Failure> {
-    let ResponseMode::Stream(pass, _) = &mut call.reply.mode else {
+    let ResponseMode::Stream(pass, _) = &mut call.response.mode else {
         return Ok(None);
     };
     if pass.is_complete() {
@@ -63,7 +63,7 @@ pub(super) fn process_stream(
     call.shared
         .set_finishing(pass.is_finishing(), pass.usage().is_some());
     if let Err(fault) = outcome {
-        call.reply.unsent = out;
+        call.response.unsent = out;
         return Err(handle_fault(call, &fault, is_opening));
     }
     let mut counted = ResponseUsage {
@@ -126,7 +126,7 @@ pub(super) fn fold_stream(
     end: bool,
 ) -> Result<Option<Bytes>, Failure> {
     let limit = max_buffered_bytes(&call.settings.limits);
-    let ResponseMode::Fold { stream, bytes } = &mut call.reply.mode else {
+    let ResponseMode::Fold { stream, bytes } = &mut call.response.mode else {
         return Ok(None);
     };
     *bytes = bytes.saturating_add(piece.len());

@@ -4,11 +4,11 @@
 
 use super::debit::{ResponseUsage, record_for_replay, settle};
 use super::fault::handle_fault;
-use super::state::ResponseMode;
 use crate::config::Limits;
-use crate::edge::context::AdmittedRequest;
 use crate::edge::cpu_pool;
 use crate::edge::intake::DeferredHead;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::responding::ResponseMode;
 use bytes::Bytes;
 use http::HeaderValue;
 use llm_protocol::Protocol;
@@ -38,7 +38,7 @@ pub(super) fn max_buffered_bytes(limits: &Limits) -> usize {
 
 /// Checks, after an exchange broke off, whether the bytes so far are a complete response.
 pub fn inspect_broken_response(call: &mut AdmittedRequest, surface: Protocol) {
-    let ResponseMode::Whole(kept) = &call.reply.mode else {
+    let ResponseMode::Whole(kept) = &call.response.mode else {
         return;
     };
     // If the JSON value is closed, only the framing is missing.
@@ -58,7 +58,7 @@ pub(super) fn process_whole(
     call: &mut AdmittedRequest,
     surface: Protocol,
 ) -> Result<Option<Bytes>, Failure> {
-    let ResponseMode::Whole(kept) = &mut call.reply.mode else {
+    let ResponseMode::Whole(kept) = &mut call.response.mode else {
         return Ok(None);
     };
     let kept = Bytes::from(std::mem::take(kept));
@@ -72,7 +72,7 @@ pub(super) fn process_whole(
     let whole = match outcome {
         Ok(whole) => whole,
         Err(fault) => {
-            call.reply.lost = lost;
+            call.response.unbilled_usage = lost;
             return Err(handle_fault(call, &fault, true));
         }
     };
@@ -102,7 +102,7 @@ fn read_whole(
     body: Bytes,
 ) -> Result<CompleteResponse, UpstreamError> {
     let (vendor, model) = (call.model.protocol(), &call.model.id);
-    if call.reply.count.is_some() {
+    if call.response.estimated_count.is_some() {
         let body = passthrough::rewrite_token_count(vendor, model, body)?;
         return Ok(CompleteResponse {
             body,
@@ -112,13 +112,13 @@ fn read_whole(
             refused_free: false,
         });
     }
-    let recall = call.reply.recall.clone();
+    let recall = call.response.translation.clone();
     vendor_response::convert_response(
         vendor,
         surface,
         model,
         recall,
-        call.reply.streams,
+        call.response.streams,
         body,
         &call.metering_terms(),
     )
@@ -130,7 +130,7 @@ pub(super) fn release_whole(
     body: Bytes,
     counted: ResponseUsage,
 ) -> Result<Option<Bytes>, Failure> {
-    call.reply.mode = ResponseMode::Over;
+    call.response.mode = ResponseMode::Over;
     let mut late = DeferredHead {
         content_length: Some(body.len()),
         ..DeferredHead::default()

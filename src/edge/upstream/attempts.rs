@@ -10,8 +10,9 @@ use super::reasoning_retry::retry_without_reasoning;
 use super::retry_rules::{count_budget_exhausted, count_failover};
 use super::unprocessed::{is_connection_lost, is_unprocessed, wants_http1};
 use crate::catalog::VendorEndpoint;
-use crate::edge::context::AdmittedRequest;
 use crate::edge::intake::AbortReason;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::attempt::{Attempt, NextAttempt};
 use crate::telemetry::METRICS;
 use crate::upstreams::{
     CoolDownReason, EndpointLease, EndpointQuery, EndpointRegistry, EndpointUnavailable,
@@ -37,24 +38,25 @@ const KEY_VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// Returns an error if no endpoint is available. `call.failure` holds the reason.
 pub async fn begin_attempt(fleet: &EndpointRegistry, call: &mut AdmittedRequest) -> Result<()> {
-    if std::mem::take(&mut call.upstream.here) && call.upstream.lease.is_some() {
+    let next = std::mem::take(&mut call.attempts.next);
+    if next != NextAttempt::OtherEndpoint && call.attempt.is_some() {
         return Ok(());
     }
-    call.upstream.lease = None;
-    call.upstream.addresses.clear();
+    // Frees the slot of the last attempt.
+    call.attempt = None;
     let mut waits_until = None;
     loop {
         let now = Instant::now();
         let has_waited = waits_until.is_some_and(|until| now >= until);
         let why = match choose_endpoint(call, has_waited, now) {
             Ok(lease) => {
-                call.upstream.tried.push(lease.index);
-                call.upstream.lease = Some(lease);
+                call.attempts.tried.push(lease.index);
+                call.attempt = Some(Attempt::new(lease));
                 return Ok(());
             }
             Err(EndpointUnavailable::KeyUnconfirmed) => {
                 let until = *waits_until.get_or_insert(now + KEY_VERDICT_TIMEOUT);
-                Arc::clone(&call.upstream.endpoints)
+                Arc::clone(&call.vendor_call.endpoints)
                     .wait_for_key(until.duration_since(now))
                     .await;
                 continue;
@@ -75,7 +77,7 @@ fn choose_endpoint(
     has_waited: bool,
     now: Instant,
 ) -> std::result::Result<EndpointLease, EndpointUnavailable> {
-    let endpoints = &call.upstream.endpoints;
+    let endpoints = &call.vendor_call.endpoints;
     let chosen = match call.has_attempts() {
         true => endpoints.choose(
             EndpointQuery {
@@ -89,13 +91,13 @@ fn choose_endpoint(
     if let Err(EndpointUnavailable::KeyUnconfirmed) = chosen {
         return chosen;
     }
-    let repeats = std::mem::take(&mut call.upstream.repeats);
+    let repeats = std::mem::take(&mut call.attempts.counts_as_retry);
     let lease = chosen?;
     if repeats && !endpoints.take_retry(&call.settings.limits, now) {
         count_budget_exhausted(call);
         return Err(EndpointUnavailable::Tried);
     }
-    if call.upstream.tried.is_empty() {
+    if call.attempts.tried.is_empty() {
         endpoints.count_request(now);
     }
     Ok(lease)
@@ -129,7 +131,7 @@ pub async fn resolve_address(
     endpoint: &VendorEndpoint,
 ) -> Result<SocketAddr> {
     let found = names
-        .address(endpoint, &call.upstream.addresses, &call.settings.limits)
+        .address(endpoint, call.tried_addresses(), &call.settings.limits)
         .await;
     let address = found.map_err(|error| {
         count_attempt(call, 0);
@@ -140,7 +142,9 @@ pub async fn resolve_address(
         error.set_retry(call.try_failover("name", false));
         error
     })?;
-    call.upstream.addresses.push(address);
+    if let Some(attempt) = &mut call.attempt {
+        attempt.addresses.push(address);
+    }
     Ok(address)
 }
 
@@ -167,12 +171,12 @@ pub fn handle_connect_failure(
         Kind::UpstreamUnreachable
     };
     call.failure = Some(Failure::from_kind(kind));
-    let tried = &call.upstream.addresses;
+    let tried = call.tried_addresses();
     let has_more = call
         .endpoint()
         .is_some_and(|endpoint| names.has_untried(endpoint, tried, &call.settings.limits));
     if has_more && tried.len() < MAX_ADDRESSES_PER_ENDPOINT && call.is_unanswered() {
-        call.upstream.here = true;
+        call.attempts.next = NextAttempt::SameEndpoint;
         count_failover(call, "address");
         error.set_retry(true);
         return;
@@ -194,7 +198,7 @@ pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Optio
     let wanted = retry_after
         .filter(|_| matches!(status, 408 | 429 | 500..))
         .and_then(failure::retry_after_seconds);
-    if let Some(lease) = &mut call.upstream.lease {
+    if let Some(Attempt { lease, .. }) = &mut call.attempt {
         let model = &call.model.upstream_model;
         if let Some(seconds) = wanted {
             lease.cool_down(model, why, Duration::from_secs(seconds.into()), limits, now);
@@ -248,9 +252,11 @@ pub fn handle_refusal(
 ) -> bool {
     if refuses_key {
         handle_refused_key(call, failure.kind);
-    } else if let Some(lease) = call.upstream.lease.as_mut().filter(|_| status < 500) {
+    } else if let Some(attempt) = call.attempt.as_mut().filter(|_| status < 500) {
         // The endpoint works and rejects only this request.
-        lease.record_success(&call.settings.limits, Instant::now());
+        attempt
+            .lease
+            .record_success(&call.settings.limits, Instant::now());
     }
     let is_decided = matches!(status, 408 | 500..);
     if !is_decided
@@ -319,7 +325,7 @@ pub fn handle_refused_key(call: &mut AdmittedRequest, kind: Kind) {
         .vendor_key_refused
         .with_label_values(&[vendor, reason])
         .inc();
-    let Some(lease) = &mut call.upstream.lease else {
+    let Some(Attempt { lease, .. }) = &mut call.attempt else {
         return;
     };
     if lease.record_refused_key(&call.settings.limits, Instant::now()) {
@@ -336,7 +342,7 @@ pub fn handle_refused_key(call: &mut AdmittedRequest, kind: Kind) {
 
 /// Whether the gateway repeats an attempt that broke off, at this endpoint or another.
 pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reused: bool) -> bool {
-    if std::mem::take(&mut call.upstream.again) {
+    if call.attempts.next == NextAttempt::SameEndpointOtherBody {
         return true;
     }
     if let ErrorType::HTTPStatus(_) = error.etype() {
@@ -361,24 +367,28 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
         return false;
     }
     // A vendor that has begun to answer has processed the request, whatever it reports afterwards.
-    let is_unprocessed = call.vendor_answered.is_none() && is_unprocessed(error);
-    if let Some(lease) = &call.upstream.lease {
+    let is_unprocessed = call.response.answered_at.is_none() && is_unprocessed(error);
+    if let Some(Attempt { lease, .. }) = &call.attempt {
         if wants_http1(error) {
             lease.use_http1();
         } else if *error.etype() == ErrorType::InvalidH2 {
             lease.record_h2_violation();
         }
     }
-    let error_status = call.reply.error_status();
+    let error_status = call.response.error_status();
     call.failure = call
         .failure
         .take()
-        .or_else(|| call.reply.failure_from_status(&call.model));
+        .or_else(|| call.response.failure_from_status(&call.model));
     if call.failure.is_none() {
         count_attempt(call, 0);
     }
     // A status or an error event is an explicit refusal, however late it arrives.
-    let may_repeat = call.upstream.refused || error_status.is_some() || call.may_resend();
+    let has_refused = call
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| attempt.has_refused);
+    let may_repeat = has_refused || error_status.is_some() || call.may_resend();
     // An HTTP/2 connection stays in the pool while requests run on it, so the vendor may have
     // worked on this request before the connection was lost.
     let is_free = is_unprocessed || was_dead && !call.shared.progress().is_h2();
@@ -406,7 +416,7 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
 /// Updates the endpoint's state by the whole response, at the end of the request. A client that
 /// disconnected says nothing about the endpoint.
 pub fn finish_attempt(call: &mut AdmittedRequest) {
-    let Some(mut lease) = call.upstream.lease.take() else {
+    let Some(Attempt { mut lease, .. }) = call.attempt.take() else {
         return;
     };
     let progress = call.shared.progress();
@@ -421,10 +431,9 @@ pub fn finish_attempt(call: &mut AdmittedRequest) {
 /// Counts the outcome of an attempt. Status 0 means that there was no response.
 fn count_attempt(call: &AdmittedRequest, status: u16) {
     let label = call
-        .upstream
-        .lease
+        .attempt
         .as_ref()
-        .map_or("", |lease| lease.label());
+        .map_or("", |attempt| attempt.lease.label());
     METRICS
         .upstream_requests
         .with_label_values(&[&call.model.vendor.name, label, &status.to_string()])

@@ -2,9 +2,10 @@
 //!
 //! This file must not decide that a model has failed: `upstream/attempts.rs` does.
 
-use crate::edge::context::{AdmittedRequest, Upstream};
 use crate::edge::cpu_pool;
 use crate::edge::outbound::fallback::{Fallbacks, PendingFallback};
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::attempt::VendorCall;
 use crate::telemetry::METRICS;
 use crate::upstreams::EndpointRegistry;
 use llm_protocol::translate;
@@ -53,20 +54,20 @@ fn switch_to_fallback(
     };
     let (previews, dropped) = order.filter_preview_flags(&fallbacks.flags);
     let crosses = !model.passes_through(fallbacks.surface);
-    call.again = order.retry_without_reasoning(&sent, true);
-    call.upstream = Upstream {
+    call.reasoning_retry = order.retry_without_reasoning(&sent, true);
+    call.vendor_call = VendorCall {
         path: translate::vendor_path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
         streams: sent.streams,
-        key: model
+        endpoints: fleet.pool_for(&model.vendor),
+        affinity_key: model
             .vendor
             .sticky
             .then(|| order.turn.conversation().as_u64()),
-        sent: call.upstream.sent,
-        before: call.upstream.before + call.upstream.tried.len(),
-        ..Upstream::new(fleet.pool_for(&model.vendor))
     };
+    call.attempts = call.attempts.for_next_model();
+    call.attempt = None;
     METRICS
         .fallbacks
         .with_label_values(&[&call.model.id, &model.id])
@@ -76,9 +77,9 @@ fn switch_to_fallback(
     call.warnings.push(format!("fallback:{}", model.id));
     call.sent_bytes = sent.body.len();
     call.shared.set_body(sent.body);
-    call.reply.reset_for_fallback(sent.recall);
+    call.response.reset_for_fallback(sent.recall);
     let voice = call
-        .reply
+        .response
         .sequencer()
         .cloned()
         .filter(|_| !call.shared.has_idempotency());

@@ -4,38 +4,50 @@
 //! This file must not start an attempt: `upstream/attempts.rs` does.
 
 use crate::catalog::VendorEndpoint;
-use crate::edge::context::AdmittedRequest;
 use crate::edge::intake::AbortReason;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::attempt::NextAttempt;
 use crate::telemetry::METRICS;
 use crate::upstreams::EndpointQuery;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 impl AdmittedRequest {
     /// Returns the endpoint of the running attempt.
     pub fn endpoint(&self) -> Option<&VendorEndpoint> {
-        let lease = self.upstream.lease.as_ref()?;
-        self.upstream.endpoints.vendor.endpoints.get(lease.index)
+        let attempt = self.attempt.as_ref()?;
+        self.vendor_call
+            .endpoints
+            .vendor
+            .endpoints
+            .get(attempt.lease.index)
     }
 
     /// Returns the endpoint of the last attempt, whether or not the attempt is still running.
     pub fn last_endpoint(&self) -> Option<&VendorEndpoint> {
-        self.upstream
+        self.vendor_call
             .endpoints
             .vendor
             .endpoints
-            .get(*self.upstream.tried.last()?)
+            .get(*self.attempts.tried.last()?)
+    }
+
+    /// Returns the addresses of the running attempt's endpoint that were tried.
+    pub(super) fn tried_addresses(&self) -> &[SocketAddr] {
+        self.attempt
+            .as_ref()
+            .map_or(&[], |attempt| &attempt.addresses)
     }
 
     pub(super) fn endpoint_query(&self) -> EndpointQuery<'_> {
-        let upstream = &self.upstream;
         let model = self.model.upstream_model.as_str();
         let has_instead = self.has_fallback();
         EndpointQuery {
             model,
-            key: upstream.key,
+            key: self.vendor_call.affinity_key,
             has_instead,
             has_waited: false,
-            tried: &upstream.tried,
+            tried: &self.attempts.tried,
         }
     }
 
@@ -49,23 +61,23 @@ impl AdmittedRequest {
     /// Whether the current model has attempts left.
     pub(super) fn has_attempts(&self) -> bool {
         let attempts = usize::try_from(self.settings.limits.attempts).unwrap_or(usize::MAX);
-        self.upstream.tried.len() < attempts
+        self.attempts.tried.len() < attempts
     }
 
     /// Whether the current model has another endpoint.
     fn has_endpoint(&self, now: Instant) -> bool {
         self.has_attempts()
             && self
-                .upstream
+                .vendor_call
                 .endpoints
                 .has_available(self.endpoint_query(), now)
     }
 
     /// Whether the next attempt fits into this vendor's retry budget.
     fn has_budget(&self, now: Instant) -> bool {
-        !self.upstream.repeats
+        !self.attempts.counts_as_retry
             || self
-                .upstream
+                .vendor_call
                 .endpoints
                 .has_retry_budget(&self.settings.limits, now)
     }
@@ -81,7 +93,7 @@ impl AdmittedRequest {
     /// Returns [`Self::may_retry`], and counts the failover if it is true. `was_sent`: the vendor
     /// had the request, so sending it to another endpoint of this vendor is a retry.
     pub(super) fn try_failover(&mut self, reason: &str, was_sent: bool) -> bool {
-        self.upstream.repeats = was_sent;
+        self.attempts.counts_as_retry = was_sent;
         let goes_on = self.may_retry();
         if goes_on {
             count_failover(self, reason);
@@ -106,21 +118,21 @@ impl AdmittedRequest {
     /// Handles a pooled connection that was dead before it was used: the gateway sends the request
     /// to the same endpoint once more, on a fresh connection. Returns false if it may not.
     pub(super) fn try_repeat(&mut self) -> bool {
-        let may = !self.upstream.repeated && self.is_unanswered();
+        let may = !self.attempts.has_replaced_connection && self.is_unanswered();
         if may {
-            self.upstream.repeated = true;
-            self.repeat_at_endpoint();
+            self.attempts.has_replaced_connection = true;
+            self.repeat_at_endpoint(NextAttempt::SameEndpoint);
         }
         may
     }
 
     /// Whether the vendor's retry budget allows a repeat of the request. If so, charges the budget.
     pub(super) fn charge_retry_budget(&self) -> bool {
-        if self.upstream.repeated || !self.is_unanswered() {
+        if self.attempts.has_replaced_connection || !self.is_unanswered() {
             return false;
         }
         let takes = self
-            .upstream
+            .vendor_call
             .endpoints
             .take_retry(&self.settings.limits, Instant::now());
         if !takes {
@@ -129,10 +141,12 @@ impl AdmittedRequest {
         takes
     }
 
-    /// Makes the next attempt use the endpoint of the last one.
-    pub fn repeat_at_endpoint(&mut self) {
-        self.upstream.here = true;
-        self.upstream.addresses.pop();
+    /// Makes the next attempt use the endpoint of the last one, and lets it use the same address.
+    pub(super) fn repeat_at_endpoint(&mut self, next: NextAttempt) {
+        self.attempts.next = next;
+        if let Some(attempt) = &mut self.attempt {
+            attempt.addresses.pop();
+        }
     }
 
     pub fn is_unanswered(&self) -> bool {
@@ -146,8 +160,10 @@ impl AdmittedRequest {
 
     /// Records a failure of the running attempt's endpoint.
     pub(super) fn mark_endpoint_failed(&mut self) {
-        if let Some(lease) = &mut self.upstream.lease {
-            lease.record_failure(&self.settings.limits, Instant::now());
+        if let Some(attempt) = &mut self.attempt {
+            attempt
+                .lease
+                .record_failure(&self.settings.limits, Instant::now());
         }
     }
 }
@@ -161,10 +177,9 @@ pub(super) fn count_budget_exhausted(call: &AdmittedRequest) {
 
 pub(super) fn count_failover(call: &AdmittedRequest, reason: &str) {
     let label = call
-        .upstream
-        .lease
+        .attempt
         .as_ref()
-        .map_or("", |lease| lease.label());
+        .map_or("", |attempt| attempt.lease.label());
     METRICS
         .upstream_failovers
         .with_label_values(&[&call.model.vendor.name, label, reason])

@@ -1,7 +1,7 @@
-//! The state of a vendor's response, as data: which kind of response it is, and how much of it the
-//! gateway has.
+//! The stage in which the vendor responds: which kind of response it is, and how much of it the
+//! gateway has. The next attempt begins it anew.
 //!
-//! This file must not read or write response bytes: the files beside it do.
+//! This file must not read or write response bytes: `edge/response/` does.
 
 use crate::catalog::CatalogModel;
 use crate::telemetry::METRICS;
@@ -11,26 +11,29 @@ use llm_protocol::responses::EventSequencer;
 use llm_protocol::translate::StreamTranslation;
 use llm_protocol::usage::{MeteredUsage, MeteringTerms, Usage};
 use llm_protocol::vendor_response::StreamConverter;
+use std::time::Instant;
 
 /// The state of the vendor's response.
-pub struct UpstreamResponse {
-    pub(super) hide_usage: bool,
+pub struct Responding {
+    pub(in crate::edge) hide_usage: bool,
     /// Context of the response's translation. `None` if the response is passed on.
-    pub(super) recall: Option<ResponseContext>,
+    pub(in crate::edge) translation: Option<ResponseContext>,
     /// The gateway's own estimate of a token count, in case the vendor does not offer that path.
-    pub(super) count: Option<u64>,
+    pub(in crate::edge) estimated_count: Option<u64>,
     /// Number of choices that the client requested.
-    pub(super) choices: u64,
+    pub(in crate::edge) choices: u64,
+    /// When the header of the running attempt's response arrived.
+    pub(in crate::edge) answered_at: Option<Instant>,
     /// Whether the client gets a stream.
-    pub(super) streams: bool,
-    pub(super) mode: ResponseMode,
+    pub(in crate::edge) streams: bool,
+    pub(in crate::edge) mode: ResponseMode,
     /// Usage of a whole response that is not passed on.
-    pub(super) lost: Option<Usage>,
+    pub(in crate::edge) unbilled_usage: Option<Usage>,
     /// Events that preceded a failure in the same piece. They are sent before the failure.
     pub unsent: Vec<u8>,
 }
 
-pub(super) enum ResponseMode {
+pub(in crate::edge) enum ResponseMode {
     /// No header has arrived.
     Waiting,
     Stream(StreamConverter, OpenStreamGuard),
@@ -51,10 +54,10 @@ pub(super) enum ResponseMode {
 }
 
 /// Counts a stream among the open ones.
-pub(super) struct OpenStreamGuard;
+pub(in crate::edge) struct OpenStreamGuard;
 
 impl OpenStreamGuard {
-    pub(super) fn new() -> Self {
+    pub(in crate::edge) fn new() -> Self {
         METRICS.streams_open.inc();
         Self
     }
@@ -66,31 +69,32 @@ impl Drop for OpenStreamGuard {
     }
 }
 
-impl UpstreamResponse {
+impl Responding {
     /// `hide_usage`: a chat caller did not ask for the usage that the gateway requests from the
     /// vendor.
     pub fn new(
         hide_usage: bool,
         choices: u64,
-        recall: Option<ResponseContext>,
-        count: Option<u64>,
+        translation: Option<ResponseContext>,
+        estimated_count: Option<u64>,
     ) -> Self {
         let (mode, unsent) = (ResponseMode::Waiting, Vec::new());
         Self {
             hide_usage,
-            recall,
-            count,
+            translation,
+            estimated_count,
             choices,
+            answered_at: None,
             streams: false,
             mode,
-            lost: None,
+            unbilled_usage: None,
             unsent,
         }
     }
 
     /// Resets the state for another model, before any of the response was seen.
-    pub fn reset_for_fallback(&mut self, recall: Option<ResponseContext>) {
-        self.recall = recall;
+    pub fn reset_for_fallback(&mut self, translation: Option<ResponseContext>) {
+        self.translation = translation;
         self.unsent.clear();
         self.mode = ResponseMode::Waiting;
     }
@@ -106,12 +110,12 @@ impl UpstreamResponse {
     }
 
     /// Resets the state for a retry at the same model with another body.
-    pub fn reset_for_retry(&mut self, mut recall: Option<ResponseContext>) {
-        if let Some(recall) = &mut recall {
+    pub fn reset_for_retry(&mut self, mut translation: Option<ResponseContext>) {
+        if let Some(context) = &mut translation {
             // The keep-alives continue with the sequencer that they already use.
-            recall.voice = self.sequencer().cloned().or(recall.voice.take());
+            context.voice = self.sequencer().cloned().or(context.voice.take());
         }
-        self.reset_for_fallback(recall);
+        self.reset_for_fallback(translation);
     }
 
     /// Whether the client gets a stream. Once it has begun, a failure must be sent inside it.
@@ -123,11 +127,11 @@ impl UpstreamResponse {
     pub fn sequencer(&self) -> Option<&EventSequencer> {
         match &self.mode {
             ResponseMode::Stream(StreamConverter::Same(pass), _) => pass.sequencer(),
-            _ => self.recall.as_ref()?.voice.as_ref(),
+            _ => self.translation.as_ref()?.voice.as_ref(),
         }
     }
 
-    pub(super) fn is_open_stream(&self) -> bool {
+    pub(in crate::edge) fn is_open_stream(&self) -> bool {
         matches!(self.mode, ResponseMode::Stream(..))
     }
 
@@ -184,7 +188,7 @@ impl UpstreamResponse {
         let has_begun = match &self.mode {
             ResponseMode::Stream(pass, _) => pass.has_started() && !pass.is_complete(),
             ResponseMode::Fold { stream, .. } => stream.has_started() && !stream.is_complete(),
-            _ => return self.lost.take(),
+            _ => return self.unbilled_usage.take(),
         };
         let (usage, learned, generated_bytes) = self.partial_usage();
         let usage = usage.map(|metered| metered.usage);

@@ -1,0 +1,93 @@
+//! A request that was admitted: everything that its attempts, its response and its settlement need.
+//!
+//! This file must not decide anything.
+
+use super::attempt::{Attempt, AttemptHistory, VendorCall};
+use super::responding::Responding;
+use crate::billing::Hold;
+use crate::catalog::CatalogModel;
+use crate::config::Settings;
+use crate::edge::cpu_pool::CpuWorker;
+use crate::edge::intake::ExchangeState;
+use crate::edge::outbound::RetryWithoutReasoning;
+use crate::edge::outbound::fallback::Fallbacks;
+use crate::edge::turn::MeteredTurn;
+use crate::store::ledger::RequestOutcome;
+use credits::money::Micro;
+use llm_protocol::failure::Failure;
+use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// A request that was admitted.
+pub struct AdmittedRequest {
+    pub settings: Arc<Settings>,
+    pub model: Arc<CatalogModel>,
+    pub vendor_call: VendorCall,
+    pub attempts: AttemptHistory,
+    /// The running attempt, if one has a slot at an endpoint.
+    pub attempt: Option<Attempt>,
+    /// `None` for free requests, and once the hold has ended.
+    pub hold: Option<Hold>,
+    /// Size of the client's body, in bytes.
+    pub body_bytes: u64,
+    /// The turn, which provides the usage estimate.
+    pub turn: MeteredTurn,
+    /// Maximum usage at the current model.
+    pub usage_bounds: UsageBounds,
+    /// Size of the body that the vendor gets, in bytes.
+    pub sent_bytes: usize,
+    pub stream: bool,
+    /// Changes to the request, for `x-gateway-warnings`.
+    pub warnings: Vec<String>,
+    pub response: Responding,
+    pub shared: Arc<ExchangeState>,
+    /// What a retry without reasoning needs, if the vendor refuses the reasoning of a translated
+    /// request. Taken when used.
+    pub reasoning_retry: Option<RetryWithoutReasoning>,
+    /// Models that may answer instead, until one has begun to.
+    pub fallbacks: Option<Box<Fallbacks>>,
+    /// Why the request failed. The client gets it when no attempt is left.
+    pub failure: Option<Failure>,
+    /// When the client's body had arrived.
+    pub body_read: Instant,
+    /// When Pingora's upstream side got the request.
+    pub admitted: Instant,
+    /// Outcome of the request, and its cost.
+    pub billed: Option<(RequestOutcome, Micro)>,
+    /// CPU pool for work on large bodies.
+    pub cpu: CpuWorker,
+    pub in_flight: InFlightGuard,
+}
+
+impl AdmittedRequest {
+    /// Returns how the usage is metered at the current model.
+    pub fn metering_terms(&self) -> MeteringTerms {
+        MeteringTerms::new(self.turn.estimator(), self.usage_bounds)
+    }
+
+    /// Returns the usage to bill if the vendor did not report all of it. `reported` is what it did
+    /// report.
+    pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
+        self.metering_terms()
+            .estimator
+            .usage(reported, generated_bytes)
+    }
+}
+
+/// Counts the request among those that a drain waits for.
+pub struct InFlightGuard(Arc<AtomicUsize>);
+
+impl InFlightGuard {
+    pub fn enter(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,38 @@
+//! How the time of a request was spent, phase by phase.
+//!
+//! This file must not take the time.
+
+use std::fmt;
+use std::time::Duration;
+
+/// How the time of a response is divided, in sequence, up to the vendor's header.
+#[derive(Debug, Clone, Copy)]
+pub struct PhaseTimings {
+    /// Time to authenticate the key.
+    pub auth: Duration,
+    /// Time to receive the client's body.
+    pub body: Duration,
+    /// Time for translation, quote and hold.
+    pub admit: Duration,
+    /// Time from admission to the vendor's header, failed attempts included.
+    pub vendor: Option<Duration>,
+}
+
+/// Formats the phases as the value of a `server-timing` header, in milliseconds.
+impl fmt::Display for PhaseTimings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut part = |name: &str, time: Duration| {
+            write!(
+                f,
+                "{name};dur={}.{:03}",
+                time.as_millis(),
+                time.subsec_micros() % 1_000
+            )
+        };
+        part("auth", self.auth)?;
+        part(", body", self.body)?;
+        part(", admit", self.admit)?;
+        self.vendor
+            .map_or(Ok(()), |vendor| part(", vendor", vendor))
+    }
+}
