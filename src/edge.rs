@@ -88,8 +88,8 @@ impl ProxyHttp for Gateway {
         let settings = self.settings.load();
         // Before the hop-by-hop headers are removed: a client may have listed the headers of its
         // own proxy in `connection`.
-        ctx.caller = connections::client_address(session, &settings.trust_proxy);
-        ctx.trace = self
+        ctx.record.caller = connections::client_address(session, &settings.trust_proxy);
+        ctx.record.trace = self
             .recorders
             .traces
             .config()
@@ -97,7 +97,7 @@ impl ProxyHttp for Gateway {
         if self.recorders.access.is_on() {
             let head = session.req_header();
             let method = loggable_method(head.method.as_str().as_bytes());
-            ctx.target = Some(Box::new((method, loggable_path(head.raw_path()))));
+            ctx.record.target = Some(Box::new((method, loggable_path(head.raw_path()))));
         }
         let closes = framing::remove_hop_headers(session);
         // During a handover the client must reconnect, so that it reaches the successor process.
@@ -127,7 +127,7 @@ impl ProxyHttp for Gateway {
             Err(failure) => {
                 panics::log_admission_panic(ctx);
                 session.set_keepalive(None);
-                ctx.stage = Stage::Answered { what: "rejected" };
+                ctx.set_answered("rejected");
                 respond::send_failure(session, ctx, &failure)
                     .await
                     .map(|()| true)
@@ -141,7 +141,14 @@ impl ProxyHttp for Gateway {
         _session: &mut Session,
         ctx: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
-        upstream::select_peer(self, ctx).await
+        match &mut ctx.stage {
+            Stage::Admitted(call) => {
+                let trace = ctx.record.trace.as_deref_mut();
+                upstream::select_vendor_peer(self, trace, call).await
+            }
+            Stage::Sidecar(_) => upstream::select_sidecar_peer(self),
+            _ => Err(upstream::no_upstream()),
+        }
     }
 
     /// 4. Receives the connection that the attempt uses.
@@ -167,10 +174,13 @@ impl ProxyHttp for Gateway {
         header: &mut RequestHeader,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        if ctx.call().is_some() {
-            return upstream::build_vendor_header(ctx, header);
+        match &mut ctx.stage {
+            Stage::Admitted(call) => upstream::build_vendor_header(&ctx.record, call, header),
+            Stage::Sidecar(request) => {
+                upstream::build_sidecar_header(self, &ctx.record, request, header)
+            }
+            _ => Err(upstream::no_upstream()),
         }
-        upstream::build_sidecar_header(self, ctx, header)
     }
 
     /// 6. Processes the vendor's header.
@@ -180,17 +190,21 @@ impl ProxyHttp for Gateway {
         header: &mut ResponseHeader,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        if matches!(ctx.stage, Stage::Sidecar { .. }) {
-            reject::note_sidecar_status(ctx, header.status.as_u16());
-            // `connection` here describes the connection to the sidecar, not the client's.
-            header.remove_header(&http::header::CONNECTION);
-            header.insert_header("x-request-id", &ctx.request_id)?;
-            if let Some(cors) = &ctx.cors {
-                cors.apply(header)?;
+        let record = &mut ctx.record;
+        match &mut ctx.stage {
+            Stage::Admitted(call) => response::filter_header(record, call, header),
+            Stage::Sidecar(_) => {
+                reject::note_sidecar_status(record, header.status.as_u16());
+                // `connection` here describes the connection to the sidecar, not the client's.
+                header.remove_header(&http::header::CONNECTION);
+                header.insert_header("x-request-id", &record.request_id)?;
+                if let Some(cors) = &record.cors {
+                    cors.apply(header)?;
+                }
+                header.insert_header("request-id", &record.request_id)
             }
-            return header.insert_header("request-id", &ctx.request_id);
+            _ => Ok(()),
         }
-        response::filter_header(ctx, header)
     }
 
     /// 7. Processes the vendor's body, and debits the account before the last bytes leave.
@@ -201,7 +215,10 @@ impl ProxyHttp for Gateway {
         end: bool,
         ctx: &mut RequestContext,
     ) -> Result<Option<Duration>> {
-        response::filter_body(ctx, body, end).map(|()| None)
+        if let Stage::Admitted(call) = &mut ctx.stage {
+            response::filter_body(&mut ctx.record, call, body, end)?;
+        }
+        Ok(None)
     }
 
     /// 7b. Drops the vendor's trailers. If trailers arrive instead of the end of the body, the body
@@ -213,7 +230,9 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestContext,
     ) -> Result<Option<Bytes>> {
         let mut rest = None;
-        response::filter_body(ctx, &mut rest, true)?;
+        if let Stage::Admitted(call) = &mut ctx.stage {
+            response::filter_body(&mut ctx.record, call, &mut rest, true)?;
+        }
         Ok(rest)
     }
 
@@ -240,9 +259,9 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestContext,
         client_reused: bool,
     ) -> Box<Error> {
-        let surface = ctx.surface;
-        let retry = match ctx.call() {
-            Some(call) => {
+        let surface = ctx.record.surface;
+        let retry = match &mut ctx.stage {
+            Stage::Admitted(call) => {
                 response::inspect_broken_response(call, surface);
                 let retry = upstream::retry_broken_attempt(call, &mut error, client_reused);
                 if retry {
@@ -251,7 +270,10 @@ impl ProxyHttp for Gateway {
                 }
                 retry
             }
-            None => upstream::may_retry_page(session, ctx, &error, client_reused),
+            Stage::Sidecar(request) => {
+                upstream::may_retry_page(session, request, &error, client_reused)
+            }
+            _ => false,
         };
         error.set_retry(retry);
         error
@@ -268,7 +290,7 @@ impl ProxyHttp for Gateway {
             log::debug!("cannot send an error to the client: {error}");
         }
         FailToProxy {
-            error_code: ctx.status,
+            error_code: ctx.record.status,
             can_reuse_downstream: false,
         }
     }

@@ -21,8 +21,9 @@ use super::gateway::Gateway;
 use super::malformed::MALFORMED;
 use super::route::{LocalEndpoint, Route, route, surface_for_path};
 use super::state::admitted::{AdmittedRequest, InFlightGuard};
+use super::state::authenticated::Authenticated;
 use super::state::record::RouteLabel;
-use super::state::sidecar::SidecarPermit;
+use super::state::sidecar::SidecarRequest;
 use super::state::{RequestContext, Stage};
 use super::{connections, framing, free_rate_limits, intake, local_api, respond};
 use crate::account::{AuthError, Principal};
@@ -51,12 +52,12 @@ pub async fn admit(
 ) -> Result<bool> {
     let settings = gateway.settings.load_full();
     let route = route(session.req_header().uri.path());
-    ctx.route = match &route {
+    ctx.record.route = match &route {
         Route::Health => RouteLabel::Health,
         Route::Sidecar => RouteLabel::Page,
         Route::Vendor { .. } | Route::Own(_) | Route::Unknown => RouteLabel::Api,
     };
-    ctx.surface = match &route {
+    ctx.record.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
         Route::Unknown
             if surface_for_path(session.req_header().uri.path()) == Some(Protocol::Messages) =>
@@ -67,7 +68,7 @@ pub async fn admit(
         _ => Protocol::Chat,
     };
     if !matches!(route, Route::Sidecar | Route::Health) {
-        ctx.cors = CorsHeaders::from_request(&settings.cors, &session.req_header().headers);
+        ctx.record.cors = CorsHeaders::from_request(&settings.cors, &session.req_header().headers);
     }
     if let Err((reason, failure)) = validate_framing(session, &settings) {
         return answer_malformed(session, ctx, reason, &failure)
@@ -75,7 +76,7 @@ pub async fn admit(
             .map(|()| true);
     }
     if preflight::is_preflight(session, ctx) {
-        ctx.stage = Stage::Answered { what: "preflight" };
+        ctx.set_answered("preflight");
         return preflight::answer_preflight(session, ctx, &settings)
             .await
             .map(|()| true);
@@ -85,27 +86,22 @@ pub async fn admit(
     }
     match admit_api_request(gateway, &settings, session, ctx, route).await {
         Ok(AdmissionOutcome::Answered(what)) => {
-            ctx.stage = Stage::Answered { what };
+            ctx.set_answered(what);
             Ok(true)
         }
         Ok(AdmissionOutcome::Call(call)) => {
-            ctx.stage = Stage::Call(call);
+            ctx.stage = Stage::Admitted(call);
             Ok(false)
         }
-        Ok(AdmissionOutcome::Sidecar(account, lookup)) => {
-            let _permit = SidecarPermit::Receipt(lookup);
-            ctx.stage = Stage::Sidecar {
-                account: Some(account),
-                again: false,
-                _permit,
-            };
+        Ok(AdmissionOutcome::Sidecar(request)) => {
+            ctx.stage = Stage::Sidecar(request);
             Ok(false)
         }
         Err(failure) => {
             // A client that reads the failure must find its idempotency key free.
             gateway
                 .idempotency
-                .wait_until_committed(&ctx.request_id)
+                .wait_until_committed(&ctx.record.request_id)
                 .await;
             if let Some(flaw) = connections::body_defect(session.digest()) {
                 return answer_malformed(session, ctx, flaw.reason, &flaw.into())
@@ -117,7 +113,7 @@ pub async fn admit(
                 // for its new connection.
                 session.set_keepalive(None);
             }
-            ctx.stage = Stage::Answered { what: "rejected" };
+            ctx.set_answered("rejected");
             answer_early(session, ctx, &failure).await?;
             Ok(true)
         }
@@ -142,13 +138,13 @@ async fn answer_early(
     ctx: &mut RequestContext,
     failure: &Failure,
 ) -> Result<()> {
-    if matches!(failure.status(ctx.surface), 402 | 429) {
+    if matches!(failure.status(ctx.record.surface), 402 | 429) {
         intake::keep_alive_past_body(session);
     }
     respond::send_failure(session, ctx, failure).await?;
     // A process that is short of resources reads no more, and a client that sends too slowly has
     // used its time.
-    if failure.status(ctx.surface) < 500 && failure.kind != Kind::BodyTimeout {
+    if failure.status(ctx.record.surface) < 500 && failure.kind != Kind::BodyTimeout {
         intake::discard_body(session).await;
     }
     Ok(())
@@ -163,17 +159,17 @@ async fn answer_malformed(
     failure: &Failure,
 ) -> Result<()> {
     session.set_keepalive(None);
-    ctx.stage = Stage::Answered { what: MALFORMED };
+    ctx.set_answered(MALFORMED);
     respond::answer_malformed(session, ctx, reason, failure).await?;
     let head = session.req_header();
     let (method, path) = (
         loggable_method(head.method.as_str().as_bytes()),
         loggable_path(head.raw_path()),
     );
-    let client = ctx.caller.map(|caller| caller.address);
+    let client = ctx.record.caller.map(|caller| caller.address);
     let detail = format_args!(
         "{method} {path}: {} Request {}",
-        failure.message, ctx.request_id
+        failure.message, ctx.record.request_id
     );
     refusals::record(reason, client, detail);
     Ok(())
@@ -182,8 +178,8 @@ async fn answer_malformed(
 enum AdmissionOutcome {
     Answered(&'static str),
     Call(Box<AdmittedRequest>),
-    /// A request of this account that only the sidecar can answer.
-    Sidecar(Arc<str>, ReceiptLookup),
+    /// A receipt that only the sidecar can look up.
+    Sidecar(SidecarRequest),
 }
 
 async fn admit_api_request(
@@ -232,16 +228,22 @@ async fn admit_api_request(
         return Err(Failure::from_kind(short));
     }
     let principal = authenticate_request(gateway, session).await?;
-    ctx.principal = Some((principal.clone(), Instant::now()));
+    let authenticated = Authenticated {
+        principal,
+        at: Instant::now(),
+    };
+    ctx.stage = Stage::Authenticated(authenticated.clone());
+    let principal = &authenticated.principal;
     match route {
         Route::Own(question) => {
-            let _lookup = match count_local_request(gateway, settings, &principal, &question)? {
+            let _lookup = match count_local_request(gateway, settings, principal, &question)? {
                 Some(lookup) if gateway.store.has_receipts_in_sidecar() => {
-                    return Ok(AdmissionOutcome::Sidecar(principal.account_id, lookup));
+                    let request = SidecarRequest::for_receipt(authenticated, lookup);
+                    return Ok(AdmissionOutcome::Sidecar(request));
                 }
                 lookup => lookup,
             };
-            local_api::send_answer(gateway, settings, session, ctx, &principal, question).await?;
+            local_api::send_answer(gateway, settings, session, ctx, principal, question).await?;
             Ok(AdmissionOutcome::Answered("own"))
         }
         Route::Vendor {
@@ -250,17 +252,23 @@ async fn admit_api_request(
             free,
         } => {
             failpoint::hit(Point::AfterAuth);
-            let asked = ApiOperation {
+            let operation = ApiOperation {
                 surface,
                 path,
                 free,
                 in_flight,
             };
             let authorized =
-                header::authorize(gateway, settings, session, &principal, &asked).await?;
+                header::authorize(gateway, settings, session, principal, &operation).await?;
             // Boxed: else every other answer keeps room for its large state while it is written.
             let prepared = Box::pin(call::prepare(
-                gateway, settings, session, ctx, principal, asked, authorized,
+                gateway,
+                settings,
+                session,
+                &ctx.record,
+                authenticated,
+                operation,
+                authorized,
             ))
             .await;
             match prepared
@@ -319,13 +327,18 @@ fn count_refused(
     failure: &Failure,
     free: bool,
 ) {
-    let status = failure.status(ctx.surface);
-    if let Some((principal, _)) = &ctx.principal
+    let status = failure.status(ctx.record.surface);
+    if let Some(authenticated) = ctx.stage.authenticated()
         && !free
         && (400..500).contains(&status)
         && status != 429
     {
-        free_rate_limits::add(gateway, settings, principal, FreeUse::Refused);
+        free_rate_limits::add(
+            gateway,
+            settings,
+            &authenticated.principal,
+            FreeUse::Refused,
+        );
     }
 }
 

@@ -9,7 +9,6 @@ use super::intake;
 use super::recorders::Recorders;
 use super::settlement::settle_or_release;
 use super::state::admitted::AdmittedRequest;
-use super::state::phase_timings::PhaseTimings;
 use super::state::{RequestContext, Stage};
 use super::upstream;
 use crate::clock;
@@ -38,9 +37,9 @@ pub async fn finish_request(
 
 /// Counts, traces and logs the request.
 pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
-    let took = ctx.arrived.elapsed();
+    let took = ctx.record.arrived.elapsed();
     count_request(ctx, took);
-    if ctx.trace.is_some() {
+    if ctx.record.trace.is_some() {
         let status = status(ctx);
         recorders
             .traces
@@ -55,26 +54,30 @@ pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 fn status(ctx: &RequestContext) -> u16 {
-    if ctx.status == 0 {
+    if ctx.record.status == 0 {
         CLIENT_CLOSED_REQUEST
     } else {
-        ctx.status
+        ctx.record.status
     }
 }
 
 fn count_request(ctx: &RequestContext, took: Duration) {
-    let (route, surface) = (ctx.route.as_str(), ctx.route.surface(ctx.surface));
+    let (route, surface) = (
+        ctx.record.route.as_str(),
+        ctx.record.route.surface(ctx.record.surface),
+    );
     let model = match &ctx.stage {
-        Stage::Call(call) => call.model.id.as_str(),
+        Stage::Admitted(call) => call.model.id.as_str(),
         _ => "",
     };
     METRICS
         .requests
         .with_label_values(&[route, surface, model, &status(ctx).to_string()])
         .inc();
-    let (Stage::Call(call), Some(phases)) = (&ctx.stage, ctx.phases()) else {
+    let Stage::Admitted(call) = &ctx.stage else {
         return;
     };
+    let phases = call.phases(ctx.record.arrived);
     METRICS
         .request_seconds
         .with_label_values(&[surface, model])
@@ -90,7 +93,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
         METRICS.gen_ai.observe_operation(
             model,
             call.admitted.elapsed(),
-            ctx.reason.or(left).or(failed.as_deref()),
+            ctx.record.reason.or(left).or(failed.as_deref()),
         );
     }
     // Excludes the wait for the client's body, which the gateway does not cause.
@@ -100,44 +103,46 @@ fn count_request(ctx: &RequestContext, took: Duration) {
     if let Some(first) = call.shared.progress().first_byte {
         METRICS
             .time_to_first_byte_seconds
-            .observe(first.duration_since(ctx.arrived).as_secs_f64());
+            .observe(first.duration_since(ctx.record.arrived).as_secs_f64());
     }
 }
 
 /// Builds the access log record. Takes the request's id, which nothing needs afterwards.
 fn access_record(ctx: &mut RequestContext, took: Duration) -> AccessRecord {
-    let phases = ctx.phases();
     let (handler, call) = match &ctx.stage {
-        Stage::Call(call) => (
-            "call",
-            phases.map(|phases| call_record(call, phases, ctx.arrived)),
-        ),
-        Stage::Answered { what } => (*what, None),
-        Stage::Sidecar { .. } => ("sidecar", None),
-        Stage::New => ("new", None),
+        Stage::Admitted(call) => ("call", Some(call_record(call, ctx.record.arrived))),
+        Stage::Answered { handler, .. } => (*handler, None),
+        Stage::Sidecar(_) => ("sidecar", None),
+        Stage::Received | Stage::Authenticated(_) => ("new", None),
     };
-    let principal = ctx.principal.as_ref();
-    let (method, path) = ctx.target.take().map(|target| *target).unwrap_or_default();
+    let authenticated = ctx.stage.authenticated();
+    let (method, path) = ctx
+        .record
+        .target
+        .take()
+        .map(|target| *target)
+        .unwrap_or_default();
     AccessRecord {
         at_ms: clock::now_ms().saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
-        client: ctx.caller.map(|caller| caller.address),
+        client: ctx.record.caller.map(|caller| caller.address),
         method,
         path,
-        route: ctx.route.as_str(),
+        route: ctx.record.route.as_str(),
         handler,
-        surface: ctx.route.surface(ctx.surface),
+        surface: ctx.record.route.surface(ctx.record.surface),
         status: status(ctx),
-        reason: ctx.reason,
-        account: principal.map(|(principal, _)| Arc::clone(&principal.account_id)),
-        key_id: principal.map(|(principal, _)| Arc::clone(&principal.key_id)),
-        auth_us: principal.map(|(_, at)| micros(at.duration_since(ctx.arrived))),
+        reason: ctx.record.reason,
+        account: authenticated.map(|known| Arc::clone(&known.principal.account_id)),
+        key_id: authenticated.map(|known| Arc::clone(&known.principal.key_id)),
+        auth_us: authenticated.map(|known| micros(known.at.duration_since(ctx.record.arrived))),
         call,
         total_us: micros(took),
-        request_id: std::mem::take(&mut ctx.request_id),
+        request_id: std::mem::take(&mut ctx.record.request_id),
     }
 }
 
-fn call_record(call: &AdmittedRequest, phases: PhaseTimings, arrived: Instant) -> CallRecord {
+fn call_record(call: &AdmittedRequest, arrived: Instant) -> CallRecord {
+    let phases = call.phases(arrived);
     CallRecord {
         model: call.model.id.clone(),
         stream: call.stream,

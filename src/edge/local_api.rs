@@ -28,7 +28,7 @@ pub const HEALTH: &str = "health";
 
 /// Answers 200 without checking anything.
 pub async fn send_health(session: &mut Session, ctx: &mut RequestContext) -> pingora::Result<()> {
-    ctx.status = 200;
+    ctx.record.status = 200;
     let mut head = ResponseHeader::build_no_case(200, Some(4))?;
     head.insert_header("content-type", "text/plain")?;
     respond::send_short(session, ctx, head, Bytes::from_static(b"ok\n")).await
@@ -52,11 +52,11 @@ pub async fn send_count(
     ctx: &mut RequestContext,
     tokens: u64,
 ) -> pingora::Result<()> {
-    ctx.status = 200;
+    ctx.record.status = 200;
     let mut head = ResponseHeader::build_no_case(200, Some(5))?;
     head.insert_header("content-type", "application/json")?;
     head.insert_header(ESTIMATED_HEADER, "true")?;
-    respond::send_response(session, ctx, head, count_body(ctx.surface, tokens)).await
+    respond::send_response(session, ctx, head, count_body(ctx.record.surface, tokens)).await
 }
 
 /// Sends the response of an earlier request again, under that request's id.
@@ -65,8 +65,8 @@ pub async fn send_replay(
     ctx: &mut RequestContext,
     answer: ReplayedResponse,
 ) -> pingora::Result<()> {
-    ctx.status = 200;
-    ctx.request_id = answer.request_id;
+    ctx.record.status = 200;
+    ctx.record.request_id = answer.request_id;
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
     for (name, value) in answer.headers {
         head.insert_header(name, value.into_bytes())?;
@@ -99,13 +99,13 @@ pub async fn send_answer(
                 .collect();
             models::list(
                 &models,
-                ctx.surface,
+                ctx.record.surface,
                 session.req_header().uri.query().unwrap_or_default(),
             )?
         }
         LocalEndpoint::Model(id) => match settings.catalog.find(&id) {
             Some(model) if principal.settings.allows(&model.id) => {
-                models::describe(model, &model.id, ctx.surface)
+                models::describe(model, &model.id, ctx.record.surface)
             }
             Some(_) => return Err(Failure::model_not_allowed(&id)),
             None => return Err(Failure::model_not_found(&id)),
@@ -124,7 +124,7 @@ pub async fn send_answer(
             json::receipt(&receipt.map_err(store_failure)?.ok_or_else(none)?)
         }
     };
-    ctx.status = 200;
+    ctx.record.status = 200;
     let sent = async {
         let mut head = ResponseHeader::build_no_case(200, Some(5))?;
         head.insert_header("content-type", "application/json")?;

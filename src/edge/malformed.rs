@@ -5,8 +5,7 @@
 
 use super::recorders::Recorders;
 use super::route::surface_for_path;
-use super::state::RequestContext;
-use super::state::record::RouteLabel;
+use super::state::record::{RequestRecord, RouteLabel};
 use crate::clock;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessRecord;
@@ -35,10 +34,9 @@ pub struct MalformedResponse {
 /// Builds the response to an HTTP/1 request that never had a context. The connection closes after
 /// it.
 pub fn build_malformed_response(failure: &Failure, path: &str, is_head: bool) -> MalformedResponse {
-    let ctx = RequestContext::new();
-    let request_id = &ctx.request_id;
+    let request_id = RequestRecord::new().request_id;
     let surface = surface_for_path(path).unwrap_or(Protocol::Chat);
-    let rendered = failure.render(surface, request_id);
+    let rendered = failure.render(surface, &request_id);
     let status =
         http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);
     let mut head = format!("HTTP/1.1 {status}\r\n");
@@ -54,7 +52,7 @@ pub fn build_malformed_response(failure: &Failure, path: &str, is_head: bool) ->
     ));
     let body = if is_head { Vec::new() } else { rendered.body };
     MalformedResponse {
-        request_id: request_id.clone(),
+        request_id,
         surface: Some(surface),
         status: rendered.status,
         bytes: [head.into_bytes(), body].concat(),
@@ -65,7 +63,7 @@ impl MalformedResponse {
     /// An answer that the library for HTTP/2 made by itself: nothing but a status.
     pub fn bare(status: u16) -> Self {
         Self {
-            request_id: RequestContext::new().request_id.clone(),
+            request_id: RequestRecord::new().request_id,
             surface: None,
             status,
             bytes: Vec::new(),

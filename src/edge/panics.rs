@@ -55,7 +55,7 @@ pub async fn catch_admission<T>(admission: impl Future<Output = T>) -> Result<T,
 
 /// Logs a panic in admission. It is separate from [`catch_admission`], which borrows the context.
 pub fn log_admission_panic(ctx: &RequestContext) {
-    log_panic(&ctx.request_id);
+    log_panic(&ctx.record.request_id);
 }
 
 /// Pingora's handling of requests, with a catch for panics around it.
@@ -120,9 +120,9 @@ async fn finish_panicked_request(recorders: &Recorders) {
     let Some(mut ctx) = context else {
         return log_panic("unknown");
     };
-    log_panic(&ctx.request_id);
+    log_panic(&ctx.record.request_id);
     let failure = Failure::from_kind(Kind::Internal);
-    if let Stage::Call(call) = &mut ctx.stage {
+    if let Stage::Admitted(call) = &mut ctx.stage {
         // A failure of the gateway itself is not billed.
         if let Some(hold) = call.hold.take() {
             hold.release(RequestOutcome::Interrupted, clock::now_ms());
@@ -135,7 +135,7 @@ async fn finish_panicked_request(recorders: &Recorders) {
         {
             log::debug!(
                 "cannot answer request {} after its panic: {error}",
-                ctx.request_id
+                ctx.record.request_id
             );
         }
     }
@@ -148,7 +148,7 @@ async fn send_failure(
     ctx: &mut RequestContext,
     failure: &Failure,
 ) -> pingora::Result<()> {
-    let Stage::Call(call) = &ctx.stage else {
+    let Stage::Admitted(call) = &ctx.stage else {
         return Ok(());
     };
     let progress = call.shared.progress();
@@ -157,7 +157,7 @@ async fn send_failure(
     }
     session.set_keepalive(None);
     if session.response_written().is_none() {
-        let (head, body) = respond::render(ctx, failure)?;
+        let (head, body) = respond::render(&mut ctx.record, failure)?;
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await?;
     } else if call.response.is_stream() {

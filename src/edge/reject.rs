@@ -10,6 +10,7 @@ use super::respond::{
     answer_malformed, build, count, note_left, note_reset, send_failure, send_failure_page,
 };
 use super::state::admitted::AdmittedRequest;
+use super::state::record::RequestRecord;
 use super::state::{RequestContext, Stage};
 use super::{connections, intake, response, settlement};
 use crate::telemetry::log_path::{loggable_method, loggable_path};
@@ -26,7 +27,7 @@ pub async fn send_error(
     error: &Error,
     ctx: &mut RequestContext,
 ) -> Result<()> {
-    let surface = ctx.surface;
+    let surface = ctx.record.surface;
     if let Some(call) = ctx.call()
         && !call.shared.progress().has_client_left()
         && let Some(end) = response::finish_complete_response(call, surface)
@@ -41,7 +42,7 @@ pub async fn send_error(
         call.shared.wait_for_decision().await;
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
-        Stage::Call(call) => {
+        Stage::Admitted(call) => {
             let progress = call.shared.progress();
             if progress.has_client_left() || progress.completed {
                 return Ok(());
@@ -62,11 +63,11 @@ pub async fn send_error(
                 call.response.is_stream(),
             )
         }
-        Stage::Sidecar { account, .. } => {
-            let is_page = account.is_none();
+        Stage::Sidecar(request) => {
+            let is_page = request.receipt_account().is_none();
             let has_begun = session.response_written().is_some();
             if let Some(flaw) = connections::body_defect(session.digest()) {
-                let client = ctx.caller.map(|caller| caller.address);
+                let client = ctx.record.caller.map(|caller| caller.address);
                 refusals::record(flaw.reason, client, flaw.message);
                 if has_begun {
                     return Ok(());
@@ -76,7 +77,7 @@ pub async fn send_error(
             }
             if *error.esource() == ErrorSource::Downstream {
                 if !has_begun && !note_reset(session, ctx) {
-                    note_left(ctx);
+                    note_left(&mut ctx.record);
                 }
                 return Ok(());
             }
@@ -87,7 +88,7 @@ pub async fn send_error(
             }
             (failure, Vec::new(), false)
         }
-        Stage::New | Stage::Answered { .. } => {
+        Stage::Received | Stage::Authenticated(_) | Stage::Answered { .. } => {
             (Failure::from_kind(Kind::Internal), Vec::new(), false)
         }
     };
@@ -138,16 +139,21 @@ async fn end_stream(
 
 /// Returns the event that ends a stream with a failure.
 pub fn terminal_event(ctx: &mut RequestContext, failure: &Failure) -> Vec<u8> {
-    ctx.reason = Some(failure.reason());
+    ctx.record.reason = Some(failure.reason());
     let voice = ctx
         .call()
         .and_then(|call| call.response.sequencer().cloned());
-    keepalive::encode_terminal_error(ctx.surface, voice.as_ref(), failure, &ctx.request_id)
+    keepalive::encode_terminal_error(
+        ctx.record.surface,
+        voice.as_ref(),
+        failure,
+        &ctx.record.request_id,
+    )
 }
 
 /// Refuses a request to open a tunnel, which Pingora would answer without a trace.
 pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
-    let mut ctx = RequestContext::new();
+    let mut record = RequestRecord::new();
     let head = session.req_header();
     let method = loggable_method(head.method.as_str().as_bytes());
     let path = loggable_path(head.raw_path());
@@ -161,11 +167,11 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
         address,
         format_args!(
             "{method} {path}: {} Request {}",
-            failure.message, ctx.request_id
+            failure.message, record.request_id
         ),
     );
     let sent = async {
-        let (head, body) = build(&mut ctx, &failure)?;
+        let (head, body) = build(&mut record, &failure)?;
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await?;
         session.finish_body().await
@@ -174,12 +180,12 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
         log::debug!("cannot answer a CONNECT request: {error}");
     }
     let answer = MalformedResponse {
-        request_id: std::mem::take(&mut ctx.request_id),
-        surface: Some(ctx.surface),
-        status: ctx.status,
+        request_id: std::mem::take(&mut record.request_id),
+        surface: Some(record.surface),
+        status: record.status,
         bytes: Vec::new(),
     };
-    let took = ctx.arrived.elapsed();
+    let took = record.arrived.elapsed();
     record_malformed(recorders, &answer, reason, address, (method, path), took);
 }
 
@@ -200,8 +206,8 @@ pub const SIDECAR_REASONS: [(u16, &str); 12] = [
 ];
 
 /// The sidecar's status is there: where it refuses, that is counted as if it were refused here.
-pub fn note_sidecar_status(ctx: &mut RequestContext, status: u16) {
-    ctx.status = status;
+pub fn note_sidecar_status(record: &mut RequestRecord, status: u16) {
+    record.status = status;
     if status < 400 {
         return;
     }
@@ -211,5 +217,5 @@ pub fn note_sidecar_status(ctx: &mut RequestContext, status: u16) {
         None if status < 500 => "invalid_request",
         None => "internal",
     };
-    count(ctx, reason);
+    count(record, reason);
 }

@@ -4,7 +4,7 @@
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.
 
-use super::state::record::RouteLabel;
+use super::state::record::{RequestRecord, RouteLabel};
 use super::state::{RequestContext, Stage};
 use crate::telemetry::METRICS;
 use crate::telemetry::refusals::RefusalReason;
@@ -44,7 +44,7 @@ pub async fn send_failure(
     if note_reset(session, ctx) {
         return Ok(());
     }
-    let (head, body) = render(ctx, failure)?;
+    let (head, body) = render(&mut ctx.record, failure)?;
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }
@@ -57,9 +57,9 @@ pub async fn answer_malformed(
     reason: RefusalReason,
     failure: &Failure,
 ) -> Result<()> {
-    ctx.route = RouteLabel::Malformed;
-    ctx.reason = Some(reason.as_str());
-    let (head, body) = build(ctx, failure)?;
+    ctx.record.route = RouteLabel::Malformed;
+    ctx.record.reason = Some(reason.as_str());
+    let (head, body) = build(&mut ctx.record, failure)?;
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }
@@ -68,15 +68,15 @@ pub async fn answer_malformed(
 const CLIENT_LEFT: &str = "client_left";
 
 /// Records that the client disconnected before the gateway sent anything.
-pub fn note_left(ctx: &mut RequestContext) {
-    ctx.status = 0;
-    ctx.reason.get_or_insert(CLIENT_LEFT);
+pub fn note_left(record: &mut RequestRecord) {
+    record.status = 0;
+    record.reason.get_or_insert(CLIENT_LEFT);
 }
 
 /// Returns whether the HTTP/2 stream of this request has been reset, and records the reason. Either
 /// the client reset it, or the gateway did for an HTTP/2 error and counted that then.
 pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
-    if matches!(ctx.stage, Stage::Call(_)) {
+    if matches!(ctx.stage, Stage::Admitted(_)) {
         return false;
     }
     let Some(reset) = reset_reason(session) else {
@@ -86,11 +86,11 @@ pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
         reset,
         h2::Reason::PROTOCOL_ERROR | h2::Reason::STREAM_CLOSED
     ) {
-        ctx.route = RouteLabel::Malformed;
-        ctx.status = 400;
-        ctx.reason = Some(RefusalReason::Http2Stream.as_str());
+        ctx.record.route = RouteLabel::Malformed;
+        ctx.record.status = 400;
+        ctx.record.reason = Some(RefusalReason::Http2Stream.as_str());
     } else {
-        note_left(ctx);
+        note_left(&mut ctx.record);
     }
     true
 }
@@ -113,13 +113,13 @@ fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
 /// failure of the gateway. Returns all other errors.
 fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>) -> Result<()> {
     let Err(error) = sent else { return Ok(()) };
-    if matches!(ctx.stage, Stage::Call(_)) || session.response_written().is_some() {
+    if matches!(ctx.stage, Stage::Admitted(_)) || session.response_written().is_some() {
         return Err(error);
     }
-    log::debug!("cannot answer request {}: {error}", ctx.request_id);
+    log::debug!("cannot answer request {}: {error}", ctx.record.request_id);
     session.set_keepalive(None);
     if !note_reset(session, ctx) {
-        note_left(ctx);
+        note_left(&mut ctx.record);
     }
     Ok(())
 }
@@ -141,18 +141,18 @@ pub async fn send_failure_page(
     if note_reset(session, ctx) {
         return Ok(());
     }
-    let (mut head, mut body) = render(ctx, failure)?;
+    let (mut head, mut body) = render(&mut ctx.record, failure)?;
     head.insert_header(header::CACHE_CONTROL, "no-store")?;
     if wants_page {
         // The page contains only the gateway's own text and nothing that a client sent.
-        body = failure_page(failure, &ctx.request_id).into();
+        body = failure_page(failure, &ctx.record.request_id).into();
         head.insert_header(header::CONTENT_TYPE, "text/html; charset=utf-8")?;
         head.insert_header(
             header::CONTENT_SECURITY_POLICY,
             "default-src 'none'; frame-ancestors 'none'",
         )?;
         head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
-        set_common_headers(&mut head, ctx, &body)?;
+        set_common_headers(&mut head, &ctx.record, &body)?;
     }
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
@@ -171,34 +171,38 @@ fn failure_page(failure: &Failure, request_id: &str) -> String {
 ///
 /// # Errors
 /// Returns an error if a value does not fit into a header.
-pub fn render(ctx: &mut RequestContext, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
-    count(ctx, failure.reason());
-    build(ctx, failure)
+pub fn render(record: &mut RequestRecord, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
+    count(record, failure.reason());
+    build(record, failure)
 }
 
-pub fn count(ctx: &mut RequestContext, reason: &'static str) {
-    ctx.reason = Some(reason);
+pub fn count(record: &mut RequestRecord, reason: &'static str) {
+    record.reason = Some(reason);
     METRICS.rejected.with_label_values(&[reason]).inc();
 }
 
 /// A failure as an answer, not counted.
-pub fn build(ctx: &mut RequestContext, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
-    let rendered = failure.render(ctx.surface, &ctx.request_id);
-    ctx.status = rendered.status;
+pub fn build(record: &mut RequestRecord, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
+    let rendered = failure.render(record.surface, &record.request_id);
+    record.status = rendered.status;
     let mut head = ResponseHeader::build_no_case(rendered.status, Some(8))?;
     for (name, value) in rendered.headers {
         head.insert_header(name, value)?;
     }
     let body = Bytes::from(rendered.body);
-    set_common_headers(&mut head, ctx, &body)?;
+    set_common_headers(&mut head, record, &body)?;
     Ok((head, body))
 }
 
 /// The header fields that every answer of the gateway's own has.
-fn set_common_headers(head: &mut ResponseHeader, ctx: &RequestContext, body: &Bytes) -> Result<()> {
-    head.insert_header("x-request-id", &ctx.request_id)?;
-    head.insert_header("request-id", &ctx.request_id)?;
-    if let Some(cors) = &ctx.cors {
+fn set_common_headers(
+    head: &mut ResponseHeader,
+    record: &RequestRecord,
+    body: &Bytes,
+) -> Result<()> {
+    head.insert_header("x-request-id", &record.request_id)?;
+    head.insert_header("request-id", &record.request_id)?;
+    if let Some(cors) = &record.cors {
         cors.apply(head)?;
     }
     if head.status == http::StatusCode::NO_CONTENT {
@@ -214,7 +218,7 @@ pub async fn send_response(
     mut head: ResponseHeader,
     body: Bytes,
 ) -> Result<()> {
-    set_common_headers(&mut head, ctx, &body)?;
+    set_common_headers(&mut head, &ctx.record, &body)?;
     let sent = send_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }
@@ -226,7 +230,7 @@ pub async fn send_short(
     mut head: ResponseHeader,
     body: Bytes,
 ) -> Result<()> {
-    set_common_headers(&mut head, ctx, &body)?;
+    set_common_headers(&mut head, &ctx.record, &body)?;
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }

@@ -4,7 +4,7 @@
 //! gateway releases the terminal event, or the whole JSON body, to the client. It is the only one
 //! that touches response bytes. It must not await: Pingora's body filters are synchronous. Next:
 //! `response/header.rs`, `response/stream.rs`, `response/whole.rs`, `response/error.rs` (the kinds
-//! of responses), `response/debit.rs` (the debit), `response/state.rs` (their state).
+//! of responses), `response/debit.rs` (the debit), `state/responding.rs` (their state).
 
 mod debit;
 mod error;
@@ -18,8 +18,8 @@ pub use header::filter_header;
 pub use whole::inspect_broken_response;
 
 use super::settlement;
-use super::state::RequestContext;
 use super::state::admitted::AdmittedRequest;
+use super::state::record::RequestRecord;
 use super::state::responding::ResponseMode;
 use bytes::Bytes;
 use error::{collect_error, process_error};
@@ -34,12 +34,13 @@ use whole::{append_bounded, process_whole};
 ///
 /// # Errors
 /// Returns an error if the response cannot continue. `call.failure` holds the reason.
-pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool) -> Result<()> {
-    let surface = ctx.surface;
-    let request_id = ctx.request_id.clone();
-    let Some(call) = ctx.call() else {
-        return Ok(());
-    };
+pub fn filter_body(
+    record: &mut RequestRecord,
+    call: &mut AdmittedRequest,
+    body: &mut Option<Bytes>,
+    end: bool,
+) -> Result<()> {
+    let surface = record.surface;
     let piece = body.take().unwrap_or_default();
     let mut status = None;
     let outcome = match &mut call.response.mode {
@@ -53,7 +54,7 @@ pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool
         ResponseMode::Error { body: kept, .. } => {
             collect_error(kept, &piece);
             if end {
-                let answer = process_error(call, surface, &request_id)?;
+                let answer = process_error(call, surface, &record.request_id)?;
                 status = Some(
                     call.failure
                         .as_ref()
@@ -76,7 +77,7 @@ pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool
     match outcome {
         Ok(bytes) => {
             *body = bytes;
-            ctx.status = status.unwrap_or(ctx.status);
+            record.status = status.unwrap_or(record.status);
             Ok(())
         }
         Err(failure) if call.response.is_open_stream() && call.shared.progress().has_begun() => {
@@ -84,7 +85,7 @@ pub fn filter_body(ctx: &mut RequestContext, body: &mut Option<Bytes>, end: bool
                 call,
                 &failure,
                 surface,
-                &request_id,
+                &record.request_id,
             ));
             Ok(())
         }

@@ -23,8 +23,10 @@ pub use attempts::{
 pub use reasoning_retry::retry_without_reasoning;
 
 use super::gateway::Gateway;
-use super::state::{RequestContext, Stage};
-use super::trace::TRACEPARENT;
+use super::state::admitted::AdmittedRequest;
+use super::state::record::RequestRecord;
+use super::state::sidecar::SidecarRequest;
+use super::trace::{RequestTrace, TRACEPARENT};
 use crate::config::Limits;
 use http::{Method, Version, header};
 use llm_protocol::Protocol;
@@ -64,11 +66,12 @@ const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(60);
 /// much.
 const PAGE_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Returns the peer of the next attempt.
-pub async fn select_peer(gateway: &Gateway, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
-    let Some(call) = ctx.call() else {
-        return sidecar_peer(gateway);
-    };
+/// Returns the peer of the next attempt at a vendor.
+pub async fn select_vendor_peer(
+    gateway: &Gateway,
+    trace: Option<&mut RequestTrace>,
+    call: &mut AdmittedRequest,
+) -> Result<Box<HttpPeer>> {
     attempts::begin_attempt(&gateway.fleet, call).await?;
     let Some(endpoint) = call.endpoint().cloned() else {
         return Error::e_explain(
@@ -76,12 +79,9 @@ pub async fn select_peer(gateway: &Gateway, ctx: &mut RequestContext) -> Result<
             "the endpoint is no longer configured",
         );
     };
-    if let Some(trace) = &mut ctx.trace {
+    if let Some(trace) = trace {
         trace.begin_attempt(&endpoint.authority);
     }
-    let Some(call) = ctx.call() else {
-        return sidecar_peer(gateway);
-    };
     let address = attempts::resolve_address(&gateway.names, call, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_timeouts(&mut peer, &call.settings.limits);
@@ -136,7 +136,7 @@ fn tcp_keepalive_options() -> TcpKeepalive {
 /// timeout, because the retry would take that time again.
 pub fn may_retry_page(
     session: &Session,
-    ctx: &mut RequestContext,
+    request: &mut SidecarRequest,
     error: &Error,
     reused: bool,
 ) -> bool {
@@ -152,13 +152,11 @@ pub fn may_retry_page(
     {
         return false;
     }
-    let Stage::Sidecar { again, .. } = &mut ctx.stage else {
-        return false;
-    };
-    reused || !std::mem::replace(again, true)
+    reused || !std::mem::replace(&mut request.has_retried, true)
 }
 
-fn sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
+/// Returns the peer of a request to the sidecar.
+pub fn select_sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let settings = gateway.settings.load();
     let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
     set_timeouts(&mut peer, &settings.limits);
@@ -179,12 +177,13 @@ fn sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
 ///
 /// # Errors
 /// Returns an error if a configured value does not fit into a header.
-pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader) -> Result<()> {
-    let request_id = ctx.request_id.clone();
-    let traceparent = ctx.trace.as_ref().and_then(|trace| trace.traceparent());
-    let Some(call) = ctx.call() else {
-        return Ok(());
-    };
+pub fn build_vendor_header(
+    record: &RequestRecord,
+    call: &mut AdmittedRequest,
+    header: &mut RequestHeader,
+) -> Result<()> {
+    let trace = record.trace.as_ref();
+    let traceparent = trace.and_then(|trace| trace.traceparent());
     call.attempts.was_sent = true;
     if let Some(attempt) = &mut call.attempt {
         attempt.has_refused = false;
@@ -218,7 +217,7 @@ pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader)
     let vendor = &call.model.vendor;
     match call.model.protocol() {
         Protocol::Chat | Protocol::Responses => {
-            fresh.insert_header("x-client-request-id", request_id)?
+            fresh.insert_header("x-client-request-id", &record.request_id)?
         }
         Protocol::Messages => {
             if let Some((name, default)) = &vendor.version_header {
@@ -244,6 +243,11 @@ pub fn build_vendor_header(ctx: &mut RequestContext, header: &mut RequestHeader)
     Ok(())
 }
 
+/// The error for a hook that Pingora calls for a request without an upstream. It never does.
+pub fn no_upstream() -> Box<Error> {
+    Error::explain(ErrorType::InternalError, "the request has no upstream")
+}
+
 /// Header that names the account of the request to the sidecar. Only an edge may set it.
 const ACCOUNT_HEADER: &str = "x-gateway-account";
 /// Header that marks the address in `x-forwarded-for` as that of a proxy that named no client.
@@ -256,7 +260,8 @@ const UNNAMED_CLIENT_HEADER: &str = "x-gateway-unnamed";
 /// Returns an error if the client's address does not fit into a header.
 pub fn build_sidecar_header(
     gateway: &Gateway,
-    ctx: &RequestContext,
+    record: &RequestRecord,
+    request: &SidecarRequest,
     header: &mut RequestHeader,
 ) -> Result<()> {
     if gateway.sidecar.is_some() {
@@ -277,18 +282,14 @@ pub fn build_sidecar_header(
     {
         header.remove_header(name);
     }
-    if let Stage::Sidecar {
-        account: Some(account),
-        ..
-    } = &ctx.stage
-    {
+    if let Some(account) = request.receipt_account() {
         // The edge has checked the key. The sidecar must not see it.
         for name in ["authorization", "x-api-key"] {
             header.remove_header(name);
         }
         header.insert_header(ACCOUNT_HEADER, account.to_string())?;
     }
-    if let Some(caller) = ctx.caller {
+    if let Some(caller) = record.caller {
         header.insert_header("x-forwarded-for", caller.address.to_string())?;
         header.insert_header(
             "x-forwarded-proto",
@@ -298,5 +299,5 @@ pub fn build_sidecar_header(
             header.insert_header(UNNAMED_CLIENT_HEADER, "true")?;
         }
     }
-    header.insert_header("x-request-id", &ctx.request_id)
+    header.insert_header("x-request-id", &record.request_id)
 }

@@ -20,9 +20,10 @@ use crate::edge::outbound::fallback::Fallbacks;
 use crate::edge::outbound::{self, OutboundRequest, UpstreamRequest};
 use crate::edge::rate_limits;
 use crate::edge::shutdown::Shutdown;
-use crate::edge::state::RequestContext;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::{AttemptHistory, VendorCall};
+use crate::edge::state::authenticated::Authenticated;
+use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
 use crate::idempotency::{self, BodyHash, ReplayedResponse};
@@ -59,12 +60,13 @@ pub async fn prepare(
     gateway: &Gateway,
     settings: &Arc<Settings>,
     session: &mut Session,
-    ctx: &RequestContext,
-    principal: Principal,
-    asked: ApiOperation,
+    record: &RequestRecord,
+    authenticated: Authenticated,
+    operation: ApiOperation,
     authorized: HeaderAdmission,
 ) -> Result<PreparedRequest, Failure> {
-    let surface = asked.surface;
+    let principal = &authenticated.principal;
+    let surface = operation.surface;
     let HeaderAdmission {
         mut share,
         arrival,
@@ -76,7 +78,7 @@ pub async fn prepare(
     let header = session.req_header();
     let read = slot.run(|| {
         parse_request(
-            &asked,
+            &operation,
             settings,
             &principal.account_id,
             header,
@@ -91,9 +93,9 @@ pub async fn prepare(
         conversation,
         count,
     } = read;
-    let model = find_model(settings, &principal, &outline.model)?.select_variant(surface, &outline);
+    let model = find_model(settings, principal, &outline.model)?.select_variant(surface, &outline);
     let crosses = !model.passes_through(surface);
-    let is_local = !has_credit || is_counted_locally(model, &asked);
+    let is_local = !has_credit || is_counted_locally(model, &operation);
     if is_local && let Some(count) = count {
         return count.map(PreparedRequest::Count);
     }
@@ -101,10 +103,10 @@ pub async fn prepare(
         gateway,
         settings,
         session,
-        &asked,
-        &principal,
+        &operation,
+        principal,
         body_hash,
-        &ctx.request_id,
+        &record.request_id,
     )
     .await?
     {
@@ -130,7 +132,7 @@ pub async fn prepare(
             .is_some_and(|value| value.as_bytes() == b"true"),
         body,
         outline: &outline,
-        request_id: &ctx.request_id,
+        request_id: &record.request_id,
         account_id: Arc::clone(&principal.account_id),
         is_interleaved: outbound::is_interleaved(&flags),
     };
@@ -145,7 +147,7 @@ pub async fn prepare(
         sent,
         fallbacks,
         usage_bounds,
-    } = match asked.free {
+    } = match operation.free {
         true => ReservedRequest::without_hold(
             slot.run(|| share.run_with_extra(order.tree_bytes(), || order.encode(None, None)))?,
         ),
@@ -162,7 +164,7 @@ pub async fn prepare(
     let (path, version) = if crosses {
         (translate::vendor_path(model.protocol()), None)
     } else {
-        (asked.path, version)
+        (operation.path, version)
     };
     let vendor_call = VendorCall {
         path,
@@ -170,7 +172,7 @@ pub async fn prepare(
         previews,
         streams: sent.streams,
         endpoints: gateway.fleet.pool_for(&order.model.vendor),
-        affinity_key: order.affinity_key(asked.free),
+        affinity_key: order.affinity_key(operation.free),
     };
     let (model, sent_bytes, is_drained) = (
         Arc::clone(model),
@@ -185,7 +187,7 @@ pub async fn prepare(
         share,
         deadlines(
             settings,
-            ctx.arrived,
+            record.arrived,
             is_drained,
             Arc::clone(&gateway.shutdown),
         ),
@@ -196,6 +198,7 @@ pub async fn prepare(
         order.keep_alive(voice),
     );
     Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
+        authenticated,
         settings: Arc::clone(settings),
         model,
         vendor_call,
@@ -222,7 +225,7 @@ pub async fn prepare(
         admitted: Instant::now(),
         billed: None,
         cpu,
-        in_flight: asked.in_flight,
+        in_flight: operation.in_flight,
     })))
 }
 
@@ -254,11 +257,11 @@ async fn receive_body(
 
 /// Whether the gateway counts the tokens of such a request itself. Responses vendors expect another
 /// body for counting than for generation, and endpoints with a custom path may have no counter.
-fn is_counted_locally(model: &CatalogModel, asked: &ApiOperation) -> bool {
-    let surface = asked.surface;
+fn is_counted_locally(model: &CatalogModel, operation: &ApiOperation) -> bool {
+    let surface = operation.surface;
     !model.passes_through(surface)
         || surface == Protocol::Responses
-        || !model.vendor.serves(asked.path)
+        || !model.vendor.serves(operation.path)
 }
 
 /// The content of a body, independent of the model.
@@ -273,7 +276,7 @@ struct ParsedRequest {
 }
 
 fn parse_request(
-    asked: &ApiOperation,
+    operation: &ApiOperation,
     settings: &Settings,
     account_id: &str,
     header: &RequestHeader,
@@ -282,7 +285,8 @@ fn parse_request(
 ) -> Result<ParsedRequest, Failure> {
     let limits = BodyLimits::from_limits(&settings.limits);
     let body = received.into_decoded(&limits, share)?;
-    let outline = request::read_summary_bounded(asked.surface, &body, settings.limits.body_values)?;
+    let outline =
+        request::read_summary_bounded(operation.surface, &body, settings.limits.body_values)?;
     let header = |name: &str| {
         header
             .headers
@@ -293,10 +297,10 @@ fn parse_request(
     let body_hash = header("idempotency-key")
         .map(|_| idempotency::hash_body(&body))
         .unwrap_or_default();
-    let count = if asked.free {
+    let count = if operation.free {
         Some(
             share.run_with_extra(translate::document_bytes(outline.values), || {
-                Ok(translate::count_tokens(asked.surface, &body))
+                Ok(translate::count_tokens(operation.surface, &body))
             })?,
         )
     } else {
@@ -360,13 +364,13 @@ impl OutboundRequest<'_> {
     async fn reserve_and_clamp(
         &self,
         gateway: &Gateway,
-        principal: Principal,
+        principal: &Principal,
         share: &mut BodyShare,
         (cpu, slot): (&CpuWorker, CpuSlot),
     ) -> Result<ReservedRequest, Failure> {
         let (priced, fallbacks) = slot.run(|| {
             let priced = share.run_with_extra(self.tree_bytes(), || self.encode_and_quote())?;
-            let fallbacks = Fallbacks::from_request(self, &principal, &priced.quote);
+            let fallbacks = Fallbacks::from_request(self, principal, &priced.quote);
             Ok::<_, Failure>((priced, fallbacks))
         })?;
         let lowered = |priced, limit| {
@@ -378,7 +382,7 @@ impl OutboundRequest<'_> {
             share.grow_to(self.retained_bytes(&priced.sent, true, Some(&fallbacks)))?;
             // Reserve the whole output limit: the gateway does not shorten a response for the sake
             // of a fallback model that may never be used.
-            match self.reserve(gateway, cpu, &principal, &dearest, true).await {
+            match self.reserve(gateway, cpu, principal, &dearest, true).await {
                 Ok((hold, limit)) => {
                     let fallbacks = Some(fallbacks.with_output_limit(limit));
                     let usage_bounds = priced.quote.usage_bounds(limit);
@@ -401,7 +405,7 @@ impl OutboundRequest<'_> {
             }
         }
         let reserved = self
-            .reserve(gateway, cpu, &principal, &priced.quote, self.strict)
+            .reserve(gateway, cpu, principal, &priced.quote, self.strict)
             .await;
         let (hold, limit) = reserved.map_err(|refused| refusal_failure(self.surface, &refused))?;
         let usage_bounds = priced.quote.usage_bounds(limit);

@@ -50,9 +50,9 @@ pub async fn authorize(
     settings: &Settings,
     session: &Session,
     principal: &Principal,
-    asked: &ApiOperation,
+    operation: &ApiOperation,
 ) -> Result<HeaderAdmission, Failure> {
-    match asked.free {
+    match operation.free {
         true => free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Count)?,
         false => free_rate_limits::check(gateway, settings, principal, FreeUse::Refused)?,
     }
@@ -73,7 +73,7 @@ pub async fn authorize(
         None => {}
     }
     let arrival = PendingAdmission::enter(account, gateway.activity.get(&principal.key_id));
-    let checked = check(gateway, settings, principal, asked, &arrival, announced).await;
+    let checked = check(gateway, settings, principal, operation, &arrival, announced).await;
     let has_credit = match checked {
         Ok(()) => true,
         Err(
@@ -81,14 +81,16 @@ pub async fn authorize(
             | ReserveError::TrialExpired
             | ReserveError::KeySpendLimit { .. }
             | ReserveError::Unavailable(_),
-        ) if asked.free => false,
-        Err(refused) if idempotency_key::is_known(gateway, session, asked, principal).await? => {
+        ) if operation.free => false,
+        Err(refused)
+            if idempotency_key::is_known(gateway, session, operation, principal).await? =>
+        {
             log::debug!(
                 "reading the body of a refused request, because its response may be stored: {refused:?}"
             );
             false
         }
-        Err(refused) => return Err(refusal_failure(asked.surface, &refused)),
+        Err(refused) => return Err(refusal_failure(operation.surface, &refused)),
     };
     Ok(HeaderAdmission {
         share,
@@ -103,11 +105,11 @@ async fn check(
     gateway: &Gateway,
     settings: &Settings,
     principal: &Principal,
-    asked: &ApiOperation,
+    operation: &ApiOperation,
     arrival: &PendingAdmission,
     announced: Option<u64>,
 ) -> Result<(), ReserveError> {
-    let bounds = match asked.free {
+    let bounds = match operation.free {
         true => RequestLimits {
             spend: principal.settings.spend_limit,
             ..RequestLimits::default()
@@ -125,7 +127,7 @@ async fn check(
         return Err(ReserveError::TooManyOpen { limit: most_open });
     }
     let is_short = announced.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
-    if gateway.store.authorizes_remotely() && is_short && !asked.free {
+    if gateway.store.authorizes_remotely() && is_short && !operation.free {
         return Ok(());
     }
     let least = || min_cost(settings);

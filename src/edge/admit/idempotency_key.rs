@@ -31,15 +31,15 @@ pub async fn claim_key(
     gateway: &Gateway,
     settings: &Settings,
     session: &Session,
-    asked: &ApiOperation,
+    operation: &ApiOperation,
     principal: &Principal,
     body_hash: BodyHash,
     request_id: &str,
 ) -> Result<IdempotencyOutcome, Failure> {
-    let Some(key) = read_key(session, asked)? else {
+    let Some(key) = read_key(session, operation)? else {
         return Ok(IdempotencyOutcome::Go(None));
     };
-    let scope = (&*principal.account_id, asked.path, key);
+    let scope = (&*principal.account_id, operation.path, key);
     let begun = gateway
         .idempotency
         .claim(
@@ -72,13 +72,13 @@ pub async fn claim_key(
 pub async fn is_known(
     gateway: &Gateway,
     session: &Session,
-    asked: &ApiOperation,
+    operation: &ApiOperation,
     principal: &Principal,
 ) -> Result<bool, Failure> {
-    let Some(key) = read_key(session, asked)? else {
+    let Some(key) = read_key(session, operation)? else {
         return Ok(false);
     };
-    let scope = (&*principal.account_id, asked.path, key);
+    let scope = (&*principal.account_id, operation.path, key);
     gateway
         .idempotency
         .is_known(scope, clock::now_ms())
@@ -87,14 +87,17 @@ pub async fn is_known(
 }
 
 /// Returns the key of the header. Free requests have none, so returns `None` for them.
-fn read_key<'s>(session: &'s Session, asked: &ApiOperation) -> Result<Option<&'s str>, Failure> {
+fn read_key<'s>(
+    session: &'s Session,
+    operation: &ApiOperation,
+) -> Result<Option<&'s str>, Failure> {
     let mut given = session
         .req_header()
         .headers
         .get_all("idempotency-key")
         .iter();
     match (given.next(), given.next()) {
-        _ if asked.free => Ok(None),
+        _ if operation.free => Ok(None),
         (None, _) => Ok(None),
         (Some(key), None) if idempotency::is_valid_key(key.as_bytes()) => Ok(key.to_str().ok()),
         _ => {

@@ -10,7 +10,7 @@ use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyBytes, BodyHolders, BodyLimits, BodyShare};
 use crate::edge::pages::{PageClient, PagePermit};
 use crate::edge::respond;
-use crate::edge::state::sidecar::SidecarPermit;
+use crate::edge::state::sidecar::SidecarRequest;
 use crate::edge::state::{RequestContext, Stage};
 use llm_protocol::failure::{Failure, Kind};
 use pingora::Result;
@@ -30,18 +30,14 @@ pub async fn admit(
 ) -> Result<bool> {
     match acquire_permit(gateway, settings, session, ctx).await {
         Ok(permit) => {
-            ctx.stage = Stage::Sidecar {
-                account: None,
-                again: false,
-                _permit: SidecarPermit::Page(permit),
-            };
+            ctx.stage = Stage::Sidecar(SidecarRequest::for_page(permit));
             Ok(false)
         }
         Err(failure) => {
             if failure.kind == Kind::FilesShort {
                 session.set_keepalive(None);
             }
-            ctx.stage = Stage::Answered { what: "rejected" };
+            ctx.set_answered("rejected");
             respond::send_failure_page(session, ctx, &failure).await?;
             Ok(true)
         }
@@ -54,7 +50,7 @@ async fn acquire_permit(
     session: &mut Session,
     ctx: &RequestContext,
 ) -> Result<PagePermit, Failure> {
-    let caller = match ctx.caller {
+    let caller = match ctx.record.caller {
         Some(caller) => PageClient {
             address: client_prefix(caller.address),
             is_shared: caller.is_unnamed,

@@ -41,7 +41,7 @@ const ALLOWED_HEADER_PREFIXES: [&str; 4] = ["anthropic-", "openai-", "x-stainles
 
 /// Whether the request only asks which methods and headers a page may send.
 pub fn is_preflight(session: &Session, ctx: &RequestContext) -> bool {
-    ctx.cors.is_some() && session.req_header().method == Method::OPTIONS
+    ctx.record.cors.is_some() && session.req_header().method == Method::OPTIONS
 }
 
 /// Answers a preflight. A browser whose page may not call gets no header that would allow it.
@@ -50,9 +50,14 @@ pub async fn answer_preflight(
     ctx: &mut RequestContext,
     settings: &Settings,
 ) -> Result<()> {
-    ctx.status = 204;
+    ctx.record.status = 204;
     let mut head = ResponseHeader::build_no_case(204, Some(10))?;
-    if ctx.cors.as_ref().is_some_and(|cors| cors.allows_origin()) {
+    if ctx
+        .record
+        .cors
+        .as_ref()
+        .is_some_and(|cors| cors.allows_origin())
+    {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS)?;
         head.insert_header(
             header::ACCESS_CONTROL_ALLOW_HEADERS,

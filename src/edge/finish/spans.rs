@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Returns the spans of a finished request. `took` is its duration.
 pub(super) fn build_spans(ctx: &mut RequestContext, status: u16, took: Duration) -> Vec<TraceSpan> {
-    let Some(trace) = ctx.trace.take() else {
+    let Some(trace) = ctx.record.trace.take() else {
         return Vec::new();
     };
     let Some((id, own)) = trace.own else {
@@ -17,7 +17,7 @@ pub(super) fn build_spans(ctx: &mut RequestContext, status: u16, took: Duration)
     };
     let ended = Duration::from_millis(u64::try_from(clock::now_ms()).unwrap_or_default());
     let began = ended.saturating_sub(took);
-    let at = |moment: Instant| began + moment.saturating_duration_since(ctx.arrived);
+    let at = |moment: Instant| began + moment.saturating_duration_since(ctx.record.arrived);
     let mut spans = vec![TraceSpan {
         name: "request",
         kind: SpanKind::Server,
@@ -66,26 +66,27 @@ fn request_attributes(ctx: &RequestContext, status: u16) -> Vec<(&'static str, A
     let mut facts = vec![
         (
             "gateway.request_id",
-            AttributeValue::Text(ctx.request_id.clone()),
+            AttributeValue::Text(ctx.record.request_id.clone()),
         ),
         (
             "gateway.route",
-            AttributeValue::Text(ctx.route.as_str().to_owned()),
+            AttributeValue::Text(ctx.record.route.as_str().to_owned()),
         ),
         (
             "http.response.status_code",
             AttributeValue::Number(status.into()),
         ),
     ];
-    let surface = ctx.route.surface(ctx.surface);
+    let surface = ctx.record.route.surface(ctx.record.surface);
     if !surface.is_empty() {
         facts.push(("gateway.surface", AttributeValue::Text(surface.to_owned())));
     }
     facts.extend(
-        ctx.reason
+        ctx.record
+            .reason
             .map(|reason| ("gateway.reason", AttributeValue::Text(reason.to_owned()))),
     );
-    if let Stage::Call(call) = &ctx.stage {
+    if let Stage::Admitted(call) = &ctx.stage {
         facts.push((
             "gen_ai.request.model",
             AttributeValue::Text(call.model.id.clone()),
@@ -101,7 +102,8 @@ fn request_attributes(ctx: &RequestContext, status: u16) -> Vec<(&'static str, A
             )
         }));
     }
-    if let Some(phases) = ctx.phases() {
+    if let Stage::Admitted(call) = &ctx.stage {
+        let phases = call.phases(ctx.record.arrived);
         let named = [
             ("gateway.auth_us", phases.auth),
             ("gateway.body_us", phases.body),

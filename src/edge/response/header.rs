@@ -4,8 +4,8 @@
 //! body.
 
 use crate::clock;
-use crate::edge::state::RequestContext;
 use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
 use crate::edge::{rate_limits, upstream};
 use crate::failpoint::{self, Point};
@@ -30,20 +30,21 @@ const MAX_HEADER_BYTES: usize = 262_144;
 /// # Errors
 /// Returns an error if the header is too large, or if the status calls for another attempt and one
 /// is possible.
-pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> Result<()> {
+pub fn filter_header(
+    record: &mut RequestRecord,
+    call: &mut AdmittedRequest,
+    header: &mut ResponseHeader,
+) -> Result<()> {
     if header.status == StatusCode::SWITCHING_PROTOCOLS {
-        return reject_protocol_switch(ctx);
+        return reject_protocol_switch(call);
     }
     if header.status.is_informational() {
         return Ok(());
     }
-    if let Some(trace) = &mut ctx.trace {
+    if let Some(trace) = &mut record.trace {
         trace.record_status(header.status.as_u16());
     }
-    let surface = ctx.surface;
-    let Some(call) = ctx.call() else {
-        return Ok(());
-    };
+    let surface = record.surface;
     failpoint::hit(Point::VendorAnswered);
     let header_bytes: usize = header
         .headers
@@ -98,7 +99,8 @@ pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> R
     let theirs = theirs
         .filter(|id| is_forwardable_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
     let ours = build_response_header(
-        ctx,
+        record,
+        call,
         if header.status.is_success() {
             200
         } else {
@@ -106,21 +108,19 @@ pub fn filter_header(ctx: &mut RequestContext, header: &mut ResponseHeader) -> R
         },
         theirs,
     )?;
-    ctx.status = ours.status.as_u16();
+    record.status = ours.status.as_u16();
     *header = ours;
     Ok(())
 }
 
 /// Handles a vendor that switches protocols. The gateway did not request that, and cannot read what
 /// follows.
-fn reject_protocol_switch(ctx: &mut RequestContext) -> Result<()> {
-    if let Some(call) = ctx.call() {
-        call.failure = Some(Failure::new(
-            Kind::UpstreamFailed,
-            "The vendor answered with status 101, although the request did not ask to switch protocols.",
-        ));
-        upstream::record_protocol_switch(call);
-    }
+fn reject_protocol_switch(call: &mut AdmittedRequest) -> Result<()> {
+    call.failure = Some(Failure::new(
+        Kind::UpstreamFailed,
+        "The vendor answered with status 101, although the request did not ask to switch protocols.",
+    ));
+    upstream::record_protocol_switch(call);
     Error::e_explain(
         ErrorType::InvalidHTTPHeader,
         "the vendor switched protocols",
@@ -130,68 +130,65 @@ fn reject_protocol_switch(ctx: &mut RequestContext) -> Result<()> {
 
 /// Builds the header that the client gets.
 fn build_response_header(
-    ctx: &mut RequestContext,
+    record: &RequestRecord,
+    call: &mut AdmittedRequest,
     status: u16,
     theirs: Option<String>,
 ) -> Result<ResponseHeader> {
-    let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
+    let surface = record.surface;
     let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
-    if let Some(call) = ctx.call() {
-        let reply = &mut call.response;
-        let made_stream = call.stream
-            && reply.translation.is_some()
-            && matches!(reply.mode, ResponseMode::Whole(_));
-        let stream = made_stream || matches!(reply.mode, ResponseMode::Stream(..));
-        reply.streams = stream;
-        ours.insert_header(
-            header::CONTENT_TYPE,
-            if stream {
-                "text/event-stream; charset=utf-8"
-            } else {
-                "application/json"
-            },
-        )?;
-        ours.insert_header("x-request-id", &request_id)?;
-        ours.insert_header("request-id", &request_id)?;
-        if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
-            ours.insert_header("x-upstream-request-id", theirs)?;
-        }
+    let reply = &mut call.response;
+    let made_stream =
+        call.stream && reply.translation.is_some() && matches!(reply.mode, ResponseMode::Whole(_));
+    let stream = made_stream || matches!(reply.mode, ResponseMode::Stream(..));
+    reply.streams = stream;
+    ours.insert_header(
+        header::CONTENT_TYPE,
         if stream {
-            let voice = call.response.sequencer().cloned();
-            call.shared.set_terminal_error(move || {
-                keepalive::encode_terminal_error(
-                    surface,
-                    voice.as_ref(),
-                    &Failure::from_kind(Kind::UpstreamClosed),
-                    &request_id,
-                )
-            });
-            ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
-            ours.insert_header("x-accel-buffering", "no")?;
+            "text/event-stream; charset=utf-8"
+        } else {
+            "application/json"
+        },
+    )?;
+    ours.insert_header("x-request-id", &record.request_id)?;
+    ours.insert_header("request-id", &record.request_id)?;
+    if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
+        ours.insert_header("x-upstream-request-id", theirs)?;
+    }
+    if stream {
+        let sequencer = call.response.sequencer().cloned();
+        let request_id = record.request_id.clone();
+        call.shared.set_terminal_error(move || {
+            keepalive::encode_terminal_error(
+                surface,
+                sequencer.as_ref(),
+                &Failure::from_kind(Kind::UpstreamClosed),
+                &request_id,
+            )
+        });
+        ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
+        ours.insert_header("x-accel-buffering", "no")?;
+    }
+    if !call.warnings.is_empty() {
+        ours.insert_header("x-gateway-warnings", encode_warnings(&mut call.warnings))?;
+    }
+    if status == 200
+        && let Some(hold) = &call.hold
+    {
+        for (name, value) in rate_limits::headers(surface, &hold.rate_limits(), clock::now_ms()) {
+            ours.insert_header(name, value)?;
         }
-        if !call.warnings.is_empty() {
-            ours.insert_header("x-gateway-warnings", encode_warnings(&mut call.warnings))?;
-        }
-        if status == 200
-            && let Some(hold) = &call.hold
-        {
-            for (name, value) in rate_limits::headers(surface, &hold.rate_limits(), clock::now_ms())
-            {
-                ours.insert_header(name, value)?;
-            }
-        }
-        if let Some(mut keyed) = call.shared.take_idempotency() {
-            keyed.set_headers(replayable_headers(&ours));
-            call.shared.set_idempotency(Some(keyed));
-        }
+    }
+    if let Some(mut keyed) = call.shared.take_idempotency() {
+        keyed.set_headers(replayable_headers(&ours));
+        call.shared.set_idempotency(Some(keyed));
     }
     // Added after the copy that is kept for a replay: the replay may go to another page.
-    if let Some(cors) = &ctx.cors {
+    if let Some(cors) = &record.cors {
         cors.apply(&mut ours)?;
     }
-    if let Some(phases) = ctx.phases() {
-        ours.insert_header("server-timing", phases.to_string())?;
-    }
+    let phases = call.phases(record.arrived);
+    ours.insert_header("server-timing", phases.to_string())?;
     Ok(ours)
 }
 

@@ -3,6 +3,8 @@
 //! This file must not decide anything.
 
 use super::attempt::{Attempt, AttemptHistory, VendorCall};
+use super::authenticated::Authenticated;
+use super::phase_timings::PhaseTimings;
 use super::responding::Responding;
 use crate::billing::Hold;
 use crate::catalog::CatalogModel;
@@ -22,6 +24,7 @@ use std::time::Instant;
 
 /// A request that was admitted.
 pub struct AdmittedRequest {
+    pub authenticated: Authenticated,
     pub settings: Arc<Settings>,
     pub model: Arc<CatalogModel>,
     pub vendor_call: VendorCall,
@@ -62,6 +65,20 @@ pub struct AdmittedRequest {
 }
 
 impl AdmittedRequest {
+    /// Returns how the time of the request was spent so far. `arrived`: when it arrived.
+    pub fn phases(&self, arrived: Instant) -> PhaseTimings {
+        let authenticated = self.authenticated.at;
+        PhaseTimings {
+            auth: authenticated.duration_since(arrived),
+            body: self.body_read.duration_since(authenticated),
+            admit: self.admitted.duration_since(self.body_read),
+            vendor: self
+                .response
+                .answered_at
+                .map(|at| at.duration_since(self.admitted)),
+        }
+    }
+
     /// Returns how the usage is metered at the current model.
     pub fn metering_terms(&self) -> MeteringTerms {
         MeteringTerms::new(self.turn.estimator(), self.usage_bounds)

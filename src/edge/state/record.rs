@@ -1,8 +1,69 @@
-//! What is known of every request, whatever becomes of it.
+//! What is known of every request, at each stage.
 //!
 //! This file must not decide anything.
 
+use crate::address::ClientAddress;
+use crate::edge::cors::CorsHeaders;
+use crate::edge::trace::RequestTrace;
 use llm_protocol::Protocol;
+use std::time::Instant;
+
+/// What is counted, logged and traced of a request, and what each response to it contains.
+pub struct RequestRecord {
+    /// `req_` and 32 hex digits.
+    pub request_id: String,
+    pub arrived: Instant,
+    /// Origin of the request, known once its header has arrived; unless its peer has disconnected
+    /// already.
+    pub caller: Option<ClientAddress>,
+    /// Method and path for the log. Set only with an access log.
+    pub target: Option<Box<(String, String)>>,
+    /// Trace of the request, if it is traced.
+    pub trace: Option<Box<RequestTrace>>,
+    /// CORS headers for the response. Set only on the API's paths, and if some page may call them.
+    pub cors: Option<CorsHeaders>,
+    /// Protocol that determines the shape of a failure.
+    pub surface: Protocol,
+    /// What the request is counted and logged as.
+    pub route: RouteLabel,
+    /// Status of the response, 0 while there is none.
+    pub status: u16,
+    /// Why the request was refused or failed, in one word.
+    pub reason: Option<&'static str>,
+}
+
+impl RequestRecord {
+    pub fn new() -> Self {
+        Self {
+            request_id: format!("req_{}", uuid::Uuid::now_v7().simple()),
+            arrived: Instant::now(),
+            caller: None,
+            target: None,
+            trace: None,
+            cors: None,
+            surface: Protocol::Chat,
+            route: RouteLabel::Api,
+            status: 0,
+            reason: None,
+        }
+    }
+
+    /// Moves the record out.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            request_id: std::mem::take(&mut self.request_id),
+            arrived: self.arrived,
+            caller: self.caller.take(),
+            target: self.target.take(),
+            trace: self.trace.take(),
+            cors: self.cors.take(),
+            surface: self.surface,
+            route: self.route,
+            status: self.status,
+            reason: self.reason,
+        }
+    }
+}
 
 /// The label that keeps pages and health checks apart from the API: they outnumber it, and would
 /// dilute a ratio.

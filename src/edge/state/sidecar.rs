@@ -1,12 +1,64 @@
-//! A request on its way to the sidecar.
+//! A request on its way to the sidecar: a page, or a receipt that only the sidecar can look up.
 //!
 //! This file must not decide who may call the sidecar: `edge/admit.rs` does.
 
+use super::authenticated::Authenticated;
 use crate::edge::activity::ReceiptLookup;
 use crate::edge::pages::PagePermit;
+use std::sync::Arc;
 
-/// Permit that counts a request to the sidecar for as long as the request lasts.
-pub enum SidecarPermit {
-    Page(PagePermit),
-    Receipt(ReceiptLookup),
+/// A request to the sidecar, counted for as long as it lasts.
+pub struct SidecarRequest {
+    kind: SidecarRequestKind,
+    /// Whether the gateway has retried the request over a new connection.
+    pub has_retried: bool,
+}
+
+enum SidecarRequestKind {
+    Page {
+        _permit: PagePermit,
+    },
+    Receipt {
+        authenticated: Authenticated,
+        _lookup: ReceiptLookup,
+    },
+}
+
+impl SidecarRequest {
+    pub fn for_page(permit: PagePermit) -> Self {
+        Self {
+            kind: SidecarRequestKind::Page { _permit: permit },
+            has_retried: false,
+        }
+    }
+
+    pub fn for_receipt(authenticated: Authenticated, lookup: ReceiptLookup) -> Self {
+        let kind = SidecarRequestKind::Receipt {
+            authenticated,
+            _lookup: lookup,
+        };
+        Self {
+            kind,
+            has_retried: false,
+        }
+    }
+
+    /// Returns the account whose receipt is requested. `None` for a page.
+    pub fn receipt_account(&self) -> Option<&Arc<str>> {
+        Some(&self.authenticated()?.principal.account_id)
+    }
+
+    pub(super) fn authenticated(&self) -> Option<&Authenticated> {
+        match &self.kind {
+            SidecarRequestKind::Page { .. } => None,
+            SidecarRequestKind::Receipt { authenticated, .. } => Some(authenticated),
+        }
+    }
+
+    pub(super) fn into_authenticated(self) -> Option<Authenticated> {
+        match self.kind {
+            SidecarRequestKind::Page { .. } => None,
+            SidecarRequestKind::Receipt { authenticated, .. } => Some(authenticated),
+        }
+    }
 }
