@@ -6,10 +6,10 @@
 //! differently (a duplicate member, a member in another case), because the gateway would then bill
 //! by its own reading and the vendor would act by another.
 //!
-//! Read next: `request/features.rs` (what makes a request cost more than its bytes),
-//! `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor account),
+//! Read next: `request/summary.rs` (the facts), `request/features.rs` (what makes a request cost more
+//! than its bytes), `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor account),
 //! `request/extensions.rs` (members that only some vendors know), `request/foreign_fields.rs`
-//! (remains of another vendor's answer), `request/repair_hints.rs` (what this model refuses),
+//! (remains of another vendor's answer), `request/repair_check.rs` (what this model refuses),
 //! `request/content.rs` (content by kind), `request/conversation.rs` (which conversation it belongs
 //! to).
 
@@ -20,8 +20,9 @@ use super::json_scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, Span};
 pub use super::nesting::MAX_DEPTH;
 use crate::usage::ServiceTier;
 pub use content::{ContentSize, MAX_IMAGE_TOKENS};
-use conversation::{ConversationSpans, MessageSpans};
-use repair_hints::{EnumMember, RepairHints, Setting};
+use conversation::spans::MessageSpans;
+use repair_hints::{EnumMember, Setting};
+use summary::{OutputLimitMember, StreamOptions};
 use vendor_state::VendorObject;
 
 mod content;
@@ -29,9 +30,12 @@ mod conversation;
 mod extensions;
 mod features;
 mod foreign_fields;
+mod member_name;
 mod repair;
+mod repair_check;
 mod repair_hints;
 mod rewrite;
+mod summary;
 mod vendor_state;
 
 pub use conversation::{ConversationKey, SESSION_HEADERS};
@@ -40,79 +44,10 @@ pub use foreign_fields::{
     PassthroughContext, RequestCleanup, clean_request, clean_responses_request, remove_reasoning,
 };
 pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned};
+pub use summary::{OutputLimit, RequestSummary};
 
 /// Maximum number of choices on the chat surface.
 const MAX_CHOICES: u64 = 128;
-
-/// Summary of a request body.
-#[derive(Clone, Debug, Default)]
-pub struct RequestSummary {
-    pub model: String,
-    pub stream: bool,
-    pub output_limit: Option<OutputLimit>,
-    /// `thinking.budget_tokens` of `{"type":"enabled"}` (messages).
-    pub thinking_budget: Option<u64>,
-    /// `stream_options.include_usage` (chat).
-    pub include_usage: bool,
-    /// `n`; 1 if absent (chat).
-    pub choices: u64,
-    pub features: Features,
-    /// Number of object members and array items in the whole body.
-    pub values: u64,
-    dialect: RepairHints,
-    spans: MemberSpans,
-    signs: ConversationSpans,
-}
-
-/// The output limit in a body. Null counts as no limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OutputLimit {
-    /// Name of the member; `max_completion_tokens` if the body has both.
-    pub field: &'static str,
-    /// Tokens; the larger limit if the body has both, because a vendor may apply either.
-    pub tokens: u64,
-}
-
-impl RequestSummary {
-    /// Returns whether the request only puts the prompt into the vendor's cache and generates
-    /// nothing (messages).
-    pub fn is_prewarming(&self) -> bool {
-        self.spans
-            .max_tokens
-            .is_some_and(|limit| limit.tokens == Some(0))
-    }
-}
-
-/// Spans of the members that may be edited.
-#[derive(Clone, Copy, Debug, Default)]
-struct MemberSpans {
-    /// Position right after the opening brace.
-    inside: usize,
-    model: Span,
-    max_tokens: Option<OutputLimitMember>,
-    max_completion_tokens: Option<OutputLimitMember>,
-    max_output_tokens: Option<OutputLimitMember>,
-    thinking_budget: Option<Span>,
-    stream_options: Option<StreamOptions>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct OutputLimitMember {
-    span: Span,
-    /// `None`: the member is null.
-    tokens: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum StreamOptions {
-    Null(Span),
-    Object {
-        /// Position right after the opening brace.
-        inside: usize,
-        is_empty: bool,
-        include_usage: Option<Span>,
-    },
-}
 
 /// Reads the body.
 ///

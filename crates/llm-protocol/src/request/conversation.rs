@@ -5,11 +5,14 @@
 //! the content: the key is a truncated hash that also covers the account. It must not scan the body
 //! again: the request summary has the spans of the beginning.
 
-use super::RequestSummary;
+use super::summary::RequestSummary;
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
 use crate::nesting::MAX_DEPTH;
 use sha2::{Digest as _, Sha256};
+use spans::ConversationSpans;
 use std::fmt;
+
+pub(super) mod spans;
 
 /// Headers in which clients send a session id, in the order of trust: agents, relays, then other
 /// names.
@@ -44,9 +47,6 @@ const SESSION_MEMBERS: [&str; 5] = [
 /// Maximum length of a session id in bytes. A longer one is ignored.
 const MAX_ID_BYTES: usize = 512;
 
-/// Number of messages at the beginning that the key covers.
-const MAX_HEAD_MESSAGES: usize = 8;
-
 /// Number of bytes hashed at each end of a text, together with its length, so that a text of a
 /// megabyte is not hashed whole.
 const HASHED_END_BYTES: usize = 4_096;
@@ -77,58 +77,6 @@ impl fmt::Display for ConversationKey {
 impl fmt::Debug for ConversationKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)
-    }
-}
-
-/// Spans of the members that identify the conversation.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ConversationSpans {
-    system: Option<Span>,
-    head: [MessageSpans; MAX_HEAD_MESSAGES],
-    messages: usize,
-    session: Option<Span>,
-    cache_key: Option<Span>,
-    metadata: Option<Span>,
-}
-
-/// Spans of two members of one of the first messages.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct MessageSpans {
-    role: Option<Span>,
-    content: Option<Span>,
-}
-
-impl MessageSpans {
-    /// Records a member of the message. The first of its name counts.
-    pub(super) fn record_member(&mut self, name: &str, span: Span) {
-        let place = match name {
-            "role" => &mut self.role,
-            "content" => &mut self.content,
-            _ => return,
-        };
-        place.get_or_insert(span);
-    }
-}
-
-impl ConversationSpans {
-    /// Records a top-level member at `span`. The first of its name counts.
-    pub(super) fn record_member(&mut self, name: &str, span: Span) {
-        let sign = match name {
-            "system" | "instructions" => &mut self.system,
-            "session_id" => &mut self.session,
-            "prompt_cache_key" => &mut self.cache_key,
-            "metadata" => &mut self.metadata,
-            _ => return,
-        };
-        sign.get_or_insert(span);
-    }
-
-    /// Records the next message.
-    pub(super) fn record_message(&mut self, head: MessageSpans) {
-        if let Some(place) = self.head.get_mut(self.messages) {
-            *place = head;
-            self.messages = self.messages.saturating_add(1);
-        }
     }
 }
 

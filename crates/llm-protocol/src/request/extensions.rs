@@ -11,6 +11,7 @@
 //! `cached_content` and `cachedContent`.
 
 use super::features::Features;
+use super::member_name::is_same_name;
 use super::vendor_state::{self, VendorObject};
 use crate::Protocol;
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner};
@@ -172,20 +173,6 @@ fn find_name(names: &[&'static str], name: &str) -> Option<&'static str> {
         .iter()
         .find(|known| is_same_name(known, name))
         .copied()
-}
-
-/// Returns whether both names are equal without case, underscores and hyphens.
-pub(super) fn is_same_name(known: &str, name: &str) -> bool {
-    let letters = |name: &str| {
-        name.bytes()
-            .filter(|byte| !matches!(byte, b'_' | b'-'))
-            .map(|byte| byte.to_ascii_lowercase())
-            .collect::<Vec<_>>()
-    };
-    // No known name has more than nine underscores.
-    known.len() <= name.len().saturating_add(9) && name.len() <= known.len().saturating_add(9) && {
-        letters(known) == letters(name)
-    }
 }
 
 impl Features {

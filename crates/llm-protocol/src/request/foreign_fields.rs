@@ -9,36 +9,25 @@
 //! Read next: `request/repair.rs` (what this model refuses, in the same pass),
 //! `request/rewrite.rs`, which applies these edits together with its own.
 
-use super::RequestSummary;
+use super::summary::RequestSummary;
 use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
-use crate::ir::{JsonPath, WarningAction, Warnings};
+use crate::ir::{JsonPath, WarningAction};
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_edit;
-use crate::json_scanner::Span;
 use crate::json_string::JsonStr;
 use crate::nesting::MAX_DEPTH;
 use crate::reasoning_token;
+use remover::ForeignFieldRemover;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
 mod limits;
+pub(super) mod remover;
 mod responses;
 
+pub use remover::RequestCleanup;
 pub use responses::{PassthroughContext, clean_responses_request};
-
-/// The edits that a body needs, and their warnings.
-#[derive(Clone, Debug, Default)]
-pub struct RequestCleanup {
-    pub(super) edits: Vec<(Span, String)>,
-    /// Warnings `action:path`, sorted.
-    pub warnings: Vec<String>,
-    /// Whether the body was repaired, so that its summary must be read again.
-    pub is_repaired: bool,
-    /// Whether the thinking budget was inserted here: it may then be lowered or left out.
-    pub makes_budget: bool,
-}
 
 /// Computes the edits for `body` before the gateway sends it to a vendor of the same protocol: it
 /// removes another vendor's remains, and members that the model is known to refuse by `rules`.
@@ -120,19 +109,6 @@ pub fn remove_reasoning(
 /// Type of the context edit by which the vendor clears thinking.
 const CLEAR_THINKING_EDIT: &str = "clear_thinking_20251015";
 
-pub(super) struct ForeignFieldRemover<'a> {
-    text: &'a str,
-    pub(super) edits: Vec<(Span, String)>,
-    /// Spans of removed members and items, without their commas.
-    pub(super) gone: Vec<Span>,
-    pub(super) warnings: Warnings,
-    /// Whether reasoning is removed that the gateway itself put into the history. That needs no
-    /// warning.
-    drops_gateways_reasoning: bool,
-    pub(super) is_repaired: bool,
-    pub(super) makes_budget: bool,
-}
-
 /// Top-level members that concern the operator's account at the vendor and that no answer depends
 /// on. They are removed. `store` would keep the answer there, where nobody reads it.
 fn account_members(protocol: Protocol) -> &'static [&'static str] {
@@ -163,59 +139,6 @@ const GATEWAY_REASONING_MEMBERS: [&str; 2] = ["reasoning_content", "reasoning_de
 const FOREIGN_PART_MEMBERS: [&str; 1] = ["cache_control"];
 
 impl<'a> ForeignFieldRemover<'a> {
-    fn new(text: &'a str) -> Self {
-        ForeignFieldRemover {
-            text,
-            edits: Vec::new(),
-            gone: Vec::new(),
-            warnings: Warnings::default(),
-            drops_gateways_reasoning: false,
-            is_repaired: false,
-            makes_budget: false,
-        }
-    }
-
-    /// Builds the edits. Each removed member takes one comma with it.
-    fn finish(self) -> RequestCleanup {
-        let ForeignFieldRemover {
-            text,
-            mut edits,
-            mut gone,
-            warnings,
-            is_repaired,
-            makes_budget,
-            ..
-        } = self;
-        gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
-        let mut gone = gone.into_iter().peekable();
-        while let Some(mut run) = gone.next() {
-            // Merges removals that lie inside this one or directly after it.
-            while let Some(next) =
-                gone.next_if(|next| next.start < run.end || next.start == skip_comma(text, run.end))
-            {
-                run.end = run.end.max(next.end);
-            }
-            let before = text.get(..run.start).unwrap_or_default().trim_end();
-            let cut = match before.strip_suffix(',') {
-                Some(before) => Span {
-                    start: before.trim_end().len(),
-                    end: run.end,
-                },
-                None => Span {
-                    start: run.start,
-                    end: skip_comma(text, run.end),
-                },
-            };
-            edits.push((cut, String::new()));
-        }
-        RequestCleanup {
-            edits,
-            warnings: warnings.into_tokens(),
-            is_repaired,
-            makes_budget,
-        }
-    }
-
     fn clean_chat(&mut self, root: JsonValue<'a>) {
         self.remove_members(root, "", &FOREIGN_MEMBERS);
         for (index, message) in root
@@ -309,34 +232,6 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    fn remove_members(&mut self, object: JsonValue<'a>, path: &str, foreign: &[&str]) {
-        let is_foreign = |key: &JsonStr<'_>| foreign.iter().find(|name| key.is(name)).copied();
-        if !object.members().any(|(key, _)| is_foreign(&key).is_some()) {
-            return;
-        }
-        let mut places = Vec::new();
-        for (key, value) in object.members() {
-            let name = is_foreign(&key);
-            if let Some(name) = name.filter(|_| !value.is_null()) {
-                self.warnings
-                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
-            }
-            places.push((self.member_span(&key, value), name.is_some()));
-        }
-        self.remove_spans(&places);
-    }
-
-    /// Removes the members of these names without a warning: the caller loses none of its own data.
-    fn remove_members_silently(&mut self, object: JsonValue<'a>, names: &[&str]) {
-        let goes = |key: &JsonStr<'_>| names.iter().any(|name| key.is(name));
-        let places: Vec<_> = object
-            .members()
-            .map(|(key, value)| (self.member_span(&key, value), goes(&key)))
-            .collect();
-        self.drops_gateways_reasoning = true;
-        self.remove_spans(&places);
-    }
-
     /// `goes`: selects the assistant's blocks that are removed.
     fn clean_messages(&mut self, root: JsonValue<'a>, goes: fn(JsonValue<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), CallIdMap::default());
@@ -395,65 +290,6 @@ impl<'a> ForeignFieldRemover<'a> {
             self.replace_string(place, &safe);
         }
     }
-
-    pub(super) fn replace_string(&mut self, value: JsonValue<'a>, text: &str) {
-        let span = self.span(value.raw());
-        self.edits.push((span, json_edit::json_string(text)));
-    }
-
-    /// Removes the members or items that are marked `true`.
-    fn remove_spans(&mut self, places: &[(Span, bool)]) {
-        self.gone.extend(
-            places
-                .iter()
-                .filter(|(_, is_removed)| *is_removed)
-                .map(|(span, _)| *span),
-        );
-    }
-
-    /// Returns the span of a member, from its name's first quote to its value's end.
-    pub(super) fn member_span(&self, key: &JsonStr<'_>, value: JsonValue<'_>) -> Span {
-        Span {
-            start: self.key_span(key).start,
-            end: self.span(value.raw()).end,
-        }
-    }
-
-    /// Returns the span of a member's name, with its quotes.
-    pub(super) fn key_span(&self, key: &JsonStr<'_>) -> Span {
-        match key {
-            JsonStr::Token { raw, .. } => {
-                let Span { start, end } = self.span(raw);
-                Span {
-                    start: start.saturating_sub(1),
-                    end: end.saturating_add(1),
-                }
-            }
-            JsonStr::Made(_) => Span::default(),
-        }
-    }
-
-    /// Returns the span of a slice of the text.
-    pub(super) fn span(&self, piece: &str) -> Span {
-        let start = piece
-            .as_ptr()
-            .addr()
-            .saturating_sub(self.text.as_ptr().addr());
-        Span {
-            start,
-            end: start.saturating_add(piece.len()),
-        }
-    }
-}
-
-/// Returns the position after the comma at `end` and the white space around it; `end` itself if no
-/// comma follows.
-fn skip_comma(text: &str, end: usize) -> usize {
-    let rest = text.get(end..).unwrap_or_default();
-    let Some(behind) = rest.trim_start().strip_prefix(',') else {
-        return end;
-    };
-    text.len().saturating_sub(behind.trim_start().len())
 }
 
 /// Returns whether no messages vendor can have signed the thinking block.
@@ -546,6 +382,7 @@ mod tests {
     use super::*;
     use crate::capabilities::ModelCapabilities;
     use crate::capabilities::repair_rules::KnownCapabilities;
+    use crate::json_edit;
     use crate::request::{RequestEdits, read_summary, rewrite_cleaned};
     use bytes::Bytes;
     use proptest::prelude::*;

@@ -9,7 +9,7 @@
 //! Read next: `request/repair_hints.rs` (whether there is anything to do),
 //! `repair/{chat,messages,responses}.rs`.
 
-use super::foreign_fields::ForeignFieldRemover;
+use super::foreign_fields::remover::ForeignFieldRemover;
 use crate::capabilities::ModelCapabilities;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{Effort, WarningAction};

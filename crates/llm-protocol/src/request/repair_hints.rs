@@ -1,17 +1,11 @@
 //! Records which members that some model of the protocol refuses are in a body, as the one pass
-//! over it shows them, and decides whether this model is known to refuse one.
+//! over it shows them.
 //!
-//! It must not read the body a second time, nor change it: `request/repair.rs` does both, for the
-//! few bodies that need it. In doubt a body needs it.
+//! It must not know a model: `request/repair_check.rs` decides whether this one refuses a member.
 //!
-//! Read next: `request/repair.rs`.
+//! Read next: `request/repair_check.rs`.
 
-use super::RequestSummary;
-use crate::capabilities::repair_rules::{KnownCapabilities, RepairRules};
-use crate::capabilities::{
-    ChatModel, MessagesModel, ModelCapabilities, ParallelToolCalls, ReasoningReplay,
-    ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
-};
+use crate::capabilities::ThinkingType;
 use crate::ir::Effort;
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner};
 
@@ -29,9 +23,9 @@ pub(super) struct RepairHints {
     /// Whether the last message is the assistant's.
     pub ends_with_assistant: bool,
     /// Whether the assistant's last turn has no thinking signed by its vendor.
-    is_unthought: bool,
+    pub is_unthought: bool,
     /// Whether results of that turn's calls follow.
-    is_answered: bool,
+    pub is_answered: bool,
     /// Whether a message has `reasoning_content`.
     pub reasoning_content: bool,
     /// Whether there is a call id that is not exactly nine letters or digits.
@@ -90,7 +84,7 @@ impl RepairHints {
         self.given |= setting as u16;
     }
 
-    fn has(&self, setting: Setting) -> bool {
+    pub fn has(&self, setting: Setting) -> bool {
         self.given & setting as u16 != 0
     }
 
@@ -146,116 +140,4 @@ fn read_enum<T>(
     Ok(text
         .and_then(|text| named(&text.name()))
         .map_or(EnumMember::Unknown, EnumMember::Known))
-}
-
-impl RequestSummary {
-    /// Returns whether the model is known to refuse something in the body.
-    pub fn needs_repair(&self, rules: &RepairRules<'_>) -> bool {
-        if rules.known == KnownCapabilities::NONE {
-            return false;
-        }
-        match rules.accepts {
-            ModelCapabilities::Chat(model) => self.chat_needs_repair(model, &rules.known),
-            ModelCapabilities::Messages(model) => self.messages_needs_repair(model, rules),
-            ModelCapabilities::Responses(model) => self.responses_needs_repair(model, &rules.known),
-        }
-    }
-
-    fn chat_needs_repair(&self, model: &ChatModel, known: &KnownCapabilities) -> bool {
-        let RequestSummary { dialect, spans, .. } = self;
-        let other_limit = match model.output_limit_field {
-            "max_tokens" => spans.max_completion_tokens,
-            _ => spans.max_tokens,
-        };
-        let sampling = [Setting::Temperature, Setting::TopP, Setting::OtherSampling];
-        known.output_limit_field && other_limit.is_some_and(|limit| limit.tokens.is_some())
-            || known.sampling
-                && !model.sampling
-                && sampling.iter().any(|setting| dialect.has(*setting))
-            || known.stop && !model.stop && dialect.has(Setting::Stop)
-            || known.top_k && !model.top_k && dialect.has(Setting::TopK)
-            || known.verbosity && !model.verbosity && dialect.has(Setting::Verbosity)
-            || known.system_role && model.system_role == "system" && dialect.developer_turns
-            || self.has_unsupported_effort(known, model.reasoning, &model.effort_values)
-            || must_disable_reasoning(model, known)
-                && dialect.has(Setting::Tools)
-                && dialect.effort != EnumMember::Known(Effort::None)
-            || known.reasoning_replay
-                && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
-                && dialect.reasoning_content
-            || known.parallel_tool_calls
-                && model.parallel_tool_calls != ParallelToolCalls::Accepted
-                && dialect.has(Setting::ParallelToolCalls)
-            || known.tool_call_ids
-                && model.tool_call_ids == ToolCallIds::Nine
-                && dialect.other_than_nine
-    }
-
-    fn messages_needs_repair(&self, model: &MessagesModel, rules: &RepairRules<'_>) -> bool {
-        let (known, dialect) = (&rules.known, &self.dialect);
-        let has = |setting| dialect.has(setting);
-        let (temperature, top_p) = (has(Setting::Temperature), has(Setting::TopP));
-        let is_sampled = match model.sampling {
-            SamplingSupport::Free => false,
-            SamplingSupport::OneOf => temperature && top_p,
-            SamplingSupport::Fixed => temperature || top_p || has(Setting::TopK),
-        };
-        let is_wrong_thinking = match dialect.thinking {
-            EnumMember::Known(kind) => !model.accepts_thinking_type(kind),
-            EnumMember::Absent | EnumMember::Unknown => false,
-        };
-        let exceeds_limit =
-            self.thinking_budget
-                .zip(self.output_limit)
-                .is_some_and(|(budget, limit)| {
-                    !rules.is_interleaved
-                        && budget >= limit.tokens.min(rules.output_limit.unwrap_or(u64::MAX))
-                });
-        let breaks_off = dialect.thinking == EnumMember::Known(ThinkingType::Enabled)
-            && dialect.is_unthought
-            && (dialect.is_answered || dialect.ends_with_assistant);
-        known.sampling && is_sampled
-            || known.thinking_types && (is_wrong_thinking || exceeds_limit || breaks_off)
-            || known.efforts && is_unsupported(dialect.effort, &model.effort_levels)
-            || known.mid_system && !model.mid_system && dialect.system_turns
-            || known.prefill && !model.prefill && dialect.ends_with_assistant
-    }
-
-    fn responses_needs_repair(&self, model: &ResponsesModel, known: &KnownCapabilities) -> bool {
-        let has = |setting| self.dialect.has(setting);
-        known.sampling && !model.sampling && (has(Setting::Temperature) || has(Setting::TopP))
-            || known.reasoning
-                && !model.reasoning
-                && (has(Setting::Reasoning) || has(Setting::Include))
-            || known.efforts && has(Setting::Reasoning)
-            || known.summaries && !model.summaries && has(Setting::Reasoning)
-            || known.verbosity && !model.verbosity && has(Setting::Text)
-    }
-
-    fn has_unsupported_effort(
-        &self,
-        known: &KnownCapabilities,
-        reasons: bool,
-        levels: &[Effort],
-    ) -> bool {
-        match self.dialect.effort {
-            EnumMember::Absent => false,
-            _ if known.reasoning && !reasons => true,
-            effort => known.efforts && reasons && is_unsupported(effort, levels),
-        }
-    }
-}
-
-/// Returns whether the model accepts function tools only if it does not reason.
-pub(super) fn must_disable_reasoning(model: &ChatModel, known: &KnownCapabilities) -> bool {
-    known.tools_with_reasoning
-        && model.reasoning
-        && model.tools_with_reasoning == ToolsWithReasoning::EffortNone
-}
-
-fn is_unsupported(effort: EnumMember<Effort>, levels: &[Effort]) -> bool {
-    match effort {
-        EnumMember::Known(effort) => !levels.contains(&effort),
-        EnumMember::Absent | EnumMember::Unknown => false,
-    }
 }

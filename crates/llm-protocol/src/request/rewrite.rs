@@ -5,7 +5,8 @@
 //!
 //! Read next: `passthrough.rs`, the way back.
 
-use super::{OutputLimitMember, RequestCleanup, RequestSummary, StreamOptions};
+use super::foreign_fields::remover::RequestCleanup;
+use super::summary::{OutputLimitMember, RequestSummary, StreamOptions};
 use crate::json_edit::{self, JsonEdit};
 use crate::json_scanner::Span;
 use bytes::Bytes;

@@ -4,12 +4,12 @@
 //! The vendor returns such an object to anyone who uses the operator's credentials, so one account
 //! could read another account's files. The gateway records no ownership, so it refuses every
 //! reference. This module knows the names of the members and the texts of the refusals;
-//! `request/features.rs` decides where a member counts. It must not look into schemas, tool
+//! `request/features/read.rs` decides where a member counts. It must not look into schemas, tool
 //! arguments or texts: the same names are data there.
 //!
 //! Read next: `request/features.rs`.
 
-use super::extensions::is_same_name;
+use super::member_name::is_same_name;
 use crate::Protocol;
 use crate::failure::{Failure, Kind as FailureKind};
 use crate::json_scanner::{JsonError, JsonKind, JsonScanner};

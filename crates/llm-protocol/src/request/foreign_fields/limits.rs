@@ -6,7 +6,7 @@
 //!
 //! Read next: `request/extensions.rs`, which has the names.
 
-use super::ForeignFieldRemover;
+use super::remover::ForeignFieldRemover;
 use crate::Protocol;
 use crate::ir::WarningAction;
 use crate::json_document::JsonValue;

@@ -8,7 +8,7 @@
 //!
 //! Read next: `request/rewrite.rs`.
 
-use super::{ForeignFieldRemover, RequestCleanup};
+use super::remover::{ForeignFieldRemover, RequestCleanup};
 use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::RepairRules;
@@ -20,7 +20,7 @@ use crate::json_scanner::Span;
 use crate::json_string::JsonStr;
 use crate::nesting::MAX_DEPTH;
 use crate::reasoning_token;
-use crate::request::RequestSummary;
+use crate::request::summary::RequestSummary;
 use crate::usage::PerTool;
 use std::borrow::Cow;
 

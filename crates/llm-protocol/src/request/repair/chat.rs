@@ -12,7 +12,7 @@ use crate::capabilities::{ChatModel, ParallelToolCalls, ReasoningReplay, ToolCal
 use crate::ir::{Effort, JsonPath, WarningAction};
 use crate::json_document::JsonValue;
 use crate::json_edit::json_string;
-use crate::request::repair_hints::must_disable_reasoning;
+use crate::request::repair_check::must_disable_reasoning;
 use std::borrow::Cow;
 use std::collections::HashMap;
 

@@ -1,0 +1,640 @@
+//! Finds the features that make a vendor read or do more than one pass over the body's own bytes.
+//!
+//! It must not price anything, nor trust names in a text, a schema or a tool's input: it finds
+//! features by their position. If a vendor may read a body in two ways, it assumes the feature:
+//! that makes the reservation larger, never the bill.
+//!
+//! Read next: `request/extensions.rs`, `request/rewrite.rs`.
+
+use super::{Features, ToolOffer};
+use crate::Protocol;
+use crate::capabilities::identifiers;
+use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::reasoning_token;
+use crate::request::extensions::Extension;
+use crate::request::vendor_state::{self, VendorObject, VendorReference};
+use crate::usage::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed};
+
+/// Maximum length of a call id at the vendor of the chat protocol.
+const MAX_CHAT_ID_CHARS: usize = 40;
+
+impl Features {
+    /// Reads a top-level member. An unknown member has no features.
+    pub(in crate::request) fn read_member(
+        &mut self,
+        protocol: Protocol,
+        name: &str,
+        scan: &mut JsonScanner<'_>,
+    ) -> Result<(), JsonError> {
+        if let Some(extension) = Extension::from_top_level(protocol, name) {
+            return self.read_extension(protocol, extension, scan);
+        }
+        match name {
+            "messages" | "system" | "prediction" => self.read_content(scan),
+            "tools" => {
+                let is_chat = protocol == Protocol::Chat;
+                scan.array_or_skip(|scan| self.read_tool(scan, is_chat))
+                    .map(drop)
+            }
+            "max_tool_calls" => {
+                self.max_tool_calls = scan.count_or_skip()?.max(self.max_tool_calls);
+                Ok(())
+            }
+            "functions" => read_presence(scan, &mut self.tools),
+            "stop" | "stop_sequences" => read_presence(scan, &mut self.stops),
+            "store" | "user_profile_id" | "workspace_id" | "diagnostics" => {
+                self.leftovers.account_members |=
+                    !matches!(scan.kind()?, JsonKind::Null | JsonKind::False);
+                scan.skip().map(drop)
+            }
+            "cache_control" => self.read_cache_marker(scan),
+            "thinking" | "reasoning" | "output_config" | "top_k" => {
+                self.leftovers.members = true;
+                scan.skip().map(drop)
+            }
+            "modalities" => scan
+                .array_or_skip(|scan| {
+                    self.audio_output |= equals_text(scan, "audio")?;
+                    Ok::<(), JsonError>(())
+                })
+                .map(drop),
+            "audio" => read_presence(scan, &mut self.audio_output),
+            "speed" => {
+                let speed = read_tier(scan)?;
+                self.speed = speed
+                    .filter(|speed| *speed != Speed::from_wire("standard"))
+                    .or(self.speed);
+                Ok(())
+            }
+            "inference_geo" => {
+                let geo = read_tier(scan)?;
+                self.usual_geo |= geo == Some(InferenceGeo::from_wire("global"));
+                self.inference_geo = geo
+                    .filter(|geo| *geo != InferenceGeo::from_wire("global"))
+                    .or(self.inference_geo);
+                Ok(())
+            }
+            "mcp_servers" => {
+                let mut is_given = false;
+                read_presence(scan, &mut is_given)?;
+                if is_given {
+                    self.add_tool_offer(ServerTool::Mcp, None);
+                }
+                Ok(())
+            }
+            "container" => {
+                if scan.kind()? != JsonKind::Null {
+                    self.add_tool_offer(ServerTool::CodeExecution, None);
+                }
+                vendor_state::record_container(&mut self.vendor_reference, scan)
+            }
+            "attachments" => vendor_state::scan_references(&mut self.vendor_reference, scan),
+            "fallbacks" | "models" => read_presence(scan, &mut self.fallback_models),
+            "compaction" => read_presence(scan, &mut self.compaction),
+            "context_management" => self.read_context_management(scan),
+            _ => scan.skip().map(drop),
+        }
+    }
+}
+
+/// Media in a chat part.
+struct MediaPart<'a> {
+    is_given: bool,
+    data: Option<StringToken<'a>>,
+}
+
+/// Maximum length of a URL in bytes: some servers accept bare base64 instead of one.
+const MAX_URL_BYTES: usize = 8_192;
+
+/// Findings about one object under `messages` or `system`, whose members come in any order.
+#[derive(Default)]
+struct BlockFeatures<'a> {
+    is_image: bool,
+    is_document: bool,
+    has_text_source: bool,
+    is_thinking: bool,
+    is_signed: bool,
+    /// Another source beside a text source takes precedence, because it is unknown which one the
+    /// vendor reads.
+    has_other_source: bool,
+    /// Inline data of its source or data URL.
+    data: Option<StringToken<'a>>,
+    /// Its member `data`, as encrypted reasoning has it.
+    own_data: Option<StringToken<'a>>,
+    is_encrypted: bool,
+    /// A call of the vendor's code interpreter, which the gateway removes from the conversation:
+    /// see `request/foreign_fields/responses.rs`.
+    is_interpreter_call: bool,
+    has_other_type: bool,
+    container: Option<VendorReference>,
+}
+
+impl Features {
+    /// Reads messages, blocks and parts, at any depth.
+    fn read_content(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        match scan.kind()? {
+            JsonKind::Array => scan.array(|scan| self.read_content(scan)).map(drop),
+            JsonKind::Object => self.read_object(scan, |_, _| ()),
+            _ => scan.skip().map(drop),
+        }
+    }
+
+    /// Reads one message. Calls `member` with each of its members.
+    pub(in crate::request) fn read_message(
+        &mut self,
+        scan: &mut JsonScanner<'_>,
+        member: impl FnMut(&str, Span),
+    ) -> Result<(), JsonError> {
+        if scan.kind()? == JsonKind::Object {
+            self.read_object(scan, member)
+        } else {
+            self.read_content(scan)
+        }
+    }
+
+    fn read_object(
+        &mut self,
+        scan: &mut JsonScanner<'_>,
+        mut member: impl FnMut(&str, Span),
+    ) -> Result<(), JsonError> {
+        let mut block = BlockFeatures::default();
+        scan.object(|scan, key| {
+            let name = key.name();
+            scan.kind()?;
+            let start = scan.position();
+            self.read_block_member(&mut block, &name, scan)?;
+            member(
+                &name,
+                Span {
+                    start,
+                    end: scan.position(),
+                },
+            );
+            Ok(())
+        })?;
+        let goes = block.is_interpreter_call && !block.has_other_type;
+        self.vendor_reference = self.vendor_reference.or(block.container.filter(|_| !goes));
+        self.images = self.images.saturating_add(u32::from(block.is_image));
+        let is_text = block.has_text_source && !block.has_other_source;
+        self.documents_or_files |= block.is_document && !is_text;
+        self.count_media(&block);
+        self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
+        self.leftovers.thoughts = self
+            .leftovers
+            .thoughts
+            .saturating_add(u32::from(block.is_thinking && block.is_signed));
+        Ok(())
+    }
+
+    /// Adds the block's content other than text. The data of a block that may not be an image
+    /// counts as text.
+    fn count_media(&mut self, block: &BlockFeatures<'_>) {
+        let data = block.data.as_ref();
+        if block.is_image {
+            self.content
+                .add_image(data.filter(|_| !block.is_document && !block.has_text_source));
+        } else if block.is_document && (!block.has_text_source || block.has_other_source) {
+            self.content.add_document(data);
+        }
+        block
+            .own_data
+            .iter()
+            .filter(|_| block.is_encrypted)
+            .for_each(|data| self.content.add_encrypted(data));
+    }
+
+    /// Reads a member of a block. Some servers use a part's `type`, others the name of the member
+    /// with its content: either counts.
+    fn read_block_member<'a>(
+        &mut self,
+        block: &mut BlockFeatures<'a>,
+        name: &str,
+        scan: &mut JsonScanner<'a>,
+    ) -> Result<(), JsonError> {
+        if let Some(object) = VendorObject::from_member(name) {
+            let is_container = object == VendorObject::Container;
+            let found = if is_container {
+                &mut block.container
+            } else {
+                &mut self.vendor_reference
+            };
+            return vendor_state::record_reference(found, object, scan);
+        }
+        match name {
+            "type" => {
+                let kind = scan.string_or_skip()?;
+                self.record_block_type(block, &kind.map(|kind| kind.name()).unwrap_or_default());
+                Ok(())
+            }
+            // A model's tool input is text for every model.
+            name if vendor_state::is_client_data(name) => scan.skip().map(drop),
+            "cache_control" => self.read_cache_marker(scan),
+            // Items of the responses protocol may add tools.
+            "tools" => scan
+                .array_or_skip(|scan| self.read_tool(scan, false))
+                .map(drop),
+            "signature" => {
+                if let Some(text) = scan.string_or_skip()? {
+                    block.is_signed = reasoning_token::is_vendor_signature(&text.name());
+                    self.content.add_binary(&text);
+                }
+                Ok(())
+            }
+            "id" | "tool_use_id" | "tool_call_id" => {
+                let id = scan
+                    .string_or_skip()?
+                    .map(|id| id.name())
+                    .unwrap_or_default();
+                self.leftovers.odd_ids |= !identifiers::is_plain_name(&id);
+                self.leftovers.long_ids |= id.len() > MAX_CHAT_ID_CHARS;
+                self.leftovers.other_than_nine |= !identifiers::is_nine_char_id(&id);
+                Ok(())
+            }
+            "tool_calls" | "function_call" => {
+                self.tools |= scan.kind()? != JsonKind::Null;
+                self.read_content(scan)
+            }
+            "reasoning_content" | "reasoning_details" | "thinking_blocks" => {
+                self.leftovers.members = true;
+                self.read_content(scan)
+            }
+            "source" => self.read_source(block, scan),
+            "image_url" | "input_image" => {
+                let media = self.read_media(scan)?;
+                block.is_image |= media.is_given;
+                block.data = media.data;
+                Ok(())
+            }
+            "file" | "input_file" | "video_url" | "input_video" => {
+                let media = self.read_media(scan)?;
+                block.is_document |= media.is_given;
+                block.data = media.data;
+                Ok(())
+            }
+            "input_audio" | "audio" | "audio_url" => {
+                let media = self.read_media(scan)?;
+                self.audio_input |= media.is_given;
+                media
+                    .data
+                    .iter()
+                    .for_each(|data| self.content.add_audio(data));
+                Ok(())
+            }
+            "file_data" => {
+                block.data = scan.string_or_skip()?;
+                Ok(())
+            }
+            "data" if scan.kind()? == JsonKind::String => {
+                block.own_data = scan.string_or_skip()?;
+                Ok(())
+            }
+            "encrypted_content" => {
+                scan.string_or_skip()?
+                    .iter()
+                    .for_each(|data| self.content.add_encrypted(data));
+                Ok(())
+            }
+            _ => self.read_content(scan),
+        }
+    }
+
+    fn record_block_type(&mut self, block: &mut BlockFeatures<'_>, kind: &str) {
+        block.has_other_type |= kind != "code_interpreter_call";
+        match kind {
+            "image" | "image_url" | "input_image" => block.is_image = true,
+            "document" | "file" | "input_file" | "container_upload" | "video" | "video_url"
+            | "input_video" => block.is_document = true,
+            "audio" | "input_audio" | "audio_url" => self.audio_input = true,
+            "thinking" => block.is_thinking = true,
+            "code_interpreter_call" => block.is_interpreter_call = true,
+            "redacted_thinking" => {
+                block.is_encrypted = true;
+                self.leftovers.thoughts = self.leftovers.thoughts.saturating_add(1);
+            }
+            "reasoning.encrypted" => block.is_encrypted = true,
+            "tool_use" => self.tools = true,
+            "tool_result" => {
+                self.tools = true;
+                self.leftovers.tool_results = self.leftovers.tool_results.saturating_add(1);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads the `source` of a messages block. Its `content` may hold blocks.
+    fn read_source<'a>(
+        &mut self,
+        block: &mut BlockFeatures<'a>,
+        scan: &mut JsonScanner<'a>,
+    ) -> Result<(), JsonError> {
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "type" => {
+                    let kind = scan.string_or_skip()?;
+                    match kind.map(|kind| kind.name()).unwrap_or_default().as_ref() {
+                        "text" | "content" => block.has_text_source = true,
+                        "url" => self.url_sources = true,
+                        "file" => self.documents_or_files = true,
+                        _ => block.has_other_source = true,
+                    }
+                }
+                "url" => {
+                    self.url_sources |= scan.kind()? != JsonKind::Null;
+                    let at = scan.position();
+                    if let Some(address) = scan.string_or_skip()? {
+                        vendor_state::record_storage_url(
+                            &mut self.vendor_reference,
+                            &address.name(),
+                            at,
+                        );
+                    }
+                }
+                "data" => block.data = scan.string_or_skip()?,
+                name => match VendorObject::from_member(name) {
+                    Some(object) => {
+                        vendor_state::record_reference(&mut self.vendor_reference, object, scan)?
+                    }
+                    None => self.read_content(scan)?,
+                },
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// Reads the media of a chat part: a URL, or an object with a URL in `url` or with inline data.
+    fn read_media<'a>(&mut self, scan: &mut JsonScanner<'a>) -> Result<MediaPart<'a>, JsonError> {
+        match scan.kind()? {
+            JsonKind::String => Ok(MediaPart {
+                is_given: true,
+                data: self.read_url(scan)?,
+            }),
+            JsonKind::Object => {
+                let mut data = None;
+                scan.object(|scan, key| {
+                    match key.name().as_ref() {
+                        "url" => data = self.read_url(scan)?,
+                        "file_data" | "data" => data = scan.string_or_skip()?,
+                        // The audio of an earlier answer.
+                        "id" => vendor_state::record_reference(
+                            &mut self.vendor_reference,
+                            VendorObject::Audio,
+                            scan,
+                        )?,
+                        name => match VendorObject::from_member(name) {
+                            Some(object) => vendor_state::record_reference(
+                                &mut self.vendor_reference,
+                                object,
+                                scan,
+                            )?,
+                            None => drop(scan.skip()?),
+                        },
+                    }
+                    Ok::<(), JsonError>(())
+                })?;
+                Ok(MediaPart {
+                    is_given: true,
+                    data,
+                })
+            }
+            _ => scan.skip().map(|_| MediaPart {
+                is_given: false,
+                data: None,
+            }),
+        }
+    }
+
+    /// Reads a URL. Returns its text if it is a data URL, or bare base64 instead of a URL.
+    fn read_url<'a>(
+        &mut self,
+        scan: &mut JsonScanner<'a>,
+    ) -> Result<Option<StringToken<'a>>, JsonError> {
+        scan.kind()?;
+        let at = scan.position();
+        let Some(address) = scan.string_or_skip()? else {
+            return Ok(None);
+        };
+        // In capitals or with escapes it may still be a `data:` URL; to take it for a remote URL is
+        // safe.
+        let is_far = !address.raw.starts_with("data:");
+        self.url_sources |= is_far;
+        if is_far {
+            vendor_state::record_storage_url(&mut self.vendor_reference, &address.name(), at);
+        }
+        let is_bare = address.raw.len() > MAX_URL_BYTES;
+        Ok(Some(address).filter(|_| !is_far || is_bare))
+    }
+
+    /// Reads a tool definition, but not its schema. `is_chat`: apply the rules of the chat
+    /// protocol, where every tool other than a function or a custom tool runs at the vendor, even
+    /// without a type.
+    fn read_tool(&mut self, scan: &mut JsonScanner<'_>, is_chat: bool) -> Result<(), JsonError> {
+        self.tools = true;
+        let (mut runs_at_vendor, mut max_uses) = (PerTool::<bool>::default(), None);
+        let (mut is_function, mut is_vendors) = (false, false);
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "type" => {
+                    let kind = scan.string_or_skip()?.map(|kind| kind.name());
+                    is_vendors |= kind
+                        .as_deref()
+                        .is_some_and(|kind| !matches!(kind, "function" | "custom"));
+                    is_function |= kind.is_some();
+                    match kind.as_deref().and_then(server_tool) {
+                        Some(tool) => *runs_at_vendor.get_mut(tool) = true,
+                        None => self.server_tools |= !kind.as_deref().is_none_or(is_client_tool),
+                    }
+                }
+                // If the member is duplicated, the vendor may read either.
+                "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
+                "cache_control" => self.read_cache_marker(scan)?,
+                "container" => vendor_state::record_container(&mut self.vendor_reference, scan)?,
+                // The tools of a namespace.
+                "tools" => drop(scan.array_or_skip(|scan| self.read_tool(scan, is_chat))?),
+                "function" => {
+                    is_function = true;
+                    scan.object_or_skip(|scan, key| {
+                        if key.name() == "cache_control" {
+                            return self.read_cache_marker(scan);
+                        }
+                        scan.skip().map(drop)
+                    })?;
+                }
+                // A function without its wrapper object, or Gemini's list of functions.
+                "name" | "custom" | "function_declarations" | "functionDeclarations" => {
+                    is_function = true;
+                    scan.skip()?;
+                }
+                name if is_chat && Extension::is_vendor_tool(name) => {
+                    is_vendors |= !matches!(scan.kind()?, JsonKind::Null | JsonKind::False);
+                    vendor_state::scan_references(&mut self.vendor_reference, scan)?;
+                }
+                name if vendor_state::is_client_data(name) => drop(scan.skip()?),
+                name => match VendorObject::from_member(name) {
+                    Some(object) => {
+                        vendor_state::record_reference(&mut self.vendor_reference, object, scan)?
+                    }
+                    None => vendor_state::scan_references(&mut self.vendor_reference, scan)?,
+                },
+            }
+            Ok::<(), JsonError>(())
+        })?;
+        if is_chat && (is_vendors || !is_function) {
+            self.server_tools = true;
+            self.server_tool_member.get_or_insert("tools");
+        }
+        for tool in ServerTool::ALL
+            .into_iter()
+            .filter(|tool| *runs_at_vendor.get(*tool))
+        {
+            self.add_tool_offer(tool, max_uses);
+        }
+        Ok(())
+    }
+
+    fn add_tool_offer(&mut self, tool: ServerTool, max_uses: Option<u64>) {
+        let offer = self.tool_offers.get_mut(tool);
+        let before = offer.unwrap_or(ToolOffer { max_uses: Some(0) });
+        let all = before
+            .max_uses
+            .zip(max_uses)
+            .map(|(before, uses)| before.saturating_add(uses));
+        *offer = Some(ToolOffer { max_uses: all });
+    }
+
+    fn read_cache_marker(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        // Null is not a marker, but it is a foreign member.
+        self.leftovers.members = true;
+        if scan.kind()? != JsonKind::Null {
+            self.cache_markers = true;
+        }
+        scan.object_or_skip(|scan, key| {
+            if key.name() == "ttl" {
+                // The reservation for any lifetime other than the default uses the higher price.
+                self.cache_markers_1h |= differs_from(scan, "5m")?;
+                return Ok(());
+            }
+            scan.skip().map(drop)
+        })
+        .map(drop)
+    }
+
+    /// Reads a list of edits (responses) or an object with one (messages).
+    fn read_context_management(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        if scan.kind()? == JsonKind::Array {
+            return self.read_edits(scan);
+        }
+        scan.object_or_skip(|scan, key| {
+            if key.name() == "edits" {
+                self.read_edits(scan)
+            } else {
+                scan.skip().map(drop)
+            }
+        })
+        .map(drop)
+    }
+
+    fn read_edits(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        scan.array_or_skip(|scan| {
+            scan.object_or_skip(|scan, key| {
+                if key.name() != "type" {
+                    return scan.skip().map(drop);
+                }
+                let kind = scan.string_or_skip()?;
+                self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
+                Ok(())
+            })
+            .map(drop)
+        })
+        .map(drop)
+    }
+}
+
+/// Returns whether the client runs the tool: plain functions, the responses protocol's own client
+/// tools, and the vendor's dated types of this list. Every other tool with a type
+/// (`web_search_20250305`, `code_execution_…`, `mcp_toolset`, unknown ones) is assumed to run at
+/// the vendor.
+fn is_client_tool(kind: &str) -> bool {
+    const DATED: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
+    const OWN: [&str; 7] = [
+        "function",
+        "custom",
+        "namespace",
+        "tool_search",
+        "local_shell",
+        "shell",
+        "apply_patch",
+    ];
+    OWN.contains(&kind) || DATED.iter().any(|prefix| is_dated(kind, prefix))
+}
+
+/// Returns the tool if its uses can be counted. Messages has dated type names, responses several
+/// names.
+fn server_tool(kind: &str) -> Option<ServerTool> {
+    const DATED: [(&str, ServerTool); 5] = [
+        ("web_search_20", ServerTool::WebSearch),
+        ("web_fetch_20", ServerTool::WebFetch),
+        ("code_execution_20", ServerTool::CodeExecution),
+        ("tool_search_tool_regex_20", ServerTool::ToolSearch),
+        ("tool_search_tool_bm25_20", ServerTool::ToolSearch),
+    ];
+    match kind {
+        "web_search" | "web_search_2025_08_26" => Some(ServerTool::WebSearch),
+        "code_interpreter" => Some(ServerTool::CodeExecution),
+        "tool_search_tool_regex" | "tool_search_tool_bm25" => Some(ServerTool::ToolSearch),
+        "mcp" | "mcp_toolset" => Some(ServerTool::Mcp),
+        kind if kind.starts_with("web_search_preview") => Some(ServerTool::WebSearch),
+        kind => DATED
+            .iter()
+            .find(|(prefix, _)| is_dated(kind, prefix))
+            .map(|(_, tool)| *tool),
+    }
+}
+
+fn is_dated(kind: &str, prefix: &str) -> bool {
+    kind.strip_prefix(prefix)
+        .is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Sets `is_given` if the next value is neither null nor an empty list.
+fn read_presence(scan: &mut JsonScanner<'_>, is_given: &mut bool) -> Result<(), JsonError> {
+    match scan.kind()? {
+        JsonKind::Null => drop(scan.skip()?),
+        JsonKind::Array => {
+            scan.array(|scan| {
+                *is_given = true;
+                scan.skip().map(drop)
+            })?;
+        }
+        _ => {
+            *is_given = true;
+            scan.skip()?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a tier name; `None` for null. A value that is not a string becomes a name that no price
+/// list has.
+fn read_tier(scan: &mut JsonScanner<'_>) -> Result<Option<ServiceTier>, JsonError> {
+    match scan.kind()? {
+        JsonKind::Null => scan.skip().map(|_| None),
+        JsonKind::String => Ok(Some(ServiceTier::from_wire(&scan.string()?.name()))),
+        _ => scan.skip().map(|_| Some(ServiceTier::from_wire("?"))),
+    }
+}
+
+/// Returns whether the next value is neither null nor this text.
+fn differs_from(scan: &mut JsonScanner<'_>, usual: &str) -> Result<bool, JsonError> {
+    match scan.kind()? {
+        JsonKind::Null => scan.skip().map(|_| false),
+        JsonKind::String => Ok(scan.string()?.name() != usual),
+        _ => scan.skip().map(|_| true),
+    }
+}
+
+fn equals_text(scan: &mut JsonScanner<'_>, wanted: &str) -> Result<bool, JsonError> {
+    Ok(scan
+        .string_or_skip()?
+        .is_some_and(|text| text.name() == wanted))
+}

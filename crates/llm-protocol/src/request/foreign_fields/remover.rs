@@ -1,0 +1,179 @@
+//! Collects the edits of one body: removed members and items, each with one comma, replaced values,
+//! and their warnings.
+//!
+//! It must not decide what is removed: `request/foreign_fields.rs` and `request/repair.rs` do.
+//!
+//! Read next: `request/rewrite.rs`, which applies the edits.
+
+use crate::ir::{WarningAction, Warnings};
+use crate::json_document::JsonValue;
+use crate::json_edit;
+use crate::json_scanner::Span;
+use crate::json_string::JsonStr;
+
+/// The edits that a body needs, and their warnings.
+#[derive(Clone, Debug, Default)]
+pub struct RequestCleanup {
+    pub(in crate::request) edits: Vec<(Span, String)>,
+    /// Warnings `action:path`, sorted.
+    pub warnings: Vec<String>,
+    /// Whether the body was repaired, so that its summary must be read again.
+    pub is_repaired: bool,
+    /// Whether the thinking budget was inserted here: it may then be lowered or left out.
+    pub makes_budget: bool,
+}
+
+pub(in crate::request) struct ForeignFieldRemover<'a> {
+    text: &'a str,
+    pub edits: Vec<(Span, String)>,
+    /// Spans of removed members and items, without their commas.
+    pub gone: Vec<Span>,
+    pub warnings: Warnings,
+    /// Whether reasoning is removed that the gateway itself put into the history. That needs no
+    /// warning.
+    pub drops_gateways_reasoning: bool,
+    pub is_repaired: bool,
+    pub makes_budget: bool,
+}
+
+impl<'a> ForeignFieldRemover<'a> {
+    pub fn new(text: &'a str) -> Self {
+        ForeignFieldRemover {
+            text,
+            edits: Vec::new(),
+            gone: Vec::new(),
+            warnings: Warnings::default(),
+            drops_gateways_reasoning: false,
+            is_repaired: false,
+            makes_budget: false,
+        }
+    }
+
+    /// Builds the edits. Each removed member takes one comma with it.
+    pub fn finish(self) -> RequestCleanup {
+        let ForeignFieldRemover {
+            text,
+            mut edits,
+            mut gone,
+            warnings,
+            is_repaired,
+            makes_budget,
+            ..
+        } = self;
+        gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
+        let mut gone = gone.into_iter().peekable();
+        while let Some(mut run) = gone.next() {
+            // Merges removals that lie inside this one or directly after it.
+            while let Some(next) =
+                gone.next_if(|next| next.start < run.end || next.start == skip_comma(text, run.end))
+            {
+                run.end = run.end.max(next.end);
+            }
+            let before = text.get(..run.start).unwrap_or_default().trim_end();
+            let cut = match before.strip_suffix(',') {
+                Some(before) => Span {
+                    start: before.trim_end().len(),
+                    end: run.end,
+                },
+                None => Span {
+                    start: run.start,
+                    end: skip_comma(text, run.end),
+                },
+            };
+            edits.push((cut, String::new()));
+        }
+        RequestCleanup {
+            edits,
+            warnings: warnings.into_tokens(),
+            is_repaired,
+            makes_budget,
+        }
+    }
+
+    pub fn remove_members(&mut self, object: JsonValue<'a>, path: &str, foreign: &[&str]) {
+        let is_foreign = |key: &JsonStr<'_>| foreign.iter().find(|name| key.is(name)).copied();
+        if !object.members().any(|(key, _)| is_foreign(&key).is_some()) {
+            return;
+        }
+        let mut places = Vec::new();
+        for (key, value) in object.members() {
+            let name = is_foreign(&key);
+            if let Some(name) = name.filter(|_| !value.is_null()) {
+                self.warnings
+                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
+            }
+            places.push((self.member_span(&key, value), name.is_some()));
+        }
+        self.remove_spans(&places);
+    }
+
+    /// Removes the members of these names without a warning: the caller loses none of its own data.
+    pub fn remove_members_silently(&mut self, object: JsonValue<'a>, names: &[&str]) {
+        let goes = |key: &JsonStr<'_>| names.iter().any(|name| key.is(name));
+        let places: Vec<_> = object
+            .members()
+            .map(|(key, value)| (self.member_span(&key, value), goes(&key)))
+            .collect();
+        self.drops_gateways_reasoning = true;
+        self.remove_spans(&places);
+    }
+
+    pub fn replace_string(&mut self, value: JsonValue<'a>, text: &str) {
+        let span = self.span(value.raw());
+        self.edits.push((span, json_edit::json_string(text)));
+    }
+
+    /// Removes the members or items that are marked `true`.
+    pub fn remove_spans(&mut self, places: &[(Span, bool)]) {
+        self.gone.extend(
+            places
+                .iter()
+                .filter(|(_, is_removed)| *is_removed)
+                .map(|(span, _)| *span),
+        );
+    }
+
+    /// Returns the span of a member, from its name's first quote to its value's end.
+    pub fn member_span(&self, key: &JsonStr<'_>, value: JsonValue<'_>) -> Span {
+        Span {
+            start: self.key_span(key).start,
+            end: self.span(value.raw()).end,
+        }
+    }
+
+    /// Returns the span of a member's name, with its quotes.
+    pub fn key_span(&self, key: &JsonStr<'_>) -> Span {
+        match key {
+            JsonStr::Token { raw, .. } => {
+                let Span { start, end } = self.span(raw);
+                Span {
+                    start: start.saturating_sub(1),
+                    end: end.saturating_add(1),
+                }
+            }
+            JsonStr::Made(_) => Span::default(),
+        }
+    }
+
+    /// Returns the span of a slice of the text.
+    pub fn span(&self, piece: &str) -> Span {
+        let start = piece
+            .as_ptr()
+            .addr()
+            .saturating_sub(self.text.as_ptr().addr());
+        Span {
+            start,
+            end: start.saturating_add(piece.len()),
+        }
+    }
+}
+
+/// Returns the position after the comma at `end` and the white space around it; `end` itself if no
+/// comma follows.
+fn skip_comma(text: &str, end: usize) -> usize {
+    let rest = text.get(end..).unwrap_or_default();
+    let Some(behind) = rest.trim_start().strip_prefix(',') else {
+        return end;
+    };
+    text.len().saturating_sub(behind.trim_start().len())
+}

@@ -1,0 +1,81 @@
+//! Summary of a request body: the facts that decide who pays, the maximum cost and the destination,
+//! and the spans of what may be edited.
+//!
+//! Types only. It must not read a body: `request.rs` does.
+//!
+//! Read next: `request/features.rs`.
+
+use super::conversation::spans::ConversationSpans;
+use super::features::Features;
+use super::repair_hints::RepairHints;
+use crate::json_scanner::Span;
+
+/// Summary of a request body.
+#[derive(Clone, Debug, Default)]
+pub struct RequestSummary {
+    pub model: String,
+    pub stream: bool,
+    pub output_limit: Option<OutputLimit>,
+    /// `thinking.budget_tokens` of `{"type":"enabled"}` (messages).
+    pub thinking_budget: Option<u64>,
+    /// `stream_options.include_usage` (chat).
+    pub include_usage: bool,
+    /// `n`; 1 if absent (chat).
+    pub choices: u64,
+    pub features: Features,
+    /// Number of object members and array items in the whole body.
+    pub values: u64,
+    pub(super) dialect: RepairHints,
+    pub(super) spans: MemberSpans,
+    pub(super) signs: ConversationSpans,
+}
+
+/// The output limit in a body. Null counts as no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutputLimit {
+    /// Name of the member; `max_completion_tokens` if the body has both.
+    pub field: &'static str,
+    /// Tokens; the larger limit if the body has both, because a vendor may apply either.
+    pub tokens: u64,
+}
+
+impl RequestSummary {
+    /// Returns whether the request only puts the prompt into the vendor's cache and generates
+    /// nothing (messages).
+    pub fn is_prewarming(&self) -> bool {
+        self.spans
+            .max_tokens
+            .is_some_and(|limit| limit.tokens == Some(0))
+    }
+}
+
+/// Spans of the members that may be edited.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MemberSpans {
+    /// Position right after the opening brace.
+    pub inside: usize,
+    pub model: Span,
+    pub max_tokens: Option<OutputLimitMember>,
+    pub max_completion_tokens: Option<OutputLimitMember>,
+    pub max_output_tokens: Option<OutputLimitMember>,
+    pub thinking_budget: Option<Span>,
+    pub stream_options: Option<StreamOptions>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutputLimitMember {
+    pub span: Span,
+    /// `None`: the member is null.
+    pub tokens: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StreamOptions {
+    Null(Span),
+    Object {
+        /// Position right after the opening brace.
+        inside: usize,
+        is_empty: bool,
+        include_usage: Option<Span>,
+    },
+}
