@@ -8,7 +8,7 @@
 
 use crate::capabilities::{MessagesModel, identifiers, pairing};
 use crate::ir::event::ResponseContext;
-use crate::ir::{Block, BoxedFailure, CacheBreakpoint, Request, Warnings};
+use crate::ir::{Block, BoxedFailure, Request, Warnings};
 use crate::json_string::JsonWriter;
 use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
@@ -20,6 +20,7 @@ use tools::MessagesTools;
 mod block_writer;
 mod extras;
 mod format;
+mod marker_budget;
 mod markers;
 mod settings;
 pub(crate) mod thinking;
@@ -113,7 +114,7 @@ pub fn write(
         scribe.json.key(name).compact(value.raw());
     }
     if let Some(cache) = extras.cache {
-        write_cache_control(&mut scribe.json, cache);
+        block_writer::write_cache_control(&mut scribe.json, cache);
     }
     scribe.json.close_object();
     Ok(EncodedRequest {
@@ -186,25 +187,6 @@ fn write_output_config(
     }
     for (name, value) in own {
         json.key_text(&name).compact(value.raw());
-    }
-    json.close_object();
-}
-
-/// Writes the member `cache_control` with its type and lifetime only, without any other member that
-/// the caller may have added.
-fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint) {
-    json.key("cache_control")
-        .open_object()
-        .key("type")
-        .str("ephemeral");
-    match cache {
-        CacheBreakpoint::Usual => {}
-        CacheBreakpoint::FiveMinutes => {
-            json.key("ttl").str("5m");
-        }
-        CacheBreakpoint::OneHour => {
-            json.key("ttl").str("1h");
-        }
     }
     json.close_object();
 }

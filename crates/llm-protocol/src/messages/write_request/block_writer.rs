@@ -6,7 +6,6 @@
 //! Read next: `write_request/tools.rs`.
 
 use super::markers::{CacheMarkerBudget, MarkerSection};
-use super::write_cache_control;
 use crate::Protocol;
 use crate::capabilities::arguments;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
@@ -361,4 +360,23 @@ impl std::fmt::Display for CallPath<'_, '_> {
         };
         write!(f, "{}.{member}.{}", self.at, self.of)
     }
+}
+
+/// Writes the member `cache_control` with its type and lifetime only, without any other member that
+/// the caller may have added.
+pub(super) fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint) {
+    json.key("cache_control")
+        .open_object()
+        .key("type")
+        .str("ephemeral");
+    match cache {
+        CacheBreakpoint::Usual => {}
+        CacheBreakpoint::FiveMinutes => {
+            json.key("ttl").str("5m");
+        }
+        CacheBreakpoint::OneHour => {
+            json.key("ttl").str("1h");
+        }
+    }
+    json.close_object();
 }

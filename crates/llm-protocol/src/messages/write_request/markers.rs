@@ -1,21 +1,17 @@
-//! Cache markers: a messages vendor accepts four, including the one at the top level.
+//! Cache markers: which of them are on a block, and which may be written.
 //!
-//! It must not add a marker: a caller who sets markers does so deliberately.
+//! It must not decide how many are omitted: `write_request/marker_budget.rs` does.
 //!
 //! Read next: `write_request/block_writer.rs`.
 
-use super::tools::MessagesTools;
-use super::turns::MessagesTurn;
-use crate::ir::{Block, BlockKind, Request, ToolResultContent, WarningAction, Warnings};
-
-const MAX_MARKERS: usize = 4;
+use crate::ir::{Block, BlockKind, ToolResultContent};
 
 /// Number of markers of each section to omit, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct CacheMarkerBudget {
-    messages: usize,
-    tools: usize,
-    system: usize,
+    pub messages: usize,
+    pub tools: usize,
+    pub system: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,41 +22,6 @@ pub(super) enum MarkerSection {
 }
 
 impl CacheMarkerBudget {
-    /// Counts the markers to be written. If there are too many, plans to omit first those that the
-    /// next turn would not read again.
-    pub fn new(
-        request: &Request<'_>,
-        tools: &MessagesTools<'_, '_>,
-        arranged: &[MessagesTurn<'_, '_>],
-        at_top: bool,
-        warnings: &mut Warnings,
-    ) -> Self {
-        let in_messages: usize = arranged
-            .iter()
-            .flat_map(|turn| &turn.pieces)
-            .map(|piece| piece.marker_count())
-            .sum();
-        let (in_tools, in_system) = (
-            tools.marker_count(),
-            request.system.iter().map(count_markers).sum::<usize>(),
-        );
-        let all = in_messages + in_tools + in_system + usize::from(at_top);
-        let mut over = all.saturating_sub(MAX_MARKERS);
-        if over > 0 {
-            warnings.add(WarningAction::Dropped, "cache_control");
-        }
-        let mut leave_out = |held: usize| {
-            let out = held.min(over);
-            over -= out;
-            out
-        };
-        CacheMarkerBudget {
-            messages: leave_out(in_messages),
-            tools: leave_out(in_tools),
-            system: leave_out(in_system),
-        }
-    }
-
     /// Returns whether the next marker of this section may be written.
     pub fn allow(&mut self, place: MarkerSection) -> bool {
         let left = match place {
