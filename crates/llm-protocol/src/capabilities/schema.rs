@@ -10,10 +10,12 @@ use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::{JsonStr, JsonWriter};
 use crate::nesting::MAX_DEPTH;
 use flatten::SchemaFlattener;
+use keywords::{KeywordValue, has_type, into_string, is_object_schema, keyword_value, write_value};
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 mod flatten;
+mod keywords;
+mod references;
 mod strict;
 #[cfg(test)]
 mod tests;
@@ -113,56 +115,6 @@ fn clean_top_level(schema: JsonValue<'_>, vendor: SchemaTarget) -> Cow<'_, str> 
     Cow::Owned(into_string(json))
 }
 
-fn into_string(json: JsonWriter) -> String {
-    String::from_utf8(json.into_bytes()).unwrap_or_default()
-}
-
-/// Returns whether the type, or one of the types, is `wanted`.
-fn has_type(schema: JsonValue<'_>, wanted: &str) -> bool {
-    schema
-        .get("type")
-        .is_some_and(|kind| kind.is(wanted) || kind.items().any(|kind| kind.is(wanted)))
-}
-
-/// Returns whether the schema's type allows objects.
-fn is_object_schema(schema: JsonValue<'_>) -> bool {
-    schema.is_object() && (schema.get("type").is_none() || has_type(schema, "object"))
-}
-
-/// Content of a keyword's value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum KeywordValue {
-    /// A schema, or an array of them.
-    Schemas,
-    /// Schemas by name.
-    Named,
-    Other,
-}
-
-fn keyword_value(keyword: &str) -> KeywordValue {
-    match keyword {
-        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
-        | "dependencies" => KeywordValue::Named,
-        "allOf"
-        | "anyOf"
-        | "oneOf"
-        | "not"
-        | "if"
-        | "then"
-        | "else"
-        | "items"
-        | "prefixItems"
-        | "additionalItems"
-        | "unevaluatedItems"
-        | "contains"
-        | "additionalProperties"
-        | "unevaluatedProperties"
-        | "propertyNames"
-        | "contentSchema" => KeywordValue::Schemas,
-        _ => KeywordValue::Other,
-    }
-}
-
 fn is_removed(keyword: &str, value: JsonValue<'_>, vendor: SchemaTarget) -> bool {
     match keyword {
         "$schema" => true,
@@ -237,99 +189,5 @@ fn write_members(
     }
 }
 
-/// Writes a keyword's value, with each schema in it written by `write`.
-fn write_value(
-    keyword: &str,
-    value: JsonValue<'_>,
-    write: &dyn Fn(JsonValue<'_>, &mut JsonWriter),
-    json: &mut JsonWriter,
-) {
-    match keyword_value(keyword) {
-        KeywordValue::Schemas if value.is_array() => {
-            json.open_array();
-            value.items().for_each(|item| write(item, json));
-            json.close_array();
-        }
-        KeywordValue::Schemas => write(value, json),
-        KeywordValue::Named if value.is_object() => {
-            json.open_object();
-            for (name, named) in value.members() {
-                json.key_text(&name);
-                write(named, json);
-            }
-            json.close_object();
-        }
-        KeywordValue::Named | KeywordValue::Other => {
-            json.raw(value.raw());
-        }
-    }
-}
-
 /// Keywords that neither vendor accepts at the top level.
 const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-
-/// Returns the identity of a value among those of one document.
-fn value_address(value: JsonValue<'_>) -> usize {
-    value.raw().as_ptr().addr()
-}
-
-/// Targets of the references in a schema.
-struct SchemaRefs<'a> {
-    root: JsonValue<'a>,
-    by_name: HashMap<(&'static str, Cow<'a, str>), JsonValue<'a>>,
-    /// Results by schema identity: a large schema is searched once, however often it is referenced.
-    known: HashMap<usize, Option<JsonValue<'a>>>,
-}
-
-impl<'a> SchemaRefs<'a> {
-    fn new(root: JsonValue<'a>) -> Self {
-        let mut by_name = HashMap::new();
-        for (keyword, start) in [("$defs", "#/$defs/"), ("definitions", "#/definitions/")] {
-            for (name, value) in root.get(keyword).into_iter().flat_map(JsonValue::members) {
-                by_name.insert((start, name.into_value()), value);
-            }
-        }
-        SchemaRefs {
-            root,
-            by_name,
-            known: HashMap::new(),
-        }
-    }
-
-    fn resolve(&self, reference: &str) -> Option<JsonValue<'a>> {
-        if reference == "#" {
-            return Some(self.root);
-        }
-        ["#/$defs/", "#/definitions/"]
-            .into_iter()
-            .find_map(|start| {
-                let name = reference
-                    .strip_prefix(start)?
-                    .replace("~1", "/")
-                    .replace("~0", "~");
-                self.by_name.get(&(start, Cow::Owned(name))).copied()
-            })
-    }
-
-    /// Returns the schema itself, or the schema that it refers to.
-    fn follow(&mut self, mut schema: JsonValue<'a>) -> JsonValue<'a> {
-        const MAX_HOPS: u32 = 8;
-        for _ in 0..MAX_HOPS {
-            match self.resolve_ref(schema) {
-                Some(named) => schema = named,
-                None => break,
-            }
-        }
-        schema
-    }
-
-    fn resolve_ref(&mut self, schema: JsonValue<'a>) -> Option<JsonValue<'a>> {
-        if let Some(known) = self.known.get(&value_address(schema)) {
-            return *known;
-        }
-        let reference = schema.get("$ref").and_then(JsonValue::string);
-        let named = reference.and_then(|reference| self.resolve(&reference));
-        self.known.insert(value_address(schema), named);
-        named
-    }
-}

@@ -8,7 +8,8 @@
 //!
 //! Read next: `strict.rs` in this folder.
 
-use super::{SchemaRefs, into_string, is_object_schema, value_address};
+use super::keywords::{into_string, is_object_schema};
+use super::references::{SchemaRefs, value_address};
 use crate::json_document::JsonValue;
 use crate::json_string::{JsonStr, JsonWriter, compact};
 use std::borrow::Cow;

@@ -6,9 +6,8 @@
 //!
 //! Read next: `pairing.rs` in the parent folder.
 
-use super::{
-    KeywordValue, SchemaRefs, has_type, into_string, keyword_value, value_address, write_value,
-};
+use super::keywords::{KeywordValue, has_type, into_string, keyword_value, write_value};
+use super::references::{SchemaRefs, value_address};
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::{JsonStr, JsonWriter, compact};
 use crate::nesting::MAX_DEPTH;

@@ -1,0 +1,86 @@
+//! The keywords of a schema: which of them hold schemas, and the types that a schema allows.
+//!
+//! It must not know a vendor.
+//!
+//! Read next: `schema/references.rs`.
+
+use crate::json_document::JsonValue;
+use crate::json_string::JsonWriter;
+
+pub(super) fn into_string(json: JsonWriter) -> String {
+    String::from_utf8(json.into_bytes()).unwrap_or_default()
+}
+
+/// Returns whether the type, or one of the types, is `wanted`.
+pub(super) fn has_type(schema: JsonValue<'_>, wanted: &str) -> bool {
+    schema
+        .get("type")
+        .is_some_and(|kind| kind.is(wanted) || kind.items().any(|kind| kind.is(wanted)))
+}
+
+/// Returns whether the schema's type allows objects.
+pub(super) fn is_object_schema(schema: JsonValue<'_>) -> bool {
+    schema.is_object() && (schema.get("type").is_none() || has_type(schema, "object"))
+}
+
+/// Content of a keyword's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeywordValue {
+    /// A schema, or an array of them.
+    Schemas,
+    /// Schemas by name.
+    Named,
+    Other,
+}
+
+pub(super) fn keyword_value(keyword: &str) -> KeywordValue {
+    match keyword {
+        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
+        | "dependencies" => KeywordValue::Named,
+        "allOf"
+        | "anyOf"
+        | "oneOf"
+        | "not"
+        | "if"
+        | "then"
+        | "else"
+        | "items"
+        | "prefixItems"
+        | "additionalItems"
+        | "unevaluatedItems"
+        | "contains"
+        | "additionalProperties"
+        | "unevaluatedProperties"
+        | "propertyNames"
+        | "contentSchema" => KeywordValue::Schemas,
+        _ => KeywordValue::Other,
+    }
+}
+
+/// Writes a keyword's value, with each schema in it written by `write`.
+pub(super) fn write_value(
+    keyword: &str,
+    value: JsonValue<'_>,
+    write: &dyn Fn(JsonValue<'_>, &mut JsonWriter),
+    json: &mut JsonWriter,
+) {
+    match keyword_value(keyword) {
+        KeywordValue::Schemas if value.is_array() => {
+            json.open_array();
+            value.items().for_each(|item| write(item, json));
+            json.close_array();
+        }
+        KeywordValue::Schemas => write(value, json),
+        KeywordValue::Named if value.is_object() => {
+            json.open_object();
+            for (name, named) in value.members() {
+                json.key_text(&name);
+                write(named, json);
+            }
+            json.close_object();
+        }
+        KeywordValue::Named | KeywordValue::Other => {
+            json.raw(value.raw());
+        }
+    }
+}
