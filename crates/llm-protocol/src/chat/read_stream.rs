@@ -19,10 +19,14 @@ use crate::json_string::{JsonStr, JsonStrBuf};
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 
 mod calls;
+mod delta;
 mod reasoning;
+mod slots;
 
 use calls::{ChatCallTracker, ChatToolCallDelta};
+use delta::{ChatAnswerChoice, ChatDelta};
 use reasoning::ChatReasoningState;
+use slots::SlotAllocator;
 
 /// Maximum nesting depth of an answer.
 const MAX_DEPTH: u32 = 128;
@@ -45,18 +49,6 @@ pub struct ChatStreamReader {
     finish: Option<ChatFinishReason>,
     counters: Option<ChatCounters>,
     tier: Option<ServiceTier>,
-}
-
-/// Assigns slots in ascending order.
-#[derive(Debug, Default)]
-struct SlotAllocator(u32);
-
-impl SlotAllocator {
-    fn allocate(&mut self) -> u32 {
-        let slot = self.0;
-        self.0 = slot.saturating_add(1);
-        slot
-    }
 }
 
 /// Kind of a run of deltas that the protocol does not delimit.
@@ -407,81 +399,6 @@ pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), Ups
     }
     reader.end(to);
     Ok(())
-}
-
-/// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
-/// first.
-#[derive(Debug, Default)]
-struct ChatAnswerChoice<'v> {
-    index: u64,
-    delta: Option<JsonValue<'v>>,
-    message: Option<JsonValue<'v>>,
-    finish_reason: Option<JsonStr<'v>>,
-}
-
-impl<'v> ChatAnswerChoice<'v> {
-    fn parse(choice: JsonValue<'v>) -> Self {
-        let mut read = ChatAnswerChoice::default();
-        for (key, value) in choice.members() {
-            match key.value().as_ref() {
-                "index" => read.index = value.count().unwrap_or(0),
-                "delta" => read.delta = Some(value),
-                "message" => read.message = Some(value),
-                "finish_reason" => read.finish_reason = value.text(),
-                _ => {}
-            }
-        }
-        read
-    }
-
-    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error`
-    /// there.
-    fn is_error(&self) -> bool {
-        self.finish_reason
-            .as_ref()
-            .is_some_and(|reason| reason.is("error"))
-    }
-}
-
-/// Content of a delta or of a message.
-#[derive(Debug, Default)]
-struct ChatDelta<'v> {
-    content: Option<JsonValue<'v>>,
-    refusal: Option<JsonStr<'v>>,
-    reasoning_content: Option<JsonStr<'v>>,
-    reasoning: Option<JsonStr<'v>>,
-    details: Option<JsonValue<'v>>,
-    calls: Option<JsonValue<'v>>,
-    function_call: Option<JsonValue<'v>>,
-}
-
-impl<'v> ChatDelta<'v> {
-    fn parse(message: JsonValue<'v>) -> Self {
-        let mut said = ChatDelta::default();
-        let mut audio = None;
-        for (key, value) in message.members() {
-            match key.value().as_ref() {
-                "content" => said.content = Some(value).filter(|value| !value.is_null()),
-                "refusal" => said.refusal = non_empty_text(value),
-                "reasoning_content" => said.reasoning_content = non_empty_text(value),
-                "reasoning" => said.reasoning = non_empty_text(value),
-                "reasoning_details" => said.details = Some(value),
-                "tool_calls" => said.calls = Some(value).filter(|value| value.is_array()),
-                "function_call" => {
-                    said.function_call = Some(value).filter(|value| value.is_object())
-                }
-                "audio" => audio = value.get("transcript"),
-                _ => {}
-            }
-        }
-        said.content = said.content.or(audio);
-        said
-    }
-}
-
-/// Returns the string unless it is empty.
-fn non_empty_text(value: JsonValue<'_>) -> Option<JsonStr<'_>> {
-    value.text().filter(|text| !text.is_empty())
 }
 
 fn read_usage(usage: JsonValue<'_>) -> Option<ChatCounters> {

@@ -7,7 +7,8 @@
 //!
 //! Read next: `messages/write_stream/arguments.rs`, which queues overlapping calls.
 
-use super::SlotAllocator;
+use super::delta::non_empty_text;
+use super::slots::SlotAllocator;
 use crate::ir::event::{Event, EventSink, OutputPart, UpstreamError};
 use crate::json_document::JsonValue;
 use crate::json_string::{JsonStr, JsonStrBuf};
@@ -34,7 +35,7 @@ impl<'v> ChatToolCallDelta<'v> {
         for (key, value) in entry.members() {
             match key.value().as_ref() {
                 "index" => read.index = value.count(),
-                "id" => read.id = super::non_empty_text(value),
+                "id" => read.id = non_empty_text(value),
                 "type" => read.is_custom |= value.is("custom"),
                 "function" => read.read_callee(value),
                 "custom" if value.is_object() => {
@@ -61,12 +62,12 @@ impl<'v> ChatToolCallDelta<'v> {
     fn read_callee(&mut self, callee: JsonValue<'v>) {
         for (key, value) in callee.members() {
             match key.value().as_ref() {
-                "name" => self.name = super::non_empty_text(value),
+                "name" => self.name = non_empty_text(value),
                 // Some vendors send the object itself instead of a string with its JSON.
                 "arguments" | "input" if value.is_object() => {
                     self.arguments = Some(JsonStr::from_value(value.raw()))
                 }
-                "arguments" | "input" => self.arguments = super::non_empty_text(value),
+                "arguments" | "input" => self.arguments = non_empty_text(value),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@
 //!
 //! Read next: `reasoning_token.rs`, how reasoning passes through a messages client.
 
-use super::ChatDelta;
+use super::delta::{ChatDelta, non_empty_text};
 use crate::json_document::JsonValue;
 use crate::json_string::{JsonStr, JsonWriter};
 use crate::reasoning_token;
@@ -74,7 +74,7 @@ impl ChatReasoningState {
         }
         self.has_sealed |= ["data", "signature"]
             .iter()
-            .any(|name| entry.get(name).and_then(super::non_empty_text).is_some());
+            .any(|name| entry.get(name).and_then(non_empty_text).is_some());
         match self.kept.last_mut() {
             Some(last) if !is_whole && last.is_continued_by(entry) => {
                 self.kept_bytes += last.append(entry)
@@ -116,7 +116,7 @@ const TEXT_MEMBERS: [&str; 2] = ["text", "summary"];
 pub(super) fn detail_text(entry: JsonValue<'_>) -> Option<JsonStr<'_>> {
     TEXT_MEMBERS
         .iter()
-        .find_map(|name| entry.get(name).and_then(super::non_empty_text))
+        .find_map(|name| entry.get(name).and_then(non_empty_text))
 }
 
 impl ReasoningDetail {

@@ -1,0 +1,84 @@
+//! The members of a choice and of its delta or message.
+//!
+//! It must not keep anything: each chunk is read by itself. It treats members of a wrong type as
+//! absent.
+//!
+//! Read next: `chat/read_stream/calls.rs`.
+
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+
+/// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
+/// first.
+#[derive(Debug, Default)]
+pub(super) struct ChatAnswerChoice<'v> {
+    pub index: u64,
+    pub delta: Option<JsonValue<'v>>,
+    pub message: Option<JsonValue<'v>>,
+    pub finish_reason: Option<JsonStr<'v>>,
+}
+
+impl<'v> ChatAnswerChoice<'v> {
+    pub fn parse(choice: JsonValue<'v>) -> Self {
+        let mut read = ChatAnswerChoice::default();
+        for (key, value) in choice.members() {
+            match key.value().as_ref() {
+                "index" => read.index = value.count().unwrap_or(0),
+                "delta" => read.delta = Some(value),
+                "message" => read.message = Some(value),
+                "finish_reason" => read.finish_reason = value.text(),
+                _ => {}
+            }
+        }
+        read
+    }
+
+    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error`
+    /// there.
+    pub fn is_error(&self) -> bool {
+        self.finish_reason
+            .as_ref()
+            .is_some_and(|reason| reason.is("error"))
+    }
+}
+
+/// Content of a delta or of a message.
+#[derive(Debug, Default)]
+pub(super) struct ChatDelta<'v> {
+    pub content: Option<JsonValue<'v>>,
+    pub refusal: Option<JsonStr<'v>>,
+    pub reasoning_content: Option<JsonStr<'v>>,
+    pub reasoning: Option<JsonStr<'v>>,
+    pub details: Option<JsonValue<'v>>,
+    pub calls: Option<JsonValue<'v>>,
+    pub function_call: Option<JsonValue<'v>>,
+}
+
+impl<'v> ChatDelta<'v> {
+    pub fn parse(message: JsonValue<'v>) -> Self {
+        let mut said = ChatDelta::default();
+        let mut audio = None;
+        for (key, value) in message.members() {
+            match key.value().as_ref() {
+                "content" => said.content = Some(value).filter(|value| !value.is_null()),
+                "refusal" => said.refusal = non_empty_text(value),
+                "reasoning_content" => said.reasoning_content = non_empty_text(value),
+                "reasoning" => said.reasoning = non_empty_text(value),
+                "reasoning_details" => said.details = Some(value),
+                "tool_calls" => said.calls = Some(value).filter(|value| value.is_array()),
+                "function_call" => {
+                    said.function_call = Some(value).filter(|value| value.is_object())
+                }
+                "audio" => audio = value.get("transcript"),
+                _ => {}
+            }
+        }
+        said.content = said.content.or(audio);
+        said
+    }
+}
+
+/// Returns the string unless it is empty.
+pub(super) fn non_empty_text(value: JsonValue<'_>) -> Option<JsonStr<'_>> {
+    value.text().filter(|text| !text.is_empty())
+}

@@ -1,0 +1,13 @@
+//! Numbers the parts of an answer.
+
+/// Assigns slots in ascending order.
+#[derive(Debug, Default)]
+pub(super) struct SlotAllocator(u32);
+
+impl SlotAllocator {
+    pub fn allocate(&mut self) -> u32 {
+        let slot = self.0;
+        self.0 = slot.saturating_add(1);
+        slot
+    }
+}
