@@ -4,5 +4,6 @@
 
 pub mod read_request;
 pub mod read_stream;
+mod reasoning_format;
 pub mod write_request;
 pub mod write_stream;

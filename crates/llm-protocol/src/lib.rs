@@ -130,6 +130,7 @@ pub mod json_string;
 pub mod keepalive;
 mod messages;
 mod nesting;
+mod openai;
 pub mod passthrough;
 pub mod reasoning_token;
 pub mod request;

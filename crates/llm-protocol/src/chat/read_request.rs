@@ -13,21 +13,20 @@ pub use fields::FIELDS;
 use crate::Protocol;
 use crate::failure::{Failure, Kind};
 use crate::ir::{
-    BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, ReasoningSettings, Request,
-    SamplingParams, ToolChoice, Warnings,
+    BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
+    Warnings,
 };
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
-use check::{MemberType, wrong_type};
+use crate::openai::check::{self, MemberType, wrong_type};
+use crate::openai::settings as shared_settings;
 use std::collections::HashMap;
 
-pub(crate) mod check;
 pub(crate) mod fields;
-pub(crate) mod media;
 mod messages;
 mod parts;
 mod reasoning;
-pub(crate) mod settings;
+mod settings;
 mod tools;
 
 /// Reads the request body.
@@ -64,7 +63,7 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<
         stop: settings::stop(body)?,
         format: OutputFormat::Free,
         reasoning: ReasoningSettings::default(),
-        end_user: settings::end_user(body)?,
+        end_user: shared_settings::end_user(body)?,
         tier: check::optional_text(body, "service_tier", "service_tier")?,
         stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
         include_usage: false,
@@ -73,7 +72,7 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<
         echo: Vec::new(),
     };
     request.include_usage = settings::include_usage(body, request.stream, warnings)?;
-    request.sampling = settings::sampling(body)?;
+    request.sampling = shared_settings::sampling(body)?;
     request.format = settings::format(body, warnings)?;
     request.reasoning = settings::reasoning(body, warnings)?;
     tools::read(body, &mut request, warnings)?;
@@ -181,36 +180,4 @@ fn extra<'a>(body: JsonValue<'a>) -> Result<Vec<Opaque<'a>>, BoxedFailure> {
             }),
     );
     Ok(extra)
-}
-
-/// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
-/// API's own member; many clients send `cache_control` instead.
-pub(crate) fn cache_marker(
-    of: JsonValue<'_>,
-    path: impl std::fmt::Display,
-) -> Result<Option<CacheBreakpoint>, BoxedFailure> {
-    if let Some(marker) = of.get("cache_control") {
-        return check::cache_control(marker, format_args!("{path}.cache_control")).map(Some);
-    }
-    let Some(breakpoint) = of.get("prompt_cache_breakpoint") else {
-        return Ok(None);
-    };
-    check::check_type(
-        breakpoint,
-        MemberType::Object,
-        format_args!("{path}.prompt_cache_breakpoint"),
-    )?;
-    if !breakpoint
-        .get("mode")
-        .is_some_and(|mode| mode.is("explicit"))
-    {
-        return Ok(None);
-    }
-    // The messages protocol has no lifetime of 12 hours; its longest one comes nearest.
-    let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
-    Ok(Some(if is_long {
-        CacheBreakpoint::OneHour
-    } else {
-        CacheBreakpoint::Usual
-    }))
 }

@@ -3,43 +3,35 @@
 //! It refuses, drops or warns about every member that it cannot send: nothing in the IR disappears
 //! without an outcome. It must not validate the caller's types again; the reader did that.
 //!
-//! Read next: `chat/write_request/turns.rs` (the messages), `chat/write_request/effort.rs`.
+//! Read next: `chat/write_request/turns.rs` (the messages), `openai/effort.rs`.
 
-use crate::capabilities::{
-    ChatModel, ParallelToolCalls, ToolCallIds, ToolsWithReasoning, identifiers, pairing,
-};
+use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pairing};
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
-use crate::ir::{BlockKind, BoxedFailure, Request, ToolChoice, WarningAction, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::ir::{BoxedFailure, Request, ToolChoice, WarningAction, Warnings};
+use crate::json_string::JsonWriter;
+use crate::openai::api_variant::{self, ApiVariant};
+use crate::openai::billing_header::strip_billing_header;
+use crate::openai::effort;
+use crate::openai::refusal::invalid_param;
+use crate::openai::text_fallback::TextFallback;
+use crate::openai::tools::{self, ToolWriter};
+use crate::openai::unsupported;
 use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
-use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use writer::ChatRequestWriter;
 
-pub(crate) mod api_variant;
-pub(crate) mod effort;
-pub(crate) mod parts;
-pub(crate) mod results;
-pub(crate) mod text_fallback;
-pub(crate) mod tools;
+mod parts;
+mod results;
 mod turns;
-pub(crate) mod unsupported;
-
-use api_variant::ApiVariant;
-use text_fallback::TextFallback;
-use tools::ToolWriter;
+mod writer;
 
 /// Maximum number of stop sequences that a chat vendor accepts.
 const MAX_STOPS: usize = 4;
 
 /// Maximum number of tools that a chat vendor accepts.
 const MAX_TOOLS: usize = 128;
-
-/// Prefix of a line that one client puts before its instructions. The line differs in each request,
-/// so it would defeat the prompt cache of every vendor that does not skip it.
-const BILLING_HEADER_PREFIX: &str = "x-anthropic-billing-header:";
 
 /// Writes the request.
 ///
@@ -115,22 +107,6 @@ pub fn write(
         streams: request.stream,
         carries_thinking,
     })
-}
-
-/// State shared by all steps of the writing.
-struct ChatRequestWriter<'w> {
-    surface: Protocol,
-    model: &'w ChatModel,
-    given: &'w WriteContext<'w>,
-    words: TextFallback<'w>,
-    json: JsonWriter,
-    carries_thinking: bool,
-    /// The current turn's reasoning is sent back.
-    replays: bool,
-    /// Number of calls that asked for each id.
-    ids: HashMap<String, u64>,
-    /// Ids of calls whose results come next, in order.
-    open: VecDeque<String>,
 }
 
 impl ChatRequestWriter<'_> {
@@ -264,57 +240,4 @@ impl ChatRequestWriter<'_> {
             }
         }
     }
-
-    /// Returns the id of the next call. If two calls have the same id, the later one gets a new id.
-    fn call_id(&mut self, id: Option<&JsonStr<'_>>) -> String {
-        let fitting = |id| match self.model.tool_call_ids {
-            ToolCallIds::Any => identifiers::chat_call_id(id),
-            ToolCallIds::Nine => identifiers::nine_char_call_id(id),
-        };
-        let wanted = fitting(id.map(JsonStr::value).unwrap_or_default()).into_owned();
-        let count = self.ids.entry(wanted.clone()).or_default();
-        *count = count.saturating_add(1);
-        let id = match *count {
-            1 => wanted,
-            count => fitting(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
-        };
-        self.open.push_back(id.clone());
-        id
-    }
-}
-
-pub(crate) fn invalid_param(surface: Protocol, path: &str, message: &str) -> BoxedFailure {
-    Box::new(Failure::invalid_param(surface, path, message))
-}
-
-/// Removes the billing header line from the instructions.
-pub(crate) fn strip_billing_header(request: &mut Request<'_>) {
-    for block in &mut request.system {
-        let BlockKind::Text(text) = &mut block.kind else {
-            continue;
-        };
-        if let JsonStr::Token { raw, escaped, .. } = text
-            && raw.starts_with(BILLING_HEADER_PREFIX)
-        {
-            *text = JsonStr::from_token(after_first_line(raw), *escaped);
-        }
-    }
-}
-
-/// Returns the part after the first line of the inside of a JSON string.
-fn after_first_line(raw: &str) -> &str {
-    let mut letters = raw.char_indices();
-    while let Some((_, letter)) = letters.next() {
-        if letter == '\\'
-            && let Some((at, 'n')) = letters.next()
-        {
-            return raw.get(at + 1..).unwrap_or_default();
-        }
-    }
-    ""
-}
-
-/// Returns a string member of an opaque block.
-fn text_member<'a>(value: JsonValue<'a>, name: &str) -> Option<JsonStr<'a>> {
-    value.get(name).and_then(JsonValue::text)
 }

@@ -18,7 +18,6 @@ mod deferred;
 mod message;
 mod usage;
 
-pub use deferred::RESPONSES_REASONING_FORMAT;
 pub use usage::write as write_usage;
 
 /// Keep-alive that may be sent at any time: a plain SSE comment. The stream has no `id:` lines, so

@@ -27,8 +27,6 @@ pub(crate) mod thinking;
 mod tools;
 pub(crate) mod turns;
 
-pub(crate) use extras::is_default_value;
-
 /// Above this number of output tokens, the gateway asks the vendor for a stream, even if the caller
 /// wants one body: network devices on the way cut a connection that is silent for minutes.
 const MAX_UNSTREAMED_TOKENS: u64 = 8_192;

@@ -2,9 +2,9 @@
 //!
 //! It must not know a member that only one of the two has.
 //!
-//! Read next: `chat/write_request/tools.rs`.
+//! Read next: `openai/tools.rs`.
 
-use super::invalid_param;
+use super::refusal::invalid_param;
 use crate::Protocol;
 use crate::capabilities::{identifiers, schema};
 use crate::ir::{

@@ -2,7 +2,7 @@
 //!
 //! It must not know any particular member.
 //!
-//! Read next: `read_request/messages.rs`.
+//! Read next: `chat/read_request/messages.rs`.
 
 use crate::Protocol;
 use crate::failure::Failure;

@@ -1,6 +1,6 @@
 //! Maps `thinking` and `output_config.effort` to one reasoning effort level.
 //!
-//! Read next: `chat/write_request/api_variant.rs`.
+//! Read next: `openai/api_variant.rs`.
 
 use crate::Protocol;
 use crate::ir::{Effort, Request, WarningAction, Warnings};

@@ -4,7 +4,7 @@
 //! It must not fetch anything, and must not decode more than it needs: the first bytes of an image,
 //! all of a text file.
 //!
-//! Read next: `read_request/parts.rs`.
+//! Read next: `chat/read_request/parts.rs`.
 
 use crate::ir::{FileContent, ImageDetail, ImageSource, WarningAction, Warnings};
 use crate::json_document::JsonValue;

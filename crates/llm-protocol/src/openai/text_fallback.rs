@@ -6,7 +6,6 @@
 //!
 //! Read next: `chat/write_request/turns.rs`.
 
-use super::text_member;
 use crate::capabilities::identifiers;
 use crate::ir::event::ResponseContext;
 use crate::ir::{Block, BlockKind, File, FileContent, JsonPath, Opaque, WarningAction, Warnings};
@@ -356,4 +355,20 @@ fn push_attribute(name: &str, value: Option<&JsonStr<'_>>, out: &mut String) {
         }
     }
     out.push('"');
+}
+
+/// Returns a string member of an opaque block.
+pub(super) fn text_member<'a>(value: JsonValue<'a>, name: &str) -> Option<JsonStr<'a>> {
+    value.get(name).and_then(JsonValue::text)
+}
+
+/// Returns whether the tool's own text already reports a failure.
+pub(crate) fn starts_with_error(text: &JsonStr<'_>) -> bool {
+    let shown = match text {
+        JsonStr::Token { raw, .. } => raw,
+        JsonStr::Made(made) => made.as_ref(),
+    };
+    shown
+        .get(..5)
+        .is_some_and(|start| start.eq_ignore_ascii_case("error"))
 }

@@ -6,8 +6,8 @@
 //! Read next: `capabilities/schema.rs`.
 
 use super::api_variant::ApiVariant;
-use super::text_fallback::TextFallback;
-use super::{invalid_param, text_member};
+use super::refusal::invalid_param;
+use super::text_fallback::{TextFallback, text_member};
 use crate::Protocol;
 use crate::capabilities::{FieldMapping, custom_tool, schema};
 use crate::ir::{

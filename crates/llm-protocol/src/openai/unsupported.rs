@@ -3,9 +3,9 @@
 //!
 //! It must refuse all such content, because no later step refuses a part of the conversation.
 //!
-//! Read next: `chat/write_request/text_fallback.rs`, for content that has a text form.
+//! Read next: `openai/text_fallback.rs`, for content that has a text form.
 
-use super::invalid_param;
+use super::refusal::invalid_param;
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::{Failure, Kind};

@@ -15,8 +15,6 @@
 pub use fields::FIELDS;
 
 use crate::Protocol;
-use crate::chat::read_request::check::{self, MemberType, wrong_type};
-use crate::chat::read_request::settings as chat_settings;
 use crate::failure::{Failure, Kind};
 use crate::ir::{
     BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
@@ -24,6 +22,8 @@ use crate::ir::{
 };
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::check::{self, MemberType, wrong_type};
+use crate::openai::settings as shared_settings;
 use std::collections::HashMap;
 
 mod builtin;
@@ -33,8 +33,6 @@ mod items;
 mod parts;
 mod settings;
 mod tools;
-
-pub(crate) use tools::WEB_SEARCH_MEMBER;
 
 /// Request members that the answer repeats.
 const ECHOED_MEMBERS: [&str; 14] = [
@@ -91,7 +89,7 @@ pub fn read<'a>(
         stop: Vec::new(),
         format: OutputFormat::Free,
         reasoning: ReasoningSettings::default(),
-        end_user: chat_settings::end_user(body)?,
+        end_user: shared_settings::end_user(body)?,
         tier: check::optional_text(body, "service_tier", "service_tier")?,
         stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
         include_usage: true,
@@ -103,7 +101,7 @@ pub fn read<'a>(
             .collect(),
     };
     settings::check_stream_options(body, request.stream, warnings)?;
-    request.sampling = chat_settings::sampling(body)?;
+    request.sampling = shared_settings::sampling(body)?;
     let updated = items::configuration_update(body);
     request.format = settings::format(body, updated, warnings)?;
     request.reasoning = settings::reasoning(body, updated, warnings)?;

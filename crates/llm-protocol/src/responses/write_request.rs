@@ -5,28 +5,29 @@
 //! whole history and asks the vendor to store nothing.
 //!
 //! Read next: `responses/write_request/items.rs` (the conversation),
-//! `responses/write_request/extras.rs`, `chat/write_request/tools.rs` (for both protocols of the
+//! `responses/write_request/extras.rs`, `openai/tools.rs` (for both protocols of the
 //! vendor).
 
 use crate::capabilities::{ResponsesModel, pairing};
-use crate::chat::write_request::api_variant::{self, ApiVariant};
-use crate::chat::write_request::effort::{self, EffortSupport};
-use crate::chat::write_request::text_fallback::TextFallback;
-use crate::chat::write_request::tools::{self, ToolWriter};
-use crate::chat::write_request::{invalid_param, strip_billing_header, unsupported};
 use crate::ir::event::ResponseContext;
 use crate::ir::{BoxedFailure, Effort, OutputFormat, Request, WarningAction, Warnings};
 use crate::json_string::JsonWriter;
+use crate::openai::api_variant::{self, ApiVariant};
+use crate::openai::billing_header::strip_billing_header;
+use crate::openai::effort::{self, EffortSupport};
+use crate::openai::text_fallback::TextFallback;
+use crate::openai::tools::{self, ToolWriter};
+use crate::openai::unsupported;
 use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
 
 mod extras;
 mod items;
 mod reasoning;
+mod writer;
 
 use extras::ResponsesExtras;
-
-pub use reasoning::{SUMMARY_SEPARATOR, split_summary};
+use writer::ResponsesRequestWriter;
 
 /// Minimum output limit that the vendor accepts.
 const MIN_OUTPUT_TOKENS: u64 = 16;
@@ -124,20 +125,6 @@ pub fn write(
         streams: request.stream,
         carries_thinking,
     })
-}
-
-/// State shared by all steps of the writing.
-struct ResponsesRequestWriter<'w> {
-    surface: Protocol,
-    model: &'w ResponsesModel,
-    given: &'w WriteContext<'w>,
-    words: TextFallback<'w>,
-    json: JsonWriter,
-    carries_thinking: bool,
-    /// Calls of the last assistant turn in the order in which they were sent. Their results use the
-    /// same ids.
-    calls: Vec<items::ResponsesCallRef>,
-    calls_made: u64,
 }
 
 impl ResponsesRequestWriter<'_> {

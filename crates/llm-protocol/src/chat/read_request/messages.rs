@@ -6,12 +6,8 @@
 //!
 //! Read next: `read_request/parts.rs`, then `messages/write_request.rs`.
 
-use super::check::{
-    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
-};
 use super::parts::{self, ChatPartContainer};
-use super::{cache_marker, reasoning};
+use super::reasoning;
 use crate::Protocol;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, ToolArguments,
@@ -19,6 +15,11 @@ use crate::ir::{
 };
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::cache_marker::cache_marker;
+use crate::openai::check::{
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
+};
 
 const ROLES: &str = "'system', 'assistant', 'user', 'function', 'tool', and 'developer'";
 

@@ -6,11 +6,6 @@
 //!
 //! Read next: `read_request/reasoning.rs`.
 
-use super::check::{
-    MemberType, check_type, invalid, missing, optional_bool, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
-};
-use super::{cache_marker, media};
 use crate::Protocol;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Image, ImageSource, JsonPath, Opaque,
@@ -18,6 +13,12 @@ use crate::ir::{
 };
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::cache_marker::cache_marker;
+use crate::openai::check::{
+    MemberType, check_type, invalid, missing, optional_bool, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
+};
+use crate::openai::media;
 
 /// Owner of the content. It determines which parts are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

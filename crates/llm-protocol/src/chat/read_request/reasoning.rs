@@ -6,16 +6,12 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
-use crate::chat::write_stream::RESPONSES_REASONING_FORMAT;
+use crate::chat::reasoning_format::{MESSAGES_REASONING_FORMAT, RESPONSES_REASONING_FORMAT};
 use crate::ir::{Block, BlockKind, JsonPath, Thinking};
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
 use crate::reasoning_token::{self, ReasoningItem};
-use crate::responses::write_request::SUMMARY_SEPARATOR;
-
-/// `format` value for the reasoning of a messages vendor. An entry without a format counts as this
-/// one.
-const MESSAGES_REASONING_FORMAT: &str = "anthropic-claude-v1";
 
 /// A reasoning block and its position in the message.
 pub(super) struct ReasoningBlock<'a> {

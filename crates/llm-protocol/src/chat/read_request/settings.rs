@@ -5,16 +5,15 @@
 //!
 //! Read next: `read_request/tools.rs`.
 
-use super::check::{
-    MemberType, check_type, invalid, optional_bool, optional_text, required_object, required_text,
-    unknown_value, warn_unknown_members, wrong_type,
-};
 use crate::ir::{
-    BoxedFailure, Effort, OutputFormat, ReasoningSettings, RequestedOutputLimit, SamplingParams,
-    Warnings,
+    BoxedFailure, Effort, OutputFormat, ReasoningSettings, RequestedOutputLimit, Warnings,
 };
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::check::{
+    MemberType, check_type, invalid, optional_bool, optional_text, required_object, required_text,
+    unknown_value, warn_unknown_members, wrong_type,
+};
 
 /// Maximum number of stop strings that the chat completions API accepts.
 const MAX_STOPS: usize = 4;
@@ -37,36 +36,6 @@ pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>,
         }
     }
     Ok(None)
-}
-
-pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> Result<SamplingParams<'a>, BoxedFailure> {
-    let number = |name: &'static str,
-                  maximum: f64,
-                  words: &str|
-     -> Result<Option<JsonValue<'a>>, BoxedFailure> {
-        let Some(value) = body.get(name) else {
-            return Ok(None);
-        };
-        let number = value
-            .number()
-            .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
-        if !(0.0..=maximum).contains(&number) {
-            return Err(invalid(
-                name,
-                format!("Invalid '{name}': must be between 0 and {words}."),
-            ));
-        }
-        Ok(Some(value))
-    };
-    let top_k = body.get("top_k");
-    if let Some(value) = top_k.filter(|value| value.count().is_none()) {
-        return Err(wrong_type("top_k", "an integer", value));
-    }
-    Ok(SamplingParams {
-        temperature: number("temperature", 2.0, "2")?,
-        top_p: number("top_p", 1.0, "1")?,
-        top_k,
-    })
 }
 
 pub(super) fn stop<'a>(body: JsonValue<'a>) -> Result<Vec<JsonStr<'a>>, BoxedFailure> {
@@ -124,22 +93,6 @@ pub(super) fn include_usage(
     );
     let include_usage = optional_bool(options, "include_usage", "stream_options.include_usage")?;
     Ok(include_usage.unwrap_or(false))
-}
-
-/// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
-pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
-    let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
-    let safety_identifier = some(optional_text(
-        body,
-        "safety_identifier",
-        "safety_identifier",
-    )?);
-    let user = some(optional_text(body, "user", "user")?);
-    let metadata = body
-        .get("metadata")
-        .and_then(|metadata| metadata.get("user_id"))
-        .and_then(JsonValue::text);
-    Ok(safety_identifier.or(some(metadata)).or(user))
 }
 
 pub(super) fn format<'a>(

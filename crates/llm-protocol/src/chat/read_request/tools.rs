@@ -4,14 +4,14 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
-use super::cache_marker;
-use super::check::{
-    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, wrong_type,
-};
 use crate::ir::{BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, Warnings};
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::cache_marker::cache_marker;
+use crate::openai::check::{
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, wrong_type,
+};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Display;

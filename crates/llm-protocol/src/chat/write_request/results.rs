@@ -5,10 +5,11 @@
 //!
 //! Read next: `capabilities/pairing.rs`, which moves the results here.
 
-use super::ChatRequestWriter;
-use super::parts::{ContentPart, PartContent};
+use super::writer::ChatRequestWriter;
 use crate::ir::{Block, BlockKind, ToolResult, ToolResultContent};
 use crate::json_string::JsonStr;
+use crate::openai::parts::{ContentPart, PartContent};
+use crate::openai::text_fallback::starts_with_error;
 
 impl ChatRequestWriter<'_> {
     /// Writes the results at the front of a user turn. Returns true if there were any.
@@ -92,15 +93,4 @@ impl ChatRequestWriter<'_> {
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }
     }
-}
-
-/// Returns whether the tool's own text already reports a failure.
-pub(crate) fn starts_with_error(text: &JsonStr<'_>) -> bool {
-    let shown = match text {
-        JsonStr::Token { raw, .. } => raw,
-        JsonStr::Made(made) => made.as_ref(),
-    };
-    shown
-        .get(..5)
-        .is_some_and(|start| start.eq_ignore_ascii_case("error"))
 }

@@ -5,7 +5,7 @@
 //!
 //! Read next: `chat/write_request/parts.rs`, `chat/write_request/results.rs`.
 
-use super::{ChatRequestWriter, invalid_param};
+use super::writer::ChatRequestWriter;
 use crate::Protocol;
 use crate::capabilities::{ReasoningReplay, arguments, custom_tool};
 use crate::ir::{
@@ -13,6 +13,7 @@ use crate::ir::{
     TurnRole, WarningAction,
 };
 use crate::json_string::JsonStr;
+use crate::openai::refusal::invalid_param;
 use crate::reasoning_token;
 use std::ops::Range;
 

@@ -7,15 +7,10 @@
 //!
 //! It must not hold more bytes than its budget.
 
+use crate::chat::reasoning_format::{MESSAGES_REASONING_FORMAT, RESPONSES_REASONING_FORMAT};
 use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::openai::reasoning_summary::split_summary;
 use crate::reasoning_token::{self, ReasoningItem, ReasoningPayload};
-use crate::responses::write_request::split_summary;
-
-/// `format` value that clients and other gateways know for the reasoning of a messages vendor.
-const MESSAGES_REASONING_FORMAT: &str = "anthropic-claude-v1";
-
-/// `format` value for the reasoning items of a responses vendor.
-pub const RESPONSES_REASONING_FORMAT: &str = "openai-responses-v1";
 
 /// Bytes counted for each entry in addition to its texts, so that empty entries use up the budget
 /// too.

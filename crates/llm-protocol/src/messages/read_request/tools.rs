@@ -2,7 +2,7 @@
 //!
 //! It must not look into a schema: the writer checks whether a vendor accepts it.
 //!
-//! Read next: `chat/write_request/tools.rs`.
+//! Read next: `openai/tools.rs`.
 
 use super::check::{
     self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require,

@@ -13,7 +13,8 @@ use crate::ir::{
     BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, Request, WarningAction, Warnings,
 };
 use crate::json_document::JsonValue;
-use crate::responses::read_request::WEB_SEARCH_MEMBER;
+use crate::openai::default_values::is_default_value;
+use crate::openai::tool_names::WEB_SEARCH_MEMBER;
 
 /// Members that the IR does not represent and that are sent nevertheless.
 #[derive(Debug, Default)]
@@ -98,21 +99,6 @@ fn check_chat_member(
             let failure = Failure::invalid_param(surface, name, &unsupported_message(name, value));
             Err(Box::new(failure.with_code("unsupported_value")))
         }
-    }
-}
-
-/// Returns whether the value is the vendor's default.
-pub(crate) fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {
-    match name {
-        "n" => value.count() == Some(1),
-        "logprobs" | "store" => value.bool() == Some(false),
-        "logit_bias" => value.members().next().is_none(),
-        "presence_penalty" | "frequency_penalty" => value
-            .number()
-            .is_some_and(|penalty| penalty.abs() < f64::EPSILON),
-        "verbosity" => value.is("medium"),
-        "modalities" => value.items().all(|modality| modality.is("text")),
-        _ => false,
     }
 }
 

@@ -11,19 +11,19 @@ use super::history;
 use super::parts;
 use super::settings::invalid_param_with_code;
 use super::tools::{ResponsesTools, TOOL_SEARCH, qualified_name};
-use crate::chat::read_request::check::{
-    MemberType, check_type, invalid, missing, optional_text, required_text, unknown_value,
-    wrong_type,
-};
-use crate::chat::read_request::media;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, Image, JsonPath, Request, Thinking, ToolArguments, ToolCall,
     ToolResult, ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
 use crate::json_document::JsonValue;
 use crate::json_string::{JsonStr, JsonWriter};
+use crate::openai::check::{
+    MemberType, check_type, invalid, missing, optional_text, required_text, unknown_value,
+    wrong_type,
+};
+use crate::openai::media;
+use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
 use crate::reasoning_token::{self, ReasoningPayload};
-use crate::responses::write_request::SUMMARY_SEPARATOR;
 
 /// Returns the last item that changes settings, if there is one.
 pub(super) fn configuration_update(body: JsonValue<'_>) -> Option<JsonValue<'_>> {

@@ -7,16 +7,17 @@
 
 use super::settings::invalid_param_with_code;
 use crate::Protocol;
-use crate::chat::read_request::check::{
-    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
-};
-use crate::chat::read_request::{cache_marker, media};
 use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, ToolResultContent,
     TurnRole, WarningAction, Warnings,
 };
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::cache_marker::cache_marker;
+use crate::openai::check::{
+    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
+};
+use crate::openai::media;
 
 /// Placeholder for content that only another vendor can read.
 const UNREADABLE_PLACEHOLDER: &str = "[content not readable here]";

@@ -7,10 +7,6 @@
 use super::fields;
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
-use crate::chat::read_request::check::{
-    MemberType, check_type, invalid, optional_text, required_object, required_text, unknown_value,
-    warn_unknown_members, wrong_type,
-};
 use crate::failure::Failure;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request,
@@ -19,6 +15,10 @@ use crate::ir::{
 use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json_string::JsonStr;
 use crate::nesting::MAX_DEPTH;
+use crate::openai::check::{
+    MemberType, check_type, invalid, optional_text, required_object, required_text, unknown_value,
+    warn_unknown_members, wrong_type,
+};
 use std::sync::LazyLock;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";

@@ -10,10 +10,6 @@
 use super::builtin;
 use super::settings::invalid_param_with_code;
 use crate::Protocol;
-use crate::chat::read_request::cache_marker;
-use crate::chat::read_request::check::{
-    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
-};
 use crate::ir::event::{ClientTool, ToolCallKind};
 use crate::ir::{
     BoxedFailure, CacheBreakpoint, FunctionTool, Opaque, Request, Tool, ToolChoice, ToolKind,
@@ -21,6 +17,11 @@ use crate::ir::{
 };
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::cache_marker::cache_marker;
+use crate::openai::check::{
+    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
+};
+use crate::openai::tool_names::WEB_SEARCH_MEMBER;
 use std::collections::HashMap;
 
 /// Function name of the tool search.
@@ -28,10 +29,6 @@ pub(super) const TOOL_SEARCH: &str = "tool_search";
 
 /// Name of the vendor's web search tool.
 const WEB_SEARCH: &str = "web_search";
-
-/// Name of the web search tool among the members that the IR does not represent. No member of a
-/// body can have this name.
-pub(crate) const WEB_SEARCH_MEMBER: &str = "tools[web_search]";
 
 /// Separator between a namespace and a name.
 const NAMESPACE_SEPARATOR: &str = "__";

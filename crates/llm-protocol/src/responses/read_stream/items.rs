@@ -9,8 +9,8 @@
 use crate::ir::event::{Event, EventSink, OutputPart, UpstreamError};
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
+use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
 use crate::reasoning_token::{self, ReasoningItem as Sealed};
-use crate::responses::write_request::SUMMARY_SEPARATOR;
 use std::borrow::Cow;
 
 /// Maximum number of items in one answer.

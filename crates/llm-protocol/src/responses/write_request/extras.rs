@@ -1,20 +1,20 @@
 //! Content of a chat request that the IR cannot represent: sent, dropped or refused.
 //!
 //! The content that only the messages API has is checked by the same code as for a chat vendor
-//! (`chat/write_request/unsupported.rs`), because neither vendor knows it. The chat protocol has
+//! (`openai/unsupported.rs`), because neither vendor knows it. The chat protocol has
 //! more members than this one. If such a member changes only how an answer is sampled, the gateway
 //! drops it with a warning; if it changes the kind of answer, the gateway refuses the request.
 //!
 //! Read next: `responses/write_request/items.rs`.
 
-use super::invalid_param;
 use crate::Protocol;
 use crate::capabilities::ResponsesModel;
 use crate::failure::Failure;
 use crate::ir::{BlockKind, BoxedFailure, Effort, Opaque, Request, WarningAction, Warnings};
 use crate::json_document::JsonValue;
 use crate::json_string::JsonStr;
-use crate::messages::write_request::is_default_value;
+use crate::openai::default_values::is_default_value;
+use crate::openai::refusal::invalid_param;
 
 /// Members that the IR does not represent and that are sent nevertheless.
 #[derive(Debug, Default)]

@@ -7,21 +7,16 @@
 //! Read next: `responses/write_request/reasoning.rs`, `capabilities/pairing.rs` (which moves
 //! results after their calls).
 
-use super::{ResponsesRequestWriter, invalid_param};
+use super::writer::{ResponsesCallRef, ResponsesRequestWriter};
 use crate::capabilities::{arguments, custom_tool, identifiers};
-use crate::chat::write_request::parts::{ContentPart, PartContent, file_name};
-use crate::chat::write_request::results::starts_with_error;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, ImageDetail, Request, ToolArguments, ToolCall, ToolResult,
     ToolResultContent, Turn, TurnRole, WarningAction,
 };
 use crate::json_string::{JsonStr, JsonWriter};
-
-/// Id and kind of a call that was sent.
-pub(super) struct ResponsesCallRef {
-    id: String,
-    is_custom: bool,
-}
+use crate::openai::parts::{ContentPart, PartContent, file_name};
+use crate::openai::refusal::invalid_param;
+use crate::openai::text_fallback::starts_with_error;
 
 impl ResponsesRequestWriter<'_> {
     /// Writes the member `input`.

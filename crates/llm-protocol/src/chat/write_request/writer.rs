@@ -1,0 +1,46 @@
+//! State shared by all steps of writing a chat request.
+//!
+//! It must not write: the steps do.
+
+use crate::Protocol;
+use crate::capabilities::{ChatModel, ToolCallIds, identifiers};
+use crate::json_string::{JsonStr, JsonWriter};
+use crate::openai::text_fallback::TextFallback;
+use crate::write_context::WriteContext;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+
+/// State shared by all steps of the writing.
+pub(super) struct ChatRequestWriter<'w> {
+    pub surface: Protocol,
+    pub model: &'w ChatModel,
+    pub given: &'w WriteContext<'w>,
+    pub words: TextFallback<'w>,
+    pub json: JsonWriter,
+    pub carries_thinking: bool,
+    /// The current turn's reasoning is sent back.
+    pub replays: bool,
+    /// Number of calls that asked for each id.
+    pub ids: HashMap<String, u64>,
+    /// Ids of calls whose results come next, in order.
+    pub open: VecDeque<String>,
+}
+
+impl ChatRequestWriter<'_> {
+    /// Returns the id of the next call. If two calls have the same id, the later one gets a new id.
+    pub fn call_id(&mut self, id: Option<&JsonStr<'_>>) -> String {
+        let fitting = |id| match self.model.tool_call_ids {
+            ToolCallIds::Any => identifiers::chat_call_id(id),
+            ToolCallIds::Nine => identifiers::nine_char_call_id(id),
+        };
+        let wanted = fitting(id.map(JsonStr::value).unwrap_or_default()).into_owned();
+        let count = self.ids.entry(wanted.clone()).or_default();
+        *count = count.saturating_add(1);
+        let id = match *count {
+            1 => wanted,
+            count => fitting(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
+        };
+        self.open.push_back(id.clone());
+        id
+    }
+}

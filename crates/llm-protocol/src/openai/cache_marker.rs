@@ -1,0 +1,39 @@
+//! Reads the cache marker of a part, message, call, item or tool.
+//!
+//! It must not count markers: `messages/write_request/marker_budget.rs` does.
+
+use super::check::{MemberType, cache_control, check_type};
+use crate::ir::{BoxedFailure, CacheBreakpoint};
+use crate::json_document::JsonValue;
+
+/// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
+/// API's own member; many clients send `cache_control` instead.
+pub(crate) fn cache_marker(
+    of: JsonValue<'_>,
+    path: impl std::fmt::Display,
+) -> Result<Option<CacheBreakpoint>, BoxedFailure> {
+    if let Some(marker) = of.get("cache_control") {
+        return cache_control(marker, format_args!("{path}.cache_control")).map(Some);
+    }
+    let Some(breakpoint) = of.get("prompt_cache_breakpoint") else {
+        return Ok(None);
+    };
+    check_type(
+        breakpoint,
+        MemberType::Object,
+        format_args!("{path}.prompt_cache_breakpoint"),
+    )?;
+    if !breakpoint
+        .get("mode")
+        .is_some_and(|mode| mode.is("explicit"))
+    {
+        return Ok(None);
+    }
+    // The messages protocol has no lifetime of 12 hours; its longest one comes nearest.
+    let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
+    Ok(Some(if is_long {
+        CacheBreakpoint::OneHour
+    } else {
+        CacheBreakpoint::Usual
+    }))
+}

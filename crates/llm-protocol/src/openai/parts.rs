@@ -1,0 +1,129 @@
+//! Converts the blocks of a user turn to the parts of a message, in the form that chat and responses
+//! share.
+//!
+//! It must keep the caller's spelling of texts. It must not write: each of the two protocols writes
+//! the parts in its own form.
+
+use super::text_fallback::TextFallback;
+use crate::ir::{Block, BlockKind, File, FileContent, Image, JsonPath, WarningAction};
+use crate::json_string::JsonStr;
+
+/// File name for a document without a title.
+const DEFAULT_FILE_NAME: &str = "document.pdf";
+
+/// Part of a user message.
+pub(crate) struct ContentPart<'t> {
+    pub said: PartContent<'t>,
+    /// A cache breakpoint follows it.
+    pub is_marked: bool,
+}
+
+pub(crate) enum PartContent<'t> {
+    Text(JsonStr<'t>),
+    /// One text in several pieces.
+    Texts(Vec<JsonStr<'t>>),
+    Image(&'t Image<'t>),
+    /// PDF and its data.
+    File(&'t File<'t>, &'t JsonStr<'t>),
+    /// URL of a document.
+    FileAt(&'t JsonStr<'t>),
+}
+
+impl<'t> ContentPart<'t> {
+    pub fn new(said: PartContent<'t>) -> Self {
+        ContentPart {
+            said,
+            is_marked: false,
+        }
+    }
+
+    pub fn is_text(&self) -> bool {
+        matches!(self.said, PartContent::Text(_) | PartContent::Texts(_))
+    }
+}
+
+impl TextFallback<'_> {
+    /// Converts the blocks of a user turn to parts, without its tool results.
+    pub fn parts<'t>(&mut self, at: JsonPath, blocks: &'t [Block<'t>]) -> Vec<ContentPart<'t>> {
+        let mut results = None;
+        let mut parts = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let before = parts.len();
+            match &block.kind {
+                BlockKind::Text(text) | BlockKind::Refusal(text) => {
+                    if !text.is_blank() {
+                        parts.push(ContentPart::new(PartContent::Text(text.reborrow())));
+                    }
+                }
+                BlockKind::Image(image) => parts.push(ContentPart::new(PartContent::Image(image))),
+                BlockKind::File(file) => self.push_file(block, file, &mut parts),
+                BlockKind::Opaque(opaque) => {
+                    let texts = self.opaque_block((at, blocks), block.at, opaque, &mut results);
+                    parts.extend(
+                        (!texts.is_empty()).then(|| ContentPart::new(PartContent::Texts(texts))),
+                    );
+                }
+                // Results are written before; a user turn has no calls and no reasoning.
+                BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
+            }
+            if self.marks
+                && block.cache.is_some()
+                && let Some(last) = parts.get_mut(before..).and_then(<[_]>::last_mut)
+            {
+                last.is_marked = true;
+            }
+        }
+        parts
+    }
+
+    /// Adds a document: its texts, then the file if it has no text form.
+    pub fn push_file<'t>(
+        &mut self,
+        block: &'t Block<'_>,
+        file: &'t File<'t>,
+        parts: &mut Vec<ContentPart<'t>>,
+    ) {
+        let texts = self.document(block.at, file);
+        if !texts.is_empty() {
+            parts.push(ContentPart::new(PartContent::Texts(texts)));
+        }
+        match &file.content {
+            FileContent::Text(_) => {}
+            FileContent::Pdf(data) => parts.push(ContentPart::new(PartContent::File(file, data))),
+            FileContent::Url(url) => {
+                if file.title.is_some() {
+                    let name = if self.recall.voice.is_some() {
+                        "filename"
+                    } else {
+                        "title"
+                    };
+                    self.warnings
+                        .add(WarningAction::Dropped, format_args!("{}.{name}", block.at));
+                }
+                parts.push(ContentPart::new(PartContent::FileAt(url)));
+            }
+            FileContent::Blocks(blocks) => {
+                parts.extend(blocks.iter().filter_map(|block| match &block.kind {
+                    BlockKind::Image(image) => Some(ContentPart::new(PartContent::Image(image))),
+                    _ => None,
+                }))
+            }
+        }
+    }
+}
+
+pub(crate) fn file_name(file: &File<'_>) -> String {
+    let Some(title) = file.title.as_ref().filter(|title| !title.is_blank()) else {
+        return DEFAULT_FILE_NAME.to_owned();
+    };
+    let title = title.value();
+    let end = title.len().saturating_sub(4);
+    let has_ending = title
+        .get(end..)
+        .is_some_and(|ending| ending.eq_ignore_ascii_case(".pdf"));
+    if has_ending {
+        title.into_owned()
+    } else {
+        format!("{title}.pdf")
+    }
+}

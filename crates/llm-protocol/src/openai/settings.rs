@@ -1,0 +1,54 @@
+//! Reads the settings that chat and responses requests share: sampling and the end user.
+//!
+//! It must not know how a target handles them, only whether the client API accepts them.
+
+use super::check::{invalid, optional_text, wrong_type};
+use crate::ir::{BoxedFailure, SamplingParams};
+use crate::json_document::JsonValue;
+use crate::json_string::JsonStr;
+
+pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> Result<SamplingParams<'a>, BoxedFailure> {
+    let number = |name: &'static str,
+                  maximum: f64,
+                  words: &str|
+     -> Result<Option<JsonValue<'a>>, BoxedFailure> {
+        let Some(value) = body.get(name) else {
+            return Ok(None);
+        };
+        let number = value
+            .number()
+            .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
+        if !(0.0..=maximum).contains(&number) {
+            return Err(invalid(
+                name,
+                format!("Invalid '{name}': must be between 0 and {words}."),
+            ));
+        }
+        Ok(Some(value))
+    };
+    let top_k = body.get("top_k");
+    if let Some(value) = top_k.filter(|value| value.count().is_none()) {
+        return Err(wrong_type("top_k", "an integer", value));
+    }
+    Ok(SamplingParams {
+        temperature: number("temperature", 2.0, "2")?,
+        top_p: number("top_p", 1.0, "1")?,
+        top_k,
+    })
+}
+
+/// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
+pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+    let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
+    let safety_identifier = some(optional_text(
+        body,
+        "safety_identifier",
+        "safety_identifier",
+    )?);
+    let user = some(optional_text(body, "user", "user")?);
+    let metadata = body
+        .get("metadata")
+        .and_then(|metadata| metadata.get("user_id"))
+        .and_then(JsonValue::text);
+    Ok(safety_identifier.or(some(metadata)).or(user))
+}

@@ -1,0 +1,5 @@
+//! Names of tools that a reader and the writers of other protocols share.
+
+/// Name of the web search tool among the members that the IR does not represent. No member of a
+/// body can have this name.
+pub(crate) const WEB_SEARCH_MEMBER: &str = "tools[web_search]";

@@ -1,0 +1,29 @@
+//! State shared by all steps of writing a responses request.
+//!
+//! It must not write: the steps do.
+
+use crate::Protocol;
+use crate::capabilities::ResponsesModel;
+use crate::json_string::JsonWriter;
+use crate::openai::text_fallback::TextFallback;
+use crate::write_context::WriteContext;
+
+/// State shared by all steps of the writing.
+pub(super) struct ResponsesRequestWriter<'w> {
+    pub surface: Protocol,
+    pub model: &'w ResponsesModel,
+    pub given: &'w WriteContext<'w>,
+    pub words: TextFallback<'w>,
+    pub json: JsonWriter,
+    pub carries_thinking: bool,
+    /// Calls of the last assistant turn in the order in which they were sent. Their results use the
+    /// same ids.
+    pub calls: Vec<ResponsesCallRef>,
+    pub calls_made: u64,
+}
+
+/// Id and kind of a call that was sent.
+pub(super) struct ResponsesCallRef {
+    pub id: String,
+    pub is_custom: bool,
+}
