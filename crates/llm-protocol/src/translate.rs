@@ -24,6 +24,9 @@ use crate::usage::{
 };
 use bytes::Bytes;
 
+#[cfg(test)]
+mod tests;
+
 /// Maximum node buffer that a stream keeps for its next event.
 const MAX_IDLE_NODES: usize = 1024;
 
@@ -45,40 +48,6 @@ pub struct TranslationRequest<'a> {
     pub request_id: &'a str,
     /// Estimates the usage for the client if the vendor reports none.
     pub estimator: UsageEstimator,
-}
-
-#[cfg(test)]
-impl<'a> TranslationRequest<'a> {
-    /// Creates the request as the readers' and writers' unit tests need it: for the vendor that
-    /// defined the protocol, without a limit of ours.
-    pub(crate) fn in_test(
-        surface: Protocol,
-        body: &'a [u8],
-        max_output_tokens: u64,
-        accepts: &'a ModelCapabilities,
-    ) -> Self {
-        let target = TranslationTarget {
-            upstream_model: "upstream-model",
-            public_model: "public-model",
-            max_output_tokens,
-            official: true,
-            accepts,
-        };
-        let account_id = "acct_1";
-        let request_id = "req_0";
-        let estimator = UsageEstimator::default();
-        TranslationRequest {
-            surface,
-            body,
-            target,
-            account_id,
-            output_limit: None,
-            strict: false,
-            clock: || 0,
-            request_id,
-            estimator,
-        }
-    }
 }
 
 /// The request in the vendor's protocol.

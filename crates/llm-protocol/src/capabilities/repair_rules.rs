@@ -86,18 +86,3 @@ pub struct RepairRules<'a> {
     /// Whether a preview flag of the request allows a thinking budget above the output limit.
     pub is_interleaved: bool,
 }
-
-#[cfg(test)]
-impl<'a> RepairRules<'a> {
-    pub(crate) fn in_test(accepts: &'a ModelCapabilities, known: KnownCapabilities) -> Self {
-        let max_output_tokens = 64_000;
-        Self {
-            accepts,
-            known,
-            max_output_tokens,
-            output_limit: None,
-            thinking_budget: None,
-            is_interleaved: false,
-        }
-    }
-}

@@ -14,6 +14,20 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::Value as Any;
 
+impl<'a> RepairRules<'a> {
+    pub(crate) fn in_test(accepts: &'a ModelCapabilities, known: KnownCapabilities) -> Self {
+        let max_output_tokens = 64_000;
+        Self {
+            accepts,
+            known,
+            max_output_tokens,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
+        }
+    }
+}
+
 fn protocol(accepts: &ModelCapabilities) -> Protocol {
     match accepts {
         ModelCapabilities::Chat(_) => Protocol::Chat,
