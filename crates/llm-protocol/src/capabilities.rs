@@ -17,7 +17,7 @@ pub mod response_ids;
 pub mod schema;
 
 /// What the translation does with a member of the request. The tables of the two directions
-/// (`chat/read_request/fields.rs`, `messages/read_request/fields.rs`) hold one outcome for every
+/// (`fields/chat.rs`, `fields/messages.rs`) hold one outcome for every
 /// member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldMapping {

@@ -7,7 +7,7 @@
 //!
 //! Read next: `usage/counters.rs`.
 
-use super::json_scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT};
+use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT};
 use crate::usage::{ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier};
 
 /// Names of a chat vendor's counters in one of its two protocols.

@@ -9,8 +9,8 @@
 use super::ir::{
     Block, BlockKind, FileContent, Request, Thinking, ToolArguments, ToolKind, ToolResultContent,
 };
-use super::json_document::JsonValue;
-use super::json_string::JsonStr;
+use super::json::document::JsonValue;
+use super::json::string::JsonStr;
 use crate::usage::HUNDREDTHS_PER_TEXT_BYTE;
 use base64::Engine;
 use memchr::memmem;

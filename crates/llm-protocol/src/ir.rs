@@ -17,8 +17,9 @@
 
 use super::Protocol;
 use super::failure::Failure;
-use super::json_document::JsonValue;
-use super::json_string::{JsonStr, JsonWriter};
+use super::json::document::JsonValue;
+use super::json::string::JsonStr;
+use super::json::writer::JsonWriter;
 use client_tool::ClientTool;
 use std::collections::HashMap;
 use std::fmt;
@@ -26,6 +27,8 @@ use std::fmt;
 mod client_tool;
 pub mod event;
 mod response_context;
+mod upstream_error;
+pub mod write_context;
 
 /// A parsed request. Every member that a caller may leave out is optional; the readers treat null
 /// as absent.

@@ -8,7 +8,9 @@
 //! Client and vendor speak the same protocol: [`request`] reads the facts that admission needs and
 //! makes a few edits in place, and [`passthrough`] forwards the answer. They speak different
 //! protocols: [`translate`] goes through [`ir`] and the folders `chat/`, `messages/` and
-//! `responses/`, each with four entry points. Translation is never a step of the passthrough path.
+//! `responses/`, each with four entry points. `openai/` has what chat and responses share,
+//! `fields/` the outcome of each member of a request. Translation is never a step of the
+//! passthrough path.
 //! [`vendor_response`] is the edge's interface to both paths, and [`failure`] renders every error
 //! response.
 //!
@@ -121,15 +123,12 @@ mod chat;
 mod counters;
 mod estimate;
 pub mod failure;
+mod fields;
 mod image_size;
 pub mod ir;
-pub mod json_document;
-mod json_edit;
-mod json_scanner;
-pub mod json_string;
+pub mod json;
 pub mod keepalive;
 mod messages;
-mod nesting;
 mod openai;
 pub mod passthrough;
 pub mod reasoning_token;
@@ -140,7 +139,6 @@ mod surrogates;
 pub mod translate;
 pub mod usage;
 pub mod vendor_response;
-mod write_context;
 
 /// A protocol. The client's protocol is called the *surface*; the other one is the vendor's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]

@@ -10,10 +10,11 @@
 
 use super::Protocol;
 use super::failure::VendorError;
-use super::json_edit::{self, JsonEdit};
+use super::ir::event::UpstreamError;
+use super::json::edit::{self, JsonEdit};
 use super::responses::EventSequencer;
 use super::sse::{EventTooLarge, SseDecoder, SseEvent};
-use super::vendor_response::{Completion, StopReasonStatus, UpstreamError};
+use super::vendor_response::{Completion, StopReasonStatus};
 use crate::usage::{MeteredUsage, MeteringTerms, Usage, VendorCounters};
 
 mod body;
@@ -93,7 +94,7 @@ impl StreamPassthrough {
             decoder: SseDecoder::new(event_bytes_max),
             watch: PassthroughState {
                 protocol,
-                model_json: json_edit::json_string(public_model),
+                model_json: edit::json_string(public_model),
                 terms: MeteringTerms::default(),
                 reported: Usage::default(),
                 reports_estimate: false,
@@ -624,13 +625,13 @@ fn forward_event(
 ) {
     let letters = letters.edits(protocol, event_text(event));
     if letters.is_empty() {
-        return json_edit::write_edited_event(event, edits, out);
+        return edit::write_edited_event(event, edits, out);
     }
     let letters = letters
         .iter()
         .map(|(span, text)| JsonEdit::new(*span, text));
     let mut edits: Vec<_> = edits.into_iter().flatten().chain(letters).collect();
-    json_edit::write_edited_event_with(event, &mut edits, out);
+    edit::write_edited_event_with(event, &mut edits, out);
 }
 
 /// Returns the vendor's error in an event that holds a failed response or is an error itself.

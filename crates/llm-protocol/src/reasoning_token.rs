@@ -14,9 +14,10 @@
 //! Read next: `messages/write_stream.rs` and `responses/write_stream.rs`, which pack, and
 //! `chat/write_request.rs`, which unpacks.
 
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_string::{JsonStr, JsonWriter, compact};
-use crate::nesting::MAX_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
+use crate::json::string::JsonStr;
+use crate::json::writer::{JsonWriter, compact};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 

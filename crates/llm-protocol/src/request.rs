@@ -6,18 +6,18 @@
 //! differently (a duplicate member, a member in another case), because the gateway would then bill
 //! by its own reading and the vendor would act by another.
 //!
-//! Read next: `request/summary.rs` (the facts), `request/features.rs` (what makes a request cost more
-//! than its bytes), `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor account),
-//! `request/extensions.rs` (members that only some vendors know), `request/foreign_fields.rs`
-//! (remains of another vendor's answer), `request/repair_check.rs` (what this model refuses),
-//! `request/content.rs` (content by kind), `request/conversation.rs` (which conversation it belongs
-//! to).
+//! Read next: `request/summary.rs` (the facts), `request/features.rs` (what makes a request cost
+//! more than its bytes), `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor
+//! account), `request/extensions.rs` (members that only some vendors know),
+//! `request/foreign_fields.rs` (remains of another vendor's answer), `request/repair_check.rs`
+//! (what this model refuses), `request/content.rs` (content by kind), `request/conversation.rs`
+//! (which conversation it belongs to).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
 use super::ir::Effort;
-use super::json_scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, Span};
-pub use super::nesting::MAX_DEPTH;
+pub use super::json::nesting::MAX_DEPTH;
+use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, Span};
 use crate::usage::ServiceTier;
 pub use content::{ContentSize, MAX_IMAGE_TOKENS};
 use conversation::spans::MessageSpans;

@@ -8,17 +8,19 @@
 
 use super::capabilities::{FieldMapping, ModelCapabilities, TranslationTarget};
 use super::failure::{Failure, Kind, VendorError};
-use super::ir::event::{Event, EventSink, OutputPart, ResponseContext, ResponseStart, StopReason};
+use super::ir::event::{
+    Event, EventSink, OutputPart, ResponseContext, ResponseStart, StopReason, UpstreamError,
+};
+pub use super::ir::write_context::{EncodedRequest, WriteContext};
 use super::ir::{BoxedFailure, Request, Warnings};
-use super::json_document::{JsonDocument, NodeBuffer};
-use super::json_string::JsonStr;
-use super::nesting::{MAX_DEPTH, MAX_RESPONSE_DEPTH};
+use super::json::document::{JsonDocument, NodeBuffer};
+use super::json::nesting::{MAX_DEPTH, MAX_RESPONSE_DEPTH};
+use super::json::string::JsonStr;
 use super::responses::EventSequencer;
 use super::sse::SseDecoder;
 use super::surrogates::{PendingSurrogates, trailing_high_surrogate};
-use super::vendor_response::{CompleteResponse, Completion, StopReasonStatus, UpstreamError};
-pub use super::write_context::{EncodedRequest, WriteContext};
-use super::{Protocol, chat, estimate, messages, responses};
+use super::vendor_response::{CompleteResponse, Completion, StopReasonStatus};
+use super::{Protocol, chat, estimate, fields, messages, responses};
 use crate::usage::{
     MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
 };
@@ -70,9 +72,9 @@ pub struct TranslatedRequest {
 /// its path syntax.
 pub fn field_mappings(surface: Protocol) -> &'static [(&'static str, FieldMapping)] {
     match surface {
-        Protocol::Chat => chat::read_request::FIELDS,
-        Protocol::Messages => messages::read_request::FIELDS,
-        Protocol::Responses => responses::read_request::FIELDS,
+        Protocol::Chat => fields::chat::FIELDS,
+        Protocol::Messages => fields::messages::FIELDS,
+        Protocol::Responses => fields::responses::FIELDS,
     }
 }
 

@@ -8,17 +8,16 @@
 
 use super::Protocol;
 use super::ir::event::ResponseContext;
+pub use super::ir::event::UpstreamError;
 use super::passthrough::{self, StreamPassthrough};
 use super::translate::{self, StreamTranslation};
 use crate::usage::{MeteredUsage, MeteringTerms, Usage};
 use bytes::Bytes;
 pub use complete_response::CompleteResponse;
 pub use completion::{Completion, StopReasonStatus};
-pub use upstream_error::UpstreamError;
 
 mod complete_response;
 mod completion;
-mod upstream_error;
 
 /// Reads a vendor's whole answer. `recall`: the context for translation; `None`: passthrough.
 /// `streamed`: the caller wants a stream although the vendor sent a whole answer.

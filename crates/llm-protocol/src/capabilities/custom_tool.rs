@@ -6,8 +6,9 @@
 //!
 //! Read next: `responses/write_stream/item.rs`, which unwraps it.
 
-use crate::json_document::JsonValue;
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 
 /// Parameter schema of the function.
 pub const INPUT_SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;

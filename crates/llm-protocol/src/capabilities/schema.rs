@@ -6,9 +6,10 @@
 //!
 //! Read next: `schema/flatten.rs` (combinators at the top level), `schema/strict.rs`.
 
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_string::{JsonStr, JsonWriter};
-use crate::nesting::MAX_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use flatten::SchemaFlattener;
 use keywords::{KeywordValue, has_type, into_string, is_object_schema, keyword_value, write_value};
 use std::borrow::Cow;

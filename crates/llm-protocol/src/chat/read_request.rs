@@ -4,11 +4,9 @@
 //! not know the target model. It keeps every member that only chat defines as it is (an [`Opaque`]
 //! of origin chat), and the writer maps, drops or refuses it. A member *inside* a message, part,
 //! call or tool that the IR cannot represent ends here; unless its value is empty, the reader warns
-//! about it. One table lists the outcome of every member: `read_request/fields.rs`.
+//! about it. One table lists the outcome of every member: `fields/chat.rs`.
 //!
-//! Read next: `read_request/fields.rs`, then `read_request/messages.rs`.
-
-pub use fields::FIELDS;
+//! Read next: `fields/chat.rs`, then `read_request/messages.rs`.
 
 use crate::Protocol;
 use crate::failure::{Failure, Kind};
@@ -16,13 +14,12 @@ use crate::ir::{
     BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
     Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::check::{self, MemberType, wrong_type};
 use crate::openai::settings as shared_settings;
 use std::collections::HashMap;
 
-pub(crate) mod fields;
 mod messages;
 mod parts;
 mod reasoning;

@@ -8,8 +8,9 @@
 use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pairing};
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
+use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{BoxedFailure, Request, ToolChoice, WarningAction, Warnings};
-use crate::json_string::JsonWriter;
+use crate::json::writer::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
 use crate::openai::effort;
@@ -17,7 +18,6 @@ use crate::openai::refusal::invalid_param;
 use crate::openai::text_fallback::TextFallback;
 use crate::openai::tools::{self, ToolWriter};
 use crate::openai::unsupported;
-use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
 use std::collections::{HashMap, VecDeque};
 use writer::ChatRequestWriter;

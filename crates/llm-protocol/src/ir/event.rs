@@ -9,9 +9,9 @@
 
 pub use super::client_tool::{ClientTool, ToolCallKind};
 pub use super::response_context::ResponseContext;
-use crate::json_string::JsonStr;
+pub use super::upstream_error::UpstreamError;
+use crate::json::string::JsonStr;
 use crate::usage::{Usage, VendorCounters};
-pub use crate::vendor_response::UpstreamError;
 
 /// One event of an answer. The reader numbers slots, one for each output part, and never reuses a
 /// number.

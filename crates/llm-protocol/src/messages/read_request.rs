@@ -5,25 +5,23 @@
 //! passes on as [`Opaque`], and the writer of the vendor's protocol gives it an outcome. It accepts
 //! a request without `max_tokens`, because token counting has none.
 //!
-//! Read next: `messages/read_request/fields.rs` (the outcome of each member),
+//! Read next: `fields/messages.rs` (the outcome of each member),
 //! `messages/read_request/blocks.rs`.
-
-pub use fields::FIELDS;
 
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::{Failure, Kind};
+use crate::fields::messages as messages_fields;
 use crate::ir::{
     BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestedOutputLimit,
     SamplingParams, Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use std::collections::HashMap;
 
 mod blocks;
 mod check;
-pub(crate) mod fields;
 mod tools;
 
 use check::{bool_or_false, expect_object, expect_string, invalid_param, pick_members, require};
@@ -101,8 +99,8 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<
 fn collect_extra<'a>(body: JsonValue<'a>, extra: &mut Vec<Opaque<'a>>) {
     for (name, value) in body.members() {
         // The IR has a field for `top_k`, although most vendors never receive it.
-        let is_read =
-            fields::outcome("", &name.value()) == Some(FieldMapping::Map) || name.is("top_k");
+        let is_read = messages_fields::outcome("", &name.value()) == Some(FieldMapping::Map)
+            || name.is("top_k");
         if !is_read && !value.is_null() {
             extra.push(Opaque {
                 origin: Protocol::Messages,

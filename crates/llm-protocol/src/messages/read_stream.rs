@@ -9,13 +9,14 @@
 use crate::Protocol;
 use crate::capabilities::arguments;
 use crate::counters;
+use crate::ir::event::UpstreamError;
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason};
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_scanner::JsonScanner;
-use crate::json_string::{JsonStr, JsonWriter};
-use crate::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::scanner::JsonScanner;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
-use crate::vendor_response::UpstreamError;
 
 /// Maximum length of a search call's arguments, in bytes: a query is a few words.
 const MAX_SEARCH_BYTES: usize = 16 * 1024;

@@ -2,15 +2,15 @@
 //!
 //! It applies the rules of the target: it merges, moves, drops, warns and refuses. It must not
 //! repeat the checks of the client API, and must not change a text that the vendor accepts. The
-//! outcome of each member of a chat request is in one table, `chat/read_request/fields.rs`.
+//! outcome of each member of a chat request is in one table, `fields/chat.rs`.
 //!
 //! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
 
 use crate::capabilities::{MessagesModel, identifiers, pairing};
 use crate::ir::event::ResponseContext;
+use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{Block, BoxedFailure, Request, Warnings};
-use crate::json_string::JsonWriter;
-use crate::write_context::{EncodedRequest, WriteContext};
+use crate::json::writer::JsonWriter;
 use crate::{Protocol, estimate};
 use block_writer::BlockWriter;
 use format::MessagesOutputFormat;

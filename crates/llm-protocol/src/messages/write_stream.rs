@@ -12,7 +12,8 @@
 //! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
 
 use crate::ir::event::{Event, EventSink, OutputPart as Kind, ResponseContext};
-use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::writer::JsonWriter;
 use crate::reasoning_token;
 use crate::usage::{CompactionPasses, Usage};
 use arguments::ArgumentScanner;

@@ -7,11 +7,12 @@
 use super::refusal::invalid_param;
 use crate::Protocol;
 use crate::capabilities::{identifiers, schema};
+use crate::ir::write_context::WriteContext;
 use crate::ir::{
     BlockKind, BoxedFailure, OutputFormat, Request, RequestedOutputLimit, WarningAction, Warnings,
 };
-use crate::json_string::{JsonStr, JsonWriter};
-use crate::write_context::WriteContext;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 
 /// Position of the members that belong to a `type`: chat nests them in a member with the name of
 /// the type, responses puts them next to `type`.

@@ -4,7 +4,7 @@
 
 use super::check::{MemberType, cache_control, check_type};
 use crate::ir::{BoxedFailure, CacheBreakpoint};
-use crate::json_document::JsonValue;
+use crate::json::document::JsonValue;
 
 /// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
 /// API's own member; many clients send `cache_control` instead.

@@ -7,8 +7,8 @@
 use crate::Protocol;
 use crate::failure::Failure;
 use crate::ir::{BoxedFailure, CacheBreakpoint, WarningAction, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use std::fmt::Display;
 
 /// JSON type that a member must have.

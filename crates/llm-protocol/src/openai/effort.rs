@@ -4,7 +4,7 @@
 
 use crate::Protocol;
 use crate::ir::{Effort, Request, WarningAction, Warnings};
-use crate::json_document::JsonValue;
+use crate::json::document::JsonValue;
 
 /// Largest budget in tokens for each level.
 const BUDGET_LEVELS: [(u64, Effort); 3] = [

@@ -7,8 +7,8 @@
 //! Read next: `chat/read_request/parts.rs`.
 
 use crate::ir::{FileContent, ImageDetail, ImageSource, WarningAction, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use std::borrow::Cow;
 use std::fmt::Display;
 

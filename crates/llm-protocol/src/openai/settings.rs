@@ -4,8 +4,8 @@
 
 use super::check::{invalid, optional_text, wrong_type};
 use crate::ir::{BoxedFailure, SamplingParams};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 
 pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> Result<SamplingParams<'a>, BoxedFailure> {
     let number = |name: &'static str,

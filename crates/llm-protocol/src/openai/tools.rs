@@ -10,13 +10,14 @@ use super::refusal::invalid_param;
 use super::text_fallback::{TextFallback, text_member};
 use crate::Protocol;
 use crate::capabilities::{FieldMapping, custom_tool, schema};
+use crate::fields::messages as messages_fields;
 use crate::ir::{
     BoxedFailure, FunctionTool, JsonPath, Request, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::{JsonStr, JsonWriter, compact};
-use crate::messages::read_request::fields;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
+use crate::json::writer::{JsonWriter, compact};
 
 /// Returns the tools that can be sent. `model` is the public model id, for the error message.
 ///
@@ -53,7 +54,7 @@ fn check_vendor_tool(
     warnings: &mut Warnings,
 ) -> Result<(), BoxedFailure> {
     let kind = kind.value();
-    if fields::tool_outcome(&kind) == Some(FieldMapping::Warn) {
+    if messages_fields::tool_outcome(&kind) == Some(FieldMapping::Warn) {
         if let (ToolChoice::Tool(wanted), Some(name)) =
             (&request.choice, text_member(value, "name"))
             && wanted.is(&name.value())

@@ -9,11 +9,11 @@ use super::refusal::invalid_param;
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::{Failure, Kind};
+use crate::fields::messages as messages_fields;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Opaque, Request, Thinking,
     ToolResultContent, TurnRole, WarningAction, Warnings,
 };
-use crate::messages::read_request::fields;
 use std::borrow::Cow;
 
 /// Checks the top-level members that only the messages protocol has.
@@ -40,7 +40,7 @@ pub(crate) fn check_members(
         if says_nothing {
             continue;
         }
-        match fields::outcome("", &name) {
+        match messages_fields::outcome("", &name) {
             Some(FieldMapping::Map | FieldMapping::Drop) => {}
             Some(FieldMapping::Warn) | None => warnings.add(WarningAction::Dropped, &name),
             Some(FieldMapping::Refuse) => {
@@ -194,7 +194,7 @@ fn is_opaque_supported(kind: &str, place: BlockContainer) -> bool {
         (_, BlockContainer::Result) => false,
         ("compaction", _) => true,
         (kind, _) => matches!(
-            fields::block_outcome(kind),
+            messages_fields::block_outcome(kind),
             Some(FieldMapping::Warn | FieldMapping::Drop)
         ),
     }

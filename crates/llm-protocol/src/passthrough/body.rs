@@ -9,10 +9,11 @@ use super::chat::ChatChunk;
 use super::usage::{closing_brace, encode_usage, meter_billed, restate_usage, usage_edit};
 use super::{chat, messages, responses};
 use crate::Protocol;
-use crate::json_edit::{self, JsonEdit};
-use crate::json_scanner::Span;
+use crate::ir::event::UpstreamError;
+use crate::json::edit::{self, JsonEdit};
+use crate::json::scanner::Span;
 use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage, VendorCounters};
-use crate::vendor_response::{CompleteResponse, Completion, StopReasonStatus, UpstreamError};
+use crate::vendor_response::{CompleteResponse, Completion, StopReasonStatus};
 use bytes::Bytes;
 
 /// Reads a whole answer, renames its model, and rewrites its usage if it differs from what is
@@ -207,13 +208,13 @@ fn edit_body(
     public_model: &str,
     restated: Option<JsonEdit<'_>>,
 ) -> Bytes {
-    let model_json = json_edit::json_string(public_model);
+    let model_json = edit::json_string(public_model);
     let renamed = model.map(|span| JsonEdit::new(span, &model_json));
     let mut edits: Vec<_> = renamed.into_iter().chain(restated).collect();
     if edits.is_empty() {
         return body;
     }
     let mut edited = Vec::with_capacity(body.len().saturating_add(model_json.len()));
-    json_edit::apply_edits(&body, &mut edits, &mut edited);
+    edit::apply_edits(&body, &mut edits, &mut edited);
     Bytes::from(edited)
 }

@@ -6,8 +6,8 @@
 //! Read next: `messages.rs`, its counterpart for messages.
 
 use crate::counters;
-use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
-use crate::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::StopReasonStatus;
 

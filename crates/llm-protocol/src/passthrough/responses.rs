@@ -6,8 +6,8 @@
 //! Read next: `body.rs`.
 
 use crate::counters;
-use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
-use crate::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
 

@@ -7,9 +7,9 @@
 //! Read next: `surrogates.rs`.
 
 use crate::Protocol;
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_scanner::Span;
-use crate::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::scanner::Span;
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use memchr::memmem;
 

@@ -5,11 +5,11 @@
 
 use crate::Protocol;
 use crate::chat::write_stream::write_usage as write_chat_usage;
-use crate::json_edit::{self, JsonEdit};
-use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
-use crate::json_string::JsonWriter;
+use crate::json::edit::{self, JsonEdit};
+use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::json::writer::JsonWriter;
 use crate::messages::write_stream::write_usage as write_messages_usage;
-use crate::nesting::MAX_RESPONSE_DEPTH;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
 use crate::usage::{
     MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict, VendorCounters, meter,
@@ -157,7 +157,7 @@ fn complete_usage(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String
         .map(|(span, text)| JsonEdit::new(*span, text))
         .collect();
     let mut out = Vec::new();
-    json_edit::apply_edits(raw.as_bytes(), &mut splices, &mut out);
+    edit::apply_edits(raw.as_bytes(), &mut splices, &mut out);
     String::from_utf8(out).ok()
 }
 
@@ -265,7 +265,7 @@ mod tests {
         let place = |text: &str, at: Option<Span>| {
             let (span, usage) = usage_edit(text, at, closing_brace(text), "7".into());
             let mut out = Vec::new();
-            json_edit::apply_edits(
+            edit::apply_edits(
                 text.as_bytes(),
                 &mut [JsonEdit::new(span, &usage)],
                 &mut out,

@@ -6,8 +6,8 @@
 //! again: the request summary has the spans of the beginning.
 
 use super::summary::RequestSummary;
-use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span};
-use crate::nesting::MAX_DEPTH;
+use crate::json::nesting::MAX_DEPTH;
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
 use sha2::{Digest as _, Sha256};
 use spans::ConversationSpans;
 use std::fmt;

@@ -14,7 +14,7 @@ use super::features::Features;
 use super::member_name::is_same_name;
 use super::vendor_state::{self, VendorObject};
 use crate::Protocol;
-use crate::json_scanner::{JsonError, JsonKind, JsonScanner};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner};
 
 /// Members that make a vendor search, fetch or run something, by vendor. Sources: the vendors' API
 /// references, read 2026-11.

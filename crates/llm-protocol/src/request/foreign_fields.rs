@@ -14,9 +14,9 @@ use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{JsonPath, WarningAction};
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_string::JsonStr;
-use crate::nesting::MAX_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
+use crate::json::string::JsonStr;
 use crate::reasoning_token;
 use remover::ForeignFieldRemover;
 use std::borrow::Cow;
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
     use crate::capabilities::ModelCapabilities;
     use crate::capabilities::repair_rules::KnownCapabilities;
-    use crate::json_edit;
+    use crate::json::edit;
     use crate::request::{RequestEdits, read_summary, rewrite_cleaned};
     use bytes::Bytes;
     use proptest::prelude::*;
@@ -419,10 +419,10 @@ mod tests {
         );
         let mut splices: Vec<_> = edits
             .iter()
-            .map(|(span, text)| json_edit::JsonEdit::new(*span, text))
+            .map(|(span, text)| edit::JsonEdit::new(*span, text))
             .collect();
         let mut out = Vec::new();
-        json_edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
+        edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
         (String::from_utf8(out).unwrap(), warnings)
     }
 
@@ -472,10 +472,10 @@ mod tests {
             } = remove_reasoning(Protocol::Messages, body.as_bytes(), &none).unwrap();
             let mut splices: Vec<_> = edits
                 .iter()
-                .map(|(span, text)| json_edit::JsonEdit::new(*span, text))
+                .map(|(span, text)| edit::JsonEdit::new(*span, text))
                 .collect();
             let mut out = Vec::new();
-            json_edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
+            edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), wanted);
             assert!(
                 warnings.iter().any(|warning| warning == told),

@@ -13,9 +13,9 @@ use super::foreign_fields::remover::ForeignFieldRemover;
 use crate::capabilities::ModelCapabilities;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{Effort, WarningAction};
-use crate::json_document::JsonValue;
-use crate::json_edit::json_string;
-use crate::json_scanner::Span;
+use crate::json::document::JsonValue;
+use crate::json::edit::json_string;
+use crate::json::scanner::Span;
 
 mod chat;
 mod messages;

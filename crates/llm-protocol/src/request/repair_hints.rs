@@ -7,7 +7,7 @@
 
 use crate::capabilities::ThinkingType;
 use crate::ir::Effort;
-use crate::json_scanner::{JsonError, JsonKind, JsonScanner};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner};
 
 /// Findings of the pass over a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

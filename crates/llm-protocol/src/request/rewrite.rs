@@ -7,8 +7,8 @@
 
 use super::foreign_fields::remover::RequestCleanup;
 use super::summary::{OutputLimitMember, RequestSummary, StreamOptions};
-use crate::json_edit::{self, JsonEdit};
-use crate::json_scanner::Span;
+use crate::json::edit::{self, JsonEdit};
+use crate::json::scanner::Span;
 use bytes::Bytes;
 
 /// Changes to a body before the gateway sends it to its vendor.
@@ -44,7 +44,7 @@ pub fn rewrite_cleaned(
         inserted: String::new(),
     };
     if edits.model != outline.model {
-        changes.replace(outline.spans.model, json_edit::json_string(edits.model));
+        changes.replace(outline.spans.model, edit::json_string(edits.model));
     }
     if let Some(limit) = edits.output_limit {
         changes.set_output_limit(outline, limit, edits.output_limit_field);
@@ -73,7 +73,7 @@ impl EditBuilder {
     }
 
     fn insert(&mut self, member: &str, value: &str) {
-        let name = json_edit::json_string(member);
+        let name = edit::json_string(member);
         self.inserted.push_str(&format!("{name}:{value},"));
     }
 
@@ -158,7 +158,7 @@ impl EditBuilder {
             .map(|(span, text)| JsonEdit::new(*span, text))
             .collect();
         let mut rewritten = Vec::with_capacity(body.len().saturating_add(added));
-        json_edit::apply_edits(body, &mut splices, &mut rewritten);
+        edit::apply_edits(body, &mut splices, &mut rewritten);
         Bytes::from(rewritten)
     }
 }

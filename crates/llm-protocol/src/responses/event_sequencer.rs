@@ -9,7 +9,8 @@
 use crate::capabilities::response_ids;
 use crate::failure::Failure;
 use crate::ir::Request;
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sequencer of the events of one response. Clones share the same response.

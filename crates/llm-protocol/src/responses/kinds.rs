@@ -188,8 +188,8 @@ mod tests {
     use crate::Protocol;
     use crate::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
     use crate::ir::event::{Event, EventSink, OutputPart};
-    use crate::json_document::NodeBuffer;
-    use crate::json_string::JsonStr;
+    use crate::json::document::NodeBuffer;
+    use crate::json::string::JsonStr;
     use crate::reasoning_token;
     use crate::responses::read_stream::ResponsesStreamReader;
     use crate::translate::{self, TranslationRequest};

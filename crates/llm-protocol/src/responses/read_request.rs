@@ -4,15 +4,13 @@
 //! clients know. It refuses a request that names stored data: the gateway stores no responses,
 //! conversations or items, so it cannot resolve the reference. It keeps content that chat also has
 //! in the form of chat, so that one rule of each writer serves both. One table lists the outcome of
-//! every other member: `read_request/fields.rs`. Tools of every type become functions and custom
+//! every other member: `fields/responses.rs`. Tools of every type become functions and custom
 //! tools with a qualified name, and the reader records the original tool for the answer.
 //!
 //! It must not refuse an item of the history, because an agent would repeat it for the rest of its
 //! session. An item that the reader cannot represent becomes text, or is dropped with a warning.
 //!
-//! Read next: `read_request/fields.rs`, then `read_request/items.rs`.
-
-pub use fields::FIELDS;
+//! Read next: `fields/responses.rs`, then `read_request/items.rs`.
 
 use crate::Protocol;
 use crate::failure::{Failure, Kind};
@@ -20,14 +18,13 @@ use crate::ir::{
     BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
     Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::check::{self, MemberType, wrong_type};
 use crate::openai::settings as shared_settings;
 use std::collections::HashMap;
 
 mod builtin;
-pub(crate) mod fields;
 mod history;
 mod items;
 mod parts;

@@ -13,9 +13,9 @@
 use crate::Protocol;
 use crate::counters;
 use crate::ir::event::{Event, EventSink, ResponseStart, StopReason, UpstreamError};
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_scanner::JsonScanner;
-use crate::json_string::{JsonStr, JsonStrBuf};
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::scanner::JsonScanner;
+use crate::json::string::{JsonStr, JsonStrBuf};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, VendorCounters};
 
 mod item_index;

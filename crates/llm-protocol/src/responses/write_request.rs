@@ -10,15 +10,15 @@
 
 use crate::capabilities::{ResponsesModel, pairing};
 use crate::ir::event::ResponseContext;
+use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{BoxedFailure, Effort, OutputFormat, Request, WarningAction, Warnings};
-use crate::json_string::JsonWriter;
+use crate::json::writer::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
 use crate::openai::effort::{self, EffortSupport};
 use crate::openai::text_fallback::TextFallback;
 use crate::openai::tools::{self, ToolWriter};
 use crate::openai::unsupported;
-use crate::write_context::{EncodedRequest, WriteContext};
 use crate::{Protocol, estimate};
 
 mod extras;

@@ -25,7 +25,7 @@
 //! It must not know the terms of a protocol, nor how long the gateway waits for the rest:
 //! `edge/intake/buffered_session.rs` does.
 
-use super::UpstreamError;
+use crate::ir::event::UpstreamError;
 
 /// How much of an answer has a stop reason.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,9 @@
 
 use super::keywords::{into_string, is_object_schema};
 use super::references::{SchemaRefs, value_address};
-use crate::json_document::JsonValue;
-use crate::json_string::{JsonStr, JsonWriter, compact};
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
+use crate::json::writer::{JsonWriter, compact};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 

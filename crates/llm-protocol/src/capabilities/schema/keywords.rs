@@ -4,8 +4,8 @@
 //!
 //! Read next: `schema/references.rs`.
 
-use crate::json_document::JsonValue;
-use crate::json_string::JsonWriter;
+use crate::json::document::JsonValue;
+use crate::json::writer::JsonWriter;
 
 pub(super) fn into_string(json: JsonWriter) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()

@@ -8,9 +8,10 @@
 
 use super::keywords::{KeywordValue, has_type, into_string, keyword_value, write_value};
 use super::references::{SchemaRefs, value_address};
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_string::{JsonStr, JsonWriter, compact};
-use crate::nesting::MAX_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
+use crate::json::string::JsonStr;
+use crate::json::writer::{JsonWriter, compact};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 

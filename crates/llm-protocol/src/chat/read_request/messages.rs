@@ -13,8 +13,8 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, ToolArguments,
     ToolCall, ToolResult, ToolResultContent, Turn, TurnRole, Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,

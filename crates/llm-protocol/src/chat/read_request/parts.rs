@@ -11,8 +11,8 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Image, ImageSource, JsonPath, Opaque,
     ToolResult, ToolResultContent, Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, missing, optional_bool, optional_text, required_object,

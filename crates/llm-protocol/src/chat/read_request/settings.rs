@@ -8,8 +8,8 @@
 use crate::ir::{
     BoxedFailure, Effort, OutputFormat, ReasoningSettings, RequestedOutputLimit, Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_bool, optional_text, required_object, required_text,
     unknown_value, warn_unknown_members, wrong_type,

@@ -5,8 +5,8 @@
 //! Read next: `read_request/messages.rs`.
 
 use crate::ir::{BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,

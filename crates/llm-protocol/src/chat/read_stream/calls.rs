@@ -10,8 +10,8 @@
 use super::delta::non_empty_text;
 use super::slots::SlotAllocator;
 use crate::ir::event::{Event, EventSink, OutputPart, UpstreamError};
-use crate::json_document::JsonValue;
-use crate::json_string::{JsonStr, JsonStrBuf};
+use crate::json::document::JsonValue;
+use crate::json::string::{JsonStr, JsonStrBuf};
 
 /// Maximum number of calls in one answer, and maximum number of bytes buffered for their ids and
 /// for arguments that arrive before a name.

@@ -5,8 +5,8 @@
 //!
 //! Read next: `chat/read_stream/calls.rs`.
 
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 
 /// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
 /// first.

@@ -6,7 +6,8 @@
 
 use super::writer::ChatRequestWriter;
 use crate::ir::{Block, Image, ImageDetail, JsonPath, WarningAction};
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 
 impl ChatRequestWriter<'_> {

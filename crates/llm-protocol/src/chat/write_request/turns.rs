@@ -12,7 +12,7 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, JsonPath, Request, Thinking, ToolArguments, ToolCall, Turn,
     TurnRole, WarningAction,
 };
-use crate::json_string::JsonStr;
+use crate::json::string::JsonStr;
 use crate::openai::refusal::invalid_param;
 use crate::reasoning_token;
 use std::ops::Range;

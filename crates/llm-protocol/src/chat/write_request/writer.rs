@@ -4,9 +4,10 @@
 
 use crate::Protocol;
 use crate::capabilities::{ChatModel, ToolCallIds, identifiers};
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::ir::write_context::WriteContext;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use crate::openai::text_fallback::TextFallback;
-use crate::write_context::WriteContext;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 

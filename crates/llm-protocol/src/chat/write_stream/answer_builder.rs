@@ -8,9 +8,9 @@ use super::deferred::{ChatCitations, ReasoningDetailsBuffer, try_consume};
 use super::usage::ChatUsageTracker;
 use crate::capabilities::response_ids;
 use crate::ir::event::{Event, OutputPart, ResponseContext, ResponseStart, StopReason};
-use crate::json_document::{JsonDocument, NodeBuffer};
-use crate::json_string::{JsonStr, JsonStrBuf};
-use crate::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::document::{JsonDocument, NodeBuffer};
+use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::string::{JsonStr, JsonStrBuf};
 
 /// Maximum number of open items. Vendors open a handful; above the limit, the oldest counts as
 /// closed.

@@ -11,7 +11,8 @@ use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
 use super::message::write_tier;
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use std::io::Write;
 
 const DELTA_OPEN: &[u8] = b"{\"index\":0,\"delta\":";

@@ -14,8 +14,8 @@ use crate::ir::{
     JsonPath, Opaque, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, Turn,
     TurnRole, Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 

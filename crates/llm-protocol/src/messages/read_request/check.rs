@@ -3,13 +3,13 @@
 //!
 //! It must not know the meaning of any member.
 
-use super::fields;
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
+use crate::fields::messages as messages_fields;
 use crate::ir::{BoxedFailure, WarningAction, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use std::fmt::Display;
 
 pub(super) const NOT_AN_ARRAY: &str = "Input should be a valid array";
@@ -89,7 +89,7 @@ pub(super) fn warn_dropped_member(
     warnings: &mut Warnings,
 ) {
     let name = name.value();
-    if fields::outcome(row, &name) != Some(FieldMapping::Drop) {
+    if messages_fields::outcome(row, &name) != Some(FieldMapping::Drop) {
         warnings.add(WarningAction::Dropped, format_args!("{at}.{name}"));
     }
 }

@@ -8,8 +8,8 @@ use super::check::{
     self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require,
 };
 use crate::ir::{BoxedFailure, FunctionTool, JsonPath, Tool, ToolChoice, ToolKind, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use std::collections::HashSet;
 
 pub(super) fn read<'a>(

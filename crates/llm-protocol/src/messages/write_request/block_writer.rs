@@ -16,7 +16,8 @@ use crate::ir::{
     Opaque, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
     Warnings,
 };
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use std::collections::VecDeque;
 
 /// Body written so far, and the state needed to write blocks.

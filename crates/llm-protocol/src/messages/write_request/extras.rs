@@ -1,18 +1,18 @@
 //! Top-level members that the IR cannot represent: copied, dropped or refused.
 //!
-//! The table `chat/read_request/fields.rs` decides which. This file handles the cases in which the
+//! The table `fields/chat.rs` decides which. This file handles the cases in which the
 //! value of a member changes its outcome.
 //!
 //! Read next: `write_request/turns.rs`.
 
 use crate::Protocol;
 use crate::capabilities::{FieldMapping, MessagesModel};
-use crate::chat::read_request::fields;
 use crate::failure::Failure;
+use crate::fields::chat as chat_fields;
 use crate::ir::{
     BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, Request, WarningAction, Warnings,
 };
-use crate::json_document::JsonValue;
+use crate::json::document::JsonValue;
 use crate::openai::default_values::is_default_value;
 use crate::openai::tool_names::WEB_SEARCH_MEMBER;
 
@@ -83,7 +83,7 @@ fn check_chat_member(
     value: JsonValue<'_>,
     warnings: &mut Warnings,
 ) -> Result<(), BoxedFailure> {
-    match fields::outcome(name).unwrap_or(FieldMapping::Warn) {
+    match chat_fields::outcome(name).unwrap_or(FieldMapping::Warn) {
         // Mapped members are in the IR and never reach this function.
         FieldMapping::Map | FieldMapping::Drop => Ok(()),
         FieldMapping::Warn | FieldMapping::Refuse if is_default_value(name, value) => Ok(()),

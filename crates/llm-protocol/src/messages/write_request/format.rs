@@ -10,9 +10,10 @@ use crate::Protocol;
 use crate::capabilities::{MessagesModel, schema};
 use crate::failure::Failure;
 use crate::ir::{BoxedFailure, OutputFormat, Request, WarningAction, Warnings};
-use crate::json_document::{JsonDocument, NodeBuffer};
-use crate::json_string::{JsonStr, JsonWriter};
-use crate::nesting::MAX_DEPTH;
+use crate::json::document::{JsonDocument, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 
 const JSON_INSTRUCTION: &str =
     "Answer with one valid JSON object and nothing else – no code fence, no commentary.";

@@ -7,8 +7,8 @@
 
 use crate::capabilities::{MessagesModel, ThinkingType};
 use crate::ir::{Effort, ReasoningSettings, WarningAction, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonWriter;
+use crate::json::document::JsonValue;
+use crate::json::writer::JsonWriter;
 
 /// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
 /// answer.

@@ -16,8 +16,9 @@ use crate::ir::{
     BlockKind, BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use std::borrow::Cow;
 use std::collections::HashSet;
 

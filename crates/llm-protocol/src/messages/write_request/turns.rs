@@ -15,7 +15,7 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, Thinking,
     ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
-use crate::json_string::JsonStr;
+use crate::json::string::JsonStr;
 use crate::reasoning_token;
 
 pub(crate) const CONTINUE_PROMPT: &str = "Continue.";

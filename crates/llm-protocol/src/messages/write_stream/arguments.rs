@@ -9,7 +9,8 @@
 //! Read next: `capabilities/arguments.rs`.
 
 use crate::capabilities::arguments::{write_input, write_truncated_input};
-use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::writer::JsonWriter;
 
 /// State of the JSON scanner after the arguments so far.
 #[derive(Debug)]

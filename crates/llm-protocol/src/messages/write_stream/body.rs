@@ -7,7 +7,8 @@
 use super::completion::MessagesCompletion;
 use crate::capabilities::arguments::{write_input, write_truncated_input};
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext};
-use crate::json_string::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::writer::JsonWriter;
 use crate::reasoning_token;
 
 /// Maximum number of bytes that are buffered.

@@ -8,7 +8,8 @@
 
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart, StopReason};
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use crate::usage::Usage;
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 use super::{Features, ToolOffer};
 use crate::Protocol;
 use crate::capabilities::identifiers;
-use crate::json_scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
 use crate::reasoning_token;
 use crate::request::extensions::Extension;
 use crate::request::vendor_state::{self, VendorObject, VendorReference};

@@ -9,8 +9,8 @@
 use super::remover::ForeignFieldRemover;
 use crate::Protocol;
 use crate::ir::WarningAction;
-use crate::json_document::JsonValue;
-use crate::json_scanner::Span;
+use crate::json::document::JsonValue;
+use crate::json::scanner::Span;
 use crate::request::extensions::Extension;
 use crate::request::vendor_state;
 

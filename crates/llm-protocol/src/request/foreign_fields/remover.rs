@@ -6,10 +6,10 @@
 //! Read next: `request/rewrite.rs`, which applies the edits.
 
 use crate::ir::{WarningAction, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_edit;
-use crate::json_scanner::Span;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::edit;
+use crate::json::scanner::Span;
+use crate::json::string::JsonStr;
 
 /// The edits that a body needs, and their warnings.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,7 @@ impl<'a> ForeignFieldRemover<'a> {
 
     pub fn replace_string(&mut self, value: JsonValue<'a>, text: &str) {
         let span = self.span(value.raw());
-        self.edits.push((span, json_edit::json_string(text)));
+        self.edits.push((span, edit::json_string(text)));
     }
 
     /// Removes the members or items that are marked `true`.

@@ -6,8 +6,8 @@
 //! Read next: `read_request/tools.rs`.
 
 use crate::ir::event::ToolCallKind;
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::nesting::MAX_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
 use std::sync::LazyLock;
 
 /// Function that replaces a built-in tool.

@@ -15,8 +15,9 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, Image, JsonPath, Request, Thinking, ToolArguments, ToolCall,
     ToolResult, ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
-use crate::json_document::JsonValue;
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use crate::openai::check::{
     MemberType, check_type, invalid, missing, optional_text, required_text, unknown_value,
     wrong_type,

@@ -4,17 +4,17 @@
 //!
 //! Read next: `read_request/items.rs`.
 
-use super::fields;
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
+use crate::fields::responses as responses_fields;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request,
     RequestedOutputLimit, ToolResultContent, WarningAction, Warnings,
 };
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_string::JsonStr;
-use crate::nesting::MAX_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
+use crate::json::string::JsonStr;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_text, required_object, required_text, unknown_value,
     warn_unknown_members, wrong_type,
@@ -273,7 +273,7 @@ pub(super) fn check_member<'a>(
     request: &mut Request<'a>,
     warnings: &mut Warnings,
 ) -> Result<(), BoxedFailure> {
-    match fields::outcome(name) {
+    match responses_fields::outcome(name) {
         Some(FieldMapping::Map | FieldMapping::Drop) => {}
         Some(FieldMapping::Warn | FieldMapping::Refuse) if is_default_value(name, value) => {}
         Some(FieldMapping::Warn) | None => warnings.add(WarningAction::Dropped, name),

@@ -7,8 +7,8 @@
 //! Read next: `reasoning_token.rs`, how the gateway passes reasoning on.
 
 use crate::ir::event::{Event, EventSink, OutputPart, UpstreamError};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
 use crate::reasoning_token::{self, ReasoningItem as Sealed};
 use std::borrow::Cow;

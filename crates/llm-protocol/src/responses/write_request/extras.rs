@@ -11,8 +11,8 @@ use crate::Protocol;
 use crate::capabilities::ResponsesModel;
 use crate::failure::Failure;
 use crate::ir::{BlockKind, BoxedFailure, Effort, Opaque, Request, WarningAction, Warnings};
-use crate::json_document::JsonValue;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::string::JsonStr;
 use crate::openai::default_values::is_default_value;
 use crate::openai::refusal::invalid_param;
 

@@ -13,7 +13,8 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, ImageDetail, Request, ToolArguments, ToolCall, ToolResult,
     ToolResultContent, Turn, TurnRole, WarningAction,
 };
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 use crate::openai::refusal::invalid_param;
 use crate::openai::text_fallback::starts_with_error;

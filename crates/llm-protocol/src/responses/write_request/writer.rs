@@ -4,9 +4,9 @@
 
 use crate::Protocol;
 use crate::capabilities::ResponsesModel;
-use crate::json_string::JsonWriter;
+use crate::ir::write_context::WriteContext;
+use crate::json::writer::JsonWriter;
 use crate::openai::text_fallback::TextFallback;
-use crate::write_context::WriteContext;
 
 /// State shared by all steps of the writing.
 pub(super) struct ResponsesRequestWriter<'w> {

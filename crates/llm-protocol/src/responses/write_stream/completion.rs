@@ -3,7 +3,8 @@
 //! It must not leave out a number: agents use the usage to decide when to compact their history.
 
 use crate::ir::event::{ResponseContext, StopReason};
-use crate::json_string::{JsonStr, JsonWriter};
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 use crate::usage::Usage;
 
 /// Refusal text for a model that declined without a text.

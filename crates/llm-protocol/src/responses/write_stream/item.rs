@@ -4,9 +4,10 @@
 //! without it.
 
 use crate::ir::event::{ClientTool, ToolCallKind};
-use crate::json_document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json_string::{JsonStr, JsonWriter};
-use crate::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::string::JsonStr;
+use crate::json::writer::JsonWriter;
 
 /// Web source of a range of text, in code points of its part.
 #[derive(Debug)]

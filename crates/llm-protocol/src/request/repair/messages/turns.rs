@@ -6,10 +6,10 @@
 
 use super::super::{ForeignFieldRemover, is_empty_value};
 use crate::ir::{JsonPath, WarningAction};
-use crate::json_document::JsonValue;
-use crate::json_edit::json_string;
-use crate::json_scanner::Span;
-use crate::json_string::JsonStr;
+use crate::json::document::JsonValue;
+use crate::json::edit::json_string;
+use crate::json::scanner::Span;
+use crate::json::string::JsonStr;
 use crate::messages::write_request::turns::{CONTINUE_PROMPT, REMINDER_TAGS};
 
 impl<'a> ForeignFieldRemover<'a> {

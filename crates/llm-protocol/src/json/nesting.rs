@@ -2,7 +2,7 @@
 //!
 //! It must not depend on anything: the readers of both directions share these bounds.
 //!
-//! Read next: `json_scanner.rs`, which keeps a bound.
+//! Read next: `json/scanner.rs`, which keeps a bound.
 
 /// Maximum nesting depth of a request.
 pub const MAX_DEPTH: u32 = 64;

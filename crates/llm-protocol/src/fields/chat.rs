@@ -4,10 +4,10 @@
 //! It must be complete: a member that the official client can send and that has no row would have
 //! no deliberate outcome. The gateway drops a member without a row, with a warning. Paths have no
 //! indexes. Where the value of a member changes its outcome, code decides
-//! (`messages/write_request/extras.rs`). The tests below check that code and the readers in this
-//! folder against the rows.
+//! (`messages/write_request/extras.rs`). The tests below check that code and the reader against the
+//! rows.
 //!
-//! Read next: `read_request/messages.rs`.
+//! Read next: `chat/read_request/messages.rs`.
 
 use crate::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
 

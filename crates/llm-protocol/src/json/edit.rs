@@ -5,7 +5,7 @@
 //!
 //! Read next: `passthrough.rs`.
 
-use crate::json_scanner::Span;
+use crate::json::scanner::Span;
 use crate::sse::SseEvent;
 
 /// Replacement of the bytes at `span` with `text`.

@@ -4,7 +4,7 @@
 //!
 //! Read next: `translate.rs`.
 
-use super::capabilities::TranslationTarget;
+use crate::capabilities::TranslationTarget;
 
 /// Further input of the request writers.
 #[derive(Clone, Copy, Debug)]

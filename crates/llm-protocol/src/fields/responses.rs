@@ -4,10 +4,10 @@
 //! The code looks up here ([`outcome`]) which top-level members it drops, refuses or warns about.
 //! Mapped members have their own code, and the tests check that code against the rows. The gateway
 //! drops a member without a row, with a warning. A row without members below it covers all of them.
-//! Items, parts and tools depend on their types: see `read_request/items.rs`,
-//! `read_request/parts.rs` and `read_request/tools.rs`.
+//! Items, parts and tools depend on their types: see `responses/read_request/items.rs`,
+//! `responses/read_request/parts.rs` and `responses/read_request/tools.rs`.
 //!
-//! Read next: `read_request/items.rs`.
+//! Read next: `responses/read_request/items.rs`.
 
 use crate::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
 

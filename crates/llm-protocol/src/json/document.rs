@@ -6,8 +6,8 @@
 //!
 //! Read next: `ir.rs`, whose parts point into a document.
 
-use super::json_scanner::{self, JsonError, JsonKind, JsonScanner, MAX_COUNT};
-use super::json_string::JsonStr;
+use super::scanner::{self, JsonError, JsonKind, JsonScanner, MAX_COUNT};
+use super::string::JsonStr;
 use std::borrow::Cow;
 
 /// The tokens of one JSON text.
@@ -104,7 +104,7 @@ impl JsonNode {
     };
 
     /// Builds the node of a string that is stored at index `at`.
-    fn string(text: &json_scanner::StringToken<'_>, at: usize) -> Self {
+    fn string(text: &scanner::StringToken<'_>, at: usize) -> Self {
         JsonNode {
             kind: JsonKind::String,
             start: to_index(text.span.start),

@@ -527,7 +527,7 @@ mod tests {
             let raw = pieces.concat();
             let text = format!("\"{raw}\"");
             let found = string(&text).unwrap();
-            let value = crate::json_string::JsonStr::from_token(&raw, true).chars().collect::<String>();
+            let value = crate::json::string::JsonStr::from_token(&raw, true).chars().collect::<String>();
             prop_assert_eq!(found.raw, &raw);
             prop_assert_eq!(found.decoded_bytes(), value.len() as u64);
             prop_assert_eq!(found.is_escaped(), raw.contains('\\'));

@@ -1,0 +1,10 @@
+//! Tables of the outcome of every member of a request that the gateway translates, by the client's
+//! protocol.
+//!
+//! Data only: the readers and the writers of all protocols look up here.
+//!
+//! Read next: `fields/chat.rs`.
+
+pub(crate) mod chat;
+pub(crate) mod messages;
+pub(crate) mod responses;

@@ -1,0 +1,13 @@
+//! JSON: bytes in, bytes out, bounded in depth and in the number of values.
+//!
+//! It must not know a protocol.
+//!
+//! Read next: `json/scanner.rs` (one pass without memory), `json/document.rs` (a tree over the
+//! text), `json/string.rs`, `json/writer.rs`, `json/edit.rs`.
+
+pub mod document;
+pub(crate) mod edit;
+pub(crate) mod nesting;
+pub(crate) mod scanner;
+pub mod string;
+pub(crate) mod writer;
