@@ -1,8 +1,8 @@
 //! The request that the unit tests of readers and writers translate.
 
+use super::TranslationRequest;
 use crate::Protocol;
 use crate::capabilities::{ModelCapabilities, TranslationTarget};
-use crate::translate::TranslationRequest;
 use crate::usage::UsageEstimator;
 
 impl<'a> TranslationRequest<'a> {

@@ -1,0 +1,311 @@
+//! Observes the events of an answer on their way to the writer of the caller's protocol:
+//! completeness, usage, and split surrogate pairs.
+//!
+//! It must not change an event, except to join the halves of a pair.
+//!
+//! Read next: `vendor_response/completion.rs`.
+
+use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext, StopReason, UpstreamError};
+use crate::json::string::JsonStr;
+use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
+use crate::usage::{
+    MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
+};
+use crate::vendor_response::{Completion, StopReasonStatus};
+use crate::{Protocol, chat, messages, responses};
+
+#[derive(Debug)]
+enum SurfaceWriter {
+    ChatStream(chat::write_stream::ChatStreamWriter),
+    ChatWhole(chat::write_stream::ChatBodyWriter),
+    MessagesStream(messages::write_stream::MessagesStreamWriter),
+    MessagesWhole(messages::write_stream::MessagesBodyWriter),
+    ResponsesStream(responses::write_stream::ResponsesStreamWriter),
+    ResponsesWhole(responses::write_stream::ResponsesBodyWriter),
+}
+
+/// Observes the events and forwards them to the writer.
+#[derive(Debug)]
+pub(super) struct StreamObserver {
+    writer: SurfaceWriter,
+    vendor: Protocol,
+    pub started: bool,
+    pub has_content: bool,
+    pub completion: Completion,
+    /// Whether the last event came without a stop reason.
+    is_cut: bool,
+    pub generated_bytes: u64,
+    counters: Option<VendorCounters>,
+    is_final: bool,
+    tier: Option<ServiceTier>,
+    estimator: UsageEstimator,
+    bounds: UsageBounds,
+    /// Whether the gateway ended the answer and set its usage.
+    pub is_limited: bool,
+    is_refusal: bool,
+    has_other_output: bool,
+    pub shows_thinking: bool,
+    /// Split surrogate pairs, by slot.
+    halves: PendingSurrogates<u32>,
+}
+
+impl EventSink for StreamObserver {
+    fn event(&mut self, event: Event<'_>) {
+        match &event {
+            Event::Delta { slot, text } => return self.forward_delta(*slot, text),
+            Event::Close { slot } => {
+                if let Some(half) = self.halves.take(slot) {
+                    self.forward(Event::Delta {
+                        slot: *slot,
+                        text: JsonStr::from_token(&half, true),
+                    });
+                }
+            }
+            Event::Stop(_) | Event::End => {
+                for (slot, half) in self.halves.take_all() {
+                    self.forward(Event::Delta {
+                        slot,
+                        text: JsonStr::from_token(&half, true),
+                    });
+                }
+            }
+            _ => {}
+        }
+        self.forward(event);
+    }
+}
+
+impl StreamObserver {
+    /// Handles a text delta; joins split surrogate pairs.
+    fn forward_delta(&mut self, slot: u32, text: &JsonStr<'_>) {
+        let JsonStr::Token { raw, escaped, .. } = text else {
+            return self.forward(Event::Delta {
+                slot,
+                text: text.reborrow(),
+            });
+        };
+        let joined = self.halves.take(&slot).map(|half| half + raw);
+        let raw = joined.as_deref().unwrap_or(raw);
+        let half = if *escaped {
+            trailing_high_surrogate(raw)
+        } else {
+            None
+        };
+        let (whole, half) = raw.split_at(half.unwrap_or(raw.len()));
+        if !half.is_empty() {
+            self.halves.insert(slot, half);
+        }
+        match (joined.is_some() || !half.is_empty(), whole.is_empty()) {
+            (_, true) => {}
+            (true, false) => self.forward(Event::Delta {
+                slot,
+                text: JsonStr::from_token(whole, true),
+            }),
+            (false, false) => self.forward(Event::Delta {
+                slot,
+                text: text.reborrow(),
+            }),
+        }
+    }
+
+    fn forward(&mut self, event: Event<'_>) {
+        match &event {
+            Event::Start(start) => {
+                self.started = true;
+                self.tier = start
+                    .tier
+                    .as_ref()
+                    .map(|tier| ServiceTier::from_wire(&tier.value()));
+            }
+            Event::Delta { text, .. } => {
+                self.count_text(text);
+                if self.completion.has_stopped() {
+                    self.completion.withdraw_stop_reason();
+                }
+            }
+            Event::Open { piece, .. } => {
+                self.has_other_output |= !matches!(piece, OutputPart::Text | OutputPart::Thinking);
+                self.shows_thinking |=
+                    matches!(piece, OutputPart::Thinking | OutputPart::Hidden { .. });
+            }
+            Event::Signature { .. } => self.has_other_output = true,
+            Event::Stop(stop) => {
+                self.completion.set_stop_reason(StopReasonStatus::All);
+                self.is_refusal = matches!(stop, StopReason::Refusal { .. });
+            }
+            Event::Counters { counters, is_final } => {
+                self.counters = Some(**counters);
+                self.is_final |= *is_final;
+                return self.write_usage();
+            }
+            Event::End => {
+                self.is_cut = self.completion.record_last_event().is_err();
+                if self.is_cut {
+                    return;
+                }
+                // An estimate may depend on everything generated.
+                if !self.is_limited {
+                    self.write_usage();
+                }
+            }
+            Event::Usage { .. } | Event::Citation { .. } | Event::Close { .. } => {}
+        }
+        self.has_content |= !matches!(event, Event::Start(_) | Event::Usage { .. });
+        self.write_event(event);
+    }
+
+    pub fn new(
+        vendor: Protocol,
+        surface: Protocol,
+        recall: ResponseContext,
+        streamed: bool,
+    ) -> Self {
+        let (estimator, bounds) = (recall.estimator, recall.usage_bounds);
+        let writer = match (surface, streamed) {
+            (Protocol::Chat, true) => {
+                SurfaceWriter::ChatStream(chat::write_stream::ChatStreamWriter::new(recall))
+            }
+            (Protocol::Chat, false) => {
+                SurfaceWriter::ChatWhole(chat::write_stream::ChatBodyWriter::new(recall))
+            }
+            (Protocol::Messages, true) => SurfaceWriter::MessagesStream(
+                messages::write_stream::MessagesStreamWriter::new(recall),
+            ),
+            (Protocol::Messages, false) => SurfaceWriter::MessagesWhole(
+                messages::write_stream::MessagesBodyWriter::new(recall),
+            ),
+            (Protocol::Responses, true) => SurfaceWriter::ResponsesStream(
+                responses::write_stream::ResponsesStreamWriter::new(recall),
+            ),
+            (Protocol::Responses, false) => SurfaceWriter::ResponsesWhole(
+                responses::write_stream::ResponsesBodyWriter::new(recall),
+            ),
+        };
+        StreamObserver {
+            writer,
+            vendor,
+            started: false,
+            has_content: false,
+            completion: Completion::default(),
+            is_cut: false,
+            generated_bytes: 0,
+            counters: None,
+            is_final: false,
+            tier: None,
+            estimator,
+            bounds,
+            is_limited: false,
+            is_refusal: false,
+            has_other_output: false,
+            shows_thinking: false,
+            halves: PendingSurrogates::default(),
+        }
+    }
+
+    /// Returns whether the answer is complete and the writer has all of it.
+    pub fn is_complete(&self) -> bool {
+        self.completion.is_complete() && !self.overflowed()
+    }
+
+    /// Checks for errors that show only after an event was read.
+    pub fn check(&self) -> Result<(), UpstreamError> {
+        if self.overflowed() {
+            return Err(UpstreamError::TooLarge);
+        }
+        if self.is_cut {
+            Err(UpstreamError::Cut)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn count_text(&mut self, text: &JsonStr<'_>) {
+        self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
+    }
+
+    fn write_event(&mut self, event: Event<'_>) {
+        match &mut self.writer {
+            SurfaceWriter::ChatStream(writer) => writer.event(event),
+            SurfaceWriter::ChatWhole(writer) => writer.event(event),
+            SurfaceWriter::MessagesStream(writer) => writer.event(event),
+            SurfaceWriter::MessagesWhole(writer) => writer.event(event),
+            SurfaceWriter::ResponsesStream(writer) => writer.event(event),
+            SurfaceWriter::ResponsesWhole(writer) => writer.event(event),
+        }
+    }
+
+    /// Sends the usage known so far to the writer.
+    fn write_usage(&mut self) {
+        let final_usage = self.usage().map(|metered| metered.usage);
+        if let Some(usage) =
+            final_usage.or_else(|| self.counted_usage().map(|metered| metered.usage))
+        {
+            self.write_event(Event::Usage {
+                usage,
+                is_final: final_usage.is_some(),
+            });
+        }
+    }
+
+    /// Returns the usage counted so far, without any estimate.
+    pub fn counted_usage(&self) -> Option<MeteredUsage> {
+        Some(meter(
+            self.counters.as_ref()?,
+            &self.bounds,
+            &Usage::default(),
+        ))
+    }
+
+    /// Returns the usage as far as it is known.
+    pub fn known_usage(&self) -> Option<Usage> {
+        self.counted_usage()
+            .map(|metered| metered.usage)
+            .or_else(|| self.tier.map(Usage::from_tier))
+    }
+
+    /// Returns the usage once the vendor has reported final counts.
+    pub fn usage(&self) -> Option<MeteredUsage> {
+        let counters = self.counters.as_ref().filter(|_| self.is_final)?;
+        let estimate = self
+            .estimator
+            .usage(self.known_usage(), self.generated_bytes);
+        Some(meter(counters, &self.bounds, &estimate))
+    }
+
+    pub fn refused_free(&self) -> bool {
+        let is_nothing = !self.has_other_output && self.generated_bytes == 0;
+        self.vendor == Protocol::Messages && self.is_refusal && is_nothing
+    }
+
+    /// Returns whether the writer would have to buffer more than its limit.
+    pub fn overflowed(&self) -> bool {
+        match &self.writer {
+            SurfaceWriter::ChatStream(writer) => writer.overflowed(),
+            SurfaceWriter::ChatWhole(writer) => writer.overflowed(),
+            SurfaceWriter::MessagesStream(writer) => writer.overflowed(),
+            SurfaceWriter::MessagesWhole(writer) => writer.overflowed(),
+            SurfaceWriter::ResponsesStream(writer) => writer.overflowed(),
+            SurfaceWriter::ResponsesWhole(writer) => writer.overflowed(),
+        }
+    }
+
+    /// Appends what may be sent now. A whole answer yields nothing until it is complete.
+    pub fn take(&mut self, out: &mut Vec<u8>) {
+        let completed = self.is_complete();
+        match &mut self.writer {
+            SurfaceWriter::ChatStream(writer) => writer.take(out),
+            SurfaceWriter::MessagesStream(writer) => writer.take(out),
+            SurfaceWriter::ResponsesStream(writer) => writer.take(out),
+            SurfaceWriter::ChatWhole(writer) if completed => out.extend_from_slice(&writer.body()),
+            SurfaceWriter::MessagesWhole(writer) if completed => {
+                out.extend_from_slice(&writer.body())
+            }
+            SurfaceWriter::ResponsesWhole(writer) if completed => {
+                out.extend_from_slice(&writer.body())
+            }
+            SurfaceWriter::ChatWhole(_)
+            | SurfaceWriter::MessagesWhole(_)
+            | SurfaceWriter::ResponsesWhole(_) => {}
+        }
+    }
+}

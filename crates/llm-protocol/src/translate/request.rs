@@ -1,0 +1,171 @@
+//! Translates a request: the reader of its protocol, then the writer of the vendor's.
+//!
+//! It must not know a member of either: it only connects them.
+//!
+//! Read next: `ir.rs`, then the folder of the caller's protocol.
+
+use crate::capabilities::{ModelCapabilities, TranslationTarget};
+use crate::failure::{Failure, Kind};
+use crate::ir::event::ResponseContext;
+use crate::ir::write_context::{EncodedRequest, WriteContext};
+use crate::ir::{BoxedFailure, Request, Warnings};
+use crate::json::document::{JsonDocument, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
+use crate::responses::EventSequencer;
+use crate::usage::UsageEstimator;
+use crate::{Protocol, chat, estimate, messages, responses};
+use bytes::Bytes;
+
+/// A request to be translated to the vendor's protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct TranslationRequest<'a> {
+    pub surface: Protocol,
+    pub body: &'a [u8],
+    pub target: TranslationTarget<'a>,
+    /// Account id. Its hash distinguishes the end users of different accounts.
+    pub account_id: &'a str,
+    /// Output limit to send, if the account can pay for less than the caller asked for.
+    pub output_limit: Option<u64>,
+    /// Whether every warning refuses the request.
+    pub strict: bool,
+    /// Returns Unix time in seconds, for an answer that states when it began and when it completed.
+    pub clock: fn() -> u64,
+    /// This request's own id.
+    pub request_id: &'a str,
+    /// Estimates the usage for the client if the vendor reports none.
+    pub estimator: UsageEstimator,
+}
+
+/// The request in the vendor's protocol.
+#[derive(Debug)]
+pub struct TranslatedRequest {
+    pub body: Bytes,
+    /// Warnings `action:path`, sorted.
+    pub warnings: Vec<String>,
+    /// Whether the vendor request asks for a stream, independently of the caller.
+    pub streams: bool,
+    /// Whether a thinking configuration or thinking blocks are sent, which the vendor may refuse
+    /// for reasons that only it can check.
+    pub carries_thinking: bool,
+    /// Whether a thinking budget in it is the caller's own, not one inserted here.
+    pub budget_is_given: bool,
+    pub recall: ResponseContext,
+}
+
+/// Translates a request to the vendor's protocol. `without_thinking`: retry after the vendor
+/// refused the reasoning.
+///
+/// # Errors
+/// Returns a failure if the request breaks a rule of its surface, or requires a feature that the
+/// model lacks.
+pub fn translate_request(
+    asked: &TranslationRequest<'_>,
+    without_thinking: bool,
+) -> Result<TranslatedRequest, Failure> {
+    let tree = parse_body(asked.body)?;
+    let mut warnings = Warnings::default();
+    let may_search = asked.target.accepts.may_search();
+    let mut request = read_request(asked.surface, &tree, may_search, &mut warnings)
+        .map_err(|refused| *refused)?;
+    let created = (asked.clock)();
+    let mut recall = ResponseContext {
+        public_model: asked.target.public_model.to_owned(),
+        created,
+        seed: asked.request_id.to_owned(),
+        include_usage: request.include_usage,
+        input_estimate: estimate::estimate_input_tokens(&request),
+        estimator: asked.estimator,
+        own_tools: std::mem::take(&mut request.own_tools),
+        output_limit: request.limit.map_or(0, |limit| {
+            limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))
+        }),
+        ..ResponseContext::default()
+    };
+    if asked.surface == Protocol::Responses {
+        recall.voice = Some(EventSequencer::new(
+            &request,
+            asked.clock,
+            asked.target.public_model,
+            asked.request_id,
+        ));
+    }
+    let TranslationRequest {
+        target,
+        account_id,
+        output_limit,
+        ..
+    } = *asked;
+    let given = WriteContext {
+        target,
+        account_id,
+        output_limit,
+        without_thinking,
+    };
+    let written = match target.accepts {
+        ModelCapabilities::Messages(model) => {
+            messages::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
+        }
+        ModelCapabilities::Chat(model) => {
+            chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
+        }
+        ModelCapabilities::Responses(model) => {
+            responses::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
+        }
+    };
+    let written = written.map_err(|refused| *refused)?;
+    if asked.surface == Protocol::Responses {
+        recall.show_thinking = !request.reasoning.hide;
+        recall.reasoning_replay = target.accepts.reasoning_replay();
+    }
+    let budget_is_given = request.reasoning.is_verbatim;
+    let warnings = warnings.into_tokens();
+    if let (true, Some(token)) = (asked.strict, warnings.first()) {
+        return Err(Failure::new(
+            Kind::InvalidRequest,
+            format!("Strict mode: {token}"),
+        ));
+    }
+    let EncodedRequest {
+        body,
+        streams,
+        carries_thinking,
+    } = written;
+    Ok(TranslatedRequest {
+        body: body.into(),
+        warnings,
+        streams,
+        carries_thinking,
+        budget_is_given,
+        recall,
+    })
+}
+
+/// Returns the estimated input tokens of a request, rounded up.
+///
+/// # Errors
+/// Returns a failure if the body breaks a rule of its surface.
+pub fn count_tokens(surface: Protocol, body: &[u8]) -> Result<u64, Failure> {
+    let tree = parse_body(body)?;
+    let request =
+        read_request(surface, &tree, true, &mut Warnings::default()).map_err(|refused| *refused)?;
+    Ok(estimate::estimate_input_tokens(&request))
+}
+
+fn parse_body(body: &[u8]) -> Result<JsonDocument<'_>, Failure> {
+    let not_json = || Failure::new(Kind::InvalidRequest, "The request body is not valid JSON.");
+    let text = std::str::from_utf8(body).map_err(|_| not_json())?;
+    JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).map_err(|_| not_json())
+}
+
+fn read_request<'a>(
+    surface: Protocol,
+    tree: &'a JsonDocument<'a>,
+    may_search: bool,
+    warnings: &mut Warnings,
+) -> Result<Request<'a>, BoxedFailure> {
+    match surface {
+        Protocol::Chat => chat::read_request::read(tree.root(), warnings),
+        Protocol::Messages => messages::read_request::read(tree.root(), warnings),
+        Protocol::Responses => responses::read_request::read(tree.root(), may_search, warnings),
+    }
+}

@@ -1,0 +1,237 @@
+//! Translates a vendor's stream, event by event.
+//!
+//! It must not hold back what may be sent. The caller writes its journal before it releases the bytes
+//! of the last event.
+//!
+//! Read next: `translate/observer.rs`.
+
+use super::observer::StreamObserver;
+use crate::ir::event::{Event, EventSink, ResponseContext, StopReason, UpstreamError};
+use crate::json::document::NodeBuffer;
+use crate::sse::SseDecoder;
+use crate::usage::{MeteredUsage, Usage};
+use crate::{Protocol, chat, messages, responses};
+
+/// Maximum node buffer that a stream keeps for its next event.
+const MAX_IDLE_NODES: usize = 1024;
+
+/// Translation of a vendor's stream for a client of another protocol.
+#[derive(Debug)]
+pub struct StreamTranslation {
+    decoder: SseDecoder,
+    reader: VendorReader,
+    tally: StreamObserver,
+    nodes: NodeBuffer,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum VendorReader {
+    Chat(chat::read_stream::ChatStreamReader),
+    Messages(messages::read_stream::MessagesStreamReader),
+    Responses(responses::read_stream::ResponsesStreamReader),
+}
+
+impl StreamTranslation {
+    /// `streamed`: the caller also wants a stream; otherwise the answer is folded into one body.
+    /// `event_bytes_max`: maximum size of a vendor's event.
+    pub fn new(
+        vendor: Protocol,
+        surface: Protocol,
+        recall: ResponseContext,
+        streamed: bool,
+        event_bytes_max: usize,
+    ) -> Self {
+        let reader = match vendor {
+            Protocol::Chat => VendorReader::Chat(chat::read_stream::ChatStreamReader::default()),
+            Protocol::Messages => {
+                VendorReader::Messages(messages::read_stream::MessagesStreamReader::default())
+            }
+            Protocol::Responses => {
+                VendorReader::Responses(responses::read_stream::ResponsesStreamReader::default())
+            }
+        };
+        StreamTranslation {
+            decoder: SseDecoder::new(event_bytes_max),
+            reader,
+            tally: StreamObserver::new(vendor, surface, recall, streamed),
+            nodes: NodeBuffer::new(),
+            is_over: false,
+        }
+    }
+
+    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
+    /// the terminal event are in `out` when [`StreamTranslation::is_complete`] turns true within
+    /// this call: the caller must write its journal before it releases `out`. After an error or the
+    /// terminal event, further bytes are dropped.
+    ///
+    /// # Errors
+    /// Returns an [`UpstreamError`] if the stream cannot continue. Nothing of the faulty event was
+    /// sent on.
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.decoder.feed(bytes);
+        let outcome = self
+            .process_events()
+            .or_else(|fault| self.end_without_last_event(Some(fault)));
+        self.tally.take(out);
+        self.is_over = outcome.is_err() || self.tally.is_complete();
+        outcome
+    }
+
+    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
+    /// its end.
+    ///
+    /// # Errors
+    /// Returns an error if the answer is not complete: the vendor's error if its last event is one,
+    /// else [`UpstreamError::Cut`]; or [`UpstreamError::TooLarge`].
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return if self.tally.is_complete() {
+                Ok(())
+            } else {
+                Err(UpstreamError::Cut)
+            };
+        }
+        self.is_over = true;
+        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
+        // detected.
+        self.decoder.close();
+        let fault = self.process_events().err();
+        let outcome = match fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))) {
+            _ if self.tally.is_complete() => Ok(()),
+            fault => self.end_without_last_event(fault),
+        };
+        self.tally.take(out);
+        outcome
+    }
+
+    /// Ends an answer whose last event is missing.
+    fn end_without_last_event(
+        &mut self,
+        fault: Option<UpstreamError>,
+    ) -> Result<(), UpstreamError> {
+        if self.tally.overflowed() {
+            return Err(UpstreamError::TooLarge);
+        }
+        self.tally
+            .completion
+            .check_end(self.tally.usage().is_some(), fault)?;
+        match &mut self.reader {
+            VendorReader::Chat(reader) => reader.finish(&mut self.tally),
+            VendorReader::Messages(reader) => reader.finish(&mut self.tally),
+            // Its stop reason is its last event.
+            VendorReader::Responses(_) => {}
+        }
+        self.tally.check()
+    }
+
+    fn process_events(&mut self) -> Result<(), UpstreamError> {
+        while !self.tally.is_complete() {
+            let event = match self.decoder.next_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(_) => return Err(UpstreamError::TooLarge),
+            };
+            let data = event.data.unwrap_or_default().trim_ascii();
+            // By the rules of event streams, empty data is not an event; a comment wrapped as data
+            // is not one either.
+            if data.is_empty() || data.starts_with(b":") {
+                continue;
+            }
+            let nodes = std::mem::take(&mut self.nodes);
+            let (nodes, outcome) = match &mut self.reader {
+                VendorReader::Chat(reader) => {
+                    reader.event(event.name, data, nodes, &mut self.tally)
+                }
+                VendorReader::Messages(reader) => {
+                    reader.event(event.name, data, nodes, &mut self.tally)
+                }
+                VendorReader::Responses(reader) => {
+                    reader.event(event.name, data, nodes, &mut self.tally)
+                }
+            };
+            // One large event must not enlarge the memory of a long stream permanently.
+            self.nodes = if nodes.capacity() > MAX_IDLE_NODES {
+                NodeBuffer::new()
+            } else {
+                nodes
+            };
+            outcome?;
+            self.tally.check()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
+    pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+        self.tally.is_limited = true;
+        for event in [
+            Event::Stop(StopReason::MaxTokens),
+            Event::Usage {
+                usage: *usage,
+                is_final: true,
+            },
+            Event::End,
+        ] {
+            self.tally.event(event);
+        }
+        self.tally.take(out);
+        self.is_over = true;
+    }
+
+    /// Returns whether the answer is complete and its last byte was written to `out`.
+    pub fn is_complete(&self) -> bool {
+        self.tally.is_complete()
+    }
+
+    /// Returns whether the stop reason has come and the last event has not.
+    pub fn is_finishing(&self) -> bool {
+        self.tally.completion.is_finishing()
+    }
+
+    /// Returns whether more than the answer's opening has come.
+    pub fn has_content(&self) -> bool {
+        self.tally.has_content
+    }
+
+    /// Returns whether any event of the answer has come.
+    pub fn has_started(&self) -> bool {
+        self.tally.started
+    }
+
+    /// Returns the usage once the vendor has reported final counts.
+    pub fn usage(&self) -> Option<MeteredUsage> {
+        self.tally.usage()
+    }
+
+    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
+    pub fn counted_output(&self) -> u64 {
+        self.tally
+            .counted_usage()
+            .map_or(0, |metered| metered.counted_output)
+    }
+
+    /// Returns the usage so far, if the vendor reports it before the end.
+    pub fn usage_so_far(&self) -> Option<Usage> {
+        self.tally.known_usage()
+    }
+
+    /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
+    pub fn generated_bytes(&self) -> u64 {
+        self.tally.generated_bytes
+    }
+
+    /// Returns whether any thinking was seen, if only its signature.
+    pub fn shows_thinking(&self) -> bool {
+        self.tally.shows_thinking
+    }
+
+    /// Returns whether a messages vendor refused before any output. The vendor documents this as
+    /// free.
+    pub fn refused_free(&self) -> bool {
+        self.tally.refused_free()
+    }
+}
