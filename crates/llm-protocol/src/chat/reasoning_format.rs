@@ -1,5 +1,5 @@
-//! Values of `format` in `reasoning_details`, by which a client returns reasoning to the vendor that
-//! made it.
+//! Values of `format` in `reasoning_details`, by which a client returns reasoning to the vendor
+//! that made it.
 
 /// `format` value that clients and other gateways know for the reasoning of a messages vendor. An
 /// entry without a format counts as this one.

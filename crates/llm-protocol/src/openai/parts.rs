@@ -1,5 +1,5 @@
-//! Converts the blocks of a user turn to the parts of a message, in the form that chat and responses
-//! share.
+//! Converts the blocks of a user turn to the parts of a message, in the form that chat and
+//! responses share.
 //!
 //! It must keep the caller's spelling of texts. It must not write: each of the two protocols writes
 //! the parts in its own form.

@@ -58,6 +58,67 @@ pub struct TranslatedRequest {
 /// # Errors
 /// Returns a failure if the request breaks a rule of its surface, or requires a feature that the
 /// model lacks.
+///
+/// # Examples
+///
+/// From each protocol to each other one:
+///
+/// ```
+/// use llm_protocol::Protocol::{self, Chat, Messages, Responses};
+/// use llm_protocol::capabilities::{
+///     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, TranslationTarget,
+/// };
+/// use llm_protocol::translate::{TranslatedRequest, TranslationRequest, translate_request};
+/// use llm_protocol::usage::UsageEstimator;
+///
+/// fn translate(surface: Protocol, vendor: Protocol, body: &str) -> TranslatedRequest {
+///     let accepts = match vendor {
+///         Chat => ModelCapabilities::Chat(ChatModel::default()),
+///         Messages => ModelCapabilities::Messages(MessagesModel::default()),
+///         Responses => ModelCapabilities::Responses(ResponsesModel::default()),
+///     };
+///     let request = TranslationRequest {
+///         surface,
+///         body: body.as_bytes(),
+///         target: TranslationTarget {
+///             upstream_model: "vendor-model",
+///             public_model: "m",
+///             max_output_tokens: 1_000,
+///             official: true,
+///             accepts: &accepts,
+///         },
+///         account_id: "account-1",
+///         output_limit: None,
+///         strict: false,
+///         clock: || 0,
+///         request_id: "request-1",
+///         estimator: UsageEstimator::default(),
+///     };
+///     translate_request(&request, false).unwrap()
+/// }
+///
+/// const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#;
+/// const MESSAGES: &str =
+///     r#"{"model":"m","max_tokens":50,"messages":[{"role":"user","content":"Hello"}]}"#;
+/// const RESPONSES: &str = r#"{"model":"m","input":"Hello"}"#;
+///
+/// let to_messages = r#""max_tokens":1000"#;
+/// let to_chat = r#""messages":[{"role":"user","content":"Hello"}]"#;
+/// let to_responses = r#""input":[{"type":"message","role":"user""#;
+/// for (surface, body, vendor, expected) in [
+///     (Chat, CHAT, Messages, to_messages),
+///     (Messages, MESSAGES, Chat, to_chat),
+///     (Chat, CHAT, Responses, to_responses),
+///     (Responses, RESPONSES, Chat, to_chat),
+///     (Messages, MESSAGES, Responses, to_responses),
+///     (Responses, RESPONSES, Messages, to_messages),
+/// ] {
+///     let translated = translate(surface, vendor, body);
+///     let body = std::str::from_utf8(&translated.body).unwrap();
+///     assert!(body.contains(expected), "{surface} to {vendor}: {body}");
+///     assert!(body.contains(r#""model":"vendor-model""#) && body.contains("Hello"));
+/// }
+/// ```
 pub fn translate_request(
     asked: &TranslationRequest<'_>,
     without_thinking: bool,

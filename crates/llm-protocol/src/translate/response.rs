@@ -1,5 +1,5 @@
-//! Translates a vendor's whole answer, and reads the errors of a vendor that have an answer of their
-//! own.
+//! Translates a vendor's whole answer, and reads the errors of a vendor that have an answer of
+//! their own.
 //!
 //! It must not stream: `translate/stream.rs` does.
 
@@ -18,6 +18,88 @@ use crate::{Protocol, chat, messages, responses};
 ///
 /// # Errors
 /// Returns an [`UpstreamError`] if the body is not a complete answer.
+///
+/// # Examples
+///
+/// From each protocol to each other one. `context` returns [`TranslatedRequest::recall`] of a
+/// request that said "Hello":
+///
+/// [`TranslatedRequest::recall`]: super::TranslatedRequest::recall
+///
+/// ```
+/// use llm_protocol::Protocol::{self, Chat, Messages, Responses};
+/// use llm_protocol::translate::translate_response;
+/// # use llm_protocol::capabilities::{
+/// #     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, TranslationTarget,
+/// # };
+/// # use llm_protocol::ir::event::ResponseContext;
+/// # use llm_protocol::translate::{TranslationRequest, translate_request};
+/// # use llm_protocol::usage::UsageEstimator;
+/// #
+/// # // The context that the translation of the request returned.
+/// # fn context(surface: Protocol, vendor: Protocol) -> ResponseContext {
+/// #     let body = match surface {
+/// #         Chat => CHAT,
+/// #         Messages => MESSAGES,
+/// #         Responses => RESPONSES,
+/// #     };
+/// #     let accepts = match vendor {
+/// #         Chat => ModelCapabilities::Chat(ChatModel::default()),
+/// #         Messages => ModelCapabilities::Messages(MessagesModel::default()),
+/// #         Responses => ModelCapabilities::Responses(ResponsesModel::default()),
+/// #     };
+/// #     let request = TranslationRequest {
+/// #         surface,
+/// #         body: body.as_bytes(),
+/// #         target: TranslationTarget {
+/// #             upstream_model: "vendor-model",
+/// #             public_model: "m",
+/// #             max_output_tokens: 1_000,
+/// #             official: true,
+/// #             accepts: &accepts,
+/// #         },
+/// #         account_id: "account-1",
+/// #         output_limit: None,
+/// #         strict: false,
+/// #         clock: || 0,
+/// #         request_id: "request-1",
+/// #         estimator: UsageEstimator::default(),
+/// #     };
+/// #     translate_request(&request, false).unwrap().recall
+/// # }
+/// # const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#;
+/// # const MESSAGES: &str =
+/// #     r#"{"model":"m","max_tokens":50,"messages":[{"role":"user","content":"Hello"}]}"#;
+/// # const RESPONSES: &str = r#"{"model":"m","input":"Hello"}"#;
+/// #
+///
+/// fn translate(vendor: Protocol, surface: Protocol, body: &str) -> String {
+///     let context = context(surface, vendor);
+///     let answer = translate_response(vendor, surface, context, false, body.as_bytes()).unwrap();
+///     String::from_utf8(answer.body.to_vec()).unwrap()
+/// }
+///
+/// const FROM_CHAT: &str = r#"{"id":"c1","choices":[{"index":0,"finish_reason":"stop",
+///     "message":{"role":"assistant","content":"Hi"}}],
+///     "usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#;
+/// const FROM_MESSAGES: &str = r#"{"id":"msg_1","type":"message","role":"assistant",
+///     "content":[{"type":"text","text":"Hi"}],"stop_reason":"end_turn",
+///     "usage":{"input_tokens":5,"output_tokens":2}}"#;
+/// const FROM_RESPONSES: &str = r#"{"id":"resp_1","object":"response","status":"completed",
+///     "output":[{"id":"msg_1","type":"message","role":"assistant","status":"completed",
+///         "content":[{"type":"output_text","text":"Hi","annotations":[]}]}],
+///     "usage":{"input_tokens":5,"output_tokens":2,"total_tokens":7}}"#;
+///
+/// let to_chat = r#""content":"Hi""#;
+/// let to_messages = r#""text":"Hi""#;
+/// let to_responses = r#""type":"output_text""#;
+/// assert!(translate(Messages, Chat, FROM_MESSAGES).contains(to_chat));
+/// assert!(translate(Chat, Messages, FROM_CHAT).contains(to_messages));
+/// assert!(translate(Responses, Chat, FROM_RESPONSES).contains(to_chat));
+/// assert!(translate(Chat, Responses, FROM_CHAT).contains(to_responses));
+/// assert!(translate(Responses, Messages, FROM_RESPONSES).contains(to_messages));
+/// assert!(translate(Messages, Responses, FROM_MESSAGES).contains(to_responses));
+/// ```
 pub fn translate_response(
     vendor: Protocol,
     surface: Protocol,

@@ -1,7 +1,7 @@
 //! Translates a vendor's stream, event by event.
 //!
-//! It must not hold back what may be sent. The caller writes its journal before it releases the bytes
-//! of the last event.
+//! It must not hold back what may be sent. The caller writes its journal before it releases the
+//! bytes of the last event.
 //!
 //! Read next: `translate/observer.rs`.
 
@@ -16,6 +16,115 @@ use crate::{Protocol, chat, messages, responses};
 const MAX_IDLE_NODES: usize = 1024;
 
 /// Translation of a vendor's stream for a client of another protocol.
+///
+/// # Examples
+///
+/// From each protocol to each other one. `context` returns [`TranslatedRequest::recall`] of a
+/// request that said "Hello":
+///
+/// [`TranslatedRequest::recall`]: super::TranslatedRequest::recall
+///
+/// ```
+/// use llm_protocol::Protocol::{self, Chat, Messages, Responses};
+/// use llm_protocol::translate::StreamTranslation;
+/// # use llm_protocol::capabilities::{
+/// #     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, TranslationTarget,
+/// # };
+/// # use llm_protocol::ir::event::ResponseContext;
+/// # use llm_protocol::translate::{TranslationRequest, translate_request};
+/// # use llm_protocol::usage::UsageEstimator;
+/// #
+/// # // The context that the translation of the request returned.
+/// # fn context(surface: Protocol, vendor: Protocol) -> ResponseContext {
+/// #     let body = match surface {
+/// #         Chat => CHAT,
+/// #         Messages => MESSAGES,
+/// #         Responses => RESPONSES,
+/// #     };
+/// #     let accepts = match vendor {
+/// #         Chat => ModelCapabilities::Chat(ChatModel::default()),
+/// #         Messages => ModelCapabilities::Messages(MessagesModel::default()),
+/// #         Responses => ModelCapabilities::Responses(ResponsesModel::default()),
+/// #     };
+/// #     let request = TranslationRequest {
+/// #         surface,
+/// #         body: body.as_bytes(),
+/// #         target: TranslationTarget {
+/// #             upstream_model: "vendor-model",
+/// #             public_model: "m",
+/// #             max_output_tokens: 1_000,
+/// #             official: true,
+/// #             accepts: &accepts,
+/// #         },
+/// #         account_id: "account-1",
+/// #         output_limit: None,
+/// #         strict: false,
+/// #         clock: || 0,
+/// #         request_id: "request-1",
+/// #         estimator: UsageEstimator::default(),
+/// #     };
+/// #     translate_request(&request, false).unwrap().recall
+/// # }
+/// # const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#;
+/// # const MESSAGES: &str =
+/// #     r#"{"model":"m","max_tokens":50,"messages":[{"role":"user","content":"Hello"}]}"#;
+/// # const RESPONSES: &str = r#"{"model":"m","input":"Hello"}"#;
+/// #
+///
+/// fn translate(vendor: Protocol, surface: Protocol, events: &[&str]) -> String {
+///     let context = context(surface, vendor);
+///     let mut stream = StreamTranslation::new(vendor, surface, context, true, 1_048_576);
+///     let mut out = Vec::new();
+///     for event in events {
+///         stream.push(format!("data: {event}\n\n").as_bytes(), &mut out).unwrap();
+///     }
+///     assert!(stream.is_complete());
+///     String::from_utf8(out).unwrap()
+/// }
+///
+/// const FROM_CHAT: [&str; 4] = [
+///     r#"{"id":"c1","choices":[{"index":0,"delta":{"role":"assistant","content":"Hi"}}]}"#,
+///     r#"{"id":"c1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+///     r#"{"id":"c1","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#,
+///     "[DONE]",
+/// ];
+/// const FROM_MESSAGES: [&str; 6] = [
+///     r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":5}}}"#,
+///     r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+///     r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#,
+///     r#"{"type":"content_block_stop","index":0}"#,
+///     concat!(
+///         r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"#,
+///         r#""usage":{"output_tokens":2}}"#,
+///     ),
+///     r#"{"type":"message_stop"}"#,
+/// ];
+/// const FROM_RESPONSES: [&str; 4] = [
+///     r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}"#,
+///     concat!(
+///         r#"{"type":"response.output_item.added","output_index":0,"#,
+///         r#""item":{"id":"msg_1","type":"message","role":"assistant","content":[]}}"#,
+///     ),
+///     concat!(
+///         r#"{"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"#,
+///         r#""content_index":0,"delta":"Hi"}"#,
+///     ),
+///     concat!(
+///         r#"{"type":"response.completed","response":{"id":"resp_1","status":"completed","#,
+///         r#""output":[],"usage":{"input_tokens":5,"output_tokens":2,"total_tokens":7}}}"#,
+///     ),
+/// ];
+///
+/// let to_chat = r#""delta":{"content":"Hi"}"#;
+/// let to_messages = r#""delta":{"type":"text_delta","text":"Hi"}"#;
+/// let to_responses = r#""delta":"Hi""#;
+/// assert!(translate(Messages, Chat, &FROM_MESSAGES).contains(to_chat));
+/// assert!(translate(Chat, Messages, &FROM_CHAT).contains(to_messages));
+/// assert!(translate(Responses, Chat, &FROM_RESPONSES).contains(to_chat));
+/// assert!(translate(Chat, Responses, &FROM_CHAT).contains(to_responses));
+/// assert!(translate(Responses, Messages, &FROM_RESPONSES).contains(to_messages));
+/// assert!(translate(Messages, Responses, &FROM_MESSAGES).contains(to_responses));
+/// ```
 #[derive(Debug)]
 pub struct StreamTranslation {
     decoder: SseDecoder,
