@@ -79,13 +79,13 @@ pub fn read_summary_bounded(
     let mut reader = SummaryReader {
         protocol,
         text,
-        outline: RequestSummary {
+        summary: RequestSummary {
             choices: 1,
             ..RequestSummary::default()
         },
         given: [false; BILLING_MEMBERS.len()],
     };
-    reader.outline.spans.inside = scan.position().saturating_add(1);
+    reader.summary.spans.inside = scan.position().saturating_add(1);
     let outcome = scan
         .object(|scan, key| reader.member(scan, &key.name()))
         .and_then(|_| scan.end().map_err(RequestParseError::Broken));
@@ -93,7 +93,7 @@ pub fn read_summary_bounded(
         Err(RequestParseError::Broken(broken)) => Err(unread(broken)),
         Err(RequestParseError::Refused(failure)) => Err(*failure),
         Ok(()) => {
-            reader.outline.values = scan.values();
+            reader.summary.values = scan.values();
             reader.finish(body.len(), scan.escape_bytes())
         }
     }
@@ -133,7 +133,7 @@ impl From<JsonError> for RequestParseError {
 struct SummaryReader<'a> {
     protocol: Protocol,
     text: &'a str,
-    outline: RequestSummary,
+    summary: RequestSummary,
     given: [bool; BILLING_MEMBERS.len()],
 }
 
@@ -143,18 +143,18 @@ impl SummaryReader<'_> {
         if let Some(setting) = Setting::from_name(name)
             && scan.kind()? != JsonKind::Null
         {
-            self.outline.dialect.mark_given(setting);
+            self.summary.hints.mark_given(setting);
         }
         if let Some(object) = VendorObject::from_top_level_member(self.protocol, name) {
             return Ok(vendor_state::record_reference(
-                &mut self.outline.features.vendor_reference,
+                &mut self.summary.features.vendor_reference,
                 object,
                 scan,
             )?);
         }
         if let Some(object) = VendorObject::from_value(self.protocol, name, scan.kind()?) {
             return Ok(vendor_state::record_reference(
-                &mut self.outline.features.vendor_reference,
+                &mut self.summary.features.vendor_reference,
                 object,
                 scan,
             )?);
@@ -162,33 +162,33 @@ impl SummaryReader<'_> {
         match (name, self.protocol) {
             ("model", _) => self.model(scan),
             ("stream", _) => {
-                self.outline.stream = self.boolean(scan, name)?.unwrap_or(false);
+                self.summary.stream = self.boolean(scan, name)?.unwrap_or(false);
                 Ok(())
             }
             ("max_tokens", _) => {
-                self.outline.spans.max_tokens = Some(self.limit(scan, name)?);
+                self.summary.spans.max_tokens = Some(self.limit(scan, name)?);
                 Ok(())
             }
             ("max_completion_tokens", Protocol::Chat) => {
-                self.outline.spans.max_completion_tokens = Some(self.limit(scan, name)?);
+                self.summary.spans.max_completion_tokens = Some(self.limit(scan, name)?);
                 Ok(())
             }
             ("n", Protocol::Chat) => {
                 let (count, _) = self.number(scan, name, 1, MAX_CHOICES)?;
-                self.outline.choices = count.unwrap_or(1);
+                self.summary.choices = count.unwrap_or(1);
                 Ok(())
             }
             ("stream_options", Protocol::Chat) => self.stream_options(scan),
             ("thinking", Protocol::Messages) => self.thinking(scan),
             ("output_config", Protocol::Messages) => self.output_config(scan),
             ("reasoning_effort", Protocol::Chat) => {
-                self.outline.dialect.read_effort(scan)?;
-                self.outline.features.no_reasoning |=
-                    self.outline.dialect.effort == EnumMember::Known(Effort::None);
+                self.summary.hints.read_effort(scan)?;
+                self.summary.features.no_reasoning |=
+                    self.summary.hints.effort == EnumMember::Known(Effort::None);
                 Ok(())
             }
             ("max_output_tokens", Protocol::Responses) => {
-                self.outline.spans.max_output_tokens = Some(self.limit(scan, name)?);
+                self.summary.spans.max_output_tokens = Some(self.limit(scan, name)?);
                 Ok(())
             }
             ("messages", _) => self.messages(scan, name),
@@ -204,11 +204,11 @@ impl SummaryReader<'_> {
             ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
                 let is_given = scan.kind()? != JsonKind::Null;
                 let start = scan.position();
-                self.outline
+                self.summary
                     .features
                     .read_member(self.protocol, name, scan)?;
                 if is_given {
-                    self.outline.signs.record_member(
+                    self.summary.conversation.record_member(
                         name,
                         Span {
                             start,
@@ -219,7 +219,7 @@ impl SummaryReader<'_> {
                 Ok(())
             }
             _ => Ok(self
-                .outline
+                .summary
                 .features
                 .read_member(self.protocol, name, scan)?),
         }
@@ -255,8 +255,8 @@ impl SummaryReader<'_> {
                 let Some(value) = text.value() else {
                     return Err(self.wrong_type("model", "a string"));
                 };
-                self.outline.model = value.into_owned();
-                self.outline.spans.model = text.span;
+                self.summary.model = value.into_owned();
+                self.summary.spans.model = text.span;
                 Ok(())
             }
             JsonKind::Null => Ok(scan.skip().map(drop)?),
@@ -320,7 +320,7 @@ impl SummaryReader<'_> {
         let kind = scan.kind()?;
         if kind == JsonKind::Null {
             let span = scan.skip()?;
-            self.outline.spans.stream_options = Some(StreamOptions::Null(span));
+            self.summary.spans.stream_options = Some(StreamOptions::Null(span));
             return Ok(());
         }
         if kind != JsonKind::Object {
@@ -350,8 +350,8 @@ impl SummaryReader<'_> {
             });
             Ok(())
         })?;
-        self.outline.include_usage = wanted.unwrap_or(false);
-        self.outline.spans.stream_options = Some(StreamOptions::Object {
+        self.summary.include_usage = wanted.unwrap_or(false);
+        self.summary.spans.stream_options = Some(StreamOptions::Object {
             inside,
             is_empty,
             include_usage,
@@ -373,7 +373,7 @@ impl SummaryReader<'_> {
                     kinds = kinds.saturating_add(1);
                     let kind = scan.string_or_skip()?.map(|kind| kind.name());
                     is_enabled = kind.as_deref() == Some("enabled");
-                    self.outline.dialect.record_thinking(kind.as_deref());
+                    self.summary.hints.record_thinking(kind.as_deref());
                 }
                 "budget_tokens" => {
                     budgets = budgets.saturating_add(1);
@@ -387,16 +387,16 @@ impl SummaryReader<'_> {
             return Err(self.refuse("thinking", "A member occurs more than once."));
         }
         if let Some((Some(tokens), span)) = budget.filter(|_| is_enabled) {
-            self.outline.thinking_budget = Some(tokens);
-            self.outline.spans.thinking_budget = Some(span);
+            self.summary.thinking_budget = Some(tokens);
+            self.summary.spans.thinking_budget = Some(span);
         }
         Ok(())
     }
 
     fn output_config(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
-        let dialect = &mut self.outline.dialect;
+        let hints = &mut self.summary.hints;
         scan.object_or_skip(|scan, key| match key.name().as_ref() {
-            "effort" => Ok(dialect.read_effort(scan)?),
+            "effort" => Ok(hints.read_effort(scan)?),
             _ => Ok(scan.skip().map(drop)?),
         })
         .map(drop)
@@ -405,7 +405,7 @@ impl SummaryReader<'_> {
     fn list(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> Result<(), RequestParseError> {
         match scan.kind()? {
             JsonKind::Array => Ok(self
-                .outline
+                .summary
                 .features
                 .read_member(self.protocol, name, scan)?),
             JsonKind::Null => Ok(scan.skip().map(drop)?),
@@ -424,31 +424,29 @@ impl SummaryReader<'_> {
         }
         let RequestSummary {
             features,
-            signs,
-            dialect,
+            conversation,
+            hints,
             ..
-        } = &mut self.outline;
+        } = &mut self.summary;
         let text = self.text;
         scan.array(|scan| {
             let mut head = MessageSpans::default();
-            dialect.ends_with_assistant = false;
+            hints.ends_with_assistant = false;
             let before = features.leftovers;
             features.read_message(scan, |name, span| {
                 head.record_member(name, span);
                 match name {
-                    "role" => {
-                        dialect.record_role(text.get(span.start..span.end).unwrap_or_default())
-                    }
-                    "reasoning_content" => dialect.reasoning_content = true,
+                    "role" => hints.record_role(text.get(span.start..span.end).unwrap_or_default()),
+                    "reasoning_content" => hints.reasoning_content = true,
                     _ => {}
                 }
             })?;
             let now = features.leftovers;
-            dialect.record_message(
+            hints.record_message(
                 now.thoughts > before.thoughts,
                 now.tool_results > before.tool_results,
             );
-            signs.record_message(head);
+            conversation.record_message(head);
             Ok::<(), RequestParseError>(())
         })
         .map(drop)
@@ -461,7 +459,7 @@ impl SummaryReader<'_> {
             JsonKind::String => {
                 let mut head = MessageSpans::default();
                 let start = scan.position();
-                self.outline
+                self.summary
                     .features
                     .read_member(self.protocol, name, scan)?;
                 head.record_member(
@@ -471,10 +469,10 @@ impl SummaryReader<'_> {
                         end: scan.position(),
                     },
                 );
-                self.outline.signs.record_message(head);
+                self.summary.conversation.record_message(head);
             }
             _ => self
-                .outline
+                .summary
                 .features
                 .read_member(self.protocol, name, scan)?,
         }
@@ -492,7 +490,7 @@ impl SummaryReader<'_> {
             Protocol::Chat | Protocol::Responses => "default",
             Protocol::Messages => "standard_only",
         };
-        let features = &mut self.outline.features;
+        let features = &mut self.summary.features;
         match tier.as_ref() {
             "auto" => {}
             tier if tier == usual => features.usual_tier = true,
@@ -502,10 +500,10 @@ impl SummaryReader<'_> {
     }
 
     fn finish(self, body_bytes: usize, escape_bytes: usize) -> Result<RequestSummary, Failure> {
-        let mut outline = self.outline;
-        outline.features.content.finish(body_bytes, escape_bytes);
-        outline.dialect.other_than_nine = outline.features.leftovers.other_than_nine;
-        if outline.model.is_empty() {
+        let mut summary = self.summary;
+        summary.features.content.finish(body_bytes, escape_bytes);
+        summary.hints.other_than_nine = summary.features.leftovers.other_than_nine;
+        if summary.model.is_empty() {
             let message = match self.protocol {
                 Protocol::Chat => "you must provide a model parameter",
                 Protocol::Responses => "Missing required parameter: 'model'.",
@@ -514,36 +512,36 @@ impl SummaryReader<'_> {
             let failure = Failure::invalid_param(self.protocol, "model", message);
             return Err(failure.with_code("missing_required_parameter"));
         }
-        if let Some(reference) = outline.features.vendor_reference {
+        if let Some(reference) = summary.features.vendor_reference {
             return Err(reference.to_failure(self.protocol, self.text));
         }
         if self.protocol == Protocol::Responses {
-            let given = outline
+            let given = summary
                 .spans
                 .max_output_tokens
                 .and_then(|limit| limit.tokens);
-            outline.output_limit = given.map(|tokens| OutputLimit {
+            summary.output_limit = given.map(|tokens| OutputLimit {
                 field: "max_output_tokens",
                 tokens,
             });
-            return Ok(outline);
+            return Ok(summary);
         }
-        if self.protocol == Protocol::Messages && outline.is_prewarming() && outline.stream {
+        if self.protocol == Protocol::Messages && summary.is_prewarming() && summary.stream {
             let message = "0 is not supported with stream=true.";
             return Err(Failure::invalid_param(self.protocol, "max_tokens", message));
         }
-        let newer = outline
+        let newer = summary
             .spans
             .max_completion_tokens
             .and_then(|limit| limit.tokens);
-        let older = outline.spans.max_tokens.and_then(|limit| limit.tokens);
+        let older = summary.spans.max_tokens.and_then(|limit| limit.tokens);
         let field = if newer.is_some() {
             "max_completion_tokens"
         } else {
             "max_tokens"
         };
-        outline.output_limit = newer.max(older).map(|tokens| OutputLimit { field, tokens });
-        Ok(outline)
+        summary.output_limit = newer.max(older).map(|tokens| OutputLimit { field, tokens });
+        Ok(summary)
     }
 
     fn wrong_type(&self, param: &str, wanted: &str) -> RequestParseError {

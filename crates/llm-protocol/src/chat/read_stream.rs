@@ -233,18 +233,18 @@ impl ChatStreamReader {
         is_whole: bool,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
-        let said = ChatDelta::parse(message);
-        self.read_reasoning(&said, is_whole, to);
-        if let Some(content) = said.content {
+        let delta = ChatDelta::parse(message);
+        self.read_reasoning(&delta, is_whole, to);
+        if let Some(content) = delta.content {
             self.content(content, to);
         }
-        if let Some(refusal) = &said.refusal {
+        if let Some(refusal) = &delta.refusal {
             if self.refusal.len() <= MAX_REFUSAL_BYTES {
                 self.refusal.push(refusal);
             }
             self.emit_text(ChatTextKind::Refusal, refusal, to);
         }
-        match said.calls.filter(|calls| calls.items().next().is_some()) {
+        match delta.calls.filter(|calls| calls.items().next().is_some()) {
             Some(calls) => {
                 self.calls.begin_chunk();
                 for call in calls.items() {
@@ -254,7 +254,7 @@ impl ChatStreamReader {
             // `function_call` is the older form and holds one call. If the vendor sends both, it is
             // a repetition.
             None if self.calls.is_only_legacy() => {
-                if let Some(function) = said.function_call {
+                if let Some(function) = delta.function_call {
                     self.call(&ChatToolCallDelta::from_function_call(function), false, to)?;
                 }
             }
@@ -275,16 +275,18 @@ impl ChatStreamReader {
         }
     }
 
-    fn read_reasoning(&mut self, said: &ChatDelta<'_>, is_whole: bool, to: &mut impl EventSink) {
-        let details = said.details.filter(|details| details.is_array());
-        match self.reasoning.select_source(said) {
+    fn read_reasoning(&mut self, delta: &ChatDelta<'_>, is_whole: bool, to: &mut impl EventSink) {
+        let details = delta.details.filter(|details| details.is_array());
+        match self.reasoning.select_source(delta) {
             Some(reasoning::ChatReasoningSource::Content) => {
-                said.reasoning_content
+                delta
+                    .reasoning_content
                     .iter()
                     .for_each(|text| self.emit_text(ChatTextKind::Thinking, text, to));
             }
             Some(reasoning::ChatReasoningSource::Plain) => {
-                said.reasoning
+                delta
+                    .reasoning
                     .iter()
                     .for_each(|text| self.emit_text(ChatTextKind::Thinking, text, to));
             }

@@ -51,7 +51,7 @@ pub fn write(
     pairing::pair_tool_results(request, warnings)?;
     recall.show_thinking = effort::wants_visible_thinking(request);
     let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
-    let words = TextFallback {
+    let fallback = TextFallback {
         warnings,
         recall,
         marks: model.cache_breakpoints,
@@ -60,7 +60,7 @@ pub fn write(
         surface: request.surface,
         model,
         given,
-        words,
+        fallback,
         json,
         carries_thinking: false,
         replays: true,
@@ -74,12 +74,12 @@ pub fn write(
         .str(given.target.upstream_model);
     writer.settings(request)?;
     let has_tools = writer.tools(request)?;
-    let thinker = effort::EffortSupport {
+    let support = effort::EffortSupport {
         reasons: model.reasoning,
         levels: &model.effort_values,
         is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
     };
-    if let Some(effort) = effort::select_effort(request, &thinker, writer.words.warnings) {
+    if let Some(effort) = effort::select_effort(request, &support, writer.fallback.warnings) {
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
     api_variant::write_end_user(request, given, &mut writer.json);
@@ -111,7 +111,8 @@ pub fn write(
 
 impl ChatRequestWriter<'_> {
     fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
-        if let Some(limit) = api_variant::output_limit(request, self.given, 1, self.words.warnings)?
+        if let Some(limit) =
+            api_variant::output_limit(request, self.given, 1, self.fallback.warnings)?
         {
             self.json.key(self.model.output_limit_field).number(limit);
         }
@@ -119,13 +120,13 @@ impl ChatRequestWriter<'_> {
             request,
             self.model.sampling,
             &mut self.json,
-            self.words.warnings,
+            self.fallback.warnings,
         );
         if let Some(top_k) = request.sampling.top_k {
             if self.model.top_k {
                 self.json.key("top_k").raw(top_k.raw());
             } else {
-                self.words.warnings.add(WarningAction::Dropped, "top_k");
+                self.fallback.warnings.add(WarningAction::Dropped, "top_k");
             }
         }
         self.stop(request);
@@ -140,13 +141,13 @@ impl ChatRequestWriter<'_> {
             return;
         }
         if !self.model.stop {
-            self.words
+            self.fallback
                 .warnings
                 .add(WarningAction::Dropped, "stop_sequences");
             return;
         }
         if count > MAX_STOPS {
-            self.words
+            self.fallback
                 .warnings
                 .add(WarningAction::Clamped, "stop_sequences");
         }
@@ -160,7 +161,7 @@ impl ChatRequestWriter<'_> {
     /// Writes `tools` and the related members. Returns true if there is a tool.
     fn tools(&mut self, request: &Request<'_>) -> Result<bool, BoxedFailure> {
         let model = self.given.target.public_model;
-        let sent = tools::sendable_tools(request, model, self.words.warnings)?;
+        let sent = tools::sendable_tools(request, model, self.fallback.warnings)?;
         if sent.len() > MAX_TOOLS {
             let message = format!("at most {MAX_TOOLS} tools are available for this model");
             return Err(invalid_param(self.surface, "tools", &message));
@@ -177,9 +178,9 @@ impl ChatRequestWriter<'_> {
         }
         let mut writer = ToolWriter {
             surface: self.surface,
-            wording: ApiVariant::Nested,
+            variant: ApiVariant::Nested,
             takes_custom: self.model.custom_tools,
-            words: &mut self.words,
+            fallback: &mut self.fallback,
             json: &mut self.json,
         };
         writer.write(&sent, &request.choice)?;
@@ -195,7 +196,7 @@ impl ChatRequestWriter<'_> {
                 Protocol::Messages => "tool_choice.disable_parallel_tool_use",
                 Protocol::Chat | Protocol::Responses => "parallel_tool_calls",
             };
-            self.words.warnings.add(WarningAction::Dropped, field);
+            self.fallback.warnings.add(WarningAction::Dropped, field);
         } else if request.parallel_calls == Some(false) {
             self.json.key("parallel_tool_calls").bool(false);
         }
@@ -211,7 +212,7 @@ impl ChatRequestWriter<'_> {
         } else if self.given.target.official {
             self.json.key("service_tier").text(tier);
         } else if !tier.is("auto") && !tier.is("default") {
-            self.words
+            self.fallback
                 .warnings
                 .add(WarningAction::Dropped, "service_tier");
         }
@@ -228,7 +229,7 @@ impl ChatRequestWriter<'_> {
             let name = opaque.name.value();
             match name.as_ref() {
                 "verbosity" if !self.model.verbosity => self
-                    .words
+                    .fallback
                     .warnings
                     .add(WarningAction::Dropped, "text.verbosity"),
                 // `prompt_cache_key` is written with the end user; compatible servers do not know

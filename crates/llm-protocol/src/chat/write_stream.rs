@@ -32,14 +32,14 @@ const MAX_BUFFERED_BYTES: usize = 8 << 20;
 /// Writer of an answer as chunks.
 #[derive(Debug)]
 pub struct ChatStreamWriter {
-    course: ChatAnswerBuilder,
+    builder: ChatAnswerBuilder,
     chunks: ChatChunkEncoder,
 }
 
 impl ChatStreamWriter {
     pub fn new(recall: ResponseContext) -> Self {
         ChatStreamWriter {
-            course: ChatAnswerBuilder::new(recall, MAX_BUFFERED_BYTES),
+            builder: ChatAnswerBuilder::new(recall, MAX_BUFFERED_BYTES),
             chunks: ChatChunkEncoder::default(),
         }
     }
@@ -51,27 +51,27 @@ impl ChatStreamWriter {
 
     /// Returns whether the stream had to hold back more than the limit allows.
     pub fn overflowed(&self) -> bool {
-        self.course.overflowed
+        self.builder.overflowed
     }
 }
 
 impl EventSink for ChatStreamWriter {
     fn event(&mut self, event: Event<'_>) {
-        self.course.event(event, &mut self.chunks);
+        self.builder.event(event, &mut self.chunks);
     }
 }
 
 /// Writer of an answer as one body.
 #[derive(Debug)]
 pub struct ChatBodyWriter {
-    course: ChatAnswerBuilder,
+    builder: ChatAnswerBuilder,
     message: ChatMessageEncoder,
 }
 
 impl ChatBodyWriter {
     pub fn new(recall: ResponseContext) -> Self {
         ChatBodyWriter {
-            course: ChatAnswerBuilder::new(recall, message::MAX_BODY_BYTES),
+            builder: ChatAnswerBuilder::new(recall, message::MAX_BODY_BYTES),
             message: ChatMessageEncoder::default(),
         }
     }
@@ -83,13 +83,13 @@ impl ChatBodyWriter {
 
     /// Returns whether the answer is larger than the limit.
     pub fn overflowed(&self) -> bool {
-        self.course.overflowed || self.message.overflowed()
+        self.builder.overflowed || self.message.overflowed()
     }
 }
 
 impl EventSink for ChatBodyWriter {
     fn event(&mut self, event: Event<'_>) {
-        self.course.event(event, &mut self.message);
+        self.builder.event(event, &mut self.message);
     }
 }
 

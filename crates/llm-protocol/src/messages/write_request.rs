@@ -82,8 +82,8 @@ pub fn write(
     let streams = request.stream || max_tokens > MAX_UNSTREAMED_TOKENS;
     let carries_thinking = thinking.is_set_by_gateway() || turns::has_thinking(&arranged);
 
-    let mut scribe = BlockWriter::new(json, request.surface, markers, warnings, recall);
-    scribe
+    let mut writer = BlockWriter::new(json, request.surface, markers, warnings, recall);
+    writer
         .json
         .open_object()
         .key("model")
@@ -91,17 +91,17 @@ pub fn write(
         .key("max_tokens")
         .number(max_tokens);
     if streams {
-        scribe.json.key("stream").bool(true);
+        writer.json.key("stream").bool(true);
     }
-    write_system(&mut scribe, &request.system, &form)?;
-    turns::write_messages(&mut scribe, &arranged)?;
-    tools.write(&mut scribe, model)?;
-    thinking.write(&mut scribe.json);
-    write_output_config(&mut scribe.json, &thinking, &form, &extras);
-    settings::write(&mut scribe, request, model, thinking.is_manual());
+    write_system(&mut writer, &request.system, &form)?;
+    turns::write_messages(&mut writer, &arranged)?;
+    tools.write(&mut writer, model)?;
+    thinking.write(&mut writer.json);
+    write_output_config(&mut writer.json, &thinking, &form, &extras);
+    settings::write(&mut writer, request, model, thinking.is_manual());
     let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
     let user_id = identifiers::hash_end_user(given.account_id, end_user.as_deref());
-    scribe
+    writer
         .json
         .key("metadata")
         .open_object()
@@ -109,14 +109,14 @@ pub fn write(
         .str(&user_id)
         .close_object();
     for (name, value) in &extras.copied {
-        scribe.json.key(name).compact(value.raw());
+        writer.json.key(name).compact(value.raw());
     }
     if let Some(cache) = extras.cache {
-        block_writer::write_cache_control(&mut scribe.json, cache);
+        block_writer::write_cache_control(&mut writer.json, cache);
     }
-    scribe.json.close_object();
+    writer.json.close_object();
     Ok(EncodedRequest {
-        body: scribe.json.into_bytes(),
+        body: writer.json.into_bytes(),
         streams,
         carries_thinking,
     })
@@ -124,21 +124,21 @@ pub fn write(
 
 /// Writes the caller's instructions, then the gateway's own.
 fn write_system(
-    scribe: &mut BlockWriter<'_>,
+    writer: &mut BlockWriter<'_>,
     blocks: &[Block<'_>],
     form: &MessagesOutputFormat,
 ) -> Result<(), BoxedFailure> {
     if blocks.is_empty() && !matches!(form, MessagesOutputFormat::Asked(_)) {
         return Ok(());
     }
-    scribe.json.key("system").open_array();
+    writer.json.key("system").open_array();
     for block in blocks {
-        scribe.block(block, markers::MarkerSection::System)?;
+        writer.block(block, markers::MarkerSection::System)?;
     }
     if let MessagesOutputFormat::Asked(words) = form {
-        scribe.text_block(words);
+        writer.text_block(words);
     }
-    scribe.json.close_array();
+    writer.json.close_array();
     Ok(())
 }
 

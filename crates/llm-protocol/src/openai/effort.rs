@@ -77,21 +77,21 @@ pub(crate) struct EffortSupport<'m> {
 /// Returns the effort level to send, or `None` to send no level.
 pub(crate) fn select_effort(
     request: &Request<'_>,
-    thinker: &EffortSupport<'_>,
+    support: &EffortSupport<'_>,
     warnings: &mut Warnings,
 ) -> Option<Effort> {
-    let wish = thinking_preference(request);
+    let preference = thinking_preference(request);
     let said = request.reasoning.effort;
-    let is_thinking =
-        request.reasoning.thinking.is_some() && (said.is_none() || wish == ThinkingPreference::Off);
+    let is_thinking = request.reasoning.thinking.is_some()
+        && (said.is_none() || preference == ThinkingPreference::Off);
     let field = if is_thinking || request.reasoning.effort_field.is_empty() {
         "thinking"
     } else {
         request.reasoning.effort_field
     };
-    if !thinker.reasons {
+    if !support.reasons {
         let is_wanted = matches!(
-            wish,
+            preference,
             ThinkingPreference::Free | ThinkingPreference::Budget(_)
         );
         // In a messages request, an effort level alone does not ask for reasoning.
@@ -109,19 +109,21 @@ pub(crate) fn select_effort(
         }
         return None;
     }
-    let wanted = match wish {
+    let wanted = match preference {
         ThinkingPreference::Off => Some(Effort::None),
         ThinkingPreference::Budget(level) => said.or(Some(level)),
         ThinkingPreference::Free | ThinkingPreference::Nothing => said,
     };
-    if thinker.is_kept_from {
-        if wish == ThinkingPreference::Free || wanted.is_some_and(|level| level != Effort::None) {
+    if support.is_kept_from {
+        if preference == ThinkingPreference::Free
+            || wanted.is_some_and(|level| level != Effort::None)
+        {
             warnings.add(WarningAction::Downgraded, field);
         }
         return Some(Effort::None);
     }
     let wanted = wanted?;
-    let nearest = wanted.nearest(thinker.levels);
+    let nearest = wanted.nearest(support.levels);
     match nearest {
         None => warnings.add(WarningAction::Dropped, field),
         Some(nearest) if nearest != wanted => warnings.add(WarningAction::Downgraded, field),

@@ -83,10 +83,10 @@ fn check_vendor_tool(
 /// Writer for tools and the tool choice.
 pub(crate) struct ToolWriter<'t, 'w> {
     pub surface: Protocol,
-    pub wording: ApiVariant,
+    pub variant: ApiVariant,
     /// The vendor supports tools that take plain text.
     pub takes_custom: bool,
-    pub words: &'t mut TextFallback<'w>,
+    pub fallback: &'t mut TextFallback<'w>,
     pub json: &'t mut JsonWriter,
 }
 
@@ -133,12 +133,12 @@ impl ToolWriter<'_, '_> {
             )
         })?;
         if cleaned.rewritten {
-            self.words.warnings.add(WarningAction::Rewritten, at);
+            self.fallback.warnings.add(WarningAction::Rewritten, at);
         }
         let name = self
-            .words
+            .fallback
             .tool_name(&function.name, format_args!("{at}.name"));
-        self.wording.open("function", self.json);
+        self.variant.open("function", self.json);
         self.json.key("name").str(&name);
         write_description(self.json, function, cleaned.note.as_deref());
         self.json.key("parameters").raw(&cleaned.json);
@@ -146,15 +146,15 @@ impl ToolWriter<'_, '_> {
             && !cleaned.rewritten
             && function.schema.is_some_and(schema::is_strict_for_chat);
         if function.strict && !is_strict {
-            self.words
+            self.fallback
                 .warnings
                 .add(WarningAction::Dropped, format_args!("{at}.strict"));
         }
         // If `strict` is absent, the responses protocol treats a function as strict.
-        if is_strict || self.wording == ApiVariant::Flat {
+        if is_strict || self.variant == ApiVariant::Flat {
             self.json.key("strict").bool(is_strict);
         }
-        self.wording.close(self.json);
+        self.variant.close(self.json);
         Ok(())
     }
 
@@ -167,9 +167,11 @@ impl ToolWriter<'_, '_> {
     ) {
         let own = name;
         let name = match self.surface {
-            Protocol::Chat => self.words.tool_name(own, format_args!("{at}.custom.name")),
+            Protocol::Chat => self
+                .fallback
+                .tool_name(own, format_args!("{at}.custom.name")),
             Protocol::Messages | Protocol::Responses => {
-                self.words.tool_name(own, format_args!("{at}.name"))
+                self.fallback.tool_name(own, format_args!("{at}.name"))
             }
         };
         let kind = if self.takes_custom {
@@ -177,15 +179,15 @@ impl ToolWriter<'_, '_> {
         } else {
             "function"
         };
-        self.wording.open(kind, self.json);
+        self.variant.open(kind, self.json);
         self.json.key("name").str(&name);
         if !self.takes_custom {
             custom_tool::write_description(description, format, self.json);
             self.json.key("parameters").raw(custom_tool::INPUT_SCHEMA);
-            if self.wording == ApiVariant::Flat {
+            if self.variant == ApiVariant::Flat {
                 self.json.key("strict").bool(false);
             }
-            self.words
+            self.fallback
                 .recall
                 .custom_tools
                 .push(own.value().into_owned());
@@ -193,7 +195,7 @@ impl ToolWriter<'_, '_> {
             if let Some(description) = description {
                 self.json.key("description").text(description);
             }
-            match (format, self.wording) {
+            match (format, self.variant) {
                 (Some(format), ApiVariant::Nested) => {
                     custom_tool::write_chat_format(format, self.json)
                 }
@@ -203,7 +205,7 @@ impl ToolWriter<'_, '_> {
                 (None, _) => {}
             }
         }
-        self.wording.close(self.json);
+        self.variant.close(self.json);
     }
 
     fn choice(&mut self, choice: &ToolChoice<'_>, sent: &[&Tool<'_>]) {
@@ -218,7 +220,7 @@ impl ToolWriter<'_, '_> {
             }
             ToolChoice::Allowed { names, required } => {
                 self.json.key("tool_choice");
-                self.wording.open("allowed_tools", self.json);
+                self.variant.open("allowed_tools", self.json);
                 self.json
                     .key("mode")
                     .str(if *required { "required" } else { "auto" })
@@ -228,7 +230,7 @@ impl ToolWriter<'_, '_> {
                     .iter()
                     .for_each(|name| self.write_tool_reference(name, sent));
                 self.json.close_array();
-                self.wording.close(self.json);
+                self.variant.close(self.json);
             }
         }
     }
@@ -237,11 +239,11 @@ impl ToolWriter<'_, '_> {
         let tool = sent.iter().find(|tool| has_name(tool, name));
         let is_custom = self.takes_custom
             && tool.is_some_and(|tool| matches!(tool.kind, ToolKind::Custom { .. }));
-        let name = self.words.tool_name(name, "tool_choice.name");
-        self.wording
+        let name = self.fallback.tool_name(name, "tool_choice.name");
+        self.variant
             .open(if is_custom { "custom" } else { "function" }, self.json);
         self.json.key("name").str(&name);
-        self.wording.close(self.json);
+        self.variant.close(self.json);
     }
 }
 

@@ -73,12 +73,12 @@ struct BlockCheckContext {
 /// Checks the conversation before calls and results are paired, because a missing partner would
 /// only be a consequence. `fetches`: the vendor accepts the URL of a document.
 pub(crate) fn check_blocks(request: &Request<'_>, fetches: bool) -> Result<(), BoxedFailure> {
-    let judge = BlockCheckContext {
+    let context = BlockCheckContext {
         surface: request.surface,
         fetches,
     };
     for turn in &request.turns {
-        check_each(&turn.blocks, BlockContainer::Turn(turn.side), judge)?;
+        check_each(&turn.blocks, BlockContainer::Turn(turn.side), context)?;
     }
     Ok(())
 }
@@ -86,11 +86,11 @@ pub(crate) fn check_blocks(request: &Request<'_>, fetches: bool) -> Result<(), B
 fn check_each(
     blocks: &[Block<'_>],
     place: BlockContainer,
-    judge: BlockCheckContext,
+    context: BlockCheckContext,
 ) -> Result<(), BoxedFailure> {
     blocks
         .iter()
-        .try_for_each(|block| check_block(block, place, judge))
+        .try_for_each(|block| check_block(block, place, context))
 }
 
 fn unsupported_document_url(surface: Protocol, block: &Block<'_>) -> BoxedFailure {
@@ -115,9 +115,9 @@ fn unsupported_document_url(surface: Protocol, block: &Block<'_>) -> BoxedFailur
 fn check_block(
     block: &Block<'_>,
     place: BlockContainer,
-    judge: BlockCheckContext,
+    context: BlockCheckContext,
 ) -> Result<(), BoxedFailure> {
-    let surface = judge.surface;
+    let surface = context.surface;
     let is_told = match &block.kind {
         BlockKind::Text(_) => true,
         BlockKind::Refusal(_)
@@ -127,7 +127,7 @@ fn check_block(
         BlockKind::Image(_) => accepts_media(place),
         BlockKind::File(file) => match &file.content {
             FileContent::Text(_) => place != BlockContainer::Turn(TurnRole::System),
-            FileContent::Url(_) if !judge.fetches => {
+            FileContent::Url(_) if !context.fetches => {
                 return Err(unsupported_document_url(surface, block));
             }
             FileContent::Pdf(_) | FileContent::Url(_) | FileContent::Blocks(_) => {
@@ -166,13 +166,15 @@ fn check_block(
     }
     match &block.kind {
         BlockKind::Result(result) => match &result.content {
-            ToolResultContent::Blocks(blocks) => check_each(blocks, BlockContainer::Result, judge),
+            ToolResultContent::Blocks(blocks) => {
+                check_each(blocks, BlockContainer::Result, context)
+            }
             ToolResultContent::Nothing | ToolResultContent::Text(_) => Ok(()),
         },
         BlockKind::File(File {
             content: FileContent::Blocks(blocks),
             ..
-        }) => check_each(blocks, BlockContainer::Document, judge),
+        }) => check_each(blocks, BlockContainer::Document, context),
         _ => Ok(()),
     }
 }

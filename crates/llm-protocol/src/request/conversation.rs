@@ -95,13 +95,13 @@ impl RequestSummary {
         let named = SESSION_HEADERS
             .iter()
             .find_map(|name| header(name).and_then(valid_id).map(str::to_owned));
-        match named.or_else(|| self.signs.session_id(body)) {
+        match named.or_else(|| self.conversation.session_id(body)) {
             Some(id) => hash_part(&mut hash, b'i', id.as_bytes()),
             None => ConversationHasher {
                 hash: &mut hash,
                 texts: 0,
             }
-            .hash_opening(&self.signs, body),
+            .hash_opening(&self.conversation, body),
         }
         let digest = hash.finalize();
         ConversationKey(
@@ -181,11 +181,11 @@ struct ConversationHasher<'a> {
 }
 
 impl ConversationHasher<'_> {
-    fn hash_opening(&mut self, signs: &ConversationSpans, body: &[u8]) {
-        if let Some(system) = signs.system {
+    fn hash_opening(&mut self, conversation: &ConversationSpans, body: &[u8]) {
+        if let Some(system) = conversation.system {
             self.hash_value(body, system, b's');
         }
-        for head in signs.head.iter().take(signs.messages) {
+        for head in conversation.head.iter().take(conversation.messages) {
             let role = head
                 .role
                 .and_then(|role| parse_string(slice_at(body, role)?));

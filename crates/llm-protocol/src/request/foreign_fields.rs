@@ -36,10 +36,10 @@ pub fn clean_request(
     protocol: Protocol,
     official: bool,
     body: &[u8],
-    outline: &RequestSummary,
+    summary: &RequestSummary,
     rules: Option<&RepairRules<'_>>,
 ) -> RequestCleanup {
-    let left = outline.features.leftovers;
+    let left = summary.features.leftovers;
     let is_clean = match protocol {
         Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
         Protocol::Chat => !official || !left.members && !left.long_ids,
@@ -47,7 +47,7 @@ pub fn clean_request(
         Protocol::Responses => true,
     };
     let keeps_account_members = !left.account_members || protocol == Protocol::Responses;
-    let rules = rules.filter(|rules| outline.needs_repair(rules));
+    let rules = rules.filter(|rules| summary.needs_repair(rules));
     if is_clean && keeps_account_members && !left.second_limits && rules.is_none() {
         return RequestCleanup::default();
     }
@@ -57,22 +57,24 @@ pub fn clean_request(
     let Ok(tree) = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()) else {
         return RequestCleanup::default();
     };
-    let mut strip = ForeignFieldRemover::new(text);
+    let mut remover = ForeignFieldRemover::new(text);
     if !keeps_account_members {
-        strip.remove_members(tree.root(), "", account_members(protocol));
+        remover.remove_members(tree.root(), "", account_members(protocol));
     }
     if left.second_limits {
-        strip.remove_duplicate_limits(tree.root(), protocol);
+        remover.remove_duplicate_limits(tree.root(), protocol);
     }
     match protocol {
-        Protocol::Messages if !is_clean => strip.clean_messages(tree.root(), is_unsigned_thinking),
-        Protocol::Chat if !is_clean => strip.clean_chat(tree.root()),
+        Protocol::Messages if !is_clean => {
+            remover.clean_messages(tree.root(), is_unsigned_thinking)
+        }
+        Protocol::Chat if !is_clean => remover.clean_chat(tree.root()),
         Protocol::Messages | Protocol::Chat | Protocol::Responses => {}
     }
     if let Some(rules) = rules {
-        strip.repair(tree.root(), rules, false);
+        remover.repair(tree.root(), rules, false);
     }
-    strip.finish()
+    remover.finish()
 }
 
 /// Computes the edits for a retry with the same protocol without the reasoning of earlier turns,
@@ -85,25 +87,25 @@ pub fn remove_reasoning(
 ) -> Option<RequestCleanup> {
     let text = std::str::from_utf8(body).ok()?;
     let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
-    let mut strip = ForeignFieldRemover::new(text);
+    let mut remover = ForeignFieldRemover::new(text);
     match protocol {
         Protocol::Messages if has_thinking(tree.root()) => {
             // A turn with thinking enabled must begin with a thinking block. The vendor refuses the
             // edit that clears thinking if thinking is off.
-            strip.remove_members(tree.root(), "", &["thinking"]);
-            strip.remove_thinking_edits(tree.root());
-            strip.clean_messages(tree.root(), is_thinking);
+            remover.remove_members(tree.root(), "", &["thinking"]);
+            remover.remove_thinking_edits(tree.root());
+            remover.clean_messages(tree.root(), is_thinking);
         }
-        Protocol::Chat => strip.clean_chat(tree.root()),
+        Protocol::Chat => remover.clean_chat(tree.root()),
         Protocol::Messages | Protocol::Responses => {}
     }
-    if strip.warnings.is_empty() && !strip.drops_gateways_reasoning {
+    if remover.warnings.is_empty() && !remover.drops_gateways_reasoning {
         return None;
     }
-    strip.remove_members(tree.root(), "", account_members(protocol));
-    strip.remove_duplicate_limits(tree.root(), protocol);
-    strip.repair(tree.root(), rules, true);
-    Some(strip.finish())
+    remover.remove_members(tree.root(), "", account_members(protocol));
+    remover.remove_duplicate_limits(tree.root(), protocol);
+    remover.repair(tree.root(), rules, true);
+    Some(remover.finish())
 }
 
 /// Type of the context edit by which the vendor clears thinking.
@@ -389,7 +391,7 @@ mod tests {
     use serde_json::{Value as Any, json};
 
     /// Reads the summary of the body; adds a model if the body has none.
-    fn outline(protocol: Protocol, body: &str) -> RequestSummary {
+    fn summary(protocol: Protocol, body: &str) -> RequestSummary {
         let model = if body.contains("\"model\"") {
             "{"
         } else {
@@ -399,7 +401,7 @@ mod tests {
     }
 
     fn is_clean(protocol: Protocol, body: &str) -> bool {
-        let left = outline(protocol, body).features.leftovers;
+        let left = summary(protocol, body).features.leftovers;
         match protocol {
             Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
             Protocol::Chat => !left.members && !left.long_ids,
@@ -414,7 +416,7 @@ mod tests {
             protocol,
             true,
             body.as_bytes(),
-            &outline(protocol, body),
+            &summary(protocol, body),
             None,
         );
         let mut splices: Vec<_> = edits
@@ -689,7 +691,7 @@ mod tests {
             Protocol::Chat,
             false,
             foreign.as_bytes(),
-            &outline(Protocol::Chat, foreign),
+            &summary(Protocol::Chat, foreign),
             None,
         );
         assert!(other.edits.is_empty() && other.warnings.is_empty());
@@ -699,7 +701,7 @@ mod tests {
     fn what_goes_and_what_is_put_in_do_not_meet() {
         let body =
             Bytes::from_static(br#"{"thinking":{"type":"adaptive"},"model":"m","messages":[]}"#);
-        let outline = read_summary(Protocol::Chat, &body).unwrap();
+        let summary = read_summary(Protocol::Chat, &body).unwrap();
         let edits = RequestEdits {
             model: "up",
             output_limit: Some(7),
@@ -709,9 +711,9 @@ mod tests {
         };
         let found = rewrite_cleaned(
             &body,
-            &outline,
+            &summary,
             &edits,
-            clean_request(Protocol::Chat, true, &body, &outline, None),
+            clean_request(Protocol::Chat, true, &body, &summary, None),
         );
         assert_eq!(
             found,
@@ -721,7 +723,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_left() {
-        let of_another = outline(
+        let of_another = summary(
             Protocol::Messages,
             r#"{"messages":[{"content":[{"type":"thinking"}]}]}"#,
         );

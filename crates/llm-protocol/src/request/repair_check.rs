@@ -28,7 +28,7 @@ impl RequestSummary {
     }
 
     fn chat_needs_repair(&self, model: &ChatModel, known: &KnownCapabilities) -> bool {
-        let RequestSummary { dialect, spans, .. } = self;
+        let RequestSummary { hints, spans, .. } = self;
         let other_limit = match model.output_limit_field {
             "max_tokens" => spans.max_completion_tokens,
             _ => spans.max_tokens,
@@ -37,36 +37,36 @@ impl RequestSummary {
         known.output_limit_field && other_limit.is_some_and(|limit| limit.tokens.is_some())
             || known.sampling
                 && !model.sampling
-                && sampling.iter().any(|setting| dialect.has(*setting))
-            || known.stop && !model.stop && dialect.has(Setting::Stop)
-            || known.top_k && !model.top_k && dialect.has(Setting::TopK)
-            || known.verbosity && !model.verbosity && dialect.has(Setting::Verbosity)
-            || known.system_role && model.system_role == "system" && dialect.developer_turns
+                && sampling.iter().any(|setting| hints.has(*setting))
+            || known.stop && !model.stop && hints.has(Setting::Stop)
+            || known.top_k && !model.top_k && hints.has(Setting::TopK)
+            || known.verbosity && !model.verbosity && hints.has(Setting::Verbosity)
+            || known.system_role && model.system_role == "system" && hints.developer_turns
             || self.has_unsupported_effort(known, model.reasoning, &model.effort_values)
             || must_disable_reasoning(model, known)
-                && dialect.has(Setting::Tools)
-                && dialect.effort != EnumMember::Known(Effort::None)
+                && hints.has(Setting::Tools)
+                && hints.effort != EnumMember::Known(Effort::None)
             || known.reasoning_replay
                 && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
-                && dialect.reasoning_content
+                && hints.reasoning_content
             || known.parallel_tool_calls
                 && model.parallel_tool_calls != ParallelToolCalls::Accepted
-                && dialect.has(Setting::ParallelToolCalls)
+                && hints.has(Setting::ParallelToolCalls)
             || known.tool_call_ids
                 && model.tool_call_ids == ToolCallIds::Nine
-                && dialect.other_than_nine
+                && hints.other_than_nine
     }
 
     fn messages_needs_repair(&self, model: &MessagesModel, rules: &RepairRules<'_>) -> bool {
-        let (known, dialect) = (&rules.known, &self.dialect);
-        let has = |setting| dialect.has(setting);
+        let (known, hints) = (&rules.known, &self.hints);
+        let has = |setting| hints.has(setting);
         let (temperature, top_p) = (has(Setting::Temperature), has(Setting::TopP));
         let is_sampled = match model.sampling {
             SamplingSupport::Free => false,
             SamplingSupport::OneOf => temperature && top_p,
             SamplingSupport::Fixed => temperature || top_p || has(Setting::TopK),
         };
-        let is_wrong_thinking = match dialect.thinking {
+        let is_wrong_thinking = match hints.thinking {
             EnumMember::Known(kind) => !model.accepts_thinking_type(kind),
             EnumMember::Absent | EnumMember::Unknown => false,
         };
@@ -77,18 +77,18 @@ impl RequestSummary {
                     !rules.is_interleaved
                         && budget >= limit.tokens.min(rules.output_limit.unwrap_or(u64::MAX))
                 });
-        let breaks_off = dialect.thinking == EnumMember::Known(ThinkingType::Enabled)
-            && dialect.is_unthought
-            && (dialect.is_answered || dialect.ends_with_assistant);
+        let breaks_off = hints.thinking == EnumMember::Known(ThinkingType::Enabled)
+            && hints.is_unthought
+            && (hints.is_answered || hints.ends_with_assistant);
         known.sampling && is_sampled
             || known.thinking_types && (is_wrong_thinking || exceeds_limit || breaks_off)
-            || known.efforts && is_unsupported(dialect.effort, &model.effort_levels)
-            || known.mid_system && !model.mid_system && dialect.system_turns
-            || known.prefill && !model.prefill && dialect.ends_with_assistant
+            || known.efforts && is_unsupported(hints.effort, &model.effort_levels)
+            || known.mid_system && !model.mid_system && hints.system_turns
+            || known.prefill && !model.prefill && hints.ends_with_assistant
     }
 
     fn responses_needs_repair(&self, model: &ResponsesModel, known: &KnownCapabilities) -> bool {
-        let has = |setting| self.dialect.has(setting);
+        let has = |setting| self.hints.has(setting);
         known.sampling && !model.sampling && (has(Setting::Temperature) || has(Setting::TopP))
             || known.reasoning
                 && !model.reasoning
@@ -104,7 +104,7 @@ impl RequestSummary {
         reasons: bool,
         levels: &[Effort],
     ) -> bool {
-        match self.dialect.effort {
+        match self.hints.effort {
             EnumMember::Absent => false,
             _ if known.reasoning && !reasons => true,
             effort => known.efforts && reasons && is_unsupported(effort, levels),

@@ -28,14 +28,14 @@ pub struct RequestEdits<'a> {
 }
 
 /// Applies the edits. Returns the same `Bytes` if nothing changes.
-pub fn rewrite(body: &Bytes, outline: &RequestSummary, edits: &RequestEdits<'_>) -> Bytes {
-    rewrite_cleaned(body, outline, edits, RequestCleanup::default())
+pub fn rewrite(body: &Bytes, summary: &RequestSummary, edits: &RequestEdits<'_>) -> Bytes {
+    rewrite_cleaned(body, summary, edits, RequestCleanup::default())
 }
 
 /// Applies the edits together with the removals in `stripped`.
 pub fn rewrite_cleaned(
     body: &Bytes,
-    outline: &RequestSummary,
+    summary: &RequestSummary,
     edits: &RequestEdits<'_>,
     stripped: RequestCleanup,
 ) -> Bytes {
@@ -43,21 +43,21 @@ pub fn rewrite_cleaned(
         replaced: stripped.edits,
         inserted: String::new(),
     };
-    if edits.model != outline.model {
-        changes.replace(outline.spans.model, edit::json_string(edits.model));
+    if edits.model != summary.model {
+        changes.replace(summary.spans.model, edit::json_string(edits.model));
     }
     if let Some(limit) = edits.output_limit {
-        changes.set_output_limit(outline, limit, edits.output_limit_field);
+        changes.set_output_limit(summary, limit, edits.output_limit_field);
     }
-    if let (Some(budget), Some(span)) = (edits.thinking_budget, outline.spans.thinking_budget)
-        && outline.thinking_budget != Some(budget)
+    if let (Some(budget), Some(span)) = (edits.thinking_budget, summary.spans.thinking_budget)
+        && summary.thinking_budget != Some(budget)
     {
         changes.replace(span, budget.to_string());
     }
-    if edits.include_usage && !outline.include_usage {
-        changes.set_include_usage(outline.spans.stream_options);
+    if edits.include_usage && !summary.include_usage {
+        changes.set_include_usage(summary.spans.stream_options);
     }
-    changes.apply(body, outline.spans.inside)
+    changes.apply(body, summary.spans.inside)
 }
 
 struct EditBuilder {
@@ -77,11 +77,11 @@ impl EditBuilder {
         self.inserted.push_str(&format!("{name}:{value},"));
     }
 
-    fn set_output_limit(&mut self, outline: &RequestSummary, tokens: u64, field: &str) {
+    fn set_output_limit(&mut self, summary: &RequestSummary, tokens: u64, field: &str) {
         let limits = [
-            outline.spans.max_tokens,
-            outline.spans.max_completion_tokens,
-            outline.spans.max_output_tokens,
+            summary.spans.max_tokens,
+            summary.spans.max_completion_tokens,
+            summary.spans.max_output_tokens,
         ];
         for OutputLimitMember {
             span,
@@ -92,14 +92,14 @@ impl EditBuilder {
                 self.replace(span, tokens.to_string());
             }
         }
-        if outline.output_limit.is_some() {
+        if summary.output_limit.is_some() {
             return;
         }
         // Replaces a null member of that name: a second member of the name would be ambiguous.
         let null = match field {
-            "max_completion_tokens" => outline.spans.max_completion_tokens,
-            "max_output_tokens" => outline.spans.max_output_tokens,
-            _ => outline.spans.max_tokens.filter(|_| field == "max_tokens"),
+            "max_completion_tokens" => summary.spans.max_completion_tokens,
+            "max_output_tokens" => summary.spans.max_output_tokens,
+            _ => summary.spans.max_tokens.filter(|_| field == "max_tokens"),
         };
         match null {
             Some(limit) => self.replace(limit.span, tokens.to_string()),

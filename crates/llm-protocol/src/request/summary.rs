@@ -25,9 +25,9 @@ pub struct RequestSummary {
     pub features: Features,
     /// Number of object members and array items in the whole body.
     pub values: u64,
-    pub(super) dialect: RepairHints,
+    pub(super) hints: RepairHints,
     pub(super) spans: MemberSpans,
-    pub(super) signs: ConversationSpans,
+    pub(super) conversation: ConversationSpans,
 }
 
 /// The output limit in a body. Null counts as no limit.

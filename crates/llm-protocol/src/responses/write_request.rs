@@ -60,7 +60,7 @@ pub fn write(
     recall.legacy_functions = request.legacy_functions;
     recall.tell_tier = request.tier.is_some();
     let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
-    let words = TextFallback {
+    let fallback = TextFallback {
         warnings,
         recall,
         marks: model.cache_breakpoints,
@@ -69,7 +69,7 @@ pub fn write(
         surface: request.surface,
         model,
         given,
-        words,
+        fallback,
         json,
         carries_thinking: false,
         calls: Vec::new(),
@@ -129,19 +129,22 @@ pub fn write(
 
 impl ResponsesRequestWriter<'_> {
     fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
-        if let Some(limit) =
-            api_variant::output_limit(request, self.given, MIN_OUTPUT_TOKENS, self.words.warnings)?
-        {
+        if let Some(limit) = api_variant::output_limit(
+            request,
+            self.given,
+            MIN_OUTPUT_TOKENS,
+            self.fallback.warnings,
+        )? {
             self.json.key("max_output_tokens").number(limit);
         }
         api_variant::write_sampling(
             request,
             self.model.sampling,
             &mut self.json,
-            self.words.warnings,
+            self.fallback.warnings,
         );
         if request.sampling.top_k.is_some() {
-            self.words.warnings.add(WarningAction::Dropped, "top_k");
+            self.fallback.warnings.add(WarningAction::Dropped, "top_k");
         }
         if request.stop.iter().any(|text| !text.is_blank()) {
             let field = if self.surface == Protocol::Messages {
@@ -149,24 +152,24 @@ impl ResponsesRequestWriter<'_> {
             } else {
                 "stop"
             };
-            self.words.warnings.add(WarningAction::Dropped, field);
+            self.fallback.warnings.add(WarningAction::Dropped, field);
         }
         Ok(())
     }
 
     /// Writes the effort, and whether the answer includes the reasoning.
     fn reasoning(&mut self, request: &Request<'_>) {
-        let thinker = EffortSupport {
+        let support = EffortSupport {
             reasons: self.model.reasoning,
             levels: &self.model.effort_values,
             is_kept_from: false,
         };
-        let effort = effort::select_effort(request, &thinker, self.words.warnings);
+        let effort = effort::select_effort(request, &support, self.fallback.warnings);
         let is_extended = request.reasoning.effort_field.starts_with("reasoning.");
         let is_shown = match self.surface {
-            Protocol::Messages => self.words.recall.show_thinking,
+            Protocol::Messages => self.fallback.recall.show_thinking,
             Protocol::Chat | Protocol::Responses => {
-                (is_extended || self.words.recall.show_thinking) && !request.reasoning.hide
+                (is_extended || self.fallback.recall.show_thinking) && !request.reasoning.hide
             }
         };
         let is_shown = is_shown
@@ -202,16 +205,19 @@ impl ResponsesRequestWriter<'_> {
 
     /// Writes `tools` and the related members.
     fn tools(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
-        let sent =
-            tools::sendable_tools(request, self.given.target.public_model, self.words.warnings)?;
+        let sent = tools::sendable_tools(
+            request,
+            self.given.target.public_model,
+            self.fallback.warnings,
+        )?;
         if sent.is_empty() {
             return Ok(());
         }
         let mut writer = ToolWriter {
             surface: self.surface,
-            wording: ApiVariant::Flat,
+            variant: ApiVariant::Flat,
             takes_custom: !self.model.functions_only,
-            words: &mut self.words,
+            fallback: &mut self.fallback,
             json: &mut self.json,
         };
         writer.write(&sent, &request.choice)?;

@@ -110,14 +110,14 @@ pub fn translate_response(
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
         .map_err(|_| UpstreamError::NotJson)?;
-    let mut tally = StreamObserver::new(vendor, surface, recall, streamed);
+    let mut observer = StreamObserver::new(vendor, surface, recall, streamed);
     match vendor {
-        Protocol::Chat => chat::read_stream::read_body(tree.root(), &mut tally)?,
-        Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut tally)?,
-        Protocol::Responses => responses::read_stream::read_body(tree.root(), &mut tally)?,
+        Protocol::Chat => chat::read_stream::read_body(tree.root(), &mut observer)?,
+        Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut observer)?,
+        Protocol::Responses => responses::read_stream::read_body(tree.root(), &mut observer)?,
     }
     // A whole body cannot be cut off in transit; it lacks a stop reason.
-    tally.check().map_err(|fault| {
+    observer.check().map_err(|fault| {
         if fault == UpstreamError::Cut {
             UpstreamError::Empty
         } else {
@@ -125,13 +125,13 @@ pub fn translate_response(
         }
     })?;
     let mut out = Vec::with_capacity(body.len());
-    tally.take(&mut out);
+    observer.take(&mut out);
     Ok(CompleteResponse {
         body: out.into(),
-        usage: tally.usage(),
-        learned: tally.known_usage(),
-        generated_bytes: tally.generated_bytes,
-        refused_free: tally.refused_free(),
+        usage: observer.usage(),
+        learned: observer.known_usage(),
+        generated_bytes: observer.generated_bytes,
+        refused_free: observer.refused_free(),
     })
 }
 
@@ -171,15 +171,15 @@ pub fn empty_response_at_limit(
         output: recall.output_limit,
         ..Usage::default()
     };
-    let mut tally = StreamObserver::new(vendor, surface, recall, streamed);
-    tally.event(Event::Start(ResponseStart::default()));
-    tally.event(Event::Stop(StopReason::MaxTokens));
-    tally.event(Event::Usage {
+    let mut observer = StreamObserver::new(vendor, surface, recall, streamed);
+    observer.event(Event::Start(ResponseStart::default()));
+    observer.event(Event::Stop(StopReason::MaxTokens));
+    observer.event(Event::Usage {
         usage,
         is_final: true,
     });
-    tally.event(Event::End);
+    observer.event(Event::End);
     let mut out = Vec::new();
-    tally.take(&mut out);
+    observer.take(&mut out);
     out
 }

@@ -129,7 +129,7 @@ const MAX_IDLE_NODES: usize = 1024;
 pub struct StreamTranslation {
     decoder: SseDecoder,
     reader: VendorReader,
-    tally: StreamObserver,
+    observer: StreamObserver,
     nodes: NodeBuffer,
     is_over: bool,
 }
@@ -163,7 +163,7 @@ impl StreamTranslation {
         StreamTranslation {
             decoder: SseDecoder::new(event_bytes_max),
             reader,
-            tally: StreamObserver::new(vendor, surface, recall, streamed),
+            observer: StreamObserver::new(vendor, surface, recall, streamed),
             nodes: NodeBuffer::new(),
             is_over: false,
         }
@@ -185,8 +185,8 @@ impl StreamTranslation {
         let outcome = self
             .process_events()
             .or_else(|fault| self.end_without_last_event(Some(fault)));
-        self.tally.take(out);
-        self.is_over = outcome.is_err() || self.tally.is_complete();
+        self.observer.take(out);
+        self.is_over = outcome.is_err() || self.observer.is_complete();
         outcome
     }
 
@@ -198,7 +198,7 @@ impl StreamTranslation {
     /// else [`UpstreamError::Cut`]; or [`UpstreamError::TooLarge`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
         if self.is_over {
-            return if self.tally.is_complete() {
+            return if self.observer.is_complete() {
                 Ok(())
             } else {
                 Err(UpstreamError::Cut)
@@ -210,10 +210,10 @@ impl StreamTranslation {
         self.decoder.close();
         let fault = self.process_events().err();
         let outcome = match fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))) {
-            _ if self.tally.is_complete() => Ok(()),
+            _ if self.observer.is_complete() => Ok(()),
             fault => self.end_without_last_event(fault),
         };
-        self.tally.take(out);
+        self.observer.take(out);
         outcome
     }
 
@@ -222,23 +222,23 @@ impl StreamTranslation {
         &mut self,
         fault: Option<UpstreamError>,
     ) -> Result<(), UpstreamError> {
-        if self.tally.overflowed() {
+        if self.observer.overflowed() {
             return Err(UpstreamError::TooLarge);
         }
-        self.tally
+        self.observer
             .completion
-            .check_end(self.tally.usage().is_some(), fault)?;
+            .check_end(self.observer.usage().is_some(), fault)?;
         match &mut self.reader {
-            VendorReader::Chat(reader) => reader.finish(&mut self.tally),
-            VendorReader::Messages(reader) => reader.finish(&mut self.tally),
+            VendorReader::Chat(reader) => reader.finish(&mut self.observer),
+            VendorReader::Messages(reader) => reader.finish(&mut self.observer),
             // Its stop reason is its last event.
             VendorReader::Responses(_) => {}
         }
-        self.tally.check()
+        self.observer.check()
     }
 
     fn process_events(&mut self) -> Result<(), UpstreamError> {
-        while !self.tally.is_complete() {
+        while !self.observer.is_complete() {
             let event = match self.decoder.next_event() {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -253,13 +253,13 @@ impl StreamTranslation {
             let nodes = std::mem::take(&mut self.nodes);
             let (nodes, outcome) = match &mut self.reader {
                 VendorReader::Chat(reader) => {
-                    reader.event(event.name, data, nodes, &mut self.tally)
+                    reader.event(event.name, data, nodes, &mut self.observer)
                 }
                 VendorReader::Messages(reader) => {
-                    reader.event(event.name, data, nodes, &mut self.tally)
+                    reader.event(event.name, data, nodes, &mut self.observer)
                 }
                 VendorReader::Responses(reader) => {
-                    reader.event(event.name, data, nodes, &mut self.tally)
+                    reader.event(event.name, data, nodes, &mut self.observer)
                 }
             };
             // One large event must not enlarge the memory of a long stream permanently.
@@ -269,14 +269,14 @@ impl StreamTranslation {
                 nodes
             };
             outcome?;
-            self.tally.check()?;
+            self.observer.check()?;
         }
         Ok(())
     }
 
     /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
-        self.tally.is_limited = true;
+        self.observer.is_limited = true;
         for event in [
             Event::Stop(StopReason::MaxTokens),
             Event::Usage {
@@ -285,62 +285,62 @@ impl StreamTranslation {
             },
             Event::End,
         ] {
-            self.tally.event(event);
+            self.observer.event(event);
         }
-        self.tally.take(out);
+        self.observer.take(out);
         self.is_over = true;
     }
 
     /// Returns whether the answer is complete and its last byte was written to `out`.
     pub fn is_complete(&self) -> bool {
-        self.tally.is_complete()
+        self.observer.is_complete()
     }
 
     /// Returns whether the stop reason has come and the last event has not.
     pub fn is_finishing(&self) -> bool {
-        self.tally.completion.is_finishing()
+        self.observer.completion.is_finishing()
     }
 
     /// Returns whether more than the answer's opening has come.
     pub fn has_content(&self) -> bool {
-        self.tally.has_content
+        self.observer.has_content
     }
 
     /// Returns whether any event of the answer has come.
     pub fn has_started(&self) -> bool {
-        self.tally.started
+        self.observer.started
     }
 
     /// Returns the usage once the vendor has reported final counts.
     pub fn usage(&self) -> Option<MeteredUsage> {
-        self.tally.usage()
+        self.observer.usage()
     }
 
     /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
     pub fn counted_output(&self) -> u64 {
-        self.tally
+        self.observer
             .counted_usage()
             .map_or(0, |metered| metered.counted_output)
     }
 
     /// Returns the usage so far, if the vendor reports it before the end.
     pub fn usage_so_far(&self) -> Option<Usage> {
-        self.tally.known_usage()
+        self.observer.known_usage()
     }
 
     /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
     pub fn generated_bytes(&self) -> u64 {
-        self.tally.generated_bytes
+        self.observer.generated_bytes
     }
 
     /// Returns whether any thinking was seen, if only its signature.
     pub fn shows_thinking(&self) -> bool {
-        self.tally.shows_thinking
+        self.observer.shows_thinking
     }
 
     /// Returns whether a messages vendor refused before any output. The vendor documents this as
     /// free.
     pub fn refused_free(&self) -> bool {
-        self.tally.refused_free()
+        self.observer.refused_free()
     }
 }

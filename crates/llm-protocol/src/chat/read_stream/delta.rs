@@ -56,25 +56,25 @@ pub(super) struct ChatDelta<'v> {
 
 impl<'v> ChatDelta<'v> {
     pub fn parse(message: JsonValue<'v>) -> Self {
-        let mut said = ChatDelta::default();
+        let mut delta = ChatDelta::default();
         let mut audio = None;
         for (key, value) in message.members() {
             match key.value().as_ref() {
-                "content" => said.content = Some(value).filter(|value| !value.is_null()),
-                "refusal" => said.refusal = non_empty_text(value),
-                "reasoning_content" => said.reasoning_content = non_empty_text(value),
-                "reasoning" => said.reasoning = non_empty_text(value),
-                "reasoning_details" => said.details = Some(value),
-                "tool_calls" => said.calls = Some(value).filter(|value| value.is_array()),
+                "content" => delta.content = Some(value).filter(|value| !value.is_null()),
+                "refusal" => delta.refusal = non_empty_text(value),
+                "reasoning_content" => delta.reasoning_content = non_empty_text(value),
+                "reasoning" => delta.reasoning = non_empty_text(value),
+                "reasoning_details" => delta.details = Some(value),
+                "tool_calls" => delta.calls = Some(value).filter(|value| value.is_array()),
                 "function_call" => {
-                    said.function_call = Some(value).filter(|value| value.is_object())
+                    delta.function_call = Some(value).filter(|value| value.is_object())
                 }
                 "audio" => audio = value.get("transcript"),
                 _ => {}
             }
         }
-        said.content = said.content.or(audio);
-        said
+        delta.content = delta.content.or(audio);
+        delta
     }
 }
 

@@ -46,13 +46,14 @@ struct ReasoningDetail {
 
 impl ChatReasoningState {
     /// Returns the member to read this message's reasoning from.
-    pub(super) fn select_source(&mut self, said: &ChatDelta<'_>) -> Option<ChatReasoningSource> {
+    pub(super) fn select_source(&mut self, delta: &ChatDelta<'_>) -> Option<ChatReasoningSource> {
         if self.source.is_none() {
             let has_details = || {
-                said.details
+                delta
+                    .details
                     .is_some_and(|details| details.items().any(|it| detail_text(it).is_some()))
             };
-            self.source = match said {
+            self.source = match delta {
                 ChatDelta {
                     reasoning_content: Some(_),
                     ..

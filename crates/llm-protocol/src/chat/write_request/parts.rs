@@ -37,7 +37,7 @@ impl ChatRequestWriter<'_> {
                             ..
                         })
                     ) {
-                        self.words
+                        self.fallback
                             .warnings
                             .add(WarningAction::Clamped, "input[].content[].detail");
                     }
@@ -51,7 +51,7 @@ impl ChatRequestWriter<'_> {
     /// Writes a message with instructions, or nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
         // Instructions contain only texts, so the function for user turns works here too.
-        let parts = self.words.parts(JsonPath::System(0), blocks);
+        let parts = self.fallback.parts(JsonPath::System(0), blocks);
         if parts.is_empty() || !parts.iter().all(ContentPart::is_text) {
             return;
         }

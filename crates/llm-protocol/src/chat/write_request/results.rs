@@ -86,9 +86,9 @@ impl ChatRequestWriter<'_> {
             }
             BlockKind::File(file) => {
                 lines.push(JsonStr::from_value("[document]"));
-                self.words.push_file(block, file, media);
+                self.fallback.push_file(block, file, media);
             }
-            BlockKind::Opaque(opaque) => lines.extend(self.words.result_block(block.at, opaque)),
+            BlockKind::Opaque(opaque) => lines.extend(self.fallback.result_block(block.at, opaque)),
             // The reader refuses them inside a result.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }

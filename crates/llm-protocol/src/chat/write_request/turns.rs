@@ -69,7 +69,7 @@ impl ChatRequestWriter<'_> {
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.write_results(&turn.blocks);
-        let parts = self.words.parts(turn.at, &turn.blocks);
+        let parts = self.fallback.parts(turn.at, &turn.blocks);
         // Send an empty message only if it is the one to be answered. A turn without blocks held
         // only results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
@@ -93,7 +93,7 @@ impl ChatRequestWriter<'_> {
             return;
         }
         if is_last && self.surface == Protocol::Messages {
-            self.words.warnings.add(WarningAction::Emulated, turn.at);
+            self.fallback.warnings.add(WarningAction::Emulated, turn.at);
         }
         self.json
             .open_object()
@@ -118,7 +118,9 @@ impl ChatRequestWriter<'_> {
 
     fn call(&mut self, at: JsonPath, call: &ToolCall<'_>) {
         let id = self.call_id(call.id.as_ref());
-        let name = self.words.tool_name(&call.name, format_args!("{at}.name"));
+        let name = self
+            .fallback
+            .tool_name(&call.name, format_args!("{at}.name"));
         let is_custom = call.is_custom && self.model.custom_tools;
         let (kind, arguments) = if is_custom {
             ("custom", "input")
@@ -164,15 +166,17 @@ impl ChatRequestWriter<'_> {
                     said.push_text(text.reborrow());
                 }
                 BlockKind::File(file) => {
-                    let texts = self.words.document(block.at, file);
+                    let texts = self.fallback.document(block.at, file);
                     said.push_piece(texts);
                 }
                 BlockKind::Opaque(opaque) => {
                     let whole = (turn.at, turn.blocks.as_slice());
-                    said.push_piece(
-                        self.words
-                            .opaque_block(whole, block.at, opaque, &mut results),
-                    );
+                    said.push_piece(self.fallback.opaque_block(
+                        whole,
+                        block.at,
+                        opaque,
+                        &mut results,
+                    ));
                 }
                 // Calls and reasoning are written next to the text; images and results in an
                 // assistant turn were refused before.

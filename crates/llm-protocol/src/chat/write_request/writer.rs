@@ -16,7 +16,7 @@ pub(super) struct ChatRequestWriter<'w> {
     pub surface: Protocol,
     pub model: &'w ChatModel,
     pub given: &'w WriteContext<'w>,
-    pub words: TextFallback<'w>,
+    pub fallback: TextFallback<'w>,
     pub json: JsonWriter,
     pub carries_thinking: bool,
     /// The current turn's reasoning is sent back.

@@ -29,7 +29,7 @@ pub(super) trait ChatEncoder {
     fn call(&mut self, number: u64, form: ChatCallForm, id: &JsonStr<'_>, name: &str);
     /// Adds arguments to call `number`.
     fn arguments(&mut self, number: u64, form: ChatCallForm, text: &JsonStr<'_>);
-    fn end(&mut self, course: &mut ChatAnswerBuilder);
+    fn end(&mut self, builder: &mut ChatAnswerBuilder);
 }
 
 /// Form in which a call is written.

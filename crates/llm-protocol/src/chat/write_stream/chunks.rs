@@ -176,14 +176,14 @@ impl ChatEncoder for ChatChunkEncoder {
         self.close();
     }
 
-    fn end(&mut self, course: &mut ChatAnswerBuilder) {
-        if !course.details.is_empty() {
-            self.member_chunk("reasoning_details", |json| course.details.write(json));
+    fn end(&mut self, builder: &mut ChatAnswerBuilder) {
+        if !builder.details.is_empty() {
+            self.member_chunk("reasoning_details", |json| builder.details.write(json));
         }
-        if !course.sources.is_empty() {
-            self.member_chunk("annotations", |json| course.sources.write(true, json));
+        if !builder.sources.is_empty() {
+            self.member_chunk("annotations", |json| builder.sources.write(true, json));
         }
-        if let Some(declined) = course.refusal_explanation() {
+        if let Some(declined) = builder.refusal_explanation() {
             self.refusal(&declined);
         }
         self.out.extend_from_slice(&self.head);
@@ -197,16 +197,16 @@ impl ChatEncoder for ChatChunkEncoder {
         json.key("logprobs")
             .null()
             .key("finish_reason")
-            .str(course.finish_reason())
+            .str(builder.finish_reason())
             .close_object()
             .close_array();
         self.out = json.into_bytes();
         self.out.extend_from_slice(&self.tail);
-        if course.recall.include_usage {
+        if builder.recall.include_usage {
             self.out.extend_from_slice(&self.head);
             let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
             json.close_array().key("usage");
-            course.told.write(&mut json);
+            builder.told.write(&mut json);
             self.out = json.into_bytes();
             self.out.extend_from_slice(FRAME_END);
         }

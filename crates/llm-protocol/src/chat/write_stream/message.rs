@@ -43,35 +43,35 @@ impl ChatMessageEncoder {
         self.bytes > MAX_BODY_BYTES
     }
 
-    fn write(&self, course: &ChatAnswerBuilder, json: &mut JsonWriter) {
+    fn write(&self, builder: &ChatAnswerBuilder, json: &mut JsonWriter) {
         json.open_object()
             .key("role")
             .str("assistant")
             .key("content");
-        let has_refusal = !self.refusal.is_empty() || course.refusal_explanation().is_some();
-        if course.has_text || (self.calls.is_empty() && !has_refusal) {
+        let has_refusal = !self.refusal.is_empty() || builder.refusal_explanation().is_some();
+        if builder.has_text || (self.calls.is_empty() && !has_refusal) {
             json.text(&self.content.text());
         } else {
             json.null();
         }
         json.key("refusal");
-        match course.refusal_explanation() {
+        match builder.refusal_explanation() {
             Some(declined) => json.text(&declined),
             None if has_refusal => json.text(&self.refusal.text()),
             None => json.null(),
         };
-        if !course.sources.is_empty() {
+        if !builder.sources.is_empty() {
             json.key("annotations");
-            course.sources.write(false, json);
+            builder.sources.write(false, json);
         }
         self.write_calls(json);
-        if course.details.texts().any(|text| !text.is_empty()) {
+        if builder.details.texts().any(|text| !text.is_empty()) {
             json.key("reasoning_content")
-                .concat(course.details.texts().collect::<Vec<_>>().iter());
+                .concat(builder.details.texts().collect::<Vec<_>>().iter());
         }
-        if !course.details.is_empty() {
+        if !builder.details.is_empty() {
             json.key("reasoning_details");
-            course.details.write(json);
+            builder.details.write(json);
         }
         json.close_object();
     }
@@ -120,7 +120,7 @@ impl ChatMessageEncoder {
 
     /// Removes the code fence if it encloses the whole content, and shifts the positions in the
     /// content.
-    fn unwrap_code_fence(&mut self, course: &mut ChatAnswerBuilder) {
+    fn unwrap_code_fence(&mut self, builder: &mut ChatAnswerBuilder) {
         let content = self.content.text();
         let content = content.value();
         let Some((before, inside)) = strip_code_fence(&content) else {
@@ -128,8 +128,8 @@ impl ChatMessageEncoder {
         };
         let start = JsonStr::from_value(before).code_points();
         let inside = JsonStr::from_value(inside);
-        course.details.shift_anchors(start, inside.code_points());
-        course.sources.shift_ranges(start, inside.code_points());
+        builder.details.shift_anchors(start, inside.code_points());
+        builder.sources.shift_ranges(start, inside.code_points());
         let mut content = JsonStrBuf::default();
         content.push(&inside);
         self.content = content;
@@ -190,9 +190,9 @@ impl ChatEncoder for ChatMessageEncoder {
         }
     }
 
-    fn end(&mut self, course: &mut ChatAnswerBuilder) {
-        if course.recall.unwrap_fence {
-            self.unwrap_code_fence(course);
+    fn end(&mut self, builder: &mut ChatAnswerBuilder) {
+        if builder.recall.unwrap_fence {
+            self.unwrap_code_fence(builder);
         }
         let mut json = std::mem::take(&mut self.head);
         json.key("choices")
@@ -201,13 +201,13 @@ impl ChatEncoder for ChatMessageEncoder {
             .key("index")
             .number(0)
             .key("message");
-        self.write(course, &mut json);
+        self.write(builder, &mut json);
         json.key("logprobs")
             .null()
             .key("finish_reason")
-            .str(course.finish_reason());
+            .str(builder.finish_reason());
         json.close_object().close_array().key("usage");
-        course.told.write(&mut json);
+        builder.told.write(&mut json);
         json.close_object();
         self.body = json.into_bytes();
     }

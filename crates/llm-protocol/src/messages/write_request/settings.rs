@@ -38,15 +38,15 @@ pub(super) fn max_tokens(
 
 /// Writes the settings. `manual`: the model has a thinking budget.
 pub(super) fn write(
-    scribe: &mut BlockWriter<'_>,
+    writer: &mut BlockWriter<'_>,
     request: &Request<'_>,
     model: &MessagesModel,
     manual: bool,
 ) {
-    temperature(scribe, request.sampling.temperature, model, manual);
+    temperature(writer, request.sampling.temperature, model, manual);
     let has_temperature = request.sampling.temperature.is_some();
     top_p(
-        scribe,
+        writer,
         request.sampling.top_p,
         model,
         has_temperature,
@@ -54,17 +54,17 @@ pub(super) fn write(
     );
     if let Some(top_k) = request.sampling.top_k {
         if model.sampling == SamplingSupport::Fixed || manual {
-            scribe.warnings.add(WarningAction::Dropped, "top_k");
+            writer.warnings.add(WarningAction::Dropped, "top_k");
         } else {
-            scribe.json.key("top_k").raw(top_k.raw());
+            writer.json.key("top_k").raw(top_k.raw());
         }
     }
-    stop(scribe, &request.stop);
-    tier(scribe, request.tier.as_ref());
+    stop(writer, &request.stop);
+    tier(writer, request.tier.as_ref());
 }
 
 fn temperature(
-    scribe: &mut BlockWriter<'_>,
+    writer: &mut BlockWriter<'_>,
     temperature: Option<JsonValue<'_>>,
     model: &MessagesModel,
     manual: bool,
@@ -76,22 +76,22 @@ fn temperature(
     let is_default = number.total_cmp(&1.0).is_eq();
     if model.sampling == SamplingSupport::Fixed {
         if !is_default {
-            scribe.warnings.add(WarningAction::Dropped, "temperature");
+            writer.warnings.add(WarningAction::Dropped, "temperature");
         }
         return;
     }
     if number > 1.0 && !is_default {
-        scribe.warnings.add(WarningAction::Clamped, "temperature");
-        scribe.json.key("temperature").number(1);
+        writer.warnings.add(WarningAction::Clamped, "temperature");
+        writer.json.key("temperature").number(1);
     } else if manual && !is_default {
-        scribe.warnings.add(WarningAction::Dropped, "temperature");
+        writer.warnings.add(WarningAction::Dropped, "temperature");
     } else {
-        scribe.json.key("temperature").raw(temperature.raw());
+        writer.json.key("temperature").raw(temperature.raw());
     }
 }
 
 fn top_p(
-    scribe: &mut BlockWriter<'_>,
+    writer: &mut BlockWriter<'_>,
     top_p: Option<JsonValue<'_>>,
     model: &MessagesModel,
     has_temperature: bool,
@@ -107,43 +107,43 @@ fn top_p(
         }
     };
     if is_taken {
-        scribe.json.key("top_p").raw(top_p.raw());
+        writer.json.key("top_p").raw(top_p.raw());
     } else if !is_silent {
-        scribe.warnings.add(WarningAction::Dropped, "top_p");
+        writer.warnings.add(WarningAction::Dropped, "top_p");
     }
 }
 
 /// Writes the stop sequences. The vendor refuses one that consists of white space only.
-fn stop(scribe: &mut BlockWriter<'_>, texts: &[JsonStr<'_>]) {
+fn stop(writer: &mut BlockWriter<'_>, texts: &[JsonStr<'_>]) {
     for (index, _) in texts.iter().enumerate().filter(|(_, text)| text.is_blank()) {
-        scribe
+        writer
             .warnings
             .add(WarningAction::Dropped, format_args!("stop[{index}]"));
     }
     let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
     if kept.peek().is_some() {
-        scribe.json.key("stop_sequences").open_array();
+        writer.json.key("stop_sequences").open_array();
         for text in kept {
-            scribe.json.text(text);
+            writer.json.text(text);
         }
-        scribe.json.close_array();
+        writer.json.close_array();
     }
 }
 
-fn tier(scribe: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
+fn tier(writer: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
     let Some(tier) = tier else { return };
     match tier.value().as_ref() {
         "auto" => {}
         "default" | "standard_only" => {
-            scribe.json.key("service_tier").str("standard_only");
+            writer.json.key("service_tier").str("standard_only");
         }
         "priority" | "fast" | "ultrafast" | "scale" => {
-            scribe
+            writer
                 .warnings
                 .add(WarningAction::Downgraded, "service_tier");
-            scribe.json.key("service_tier").str("auto");
+            writer.json.key("service_tier").str("auto");
         }
         // `flex`, and any future value.
-        _ => scribe.warnings.add(WarningAction::Dropped, "service_tier"),
+        _ => writer.warnings.add(WarningAction::Dropped, "service_tier"),
     }
 }

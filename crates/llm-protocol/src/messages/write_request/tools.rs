@@ -236,18 +236,18 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
     /// Writes the members `tools` and `tool_choice`.
     pub fn write(
         &self,
-        scribe: &mut BlockWriter<'_>,
+        writer: &mut BlockWriter<'_>,
         model: &MessagesModel,
     ) -> Result<(), BoxedFailure> {
         if self.list.is_empty() && self.stubs.is_empty() && self.web_search.is_none() {
             return Ok(());
         }
-        scribe.json.key("tools").open_array();
+        writer.json.key("tools").open_array();
         for (tool, name) in &self.list {
-            scribe.json.open_object();
+            writer.json.open_object();
             match &tool.kind {
                 ToolKind::Function(function) => {
-                    self.function(scribe, tool.index, name, function, model)?
+                    self.function(writer, tool.index, name, function, model)?
                 }
                 ToolKind::Custom {
                     description,
@@ -255,9 +255,9 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     ..
                 } if self.surface == Protocol::Responses => {
                     // Nothing is lost: the answer returns the input inside the object unchanged.
-                    scribe.json.key("name").str(name);
-                    custom_tool::write_description(description.as_ref(), *format, &mut scribe.json);
-                    scribe
+                    writer.json.key("name").str(name);
+                    custom_tool::write_description(description.as_ref(), *format, &mut writer.json);
+                    writer
                         .json
                         .key("input_schema")
                         .raw(custom_tool::INPUT_SCHEMA);
@@ -267,12 +267,12 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     format,
                     ..
                 } => {
-                    scribe.warnings.add(
+                    writer.warnings.add(
                         WarningAction::Rewritten,
                         format_args!("tools[{}]", tool.index),
                     );
                     write_wrapped_custom_tool(
-                        &mut scribe.json,
+                        &mut writer.json,
                         name,
                         description.as_ref(),
                         *format,
@@ -281,25 +281,25 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 ToolKind::Vendor { value, .. } => {
                     for (key, value) in value.members().filter(|(key, _)| !key.is("cache_control"))
                     {
-                        scribe.json.key_text(&key).compact(value.raw());
+                        writer.json.key_text(&key).compact(value.raw());
                     }
                 }
             }
-            scribe.cache_control(tool.cache, MarkerSection::Tools);
-            scribe.json.close_object();
+            writer.cache_control(tool.cache, MarkerSection::Tools);
+            writer.json.close_object();
         }
         for name in &self.stubs {
-            let json = scribe.json.open_object().key("name").str(name);
+            let json = writer.json.open_object().key("name").str(name);
             json.key("description").str("Not available in this turn.");
             json.key("input_schema")
                 .raw(r#"{"type":"object"}"#)
                 .close_object();
         }
         if let Some(options) = self.web_search {
-            write_web_search(&mut scribe.json, options, self.max_searches);
+            write_web_search(&mut writer.json, options, self.max_searches);
         }
-        scribe.json.close_array();
-        self.write_choice(&mut scribe.json);
+        writer.json.close_array();
+        self.write_choice(&mut writer.json);
         Ok(())
     }
 
@@ -323,7 +323,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
 
     fn function(
         &self,
-        scribe: &mut BlockWriter<'_>,
+        writer: &mut BlockWriter<'_>,
         index: usize,
         name: &str,
         function: &FunctionTool<'_>,
@@ -341,20 +341,20 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 Box::new(Failure::invalid_param(self.surface, &path, &message))
             })?;
         if cleaned.rewritten {
-            scribe
+            writer
                 .warnings
                 .add(WarningAction::Rewritten, format_args!("{list}[{index}]"));
         }
-        scribe.json.key("name").str(name);
+        writer.json.key("name").str(name);
         write_description(
-            &mut scribe.json,
+            &mut writer.json,
             function.description.as_ref(),
             cleaned.note.as_deref(),
             "\n",
         );
-        scribe.json.key("input_schema");
+        writer.json.key("input_schema");
         if !function.strict {
-            scribe.json.raw(&cleaned.json);
+            writer.json.raw(&cleaned.json);
             return Ok(());
         }
         match Some(&cleaned.json)
@@ -362,14 +362,14 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
             .and_then(|json| schema::restrict_for_messages(json))
         {
             Some(restricted) => {
-                scribe.json.raw(&restricted).key("strict").bool(true);
+                writer.json.raw(&restricted).key("strict").bool(true);
             }
             None => {
-                scribe.warnings.add(
+                writer.warnings.add(
                     WarningAction::Dropped,
                     format_args!("{list}[{index}].strict"),
                 );
-                scribe.json.raw(&cleaned.json);
+                writer.json.raw(&cleaned.json);
             }
         }
         Ok(())

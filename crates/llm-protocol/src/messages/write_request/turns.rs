@@ -367,17 +367,17 @@ pub(super) fn pad_turns<'a>(
 
 /// Writes the member `messages`.
 pub(super) fn write_messages(
-    scribe: &mut BlockWriter<'_>,
+    writer: &mut BlockWriter<'_>,
     arranged: &[MessagesTurn<'_, '_>],
 ) -> Result<(), BoxedFailure> {
-    scribe.json.key("messages").open_array();
+    writer.json.key("messages").open_array();
     for turn in arranged {
         let role = match turn.side {
             TurnRole::User => "user",
             TurnRole::Assistant => "assistant",
             TurnRole::System => "system",
         };
-        scribe
+        writer
             .json
             .open_object()
             .key("role")
@@ -386,19 +386,19 @@ pub(super) fn write_messages(
             .open_array();
         for piece in &turn.pieces {
             match piece {
-                MessagesTurnPart::Block(block) => scribe.block(block, MarkerSection::Messages)?,
-                MessagesTurnPart::Reminder(blocks) => write_reminder(scribe, blocks),
-                MessagesTurnPart::Trimmed(text, cache) => scribe.joined_text_block([text], *cache),
-                MessagesTurnPart::Words(words) => scribe.text_block(words),
+                MessagesTurnPart::Block(block) => writer.block(block, MarkerSection::Messages)?,
+                MessagesTurnPart::Reminder(blocks) => write_reminder(writer, blocks),
+                MessagesTurnPart::Trimmed(text, cache) => writer.joined_text_block([text], *cache),
+                MessagesTurnPart::Words(words) => writer.text_block(words),
             }
         }
-        scribe.json.close_array().close_object();
+        writer.json.close_array().close_object();
     }
-    scribe.json.close_array();
+    writer.json.close_array();
     Ok(())
 }
 
-fn write_reminder(scribe: &mut BlockWriter<'_>, blocks: &[Block<'_>]) {
+fn write_reminder(writer: &mut BlockWriter<'_>, blocks: &[Block<'_>]) {
     let [before, behind] = REMINDER_TAGS.map(JsonStr::from_value);
     let texts = blocks.iter().filter_map(|block| match &block.kind {
         BlockKind::Text(text) | BlockKind::Refusal(text) => Some(text),
@@ -409,7 +409,7 @@ fn write_reminder(scribe: &mut BlockWriter<'_>, blocks: &[Block<'_>]) {
         | BlockKind::Result(_)
         | BlockKind::Opaque(_) => None,
     });
-    scribe.joined_text_block(
+    writer.joined_text_block(
         [&before].into_iter().chain(texts).chain([&behind]),
         last_marker(blocks),
     );

@@ -48,7 +48,7 @@ pub struct PassthroughContext<'a> {
 /// runs there and is not sold.
 pub fn clean_responses_request(
     body: &[u8],
-    outline: &RequestSummary,
+    summary: &RequestSummary,
     sender: &PassthroughContext<'_>,
 ) -> Result<(RequestCleanup, bool), Failure> {
     let Ok(text) = std::str::from_utf8(body) else {
@@ -57,14 +57,14 @@ pub fn clean_responses_request(
     let Ok(tree) = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()) else {
         return Ok(Default::default());
     };
-    let mut strip = ForeignFieldRemover::new(text);
-    let carries = strip
+    let mut remover = ForeignFieldRemover::new(text);
+    let carries = remover
         .clean_responses(tree.root(), sender)
         .map_err(|refused| *refused)?;
-    if outline.needs_repair(&sender.repair) {
-        strip.repair(tree.root(), &sender.repair, sender.without_reasoning);
+    if summary.needs_repair(&sender.repair) {
+        remover.repair(tree.root(), &sender.repair, sender.without_reasoning);
     }
-    Ok((strip.finish(), carries))
+    Ok((remover.finish(), carries))
 }
 
 /// Tools that the client runs.
@@ -438,8 +438,8 @@ mod tests {
     /// Returns the body as sent, and the warnings.
     fn sent(body: &str, sender: &PassthroughContext<'_>) -> Result<(Any, Vec<String>), Failure> {
         let bytes = Bytes::copy_from_slice(body.as_bytes());
-        let outline = read_summary(Protocol::Responses, &bytes).unwrap();
-        let (stripped, _) = clean_responses_request(&bytes, &outline, sender)?;
+        let summary = read_summary(Protocol::Responses, &bytes).unwrap();
+        let (stripped, _) = clean_responses_request(&bytes, &summary, sender)?;
         let edits = RequestEdits {
             model: "up",
             output_limit: Some(100),
@@ -448,7 +448,7 @@ mod tests {
             include_usage: false,
         };
         let warnings = stripped.warnings.clone();
-        let out = rewrite_cleaned(&bytes, &outline, &edits, stripped);
+        let out = rewrite_cleaned(&bytes, &summary, &edits, stripped);
         Ok((serde_json::from_slice(&out).unwrap(), warnings))
     }
 

@@ -38,9 +38,9 @@ fn protocol(accepts: &ModelCapabilities) -> Protocol {
 
 fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> RequestCleanup {
     let protocol = protocol(rules.accepts);
-    let outline = request::read_summary(protocol, body).unwrap();
+    let summary = request::read_summary(protocol, body).unwrap();
     if protocol != Protocol::Responses {
-        return request::clean_request(protocol, false, body, &outline, Some(rules));
+        return request::clean_request(protocol, false, body, &summary, Some(rules));
     }
     let sender = PassthroughContext {
         account_id: "a",
@@ -56,7 +56,7 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> RequestCleanup {
         model: "m",
         repair: *rules,
     };
-    request::clean_responses_request(body, &outline, &sender)
+    request::clean_responses_request(body, &summary, &sender)
         .unwrap()
         .0
 }
@@ -64,7 +64,7 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> RequestCleanup {
 /// Returns the body as sent, and the warnings.
 fn repaired(body: &str, rules: &RepairRules<'_>) -> (String, Vec<String>) {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    let outline = request::read_summary(protocol(rules.accepts), &body).unwrap();
+    let summary = request::read_summary(protocol(rules.accepts), &body).unwrap();
     let edits = RequestEdits {
         model: "m",
         output_limit: rules.output_limit,
@@ -74,7 +74,7 @@ fn repaired(body: &str, rules: &RepairRules<'_>) -> (String, Vec<String>) {
     };
     let stripped = stripped(&body, rules);
     let warnings = stripped.warnings.clone();
-    let sent = request::rewrite_cleaned(&body, &outline, &edits, stripped);
+    let sent = request::rewrite_cleaned(&body, &summary, &edits, stripped);
     (String::from_utf8(sent.to_vec()).unwrap(), warnings)
 }
 
@@ -110,9 +110,9 @@ fn check_by(rules: &RepairRules<'_>, members: &str, wanted: &str, warnings: &[&s
     assert_eq!(plain(found), wanted, "{body}");
     assert_eq!(told, warnings, "{body}");
     json(&wanted);
-    let outline = request::read_summary(protocol(rules.accepts), wanted.as_bytes()).unwrap();
+    let summary = request::read_summary(protocol(rules.accepts), wanted.as_bytes()).unwrap();
     assert!(
-        !outline.needs_repair(rules) || !stripped(&Bytes::from(wanted.clone()), rules).is_repaired,
+        !summary.needs_repair(rules) || !stripped(&Bytes::from(wanted.clone()), rules).is_repaired,
         "{wanted}"
     );
     let unknown = RepairRules {

@@ -50,7 +50,7 @@ impl ResponsesRequestWriter<'_> {
     /// Writes a message with instructions, or nothing if they are blank.
     fn instructions(&mut self, blocks: &[Block<'_>]) {
         let Some(first) = blocks.first() else { return };
-        let parts = self.words.parts(first.at, blocks);
+        let parts = self.fallback.parts(first.at, blocks);
         if !parts.is_empty() && parts.iter().all(ContentPart::is_text) {
             self.message("developer", &parts);
         }
@@ -58,7 +58,7 @@ impl ResponsesRequestWriter<'_> {
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.write_results(&turn.blocks);
-        let parts = self.words.parts(turn.at, &turn.blocks);
+        let parts = self.fallback.parts(turn.at, &turn.blocks);
         // Send an empty message only if it is the one to be answered. A turn without blocks held
         // only results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
@@ -94,7 +94,7 @@ impl ResponsesRequestWriter<'_> {
             .iter()
             .rposition(|block| matches!(block.kind, BlockKind::Call(_)));
         if is_last && last_call.is_none() && turn.blocks.iter().any(has_text) {
-            self.words.warnings.add(WarningAction::Emulated, turn.at);
+            self.fallback.warnings.add(WarningAction::Emulated, turn.at);
         }
         let mut results = None;
         // Hold reasoning back until the item that it led to: the vendor refuses reasoning without
@@ -119,8 +119,8 @@ impl ResponsesRequestWriter<'_> {
                     }
                     continue;
                 }
-                BlockKind::File(file) => self.words.document(block.at, file),
-                BlockKind::Opaque(opaque) => self.words.opaque_block(
+                BlockKind::File(file) => self.fallback.document(block.at, file),
+                BlockKind::Opaque(opaque) => self.fallback.opaque_block(
                     (turn.at, turn.blocks.as_slice()),
                     block.at,
                     opaque,
@@ -195,7 +195,7 @@ impl ResponsesRequestWriter<'_> {
         };
         self.calls_made = self.calls_made.saturating_add(1);
         let name = self
-            .words
+            .fallback
             .tool_name(&call.name, format_args!("{}.name", block.at));
         let is_custom = call.is_custom && !self.model.functions_only;
         let (kind, member) = if is_custom {
@@ -322,10 +322,10 @@ impl ResponsesRequestWriter<'_> {
                 parts.push(ContentPart::new(PartContent::Text(text.reborrow())))
             }
             BlockKind::Image(image) => parts.push(ContentPart::new(PartContent::Image(image))),
-            BlockKind::File(file) => self.words.push_file(block, file, parts),
+            BlockKind::File(file) => self.fallback.push_file(block, file, parts),
             BlockKind::Opaque(opaque) => {
                 parts.push(ContentPart::new(PartContent::Texts(
-                    self.words.result_block(block.at, opaque),
+                    self.fallback.result_block(block.at, opaque),
                 )));
             }
             // The reader refuses them inside a result.

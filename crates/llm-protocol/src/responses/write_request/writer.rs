@@ -13,7 +13,7 @@ pub(super) struct ResponsesRequestWriter<'w> {
     pub surface: Protocol,
     pub model: &'w ResponsesModel,
     pub given: &'w WriteContext<'w>,
-    pub words: TextFallback<'w>,
+    pub fallback: TextFallback<'w>,
     pub json: JsonWriter,
     pub carries_thinking: bool,
     /// Calls of the last assistant turn in the order in which they were sent. Their results use the
