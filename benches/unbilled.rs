@@ -1,5 +1,6 @@
-//! The gateway that `benches/money.rs` compares with: it bills nothing, since a null store stands in
-//! the place of the ledger. `scripts/bench-money` builds it; no command of the product starts it.
+//! The gateway that `benches/money.rs` compares with: it bills nothing, since a null store stands
+//! in the place of the ledger. `scripts/bench-money` builds it; no command of the product starts
+//! it.
 //!
 //! `unbilled CONFIG` serves until a signal stops it. Keys, pages and the admin API are as in the
 //! product. Must not be used in front of clients that pay: every request is free.

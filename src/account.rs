@@ -1,11 +1,11 @@
 //! Accounts, their API keys and their dashboard sessions: who can call, and which account pays.
 //!
-//! The edge needs only [`Accounts::authenticate`], or [`SharedKeys`] with a shared store. The owner of a key is cached
-//! (`store/row_cache.rs`): a change by this process (a revocation, a suspension) applies to the
-//! next request, a change by another process at most a millisecond later. Must not know HTTP or
-//! money. Read next: `account/accounts.rs` and `account/api_key.rs`, `account/key.rs` (the format of
-//! a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs` and `store/app/rows.rs` (the
-//! rows).
+//! The edge needs only [`Accounts::authenticate`], or [`SharedKeys`] with a shared store. The owner
+//! of a key is cached (`store/row_cache.rs`): a change by this process (a revocation, a suspension)
+//! applies to the next request, a change by another process at most a millisecond later. Must not
+//! know HTTP or money. Read next: `account/accounts.rs` and `account/api_key.rs`, `account/key.rs`
+//! (the format of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs` and
+//! `store/app/rows.rs` (the rows).
 
 mod accounts;
 mod api_key;

@@ -1,5 +1,5 @@
-//! What the requests of a measurement ask for: an API and a model, which decides whether the gateway
-//! translates. Must not send requests.
+//! What the requests of a measurement ask for: an API and a model, which decides whether the
+//! gateway translates. Must not send requests.
 
 /// A surface and a model, which decides the vendor.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The accounts in `app.db`: who they are, whether they may call, and their passwords.
 //!
-//! Must not know money: an account's ledger is in `billing`. Next: `account/api_key.rs` (the keys of
-//! an account), `account/sign_up.rs` (how an account is opened).
+//! Must not know money: an account's ledger is in `billing`. Next: `account/api_key.rs` (the keys
+//! of an account), `account/sign_up.rs` (how an account is opened).
 
 use super::error::AccountError;
 use super::{mailbox, password};
