@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::checks::models;
+use super::checks::generations;
 use super::count;
 use super::errors::{SimVendor, SimulatedError};
 use super::marker;
@@ -160,7 +160,7 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, Simulat
 fn omits_thinking(model: &str, display: &Value) -> bool {
     match display.as_str() {
         Some(display) => display == "omitted",
-        None => models::generation(model).is_some_and(|generation| generation >= (4, 7)),
+        None => generations::generation(model).is_some_and(|generation| generation >= (4, 7)),
     }
 }
 

@@ -9,8 +9,8 @@ use super::chat_errors::{
     MAX_LABEL_CHARS, array_too_long, check_members, check_name, invalid, missing, too_long,
     unknown_parameter,
 };
+use super::generations::SimChatModel;
 use super::members::non_null;
-use super::models::SimChatModel;
 use super::request_check::SimRequestCheck;
 use super::{chat_schema, chat_tools, chat_turns};
 use crate::errors::SimulatedError;

@@ -8,8 +8,8 @@ use super::chat_errors::{
     array_too_long, check_members, check_name, empty_array, invalid, missing,
 };
 use super::chat_schema;
+use super::generations::SimChatModel;
 use super::members::{list, non_null};
-use super::models::SimChatModel;
 use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 

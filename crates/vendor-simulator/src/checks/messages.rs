@@ -4,9 +4,9 @@
 
 use serde_json::Value;
 
+use super::generations::SimMessagesModel;
 use super::members::{list, non_null};
 use super::messages_errors::{check_members, extra_input, invalid_request};
-use super::models::SimMessagesModel;
 use super::request_check::SimRequestCheck;
 use super::{blocks, cache, messages_tools, structured, thinking, turns};
 use crate::errors::SimulatedError;

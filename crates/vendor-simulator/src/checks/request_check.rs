@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{members, models};
+use super::{generations, members};
 use crate::behaviour::Behaviour;
 
 /// A call with a parsed body.
@@ -24,13 +24,13 @@ impl SimRequestCheck<'_> {
 
     /// Output limit of the model.
     pub fn output_max(&self) -> Option<u64> {
-        models::max_output_tokens(self.model)
+        generations::max_output_tokens(self.model)
     }
 
     /// Whether the model is a real vendor's. All others belong to compatible servers, which accept
     /// more.
     pub fn is_real(&self) -> bool {
-        models::generation(self.model).is_some()
+        generations::generation(self.model).is_some()
     }
 
     pub fn has_preview(&self, name: &str) -> bool {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::chat_errors::{
     check_members, check_name, invalid, missing, too_long, unknown_parameter,
 };
+use super::generations::SimChatModel;
 use super::members::{list, non_null};
-use super::models::SimChatModel;
 use super::request_check::SimRequestCheck;
 use super::{chat_schema, responses_items, responses_pairing, responses_tools};
 use crate::errors::SimulatedError;

@@ -4,9 +4,9 @@
 
 use serde_json::Value;
 
+use super::generations::SimMessagesModel;
 use super::members::list;
 use super::messages_errors::{check_members, invalid_request};
-use super::models::SimMessagesModel;
 use super::request_check::SimRequestCheck;
 use super::{blocks, pairing, thinking};
 use crate::errors::SimulatedError;
