@@ -6,7 +6,7 @@
 //! refuses: the vendor reports that. Each change adds a warning, unless the member asked for the
 //! default. A repaired body needs no further repair.
 //!
-//! Read next: `request/repair_hints.rs` (whether there is anything to do),
+//! Read next: `request/repair_check.rs` (whether there is anything to do),
 //! `repair/{chat,messages,responses}.rs`.
 
 use super::foreign_fields::remover::ForeignFieldRemover;
