@@ -89,7 +89,7 @@ pub fn run_with_store(
             "`model-gateway run` needs store.kind: embedded; with kind: redis, use `model-gateway edge` and `model-gateway sidecar`"
         );
     }
-    let early = StartupSignals::listen()?;
+    let startup_signals = StartupSignals::listen()?;
     let billing = match start {
         StartMode::Fresh => {
             let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
@@ -118,7 +118,7 @@ pub fn run_with_store(
     let store = EmbeddedStore::open(&settings.data_dir, accounts.clone(), billing.clone())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (connector, acceptor) = local_link();
-    let (mut server, life) = build_edge(
+    let (mut server, handle) = build_edge(
         config_file,
         &settings,
         wrap(Arc::new(store)),
@@ -126,11 +126,11 @@ pub fn run_with_store(
         start,
     )?;
     let interface = admin_router(&settings.load(), &accounts, &billing);
-    let pages =
-        Sidecar::new(accounts, billing, settings).with_endpoint_registry(Arc::clone(&life.fleet));
-    let admin = status_router(life.clone()).merge(interface);
-    add_private_listeners(&mut server, admin, Some((pages, acceptor)), &life, start)?;
-    serve(server, life, early)
+    let pages = Sidecar::new(accounts, billing, settings)
+        .with_endpoint_registry(Arc::clone(&handle.endpoints));
+    let admin = status_router(handle.clone()).merge(interface);
+    add_private_listeners(&mut server, admin, Some((pages, acceptor)), &handle, start)?;
+    serve(server, handle, startup_signals)
 }
 
 /// Runs one of several edges with a shared store, until a signal stops it.
@@ -142,7 +142,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         .store
         .address()
         .context("`model-gateway edge` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
-    let early = StartupSignals::listen()?;
+    let startup_signals = StartupSignals::listen()?;
     // Each thread with its own runtime needs its own connection.
     let connect = |timeout| SharedStore::new(address.clone(), timeout);
     let breaker = Arc::new(StoreBreaker::new_open());
@@ -173,15 +173,21 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     };
     store.apply_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (mut server, life) = build_edge(
+    let (mut server, handle) = build_edge(
         config_file,
         &settings,
         Arc::new(store),
         EdgeDeployment::Shared(store_health),
         start,
     )?;
-    add_private_listeners(&mut server, status_router(life.clone()), None, &life, start)?;
-    serve(server, life, early)
+    add_private_listeners(
+        &mut server,
+        status_router(handle.clone()),
+        None,
+        &handle,
+        start,
+    )?;
+    serve(server, handle, startup_signals)
 }
 
 /// The components that an edge depends on.
@@ -243,7 +249,7 @@ fn build_edge(
         series::create(new);
         reloaded.apply_settings(new, clock::now_ms())
     });
-    let life = ServerHandle {
+    let handle = ServerHandle {
         settings: Arc::clone(settings),
         reload: ConfigReloader::new(
             config_file,
@@ -262,7 +268,7 @@ fn build_edge(
         pressure: Arc::clone(&gateway.pressure),
         access,
         traces,
-        fleet: Arc::clone(&gateway.fleet),
+        endpoints: Arc::clone(&gateway.fleet),
     };
     let server = build_edge_server(
         &settings.load(),
@@ -271,8 +277,8 @@ fn build_edge(
         certificate.as_ref(),
         start,
     )?;
-    watch_execution_phases(&server, Arc::clone(&life.succeeded))?;
-    Ok((server, life))
+    watch_execution_phases(&server, Arc::clone(&handle.succeeded))?;
+    Ok((server, handle))
 }
 
 /// Starts the idempotency service. A shared store may be out of reach for a time; the keys that
@@ -298,13 +304,13 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
         .with_context(|| format!("cannot open access_log {:?}", settings.access_log))
 }
 
-fn serve(server: Server, life: ServerHandle, early: StartupSignals) -> ! {
-    let (draining, succeeded) = (Arc::clone(&life.draining), Arc::clone(&life.succeeded));
+fn serve(server: Server, handle: ServerHandle, startup_signals: StartupSignals) -> ! {
+    let (draining, succeeded) = (Arc::clone(&handle.draining), Arc::clone(&handle.succeeded));
     let is_leaving = move || draining.load(Ordering::Acquire) || succeeded.load(Ordering::Acquire);
-    if let Err(error) = Arc::clone(&life.reload).watch(is_leaving) {
+    if let Err(error) = Arc::clone(&handle.reload).watch(is_leaving) {
         log::error!("cannot watch the config file: {error}; send SIGHUP to reload it");
     }
-    if let Err(error) = start_shutdown_watch(life.clone()) {
+    if let Err(error) = start_shutdown_watch(handle.clone()) {
         log::error!(
             "cannot start the shutdown monitor: {error}; a shutdown will take the whole drain time"
         );
@@ -312,9 +318,9 @@ fn serve(server: Server, life: ServerHandle, early: StartupSignals) -> ! {
     // Returns at the end of the grace period; the shutdown watch exits the process earlier, once
     // everything is settled.
     server.run(RunArgs {
-        shutdown_signal: Box::new(SignalHandler::new(life.clone(), early)),
+        shutdown_signal: Box::new(SignalHandler::new(handle.clone(), startup_signals)),
     });
-    finish_and_exit(&life, life.shutdown.cut_count())
+    finish_and_exit(&handle, handle.shutdown.cut_count())
 }
 
 /// Rereads the config file, which may have changed while this process waited: the prices that the
@@ -369,10 +375,10 @@ fn add_private_listeners(
     server: &mut Server,
     admin: axum::Router,
     sidecar: Option<(Sidecar, LocalAcceptor)>,
-    life: &ServerHandle,
+    handle: &ServerHandle,
     start: StartMode,
 ) -> anyhow::Result<()> {
-    let settings = life.settings.load_full();
+    let settings = handle.settings.load_full();
     let admin = admin.layer(from_fn(observe_admin));
     let serve_admin = |listener: ListenerUntilSuccession| async {
         let closed = listener.close_time();
@@ -382,14 +388,15 @@ fn add_private_listeners(
             .with_graceful_shutdown(closed)
             .await
     };
-    let admin = PrivateListener::new("admin", settings.admin, (start, life), serve_admin)?;
+    let admin = PrivateListener::new("admin", settings.admin, (start, handle), serve_admin)?;
     server.add_service(admin);
     if let Some((sidecar, edge)) = sidecar {
         let serve_pages = |listener: ListenerUntilSuccession| {
             let closed = listener.close_time();
             pages::serve(listener, Some(edge), sidecar, closed)
         };
-        let pages = PrivateListener::new("sidecar", settings.sidecar, (start, life), serve_pages)?;
+        let pages =
+            PrivateListener::new("sidecar", settings.sidecar, (start, handle), serve_pages)?;
         server.add_service(pages);
     }
     Ok(())
@@ -397,12 +404,12 @@ fn add_private_listeners(
 
 /// Builds the router for `/metrics`, `/healthz`, `/readyz` and `/upstreams`, which need no key on
 /// the private listener.
-fn status_router(life: ServerHandle) -> axum::Router {
-    let ready = readiness::handler(life.clone());
-    let fleet = Arc::clone(&life.fleet);
-    let upstreams = move || std::future::ready(axum::Json(fleet.states(Instant::now())));
+fn status_router(handle: ServerHandle) -> axum::Router {
+    let ready = readiness::handler(handle.clone());
+    let endpoints = Arc::clone(&handle.endpoints);
+    let upstreams = move || std::future::ready(axum::Json(endpoints.states(Instant::now())));
     let metrics = move || {
-        let store = Arc::clone(&life.store);
+        let store = Arc::clone(&handle.store);
         async move {
             store.update_gauges(clock::now_ms());
             (
@@ -420,11 +427,11 @@ fn status_router(life: ServerHandle) -> axum::Router {
 
 /// Starts a thread that reports when the edge listens, and exits the process once a drain is done.
 /// Pingora alone would sleep through its whole grace period, and then cut requests that still run.
-fn start_shutdown_watch(life: ServerHandle) -> anyhow::Result<()> {
+fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("watch".into())
         .spawn(move || {
-            let settings = life.settings.load_full();
+            let settings = handle.settings.load_full();
             while !settings
                 .edge
                 .iter()
@@ -432,7 +439,7 @@ fn start_shutdown_watch(life: ServerHandle) -> anyhow::Result<()> {
             {
                 std::thread::sleep(Duration::from_millis(2));
             }
-            life.ready.store(true, Ordering::Release);
+            handle.ready.store(true, Ordering::Release);
             let edge = settings
                 .edge
                 .iter()
@@ -444,12 +451,13 @@ fn start_shutdown_watch(life: ServerHandle) -> anyhow::Result<()> {
                 settings.sidecar,
                 settings.admin
             );
-            while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire)
+            while !handle.draining.load(Ordering::Acquire)
+                && !handle.succeeded.load(Ordering::Acquire)
             {
                 std::thread::sleep(SHUTDOWN_POLL_INTERVAL);
             }
-            let cut = life.wait_for_requests(&life.settings.load().limits);
-            finish_and_exit(&life, cut)
+            let cut = handle.wait_for_requests(&handle.settings.load().limits);
+            finish_and_exit(&handle, cut)
         })?;
     Ok(())
 }
@@ -460,10 +468,10 @@ fn start_shutdown_watch(life: ServerHandle) -> anyhow::Result<()> {
     clippy::disallowed_methods,
     reason = "the one end: everything that ended is in the ledger by now"
 )]
-fn finish_and_exit(life: &ServerHandle, cut: usize) -> ! {
-    life.store.shut_down();
-    life.access.flush(ACCESS_LOG_FLUSH_TIMEOUT);
-    life.traces.flush(TRACES_FLUSH_TIMEOUT);
+fn finish_and_exit(handle: &ServerHandle, cut: usize) -> ! {
+    handle.store.shut_down();
+    handle.access.flush(ACCESS_LOG_FLUSH_TIMEOUT);
+    handle.traces.flush(TRACES_FLUSH_TIMEOUT);
     match cut {
         0 => log::info!("stopped: every request finished, 0 were cut"),
         cut => log::warn!("stopped: {cut} requests were cut after limits.drain_seconds"),

@@ -103,11 +103,11 @@ impl Billing {
     /// # Errors
     /// Returns an error if the store cannot be read or the account is not open.
     pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
-        let standing = match self.0.serving.as_ref().filter(|_| !self.has_handed_over()) {
+        let credit = match self.0.serving.as_ref().filter(|_| !self.has_handed_over()) {
             Some(serving) => serving.holds.snapshot(&self.0.ledger, account, now_ms)?,
             None => {
-                let told = self.claims_of_others(account)?;
-                let held = told
+                let claims = self.claims_of_others(account)?;
+                let held = claims
                     .iter()
                     .fold(CreditSplit::default(), |held, claim| held.plus(claim.held));
                 let row = self.0.ledger.account(account, "")?;
@@ -116,10 +116,10 @@ impl Billing {
                 })
             }
         };
-        let standing = standing.ok_or_else(|| {
+        let credit = credit.ok_or_else(|| {
             StoreError::Unusable(format!("account {account} is not in the ledger"))
         })?;
-        Ok(standing.balance_at(now_ms))
+        Ok(credit.balance_at(now_ms))
     }
 
     /// Recomputes every debit and checks every invariant.
@@ -128,11 +128,11 @@ impl Billing {
     /// Returns an error if the ledger or the shared store cannot be read. A violated invariant is a
     /// finding, not an error.
     pub fn verify(&self, now_ms: i64) -> Result<LedgerAuditReport, StoreError> {
-        let mut verdict = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)?;
+        let mut report = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)?;
         if let Some(address) = &self.0.shared {
-            shared_store_admin::compare_balances(&self.0.ledger, address, &mut verdict)?;
+            shared_store_admin::compare_balances(&self.0.ledger, address, &mut report)?;
         }
-        Ok(verdict)
+        Ok(report)
     }
 
     /// Rebuilds from the entries the aggregates that pages and limits read; entries and balances do

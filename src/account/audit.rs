@@ -109,7 +109,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails. Errors in the log itself are findings.
     pub fn verify_audit(&self) -> Result<AuditLogReport, StoreError> {
-        let mut verdict = AuditLogReport::default();
+        let mut report = AuditLogReport::default();
         let (mut seq, mut hash) = (0, vec![0; 32]);
         self.db.for_each_audit_row(&mut |line| {
             let wrong = [
@@ -123,22 +123,22 @@ impl Accounts {
                     "this line was changed after it was written",
                 ),
             ];
-            verdict.lines += 1;
-            let room = MAX_FINDINGS.saturating_sub(verdict.findings.len());
+            report.lines += 1;
+            let remaining = MAX_FINDINGS.saturating_sub(report.findings.len());
             let found = wrong
                 .into_iter()
                 .filter(|(is_wrong, _)| *is_wrong)
                 .map(|(_, what)| (line.seq, what));
-            verdict.findings.extend(found.take(room));
+            report.findings.extend(found.take(remaining));
             (seq, hash) = (line.seq, line.hash);
         })?;
-        Ok(verdict)
+        Ok(report)
     }
 }
 
 impl AuditedAccounts<'_> {
-    pub(super) fn audit_entry<'a>(&'a self, told: &'a AuditChange) -> AuditEntry<'a> {
-        told.to_entry(self.by, self.now_ms)
+    pub(super) fn audit_entry<'a>(&'a self, change: &'a AuditChange) -> AuditEntry<'a> {
+        change.to_entry(self.by, self.now_ms)
     }
 
     pub(super) fn actor(&self) -> &str {
@@ -154,13 +154,13 @@ impl AuditedAccounts<'_> {
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed or logged.
     pub fn set_status(&self, account: &str, status: AccountStatus) -> Result<bool, StoreError> {
-        let Some(told) = self.status_change(account, status)? else {
+        let Some(change) = self.status_change(account, status)? else {
             return Ok(false);
         };
         self.accounts.db.set_active(
             account,
             status == AccountStatus::Active,
-            Some(&self.audit_entry(&told)),
+            Some(&self.audit_entry(&change)),
         )
     }
 
@@ -175,19 +175,19 @@ impl AuditedAccounts<'_> {
         account: &str,
         status: AccountStatus,
     ) -> Result<CloseAccountOutcome, StoreError> {
-        let Some(told) = self.status_change(account, status)? else {
+        let Some(change) = self.status_change(account, status)? else {
             return Ok(CloseAccountOutcome::NoAccount);
         };
         if status == AccountStatus::Suspended {
             return self
                 .accounts
                 .db
-                .suspend_account(account, &self.audit_entry(&told));
+                .suspend_account(account, &self.audit_entry(&change));
         }
-        let is_set = self
-            .accounts
-            .db
-            .set_active(account, true, Some(&self.audit_entry(&told)))?;
+        let is_set =
+            self.accounts
+                .db
+                .set_active(account, true, Some(&self.audit_entry(&change)))?;
         Ok(if is_set {
             CloseAccountOutcome::Done
         } else {
@@ -208,8 +208,8 @@ impl AuditedAccounts<'_> {
         } else {
             "account.suspend"
         };
-        let told = AuditChange::new(act, account, &json!({"status": status.name()}));
-        Ok(Some(told.with_before(
+        let change = AuditChange::new(act, account, &json!({"status": status.name()}));
+        Ok(Some(change.with_before(
             &json!({"status": Account::from(row).status.name()}),
         )))
     }
@@ -224,10 +224,10 @@ impl AuditedAccounts<'_> {
         } else {
             ("key.disable", "disabled")
         };
-        let told = AuditChange::new(act, key, &json!({"status": status}));
+        let change = AuditChange::new(act, key, &json!({"status": status}));
         self.accounts
             .db
-            .set_key_active(None, key, enabled, Some(&self.audit_entry(&told)))
+            .set_key_active(None, key, enabled, Some(&self.audit_entry(&change)))
     }
 
     /// Revokes a key. Returns false if there is no such live key.
@@ -235,10 +235,10 @@ impl AuditedAccounts<'_> {
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed or logged.
     pub fn revoke_key(&self, key: &str) -> Result<bool, StoreError> {
-        let told = AuditChange::new("key.revoke", key, &json!({"status": "revoked"}));
+        let change = AuditChange::new("key.revoke", key, &json!({"status": "revoked"}));
         self.accounts
             .db
-            .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&told)))
+            .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&change)))
     }
 
     /// Logs an action that changes something outside `app.db` (the ledger), then runs it. If the
@@ -255,15 +255,15 @@ impl AuditedAccounts<'_> {
         what: &Value,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let told = AuditChange::new(act, object, what);
-        self.accounts.db.append_audit(&self.audit_entry(&told))?;
+        let change = AuditChange::new(act, object, what);
+        self.accounts.db.append_audit(&self.audit_entry(&change))?;
         work().inspect_err(|error| {
-            let told = AuditChange::new(
+            let change = AuditChange::new(
                 "refused",
                 object,
                 &json!({"act": act, "why": error.to_string()}),
             );
-            if let Err(error) = self.accounts.db.append_audit(&self.audit_entry(&told)) {
+            if let Err(error) = self.accounts.db.append_audit(&self.audit_entry(&change)) {
                 log::error!(
                     "cannot record in the audit log that {act} of {object} was refused: {error}"
                 );
@@ -307,7 +307,7 @@ impl AuditedAccounts<'_> {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn record(&self, act: &'static str, object: &str, what: &Value) -> Result<(), StoreError> {
-        let told = AuditChange::new(act, object, what);
-        self.accounts.db.append_audit(&self.audit_entry(&told))
+        let change = AuditChange::new(act, object, what);
+        self.accounts.db.append_audit(&self.audit_entry(&change))
     }
 }

@@ -24,7 +24,7 @@ impl Accounts {
         let Some(row) = self.db.account(account)? else {
             return Ok(CloseAccountOutcome::NoAccount);
         };
-        let told = AuditChange::new("account.delete", account, &json!({"status": "deleted"}));
+        let change = AuditChange::new("account.delete", account, &json!({"status": "deleted"}));
         // Not a valid e-mail, so nobody can ever register it.
         let pseudonym = format!("deleted-{account}");
         let mailbox = self.past_trial_hash(&row.email)?;
@@ -33,7 +33,7 @@ impl Accounts {
             &pseudonym,
             &mailbox,
             now_ms,
-            &told.to_entry(by, now_ms),
+            &change.to_entry(by, now_ms),
         )
     }
 

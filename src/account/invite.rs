@@ -112,7 +112,7 @@ impl AuditedAccounts<'_> {
         };
         let rows: Vec<_> = codes.iter().map(row).collect();
         let ids: Vec<_> = rows.iter().map(|row| id_from_hash(&row.hash)).collect();
-        let told = AuditChange::new(
+        let change = AuditChange::new(
             "invite.create",
             "sign-up",
             &json!({"ids": ids, "expires_at_ms": expires_at_ms}),
@@ -120,7 +120,7 @@ impl AuditedAccounts<'_> {
         let is_kept =
             self.accounts
                 .db
-                .insert_invites(&rows, MAX_OPEN_INVITES, &self.audit_entry(&told))?;
+                .insert_invites(&rows, MAX_OPEN_INVITES, &self.audit_entry(&change))?;
         if is_kept {
             Ok(codes)
         } else {
@@ -136,14 +136,14 @@ impl AuditedAccounts<'_> {
         let Some(start) = hash_prefix(code_or_id) else {
             return Ok(false);
         };
-        let told = AuditChange::new(
+        let change = AuditChange::new(
             "invite.withdraw",
             &id_from_hash(&start),
             &json!({"status": "withdrawn"}),
         );
         self.accounts
             .db
-            .revoke_invite(&start, self.now_ms(), &self.audit_entry(&told))
+            .revoke_invite(&start, self.now_ms(), &self.audit_entry(&change))
     }
 }
 

@@ -235,11 +235,11 @@ impl AuditedAccounts<'_> {
         if !password::is_allowed(new) {
             return Err(AccountError::BadPassword);
         }
-        let told = AuditChange::new("account.set-password", account, &Value::Null);
+        let change = AuditChange::new("account.set-password", account, &Value::Null);
         Ok(self.accounts.db.replace_password(
             account,
             &password::hash(new)?,
-            Some(&self.audit_entry(&told)),
+            Some(&self.audit_entry(&change)),
         )?)
     }
 }

@@ -58,7 +58,7 @@ impl RevocationDelayMeter {
     /// Measures how long a revocation took to reach this edge, by the store's clock alone, because
     /// the local clock can be wrong.
     fn record_delay(&self, store: &SharedStore, revoked_at_ms: Option<i64>) {
-        let (Some(revoked_at_ms), Ok(room)) =
+        let (Some(revoked_at_ms), Ok(permit)) =
             (revoked_at_ms, Arc::clone(&self.0).try_acquire_owned())
         else {
             return;
@@ -71,26 +71,26 @@ impl RevocationDelayMeter {
                     .revocation_seconds
                     .observe(Duration::from_millis(took).as_secs_f64());
             }
-            drop(room);
+            drop(permit);
         });
     }
 }
 
 impl SharedKeys {
-    /// Starts the thread that receives revocations. `store` is for look-ups; `watch` is a separate
+    /// Starts the thread that receives revocations. `store` is for look-ups; `subscription` is a separate
     /// connection, for that thread.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start(store: SharedStore, watch: SharedStore) -> Result<Self, StoreError> {
+    pub fn start(store: SharedStore, subscription: SharedStore) -> Result<Self, StoreError> {
         let cache = Arc::new(KeyCache::default());
         let failed = |source| StoreError::io("start the key watch", source);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(failed)?;
-        let heard = Arc::clone(&cache);
-        let listen = move || runtime.block_on(heard.watch_revocations(&watch));
+        let listener = Arc::clone(&cache);
+        let listen = move || runtime.block_on(listener.watch_revocations(&subscription));
         std::thread::Builder::new()
             .name("key-watch".into())
             .spawn(listen)
@@ -114,14 +114,14 @@ impl SharedKeys {
             return principal.check_expiry(now_ms);
         }
         let generation = self.cache.generation.load(Ordering::Acquire);
-        let late = || {
+        let timeout_error = || {
             AuthError::Unavailable(StoreError::Unusable(
                 "cannot look up a key: the shared store did not answer in time".into(),
             ))
         };
         let fields = tokio::time::timeout(LOOKUP_TIMEOUT, self.store.api_key(&hash))
             .await
-            .map_err(|_| late())?;
+            .map_err(|_| timeout_error())?;
         let fields = fields.map_err(AuthError::Unavailable)?;
         if fields.is_empty()
             && !self

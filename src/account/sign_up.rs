@@ -87,13 +87,15 @@ impl Accounts {
             trial: new.trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: false,
         };
-        let told = conditions.by.map(|by| {
+        let change = conditions.by.map(|by| {
             let what =
                 json!({"role": row.role.name(), "trial": new.trial.map(|trial| trial.credits)});
             (by, AuditChange::new("account.create", &row.id, &what))
         });
         let terms = SignUpTerms {
-            told: told.as_ref().map(|(by, told)| told.to_entry(by, now_ms)),
+            audit_entry: change
+                .as_ref()
+                .map(|(by, change)| change.to_entry(by, now_ms)),
             ..conditions.terms
         };
         let mailbox = mailbox::canonical_address(&row.email);

@@ -36,7 +36,7 @@ pub struct PrivateListener {
     /// Name of the address under `listen` in the config.
     name: &'static str,
     address: SocketAddr,
-    life: ServerHandle,
+    handle: ServerHandle,
     /// None in a successor, which receives it when the service starts.
     bound: Option<std::net::TcpListener>,
     /// Taken when the service starts.
@@ -53,7 +53,7 @@ impl PrivateListener {
     pub fn new<F>(
         name: &'static str,
         address: SocketAddr,
-        (start, life): (StartMode, &ServerHandle),
+        (start, handle): (StartMode, &ServerHandle),
         serve: impl FnOnce(ListenerUntilSuccession) -> F + Send + Sync + 'static,
     ) -> anyhow::Result<Self>
     where
@@ -66,7 +66,7 @@ impl PrivateListener {
         Ok(Self {
             name,
             address,
-            life: life.clone(),
+            handle: handle.clone(),
             bound,
             serve: Some(Box::new(|listener| Box::pin(serve(listener)))),
         })
@@ -88,7 +88,7 @@ impl PrivateListener {
         fds.add(entry, listener.as_raw_fd());
         Ok(ListenerUntilSuccession {
             tcp: TcpListener::from_std(listener)?,
-            life: self.life.clone(),
+            handle: self.handle.clone(),
         })
     }
 }
@@ -131,15 +131,15 @@ impl Service for PrivateListener {
 /// Accepts no more connections once this process has a successor, which accepts them instead.
 pub struct ListenerUntilSuccession {
     tcp: TcpListener,
-    life: ServerHandle,
+    handle: ServerHandle,
 }
 
 impl ListenerUntilSuccession {
     /// Returns a future that ends when the connections are to be closed.
     pub fn close_time(&self) -> impl Future<Output = ()> + Send + use<> {
-        let life = self.life.clone();
+        let handle = self.handle.clone();
         async move {
-            life.wait_for_succession().await;
+            handle.wait_for_succession().await;
             tokio::time::sleep(CLOSE_DELAY).await;
         }
     }
@@ -152,7 +152,7 @@ impl Listener for ListenerUntilSuccession {
     async fn accept(&mut self) -> (TcpStream, SocketAddr) {
         tokio::select! {
             biased;
-            () = self.life.wait_for_succession() => std::future::pending().await,
+            () = self.handle.wait_for_succession() => std::future::pending().await,
             // axum's `accept` waits a second if no file descriptor is available.
             accepted = <TcpListener as Listener>::accept(&mut self.tcp) => accepted,
         }

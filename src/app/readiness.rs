@@ -33,8 +33,8 @@ struct ReadinessBody {
 }
 
 /// Responds 200 or 503, as JSON if the client accepts it, else as text.
-pub fn handler(life: ServerHandle) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
-    move |headers| ready(build_response(life.unready_reasons(), &headers))
+pub fn handler(handle: ServerHandle) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
+    move |headers| ready(build_response(handle.unready_reasons(), &headers))
 }
 
 fn build_response(reasons: Vec<UnreadyReason>, headers: &HeaderMap) -> Response {

@@ -31,7 +31,7 @@ pub struct ConfigReloader {
     certificate: Option<Arc<ReloadableCertificate>>,
     /// Access log, in a process that serves requests.
     access: Option<AccessLog>,
-    tell_billing: BillingUpdate,
+    apply_settings: BillingUpdate,
     /// Limits at start; some of them cannot change later.
     started: Limits,
     /// Files of the last load, successful or not. The lock is held during a load, so that a later
@@ -45,7 +45,7 @@ impl ConfigReloader {
         settings: &Arc<ArcSwap<Settings>>,
         certificate: Option<Arc<ReloadableCertificate>>,
         access: Option<AccessLog>,
-        tell_billing: BillingUpdate,
+        apply_settings: BillingUpdate,
     ) -> Arc<Self> {
         let now = settings.load();
         Arc::new(Self {
@@ -53,7 +53,7 @@ impl ConfigReloader {
             settings: Arc::clone(settings),
             certificate,
             access,
-            tell_billing,
+            apply_settings,
             started: now.limits.clone(),
             sources: Mutex::new(now.sources.clone()),
         })
@@ -164,7 +164,7 @@ impl ConfigReloader {
                 .with_context(|| format!("cannot open access_log {:?}", new.access_log))
         });
         let opened = opened.transpose()?;
-        (self.tell_billing)(&new)?;
+        (self.apply_settings)(&new)?;
         if let Some(((certificate, path), read)) = shown {
             certificate.replace(read);
             log::info!("reloaded the TLS certificate {}", path.display());

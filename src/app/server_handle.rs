@@ -44,7 +44,7 @@ pub(super) struct ServerHandle {
     pub(super) pressure: Arc<ResourceGuard>,
     pub(super) access: AccessLog,
     pub(super) traces: TraceExporter,
-    pub(super) fleet: Arc<EndpointRegistry>,
+    pub(super) endpoints: Arc<EndpointRegistry>,
 }
 
 impl ServerHandle {

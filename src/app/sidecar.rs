@@ -36,13 +36,13 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address
         .context("`model-gateway sidecar` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
-    let early = StartupSignals::listen()?;
+    let startup_signals = StartupSignals::listen()?;
     crate::edge::descriptors::raise_limit();
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()))?;
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
-    let feeder = Arc::new(LedgerIngest::start(
+    let ingest = Arc::new(LedgerIngest::start(
         &settings.data_dir,
         &address,
         settings.allow_volatile,
@@ -58,24 +58,24 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
-    let till = state.billing.clone();
-    let keep_prices =
-        Box::new(move |new: &Settings| till.store_prices(new.catalog.models(), clock::now_ms()));
-    let reload = ConfigReloader::new(config_file, &state.settings, None, None, keep_prices);
+    let billing = state.billing.clone();
+    let store_prices =
+        Box::new(move |new: &Settings| billing.store_prices(new.catalog.models(), clock::now_ms()));
+    let reload = ConfigReloader::new(config_file, &state.settings, None, None, store_prices);
     Arc::clone(&reload)
         .watch(|| false)
         .context("cannot watch the config file")?;
-    let served = runtime.block_on(serve(&reload, early, state, Arc::clone(&feeder)));
+    let served = runtime.block_on(serve(&reload, startup_signals, state, Arc::clone(&ingest)));
     runtime.shutdown_timeout(Duration::from_secs(1));
-    feeder.shut_down();
+    ingest.shut_down();
     served
 }
 
 async fn serve(
     reload: &ConfigReloader,
-    early: StartupSignals,
+    startup_signals: StartupSignals,
     state: Sidecar,
-    feeder: Arc<LedgerIngest>,
+    ingest: Arc<LedgerIngest>,
 ) -> anyhow::Result<()> {
     let settings = state.settings.load_full();
     let pages = TcpListener::from_std(bind("sidecar", settings.sidecar)?)?;
@@ -87,7 +87,7 @@ async fn serve(
     };
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_router(&settings, &state.accounts, &state.billing);
-    let interface = status_router(feeder)
+    let interface = status_router(ingest)
         .merge(interface)
         .layer(from_fn(observe_admin))
         .into_make_service_with_connect_info::<std::net::SocketAddr>();
@@ -106,7 +106,7 @@ async fn serve(
     tokio::pin!(ended);
     tokio::select! {
         outcome = &mut ended => return outcome,
-        outcome = wait_for_termination(reload, early) => outcome?,
+        outcome = wait_for_termination(reload, startup_signals) => outcome?,
     }
     log::info!("shutting down");
     close.send_replace(true);
@@ -118,19 +118,19 @@ async fn serve(
 /// Returns on SIGTERM or SIGINT; reloads on SIGHUP.
 async fn wait_for_termination(
     reload: &ConfigReloader,
-    mut early: StartupSignals,
+    mut startup_signals: StartupSignals,
 ) -> anyhow::Result<()> {
     let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
     loop {
         tokio::select! {
             () = end.recv() => return Ok(()),
-            _ = early.hup.recv() => reload.reload(),
+            _ = startup_signals.hup.recv() => reload.reload(),
         }
     }
 }
 
 /// Builds the router for `/metrics`, `/healthz` and `/readyz`, which need no key.
-fn status_router(feeder: Arc<LedgerIngest>) -> axum::Router {
+fn status_router(ingest: Arc<LedgerIngest>) -> axum::Router {
     let metrics = || async {
         (
             [("content-type", "text/plain; version=0.0.4")],
@@ -138,12 +138,12 @@ fn status_router(feeder: Arc<LedgerIngest>) -> axum::Router {
         )
     };
     let ready = move || {
-        std::future::ready(if feeder.is_healthy() {
+        std::future::ready(if ingest.is_healthy() {
             (StatusCode::OK, "ready\n".to_owned())
         } else {
             (
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("not ready: {}\n", feeder.last_error()),
+                format!("not ready: {}\n", ingest.last_error()),
             )
         })
     };

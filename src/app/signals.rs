@@ -74,15 +74,15 @@ impl TerminationSignals {
 
 /// Signal handler of a serving process, for Pingora.
 pub struct SignalHandler {
-    life: ServerHandle,
-    early: Mutex<Option<StartupSignals>>,
+    handle: ServerHandle,
+    startup_signals: Mutex<Option<StartupSignals>>,
 }
 
 impl SignalHandler {
-    pub fn new(life: ServerHandle, early: StartupSignals) -> Self {
+    pub fn new(handle: ServerHandle, startup_signals: StartupSignals) -> Self {
         Self {
-            life,
-            early: Mutex::new(Some(early)),
+            handle,
+            startup_signals: Mutex::new(Some(startup_signals)),
         }
     }
 }
@@ -90,46 +90,47 @@ impl SignalHandler {
 #[async_trait]
 impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
-        let early = self
-            .early
+        let startup_signals = self
+            .startup_signals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let end = TerminationSignals::listen()
             .inspect_err(|error| log::error!("cannot listen for signals: {error}"));
-        let (Some(StartupSignals { mut quit, mut hup }), Ok(mut end)) = (early, end) else {
+        let (Some(StartupSignals { mut quit, mut hup }), Ok(mut end)) = (startup_signals, end)
+        else {
             return ShutdownSignal::FastShutdown;
         };
-        let life = &self.life;
+        let handle = &self.handle;
         loop {
             tokio::select! {
                 () = end.recv() => break,
                 _ = quit.recv() => {
-                    let hand_over = life.hand_over();
+                    let hand_over = handle.hand_over();
                     tokio::pin!(hand_over);
-                    let (handed_over, is_told) = tokio::select! {
+                    let (handed_over, must_stop) = tokio::select! {
                         handed_over = &mut hand_over => (handed_over, false),
                         () = end.recv() => {
                             (tokio::time::timeout(SUCCESSOR_SHUTDOWN_TIMEOUT, hand_over).await.unwrap_or(false), true)
                         }
                     };
                     if handed_over {
-                        life.drain_on_signal(end, is_told);
+                        handle.drain_on_signal(end, must_stop);
                         return ShutdownSignal::GracefulUpgrade;
                     }
-                    if is_told {
+                    if must_stop {
                         break;
                     }
                 }
                 _ = hup.recv() => {
-                    life.reload.reload();
-                    life.access.reopen();
+                    handle.reload.reload();
+                    handle.access.reopen();
                 }
             }
         }
-        life.lame_duck(&mut end).await;
+        handle.lame_duck(&mut end).await;
         log::info!("draining: the gateway accepts no new requests");
-        life.draining.store(true, Ordering::Release);
+        handle.draining.store(true, Ordering::Release);
         ShutdownSignal::GracefulTerminate
     }
 }
@@ -175,13 +176,13 @@ impl ServerHandle {
     }
 
     /// Handles signals after a handover, when Pingora no longer does.
-    fn drain_on_signal(&self, mut end: TerminationSignals, is_told: bool) {
-        let (draining, life) = (Arc::clone(&self.draining), self.clone());
+    fn drain_on_signal(&self, mut end: TerminationSignals, must_stop: bool) {
+        let (draining, handle) = (Arc::clone(&self.draining), self.clone());
         tokio::spawn(async move {
-            if is_told {
+            if must_stop {
                 // It may exit once nothing runs, but not before the successor has the sockets.
-                let _ =
-                    tokio::time::timeout(SOCKET_HANDOVER_TIMEOUT, life.wait_for_succession()).await;
+                let _ = tokio::time::timeout(SOCKET_HANDOVER_TIMEOUT, handle.wait_for_succession())
+                    .await;
             } else {
                 end.recv().await;
             }

@@ -132,18 +132,18 @@ impl Billing {
         if let Some(address) = &self.0.shared {
             return shared_store_admin::post_debit(&self.0.ledger, address, change);
         }
-        let change_here = |told| {
+        let post = |held| {
             self.0
                 .ledger
-                .post_change(change, self.instance_id(), || Ok(vec![told]))
+                .post_change(change, self.instance_id(), || Ok(vec![held]))
         };
         let serving = self.0.serving.as_ref();
-        let here = serving.and_then(|serving| {
+        let posted = serving.and_then(|serving| {
             serving
                 .holds
-                .with_frozen_account(&self.0.ledger, account, change_here)
+                .with_frozen_account(&self.0.ledger, account, post)
         });
-        here.unwrap_or_else(|| self.post_debit_by_claim(change))
+        posted.unwrap_or_else(|| self.post_debit_by_claim(change))
     }
 }
 

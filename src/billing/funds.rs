@@ -12,40 +12,40 @@ use std::sync::atomic::Ordering;
 
 impl Billing {
     /// Checks whether an account may be served at all, before the gateway reads the request's body:
-    /// its limits, and whether it can pay `least`, the minimum cost of a request. Reserves nothing.
+    /// its limits, and whether it can pay `min_cost`, the minimum cost of a request. Reserves nothing.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
     pub fn authorize(
         &self,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         arriving: PendingRequests,
-        least: &(dyn Fn() -> Micro + Sync),
+        min_cost: &(dyn Fn() -> Micro + Sync),
         now_ms: i64,
     ) -> Result<(), ReserveError> {
         let Some(serving) = &self.0.serving else {
             return Ok(());
         };
         let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-        let decide = |standing: &CreditSnapshot| check_funds(standing, most_open, least, now_ms);
+        let decide = |credit: &CreditSnapshot| check_funds(credit, most_open, min_cost, now_ms);
         serving
             .holds
-            .check(&self.0.ledger, asker, arriving, now_ms, decide)
+            .check(&self.0.ledger, payer, arriving, now_ms, decide)
     }
 }
 
 /// Returns the amount to hold for a request, and the output limit that it covers.
 pub(super) fn size_hold(
-    standing: &CreditSnapshot,
+    credit: &CreditSnapshot,
     quote: &Quote,
     exact: bool,
     most_open: u64,
     now_ms: i64,
 ) -> Result<(Micro, u64), ReserveError> {
-    if standing.open_requests >= most_open {
+    if credit.open_requests >= most_open {
         return Err(ReserveError::TooManyOpen { limit: most_open });
     }
-    let available = standing.available.total();
+    let available = credit.available.total();
     let fit = |most| {
         quote
             .max_affordable_output(most)
@@ -54,7 +54,7 @@ pub(super) fn size_hold(
     // If both the account and the key fall short, report the account: without credits, a higher
     // limit of the key does not help.
     match fit(available) {
-        Some(limit) => match standing.key_free {
+        Some(limit) => match credit.key_free {
             None => Ok((quote.cost(limit), limit)),
             Some(free) => fit(free.or_zero().min(available))
                 .map(|limit| (quote.cost(limit), limit))
@@ -63,19 +63,19 @@ pub(super) fn size_hold(
                 }),
         },
         None => Err(insufficient_error(
-            standing,
+            credit,
             quote.cost(quote.output_floor.min(quote.output_limit)),
             now_ms,
         )),
     }
 }
 
-fn insufficient_error(standing: &CreditSnapshot, needed: Micro, now_ms: i64) -> ReserveError {
-    if standing.trial_ends_at_ms.is_some_and(|ends| now_ms >= ends) && !standing.ever_credited {
+fn insufficient_error(credit: &CreditSnapshot, needed: Micro, now_ms: i64) -> ReserveError {
+    if credit.trial_ends_at_ms.is_some_and(|ends| now_ms >= ends) && !credit.ever_credited {
         return ReserveError::TrialExpired;
     }
     ReserveError::Insufficient {
-        available: standing.available.total(),
+        available: credit.available.total(),
         needed,
     }
 }
@@ -85,25 +85,25 @@ const AMPLE_CREDIT: Micro = Micro::new(1_000_000);
 
 /// Checks that the account may open one more request and can pay for the cheapest one.
 fn check_funds(
-    standing: &CreditSnapshot,
+    credit: &CreditSnapshot,
     most_open: u64,
-    least: &(dyn Fn() -> Micro + Sync),
+    min_cost: &(dyn Fn() -> Micro + Sync),
     now_ms: i64,
 ) -> Result<(), ReserveError> {
-    if standing.open_requests >= most_open {
+    if credit.open_requests >= most_open {
         return Err(ReserveError::TooManyOpen { limit: most_open });
     }
     let (available, free) = (
-        standing.available.total(),
-        standing.key_free.map(Micro::or_zero),
+        credit.available.total(),
+        credit.key_free.map(Micro::or_zero),
     );
     if free.unwrap_or(available).min(available) >= AMPLE_CREDIT {
         return Ok(());
     }
-    let least = least();
+    let min_cost = min_cost();
     match free {
-        _ if available < least => Err(insufficient_error(standing, least, now_ms)),
-        Some(free) if free < least => Err(ReserveError::KeySpendLimit { free }),
+        _ if available < min_cost => Err(insufficient_error(credit, min_cost, now_ms)),
+        Some(free) if free < min_cost => Err(ReserveError::KeySpendLimit { free }),
         _ => Ok(()),
     }
 }

@@ -68,43 +68,43 @@ impl Billing {
     pub(super) fn reserve_by_claim(
         &self,
         serving: &ServingState,
-        opening: HoldRequest,
+        request: HoldRequest,
         quote: &Quote,
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
         let unavailable = |error: StoreError| ReserveError::Unavailable(error.to_string());
-        let (boot, account) = (self.instance_id(), &opening.account);
-        let meters = serving.holds.count_request(&opening.payer(), now_ms)?;
+        let (instance_id, account) = (self.instance_id(), &request.account);
+        let meters = serving.holds.count_request(&request.payer(), now_ms)?;
         for _ in 0..MAX_ATTEMPTS {
             let mut limit = 0;
-            let judge = |row: LedgerAccount| -> Result<CreditSplit, ReserveError> {
+            let decide = |row: LedgerAccount| -> Result<CreditSplit, ReserveError> {
                 let open = serving.holds.open_requests(account);
-                let mut standing = CreditSnapshot::from_row(
+                let mut credit = CreditSnapshot::from_row(
                     row,
                     CreditSplit::default(),
                     CreditSplit::default(),
                     open,
                     now_ms,
                 );
-                standing.key_free =
+                credit.key_free =
                     serving
                         .holds
-                        .key_credit_left(&self.0.ledger, &opening.payer(), now_ms)?;
+                        .key_credit_left(&self.0.ledger, &request.payer(), now_ms)?;
                 let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-                let (amount, output_limit) = size_hold(&standing, quote, exact, most_open, now_ms)?;
+                let (amount, output_limit) = size_hold(&credit, quote, exact, most_open, now_ms)?;
                 limit = output_limit;
-                Ok(standing.available.draw(amount))
+                Ok(credit.available.draw(amount))
             };
-            let told = self.claims_of_others(account).map_err(unavailable)?;
-            let parts = self.0.ledger.claim(boot, account, &told, judge)?;
+            let claims = self.claims_of_others(account).map_err(unavailable)?;
+            let parts = self.0.ledger.claim(instance_id, account, &claims, decide)?;
             let outcome = self.covers_claims(account);
             if !matches!(outcome, Ok(true)) {
                 self.release_claim(account, parts);
             }
             if outcome.map_err(unavailable)? {
-                serving.holds.add_claimed(&opening.payer(), parts);
-                let hold = Hold::new(Arc::clone(&self.0) as _, opening, quote.service, parts);
+                serving.holds.add_claimed(&request.payer(), parts);
+                let hold = Hold::new(Arc::clone(&self.0) as _, request, quote.service, parts);
                 return hold
                     .journal_open(&serving.journal, &serving.open, now_ms)
                     .map(|hold| (hold.with_rate_limits(meters), limit))
@@ -124,35 +124,45 @@ impl Billing {
         change: &BalanceChange<'_>,
     ) -> Result<PostingResult, StoreError> {
         let account = change.account;
-        let told = || self.claims_of_others(account);
+        let claims = || self.claims_of_others(account);
         if self.0.ledger.has_posted(change)? {
-            return self.0.ledger.post_change(change, "", told);
+            return self.0.ledger.post_change(change, "", claims);
         }
-        let told_before = told()?;
-        let place = InstanceDir::create(&self.0.data_dir)?;
-        let judge = |row: LedgerAccount| {
-            let standing = CreditSnapshot::from_row(
+        let claims_before = claims()?;
+        let instance_dir = InstanceDir::create(&self.0.data_dir)?;
+        let decide = |row: LedgerAccount| {
+            let credit = CreditSnapshot::from_row(
                 row,
                 CreditSplit::default(),
                 CreditSplit::default(),
                 0,
                 change.at_ms,
             );
-            ledger::split_debit(change, standing.available)
+            ledger::split_debit(change, credit.available)
         };
-        let claimed = self
-            .0
-            .ledger
-            .claim(&place.boot, account, &told_before, judge);
+        let claimed =
+            self.0
+                .ledger
+                .claim(&instance_dir.instance_id, account, &claims_before, decide);
         let posted = claimed.and_then(|parts| {
             self.refresh_mirror()
-                .and_then(|()| self.0.ledger.post_change(change, &place.boot, told))
-                .inspect_err(|_| drop(self.0.ledger.release_claim(&place.boot, account, parts)))
+                .and_then(|()| {
+                    self.0
+                        .ledger
+                        .post_change(change, &instance_dir.instance_id, claims)
+                })
+                .inspect_err(|_| {
+                    drop(
+                        self.0
+                            .ledger
+                            .release_claim(&instance_dir.instance_id, account, parts),
+                    )
+                })
         });
         self.0
             .ledger
-            .forget_instances(std::slice::from_ref(&place.boot))?;
-        place.remove();
+            .forget_instances(std::slice::from_ref(&instance_dir.instance_id))?;
+        instance_dir.remove();
         posted
     }
 
@@ -182,13 +192,13 @@ impl Billing {
     fn refresh_mirror(&self) -> Result<(), StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
         let mirror = HoldsMirror::open(data_dir)?;
-        let question = mirror.request_refresh()?;
+        let refresh_id = mirror.request_refresh()?;
         let began = Instant::now();
         loop {
             if !instance_lock::is_held(data_dir)? {
                 return recover_dead_instances(ledger, data_dir, &ledger.instance_ids()?);
             }
-            if mirror.refresh_state()?.0 >= question {
+            if mirror.refresh_state()?.0 >= refresh_id {
                 return Ok(());
             }
             if began.elapsed() > ANSWER_TIMEOUT {
@@ -203,10 +213,12 @@ impl Billing {
     /// Claims on the account that other living processes have published.
     pub(super) fn claims_of_others(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
         let live = journal::live_instance_ids(&self.0.data_dir)?;
-        let told = HoldsMirror::open(&self.0.data_dir)?.claims_of(account)?;
-        Ok(told
+        let claims = HoldsMirror::open(&self.0.data_dir)?.claims_of(account)?;
+        Ok(claims
             .into_iter()
-            .filter(|claim| claim.boot != self.instance_id() && live.contains(&claim.boot))
+            .filter(|claim| {
+                claim.instance_id != self.instance_id() && live.contains(&claim.instance_id)
+            })
             .collect())
     }
 }

@@ -23,7 +23,7 @@ const SHARDS: usize = 64;
 
 /// The holds of all accounts that this process has served.
 pub struct HoldRegistry {
-    boot: String,
+    instance_id: String,
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
 }
@@ -105,10 +105,10 @@ pub enum ReserveError {
 }
 
 impl HoldRegistry {
-    pub fn new(boot: &str) -> Self {
+    pub fn new(instance_id: &str) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self {
-            boot: boot.to_owned(),
+            instance_id: instance_id.to_owned(),
             shards,
             hasher: RandomState::new(),
         }
@@ -132,30 +132,30 @@ impl HoldRegistry {
     pub fn reserve(
         &self,
         ledger: &Ledger,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         now_ms: i64,
         decide: impl FnOnce(&CreditSnapshot) -> Result<(Micro, u64), ReserveError>,
     ) -> Result<Option<(CreditSplit, u64, RateLimitStatuses)>, ReserveError> {
-        let mut shard = self.lock_shard(asker.account);
+        let mut shard = self.lock_shard(payer.account);
         if ledger.has_handed_over() {
             return Ok(None);
         }
-        let standing = shard.check(
+        let credit = shard.check(
             ledger,
-            asker,
-            &self.boot,
+            payer,
+            &self.instance_id,
             PendingRequests::default(),
             now_ms,
         )?;
-        let (amount, output_limit) = decide(&standing)?;
-        let parts = standing.available.draw(amount);
-        let (open, of_key) = shard.entries(asker);
+        let (amount, output_limit) = decide(&credit)?;
+        let parts = credit.available.draw(amount);
+        let (open, of_key) = shard.entries(payer);
         open.add(parts);
         of_key.add(parts);
         Ok(Some((
             parts,
             output_limit,
-            shard.count_request(asker, now_ms),
+            shard.count_request(payer, now_ms),
         )))
     }
 
@@ -169,16 +169,16 @@ impl HoldRegistry {
     pub fn check(
         &self,
         ledger: &Ledger,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         arriving: PendingRequests,
         now_ms: i64,
         decide: impl FnOnce(&CreditSnapshot) -> Result<(), ReserveError>,
     ) -> Result<(), ReserveError> {
-        let mut shard = self.lock_shard(asker.account);
+        let mut shard = self.lock_shard(payer.account);
         if ledger.has_handed_over() {
             return Ok(());
         }
-        decide(&shard.check(ledger, asker, &self.boot, arriving, now_ms)?)
+        decide(&shard.check(ledger, payer, &self.instance_id, arriving, now_ms)?)
     }
 
     /// Counts a request of a process that has handed over against the payer's rate limits. The two
@@ -188,14 +188,14 @@ impl HoldRegistry {
     /// Returns an error if a limit is reached.
     pub fn count_request(
         &self,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         now_ms: i64,
     ) -> Result<RateLimitStatuses, ReserveError> {
-        let mut shard = self.lock_shard(asker.account);
+        let mut shard = self.lock_shard(payer.account);
         shard
-            .check_rates(asker, PendingRequests::default(), now_ms)
+            .check_rates(payer, PendingRequests::default(), now_ms)
             .map_err(ReserveError::Limited)?;
-        Ok(shard.count_request(asker, now_ms))
+        Ok(shard.count_request(payer, now_ms))
     }
 
     /// Returns the credits left under the key's own limit; `None` if it has no limit. Exact in the
@@ -208,18 +208,18 @@ impl HoldRegistry {
     pub fn key_credit_left(
         &self,
         ledger: &Ledger,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         now_ms: i64,
     ) -> Result<Option<Micro>, StoreError> {
-        let shard = self.lock_shard(asker.account);
-        let of_key = shard.keys.get(asker.key).copied().unwrap_or_default();
-        of_key.credit_left(ledger, asker, &self.boot, now_ms)
+        let shard = self.lock_shard(payer.account);
+        let of_key = shard.keys.get(payer.key).copied().unwrap_or_default();
+        of_key.credit_left(ledger, payer, &self.instance_id, now_ms)
     }
 
     /// Counts the claimed credits of a request of this process, which has handed over.
-    pub fn add_claimed(&self, asker: &Payer<'_>, parts: CreditSplit) {
-        let mut shard = self.lock_shard(asker.account);
-        let (open, of_key) = shard.entries(asker);
+    pub fn add_claimed(&self, payer: &Payer<'_>, parts: CreditSplit) {
+        let mut shard = self.lock_shard(payer.account);
+        let (open, of_key) = shard.entries(payer);
         open.add(parts);
         of_key.add(parts);
     }
@@ -238,7 +238,7 @@ impl HoldRegistry {
     pub fn resolve(
         &self,
         ledger: &Ledger,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         held: CreditSplit,
         cost: Micro,
         tokens: u64,
@@ -246,9 +246,9 @@ impl HoldRegistry {
     ) -> HoldResolution {
         let Payer {
             account, bounds, ..
-        } = *asker;
+        } = *payer;
         let mut shard = self.lock_shard(account);
-        let (open, of_key) = shard.entries(asker);
+        let (open, of_key) = shard.entries(payer);
         open.gauge
             .correct_tokens(&bounds.account, bounds.tokens, tokens);
         of_key
@@ -259,11 +259,11 @@ impl HoldRegistry {
         if taken.total() < cost && !is_guest {
             // Only this case needs the balance. If it cannot be read, take nothing more, so that it
             // never falls below zero.
-            let row = ledger.account(account, &self.boot).ok().flatten();
+            let row = ledger.account(account, &self.instance_id).ok().flatten();
             if let Some(row) = row {
-                let standing =
+                let credit =
                     CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms);
-                taken = taken.plus(standing.available.draw(cost.minus(taken.total())));
+                taken = taken.plus(credit.available.draw(cost.minus(taken.total())));
             }
         }
         open.held = open.held.minus(held);
@@ -287,14 +287,14 @@ impl HoldRegistry {
     pub fn undo_settlement(
         &self,
         ledger: &Ledger,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         resolved: &HoldResolution,
     ) -> CreditSplit {
-        let mut shard = self.lock_shard(asker.account);
-        if let Some(of_key) = shard.keys.get_mut(asker.key) {
+        let mut shard = self.lock_shard(payer.account);
+        if let Some(of_key) = shard.keys.get_mut(payer.key) {
             of_key.settled = of_key.settled.minus(resolved.taken.total());
         }
-        if let Some(open) = shard.accounts.get_mut(asker.account) {
+        if let Some(open) = shard.accounts.get_mut(payer.account) {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
             // Under the lock, so a later hand-over sees none of it.
@@ -317,7 +317,7 @@ impl HoldRegistry {
     ) -> Result<Option<CreditSnapshot>, StoreError> {
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
-        let row = ledger.account(account, &self.boot)?;
+        let row = ledger.account(account, &self.instance_id)?;
         Ok(row.map(|row| {
             CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms)
         }))
@@ -328,7 +328,7 @@ impl HoldRegistry {
     pub fn is_idle(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
-        let Some(row) = ledger.account(account, &self.boot)? else {
+        let Some(row) = ledger.account(account, &self.instance_id)? else {
             return Ok(true);
         };
         let applied = CreditSplit {
@@ -354,7 +354,7 @@ impl HoldRegistry {
 
     fn claim(&self, open: &AccountHolds) -> Claim {
         Claim {
-            boot: self.boot.clone(),
+            instance_id: self.instance_id.clone(),
             held: open.held,
             settled: open.settled,
         }
@@ -377,7 +377,7 @@ impl HoldRegistry {
         let held: Vec<_> = all
             .map(|(account, open)| (account.to_string(), self.claim(open)))
             .collect();
-        ledger.hand_over(&self.boot, &held)
+        ledger.hand_over(&self.instance_id, &held)
     }
 
     /// Returns the accounts whose holds changed since the last call, with this process's claims on
@@ -410,9 +410,9 @@ impl HoldRegistry {
 }
 
 impl Shard {
-    fn entries(&mut self, asker: &Payer<'_>) -> (&mut AccountHolds, &mut KeyHolds) {
-        let open = self.accounts.entry(Arc::clone(asker.account)).or_default();
-        (open, self.keys.entry(Arc::clone(asker.key)).or_default())
+    fn entries(&mut self, payer: &Payer<'_>) -> (&mut AccountHolds, &mut KeyHolds) {
+        let open = self.accounts.entry(Arc::clone(payer.account)).or_default();
+        (open, self.keys.entry(Arc::clone(payer.key)).or_default())
     }
 
     /// Checks the rate limits for one more request besides the `arriving` ones, and returns the
@@ -420,38 +420,38 @@ impl Shard {
     fn check(
         &mut self,
         ledger: &Ledger,
-        asker: &Payer<'_>,
-        boot: &str,
+        payer: &Payer<'_>,
+        instance_id: &str,
         arriving: PendingRequests,
         now_ms: i64,
     ) -> Result<CreditSnapshot, ReserveError> {
-        let row = ledger.cached_account(asker.account, boot);
+        let row = ledger.cached_account(payer.account, instance_id);
         let row = row.map_err(|error| ReserveError::Unavailable(error.to_string()))?;
         let row = row.ok_or_else(|| {
-            ReserveError::Unavailable(format!("account {} is not in the ledger", asker.account))
+            ReserveError::Unavailable(format!("account {} is not in the ledger", payer.account))
         })?;
-        self.check_rates(asker, arriving, now_ms)
+        self.check_rates(payer, arriving, now_ms)
             .map_err(ReserveError::Limited)?;
-        let (open, of_key) = self.entries(asker);
+        let (open, of_key) = self.entries(payer);
         let open_requests = open.requests.saturating_add(arriving.of_account);
-        let mut standing =
+        let mut credit =
             CreditSnapshot::from_row(row, open.held, open.settled, open_requests, now_ms);
-        standing.key_free = of_key.credit_left(ledger, asker, boot, now_ms)?;
-        Ok(standing)
+        credit.key_free = of_key.credit_left(ledger, payer, instance_id, now_ms)?;
+        Ok(credit)
     }
 
     /// Checks whether the payer's rate limits allow one more request. Counts nothing.
     fn check_rates(
         &mut self,
-        asker: &Payer<'_>,
+        payer: &Payer<'_>,
         arriving: PendingRequests,
         now_ms: i64,
     ) -> Result<(), RateLimitWait> {
-        let bounds = asker.bounds;
+        let bounds = payer.bounds;
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
             return Ok(());
         }
-        let (open, of_key) = self.entries(asker);
+        let (open, of_key) = self.entries(payer);
         let outcome = of_key
             .gauge
             .check(
@@ -481,12 +481,12 @@ impl Shard {
     }
 
     /// Counts an admitted request. Returns the rate limit status.
-    fn count_request(&mut self, asker: &Payer<'_>, now_ms: i64) -> RateLimitStatuses {
-        let bounds = asker.bounds;
+    fn count_request(&mut self, payer: &Payer<'_>, now_ms: i64) -> RateLimitStatuses {
+        let bounds = payer.bounds;
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
             return RateLimitStatuses::default();
         }
-        let (open, of_key) = self.entries(asker);
+        let (open, of_key) = self.entries(payer);
         of_key
             .gauge
             .count_request(&bounds.key, bounds.tokens, now_ms);
@@ -510,14 +510,14 @@ impl KeyHolds {
     fn credit_left(
         &self,
         ledger: &Ledger,
-        asker: &Payer<'_>,
-        boot: &str,
+        payer: &Payer<'_>,
+        instance_id: &str,
         now_ms: i64,
     ) -> Result<Option<Micro>, StoreError> {
-        let Some(limit) = asker.bounds.spend else {
+        let Some(limit) = payer.bounds.spend else {
             return Ok(None);
         };
-        let known = ledger.key_spend(asker.key, limit.period.first_day(now_ms), boot)?;
+        let known = ledger.key_spend(payer.key, limit.period.first_day(now_ms), instance_id)?;
         let spent = known.spent.plus(self.settled.minus(known.applied));
         Ok(Some(limit.credits.minus(spent).minus(self.held)))
     }

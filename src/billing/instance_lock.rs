@@ -49,9 +49,9 @@ pub fn acquire(data_dir: &Path) -> Result<InstanceLock, StoreError> {
 /// Acquires the lock, and waits for the process that holds it.
 ///
 /// # Errors
-/// Returns an error if another process keeps the lock longer than `patience`, or if the file cannot
+/// Returns an error if another process keeps the lock longer than `timeout`, or if the file cannot
 /// be opened.
-fn acquire_within(data_dir: &Path, patience: Duration) -> Result<InstanceLock, StoreError> {
+fn acquire_within(data_dir: &Path, timeout: Duration) -> Result<InstanceLock, StoreError> {
     let failed = |source| StoreError::io("lock the data folder", source);
     let began = Instant::now();
     let mut file = open_lock_file(data_dir, LOCK_FILE).map_err(failed)?;
@@ -59,7 +59,7 @@ fn acquire_within(data_dir: &Path, patience: Duration) -> Result<InstanceLock, S
         match file.try_lock() {
             Ok(()) => break,
             Err(TryLockError::Error(error)) => return Err(failed(error)),
-            Err(TryLockError::WouldBlock) if began.elapsed() >= patience => {
+            Err(TryLockError::WouldBlock) if began.elapsed() >= timeout => {
                 let mut pid = String::new();
                 let _ = file.read_to_string(&mut pid);
                 return Err(StoreError::Unusable(format!(

@@ -53,7 +53,7 @@ const MIN_FREE_BYTES: u64 = 65_536;
 
 /// A running process's journal.
 pub struct Journal {
-    place: InstanceDir,
+    directory: InstanceDir,
     segment_bytes: u64,
     reserve_bytes: u64,
     /// Whether an `end` record is synced to disk before [`Journal::write`] returns.
@@ -85,9 +85,9 @@ impl Journal {
         reserve_bytes: u64,
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("create the journal", source);
-        let place = InstanceDir::create(data_dir)?;
-        let active = place.create_first_segment().map_err(failed)?;
-        let reserve = Segment::create(place.dir.join(RESERVE_FILE)).map_err(failed)?;
+        let directory = InstanceDir::create(data_dir)?;
+        let active = directory.create_first_segment().map_err(failed)?;
+        let reserve = Segment::create(directory.dir.join(RESERVE_FILE)).map_err(failed)?;
         let set_aside = reserve.preallocate(reserve_bytes).inspect_err(|error| {
             METRICS.ledger_error("journal_reserve");
             log::error!("cannot allocate the journal's reserve of {reserve_bytes} bytes: {error}; the gateway admits no requests");
@@ -99,7 +99,7 @@ impl Journal {
             reserve: Arc::new(reserve),
         };
         Ok(Self {
-            place,
+            directory,
             segment_bytes,
             reserve_bytes,
             is_synced: false,
@@ -115,7 +115,7 @@ impl Journal {
     }
 
     pub fn instance_id(&self) -> &str {
-        &self.place.boot
+        &self.directory.instance_id
     }
 
     /// Appends `record`, which survives the process once this returns. The file stays while the
@@ -149,7 +149,7 @@ impl Journal {
     fn append(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
         let mut line = encode_unnumbered(record)?;
         let mut files = self.lock_files();
-        files.roll(&self.place.dir, self.segment_bytes);
+        files.roll(&self.directory.dir, self.segment_bytes);
         if matches!(record, JournalRecord::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
             set_number(&mut line, files.active.next.load(Ordering::Relaxed));
             let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
@@ -230,8 +230,8 @@ impl Journal {
             .all(Segment::is_covered)
         {
             failpoint::hit(Point::BeforeReap);
-            let _ = clear_numbered_mark(&self.place.dir)
-                .and_then(|()| std::fs::remove_dir_all(&self.place.dir));
+            let _ = clear_numbered_mark(&self.directory.dir)
+                .and_then(|()| std::fs::remove_dir_all(&self.directory.dir));
         }
     }
 }
@@ -290,8 +290,8 @@ impl Files {
 pub fn copy_journals(from: &Path, to: &Path) -> Result<usize, StoreError> {
     let failed = |source| StoreError::io("copy the journal", source);
     let mut copied = 0;
-    for (boot, dir) in instance_dirs(from)? {
-        let target = to.join("journal").join(boot);
+    for (instance_id, dir) in instance_dirs(from)? {
+        let target = to.join("journal").join(instance_id);
         sqlite::create_dir(&target)?;
         open_lock(&target).map_err(failed)?;
         // Copy in write order: a record's file is then never older than those of earlier records.

@@ -117,7 +117,7 @@ struct IngestState {
     passed_ms: AtomicI64,
     may_forget: bool,
     /// Whether the server was reached and found fit.
-    judged: AtomicBool,
+    is_checked: AtomicBool,
     /// Message of the last error.
     trouble: Mutex<String>,
 }
@@ -204,7 +204,7 @@ impl IngestState {
     async fn check_store(&self, store: &SharedStore) -> Result<(), StoreError> {
         let outcome = store.check_fitness(self.may_forget).await;
         match &outcome {
-            Ok(()) => self.judged.store(true, Ordering::Release),
+            Ok(()) => self.is_checked.store(true, Ordering::Release),
             Err(error) => {
                 METRICS.ledger_error(error.reason());
                 self.record_error(error);
@@ -220,7 +220,7 @@ impl IngestState {
 
     /// Waits until the server has been checked; no task runs before.
     async fn wait_until_fit(&self, store: &SharedStore) {
-        while !self.judged.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
+        while !self.is_checked.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
             tokio::time::sleep(FITNESS_CHECK_INTERVAL).await;
             let before = self
                 .trouble
@@ -269,7 +269,7 @@ async fn run_worker(mut feed: IngestWorker, state: &IngestState) {
         }
         tokio::time::sleep(TICK_INTERVAL).await;
     }
-    if state.judged.load(Ordering::Acquire)
+    if state.is_checked.load(Ordering::Acquire)
         && let Err(error) = feed.run_all().await
     {
         log::warn!(

@@ -81,7 +81,7 @@ impl LedgerWriter {
     /// # Errors
     /// Returns an error if the thread cannot start.
     pub fn start(work: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
-        let (mut settler, mut run) = Self::new(work, capacity);
+        let (mut writer, mut run) = Self::new(work, capacity);
         let last_known_ms = run.ledger.last_known_ms()?;
         run.lapse_clock = Some(LapseClock::new(
             last_known_ms,
@@ -92,8 +92,8 @@ impl LedgerWriter {
             .name("settler".into())
             .spawn(move || run.run())
             .map_err(|source| StoreError::io("start the ledger writer", source))?;
-        settler.thread = Mutex::new(Some(thread));
-        Ok(settler)
+        writer.thread = Mutex::new(Some(thread));
+        Ok(writer)
     }
 
     /// Creates a writer without a thread, which works only when stepped: for simulations, which
@@ -102,15 +102,15 @@ impl LedgerWriter {
     /// # Errors
     /// Never fails; it has the signature of [`LedgerWriter::start`].
     pub fn new_stepwise(work: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
-        let (mut settler, run) = Self::new(work, capacity);
-        settler.by_hand = Some(Mutex::new(run));
-        Ok(settler)
+        let (mut writer, run) = Self::new(work, capacity);
+        writer.by_hand = Some(Mutex::new(run));
+        Ok(writer)
     }
 
     fn new(work: LedgerWriterDeps, capacity: usize) -> (Self, LedgerWriterWorker) {
         let (sender, receiver) = bounded_queue(capacity);
         let state = Arc::new(LedgerWriterState::default());
-        let settler = Self {
+        let writer = Self {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::default(),
             by_hand: None,
@@ -136,7 +136,7 @@ impl LedgerWriter {
             state,
             receiver,
         };
-        (settler, run)
+        (writer, run)
     }
 
     /// Commits one batch of queued endings, then does the background work. Returns false if nothing
@@ -344,8 +344,8 @@ impl LedgerWriterWorker {
             }
             return Ok(());
         }
-        let (answered, asked) = self.mirror.refresh_state()?;
-        if asked > answered {
+        let (answered, requested) = self.mirror.refresh_state()?;
+        if requested > answered {
             // A claim made before the request must count in every hold that is taken after this
             // publication.
             self.ledger.clear_account_cache();
@@ -356,8 +356,8 @@ impl LedgerWriterWorker {
                 .put(&changed)
                 .inspect_err(|_| self.holds.mark_changed(&changed))?;
         }
-        if asked > answered {
-            self.mirror.complete_refresh(asked)?;
+        if requested > answered {
+            self.mirror.complete_refresh(requested)?;
         }
         Ok(())
     }

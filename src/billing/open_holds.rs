@@ -30,17 +30,17 @@ impl Billing {
             return Ok(None);
         }
         let mut open = OpenHolds::default();
-        for kept in journal::read_requests(&self.0.data_dir)?
+        for request in journal::read_requests(&self.0.data_dir)?
             .iter()
-            .filter(|kept| kept.is_living && !kept.ended)
+            .filter(|request| request.is_living && !request.ended)
         {
-            let at_ms = kept.ending.at_ms;
+            let at_ms = request.ending.at_ms;
             open.requests += 1;
             open.oldest_at_ms = Some(open.oldest_at_ms.map_or(at_ms, |oldest| oldest.min(at_ms)));
         }
         let live = journal::live_instance_ids(&self.0.data_dir)?;
         for (_, claim) in HoldsMirror::open(&self.0.data_dir)?.all_claims()? {
-            if live.contains(&claim.boot) {
+            if live.contains(&claim.instance_id) {
                 open.credits = open.credits.plus(claim.held.total());
             }
         }

@@ -49,9 +49,9 @@ pub struct OutboxEntry {
     text: String,
     journalled_in: Vec<Arc<Segment>>,
     /// The dead process's journal that it came from.
-    left: Option<Arc<OrphanedJournalRef>>,
+    orphaned: Option<Arc<OrphanedJournalRef>>,
     /// Whether the store has received it.
-    told: bool,
+    received: bool,
     /// Whether the ledger has it.
     arrived: bool,
     wait: Duration,
@@ -70,7 +70,7 @@ impl Drop for OutboxEntry {
 
 /// A dead process's journal, removed when the last of its endings has arrived.
 struct OrphanedJournalRef {
-    left: Mutex<Option<(OrphanedJournal, usize)>>,
+    orphaned: Mutex<Option<(OrphanedJournal, usize)>>,
     missing: AtomicUsize,
     /// Whether to leave the directory in place; the caller removes it.
     stays: bool,
@@ -88,7 +88,7 @@ struct EndingMessage<'a> {
 
 /// The journal of a dead process, with the endings in it.
 pub struct OrphanedEndings {
-    left: OrphanedJournal,
+    orphaned: OrphanedJournal,
     endings: Vec<Ending>,
     unreadable: usize,
     stays: bool,
@@ -96,7 +96,7 @@ pub struct OrphanedEndings {
 
 /// Handle of the outbox relay thread.
 pub struct OutboxRelay {
-    door: Mutex<Option<Sender<Box<OutboxEntry>>>>,
+    queue: Mutex<Option<Sender<Box<OutboxEntry>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     state: Arc<OutboxState>,
 }
@@ -106,7 +106,7 @@ struct OutboxState {
     /// Number of journalled endings that the ledger is not known to have.
     pending: AtomicUsize,
     /// Number of queued endings that the store has not received.
-    untold: AtomicUsize,
+    unreceived: AtomicUsize,
     /// When the oldest of these requests ended, in ms since 1970; 0 if there is none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
@@ -136,16 +136,16 @@ impl OutboxState {
 pub fn claim_orphaned_endings(data_dir: &Path) -> Result<Vec<OrphanedEndings>, StoreError> {
     journal::claim_orphaned(data_dir)?
         .into_iter()
-        .map(|left| OrphanedEndings::from_journal(left, false))
+        .map(|orphaned| OrphanedEndings::from_journal(orphaned, false))
         .collect()
 }
 
 impl OrphanedEndings {
     /// `stays`: keep the directory after all of its endings have arrived.
-    pub fn from_journal(left: OrphanedJournal, stays: bool) -> Result<Self, StoreError> {
-        let (endings, unreadable) = left.endings()?;
+    pub fn from_journal(orphaned: OrphanedJournal, stays: bool) -> Result<Self, StoreError> {
+        let (endings, unreadable) = orphaned.endings()?;
         Ok(Self {
-            left,
+            orphaned,
             endings,
             unreadable,
             stays,
@@ -210,8 +210,8 @@ pub fn relay_all(
     let mut run = OutboxWorker::new(store, None, Arc::clone(&state), models, within);
     found.into_iter().for_each(|found| run.adopt(found));
     // This queue has no senders: the relay runs until everything has arrived.
-    let (_, parcels) = channel(1);
-    let new = runtime.block_on(run.run(parcels));
+    let (_, entries) = channel(1);
+    let new = runtime.block_on(run.run(entries));
     Ok(ReplayReport {
         new,
         missing: state.pending.load(Ordering::Relaxed),
@@ -238,8 +238,8 @@ impl OutboxEntry {
             ending,
             text,
             journalled_in,
-            left: None,
-            told: false,
+            orphaned: None,
+            received: false,
             arrived: false,
             wait: Duration::ZERO,
         }
@@ -262,8 +262,8 @@ impl OutboxRelay {
         (capacity, most_pending): (usize, usize),
     ) -> Result<Self, StoreError> {
         let state = Arc::new(OutboxState::default());
-        let (door, parcels) = channel(capacity.clamp(1, 1 << 20));
-        let here = OutboxHousekeeping {
+        let (queue, entries) = channel(capacity.clamp(1, 1 << 20));
+        let housekeeping = OutboxHousekeeping {
             journal,
             data_dir: data_dir.to_owned(),
             most_pending,
@@ -271,7 +271,7 @@ impl OutboxRelay {
         };
         let mut run = OutboxWorker::new(
             store,
-            Some(here),
+            Some(housekeeping),
             Arc::clone(&state),
             models,
             SHUTDOWN_TIMEOUT,
@@ -287,11 +287,11 @@ impl OutboxRelay {
         let thread = std::thread::Builder::new()
             .name("courier".into())
             .spawn(move || {
-                runtime.block_on(run.run(parcels));
+                runtime.block_on(run.run(entries));
             })
             .map_err(failed)?;
         Ok(Self {
-            door: Mutex::new(Some(door)),
+            queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
             state,
         })
@@ -299,13 +299,13 @@ impl OutboxRelay {
 
     /// Queues an ending without blocking. If the queue does not accept it, it stays in the journal
     /// for the next start.
-    pub fn enqueue(&self, parcel: OutboxEntry) {
+    pub fn enqueue(&self, entry: OutboxEntry) {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
-        self.state.untold.fetch_add(1, Ordering::Relaxed);
-        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        if door
+        self.state.unreceived.fetch_add(1, Ordering::Relaxed);
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue
             .as_ref()
-            .is_some_and(|door| door.try_send(Box::new(parcel)).is_ok())
+            .is_some_and(|queue| queue.try_send(Box::new(entry)).is_ok())
         {
             return;
         }
@@ -332,7 +332,7 @@ impl OutboxRelay {
 
     /// Whether some request has ended here that the store does not know of yet.
     pub fn has_unreported(&self) -> bool {
-        self.state.untold.load(Ordering::Relaxed) > 0
+        self.state.unreceived.load(Ordering::Relaxed) > 0
     }
 
     pub fn is_failing(&self) -> bool {
@@ -354,7 +354,7 @@ impl OutboxRelay {
     /// Stops the thread once the ledger is known to have everything, or after `SHUTDOWN_TIMEOUT`.
     pub fn shut_down(&self) {
         drop(
-            self.door
+            self.queue
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take(),
@@ -373,7 +373,7 @@ impl OutboxRelay {
 struct OutboxWorker {
     store: SharedStore,
     /// `None` for a command.
-    here: Option<OutboxHousekeeping>,
+    housekeeping: Option<OutboxHousekeeping>,
     models: Vec<Arc<CatalogModel>>,
     state: Arc<OutboxState>,
     under_way: JoinSet<(Box<OutboxEntry>, Result<SettleReply, StoreError>)>,
@@ -397,13 +397,13 @@ struct OutboxHousekeeping {
 /// An entry to send at a given time; the earliest comes first.
 struct ScheduledEntry {
     at: Instant,
-    parcel: Box<OutboxEntry>,
+    entry: Box<OutboxEntry>,
 }
 
 impl OutboxWorker {
     fn new(
         store: SharedStore,
-        here: Option<OutboxHousekeeping>,
+        housekeeping: Option<OutboxHousekeeping>,
         state: Arc<OutboxState>,
         models: &[Arc<CatalogModel>],
         finish_within: Duration,
@@ -411,7 +411,7 @@ impl OutboxWorker {
         let (under_way, waiting, ended_at) = (JoinSet::new(), BinaryHeap::new(), BTreeMap::new());
         Self {
             store,
-            here,
+            housekeeping,
             models: models.to_vec(),
             state,
             under_way,
@@ -424,21 +424,21 @@ impl OutboxWorker {
 
     fn adopt(&mut self, found: OrphanedEndings) {
         let OrphanedEndings {
-            left,
+            orphaned,
             endings,
             unreadable,
             stays,
         } = found;
         log::warn!(
             "instance {} left {} ended requests; sending them to the shared store",
-            left.boot,
+            orphaned.instance_id,
             endings.len()
         );
         {
             // Record this before the directory can be removed: its absence means that there is
             // nothing left to learn from it.
             let mut taken_over = self.state.lock_adopted();
-            taken_over.boots.push(left.boot.clone());
+            taken_over.boots.push(orphaned.instance_id.clone());
             let debited = endings
                 .iter()
                 .map(|ending| (ending.request_id.clone(), ending.kind() == "debit"));
@@ -447,7 +447,7 @@ impl OutboxWorker {
         let missing = AtomicUsize::new(endings.len());
         let over = Arc::new(OrphanedJournalRef {
             missing,
-            left: Mutex::new(Some((left, unreadable))),
+            orphaned: Mutex::new(Some((orphaned, unreadable))),
             stays,
         });
         if endings.is_empty() {
@@ -457,7 +457,7 @@ impl OutboxWorker {
             .pending
             .fetch_add(endings.len(), Ordering::Relaxed);
         self.state
-            .untold
+            .unreceived
             .fetch_add(endings.len(), Ordering::Relaxed);
         for ending in endings {
             let version = &ending.detail.price_version;
@@ -466,18 +466,18 @@ impl OutboxWorker {
                 .iter()
                 .map(|model| &*model.price)
                 .find(|price| price.version == *version);
-            let mut parcel = OutboxEntry::new(ending, price, Vec::new());
-            parcel.left = Some(Arc::clone(&over));
-            self.enqueue(Box::new(parcel));
+            let mut entry = OutboxEntry::new(ending, price, Vec::new());
+            entry.orphaned = Some(Arc::clone(&over));
+            self.enqueue(Box::new(entry));
         }
     }
 
-    fn enqueue(&mut self, parcel: Box<OutboxEntry>) {
-        *self.ended_at.entry(parcel.ending.at_ms).or_default() += 1;
+    fn enqueue(&mut self, entry: Box<OutboxEntry>) {
+        *self.ended_at.entry(entry.ending.at_ms).or_default() += 1;
         self.update_oldest();
         self.waiting.push(ScheduledEntry {
             at: Instant::now(),
-            parcel,
+            entry,
         });
     }
 
@@ -491,7 +491,7 @@ impl OutboxWorker {
 
     /// Runs until the queue is closed and everything is done. Returns the number of endings that
     /// the store had not received before.
-    async fn run(mut self, mut parcels: Receiver<Box<OutboxEntry>>) -> usize {
+    async fn run(mut self, mut entries: Receiver<Box<OutboxEntry>>) -> usize {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_INTERVAL);
         let mut closing: Option<Instant> = None;
         loop {
@@ -501,8 +501,8 @@ impl OutboxWorker {
                 .peek()
                 .map_or_else(|| Instant::now() + HOUSEKEEPING_INTERVAL, |due| due.at);
             tokio::select! {
-                parcel = parcels.recv(), if closing.is_none() => match parcel {
-                    Some(parcel) => self.enqueue(parcel),
+                entry = entries.recv(), if closing.is_none() => match entry {
+                    Some(entry) => self.enqueue(entry),
                     None => {
                         closing = Some(Instant::now() + self.finish_within);
                         self.poll_all_now();
@@ -527,11 +527,11 @@ impl OutboxWorker {
 
     /// During shutdown, polls every entry at once instead of when it is due.
     fn poll_all_now(&mut self) {
-        let due = |ScheduledEntry { mut parcel, .. }| {
-            parcel.wait = Duration::ZERO;
+        let due = |ScheduledEntry { mut entry, .. }| {
+            entry.wait = Duration::ZERO;
             ScheduledEntry {
                 at: Instant::now(),
-                parcel,
+                entry,
             }
         };
         self.waiting = std::mem::take(&mut self.waiting)
@@ -548,7 +548,7 @@ impl OutboxWorker {
                 .peek()
                 .is_some_and(|due| due.at <= Instant::now())
         {
-            let Some(ScheduledEntry { parcel, .. }) = self.waiting.pop() else {
+            let Some(ScheduledEntry { entry, .. }) = self.waiting.pop() else {
                 return;
             };
             let store = self.store.clone();
@@ -558,18 +558,18 @@ impl OutboxWorker {
                     account,
                     detail,
                     ..
-                } = &parcel.ending;
-                let (cost, key_id) = (parcel.ending.cost(), &detail.key_id);
+                } = &entry.ending;
+                let (cost, key_id) = (entry.ending.cost(), &detail.key_id);
                 let tokens = detail.usage.tokens_total();
                 let end = SettleCommand {
                     request_id,
                     account,
                     cost,
-                    ending: &parcel.text,
+                    ending: &entry.text,
                     key_id,
                     tokens,
                 };
-                let outcome = match is_late(parcel.ending.at_ms, clock::now_ms()) {
+                let outcome = match is_late(entry.ending.at_ms, clock::now_ms()) {
                     true => store.settle_late(&end).await,
                     false => store.settle(&end).await,
                 };
@@ -581,7 +581,7 @@ impl OutboxWorker {
                         .map(|()| SettleReply::Unknown),
                     outcome => outcome,
                 };
-                (parcel, outcome)
+                (entry, outcome)
             });
         }
     }
@@ -591,7 +591,7 @@ impl OutboxWorker {
         done: Result<(Box<OutboxEntry>, Result<SettleReply, StoreError>), tokio::task::JoinError>,
     ) {
         // A task that panicked dropped its entry, which the journal keeps.
-        let Ok((mut parcel, outcome)) = done else {
+        let Ok((mut entry, outcome)) = done else {
             return METRICS.ledger_error("courier_task");
         };
         let failing = matches!(outcome, Err(_) | Ok(SettleReply::Unknown));
@@ -601,44 +601,44 @@ impl OutboxWorker {
                 Ok(SettleReply::Unknown) => {
                     log::error!(
                         "cannot settle a request of account {}: the shared store does not have the account yet; retrying",
-                        parcel.ending.account
+                        entry.ending.account
                     )
                 }
                 Ok(_) => log::info!("the shared store accepts ended requests again"),
             }
         }
-        self.new += usize::from(matches!(outcome, Ok(SettleReply::Done { .. })) && !parcel.told);
-        let again = |wait: Duration, least, most| (wait * 2).clamp(least, most);
-        if !failing && !std::mem::replace(&mut parcel.told, true) {
-            self.state.untold.fetch_sub(1, Ordering::Relaxed);
-            parcel.wait = Duration::ZERO;
+        self.new += usize::from(matches!(outcome, Ok(SettleReply::Done { .. })) && !entry.received);
+        let next_delay = |wait: Duration, least, most| (wait * 2).clamp(least, most);
+        if !failing && !std::mem::replace(&mut entry.received, true) {
+            self.state.unreceived.fetch_sub(1, Ordering::Relaxed);
+            entry.wait = Duration::ZERO;
         }
         match outcome {
-            Ok(SettleReply::Applied) => return self.acknowledge(parcel),
+            Ok(SettleReply::Applied) => return self.acknowledge(entry),
             Ok(SettleReply::Done { .. } | SettleReply::Known { .. }) => {
-                parcel.wait = again(parcel.wait, MIN_POLL_DELAY, MAX_POLL_DELAY);
+                entry.wait = next_delay(entry.wait, MIN_POLL_DELAY, MAX_POLL_DELAY);
             }
             Ok(SettleReply::Unknown) | Err(_) => {
                 METRICS.ledger_error("shared_store");
-                parcel.wait = again(parcel.wait, MIN_RETRY_DELAY, MAX_RETRY_DELAY);
+                entry.wait = next_delay(entry.wait, MIN_RETRY_DELAY, MAX_RETRY_DELAY);
             }
         }
         self.waiting.push(ScheduledEntry {
-            at: Instant::now() + parcel.wait,
-            parcel,
+            at: Instant::now() + entry.wait,
+            entry,
         });
     }
 
-    fn acknowledge(&mut self, mut parcel: Box<OutboxEntry>) {
+    fn acknowledge(&mut self, mut entry: Box<OutboxEntry>) {
         failpoint::hit(Point::EndingArrived);
-        parcel.arrived = true;
-        if let Some(over) = &parcel.left
+        entry.arrived = true;
+        if let Some(over) = &entry.orphaned
             && over.missing.fetch_sub(1, Ordering::AcqRel) == 1
         {
             over.remove();
         }
         self.state.pending.fetch_sub(1, Ordering::Relaxed);
-        if let Entry::Occupied(mut count) = self.ended_at.entry(parcel.ending.at_ms) {
+        if let Entry::Occupied(mut count) = self.ended_at.entry(entry.ending.at_ms) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -648,15 +648,19 @@ impl OutboxWorker {
     }
 
     fn housekeep(&mut self) {
-        let Some(here) = &mut self.here else { return };
-        here.journal.remove_covered();
-        here.journal.restore_reserve();
-        here.warn_of_backlog(self.state.pending.load(Ordering::Relaxed));
-        let found = here.claim_orphaned_by_others().unwrap_or_else(|error| {
-            METRICS.ledger_error("dead_journals");
-            log::warn!("{error}");
-            Vec::new()
-        });
+        let Some(housekeeping) = &mut self.housekeeping else {
+            return;
+        };
+        housekeeping.journal.remove_covered();
+        housekeeping.journal.restore_reserve();
+        housekeeping.warn_of_backlog(self.state.pending.load(Ordering::Relaxed));
+        let found = housekeeping
+            .claim_orphaned_by_others()
+            .unwrap_or_else(|error| {
+                METRICS.ledger_error("dead_journals");
+                log::warn!("{error}");
+                Vec::new()
+            });
         found.into_iter().for_each(|found| self.adopt(found));
     }
 }
@@ -679,7 +683,7 @@ impl OutboxHousekeeping {
     fn claim_orphaned_by_others(&self) -> Result<Vec<OrphanedEndings>, StoreError> {
         let is_alone = journal::instance_ids(&self.data_dir)?
             .iter()
-            .all(|boot| boot == self.journal.instance_id());
+            .all(|instance_id| instance_id == self.journal.instance_id());
         if is_alone {
             Ok(Vec::new())
         } else {
@@ -695,13 +699,13 @@ fn is_late(at_ms: i64, now_ms: i64) -> bool {
 
 impl OrphanedJournalRef {
     fn remove(&self) {
-        let left = self
-            .left
+        let orphaned = self
+            .orphaned
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some((left, unreadable)) = left.filter(|_| !self.stays)
-            && let Err(error) = left.remove(unreadable)
+        if let Some((orphaned, unreadable)) = orphaned.filter(|_| !self.stays)
+            && let Err(error) = orphaned.remove(unreadable)
         {
             log::warn!("{error}");
         }
@@ -750,16 +754,16 @@ mod tests {
     fn an_operator_is_told_once_when_most_of_what_may_wait_does_and_again_after_it_did_not() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Arc::new(Journal::create(dir.path(), 65_536, 65_536).unwrap());
-        let mut here = OutboxHousekeeping {
+        let mut housekeeping = OutboxHousekeeping {
             journal,
             data_dir: dir.path().to_owned(),
             most_pending: 1_000,
             warned: false,
         };
         let warned = [799, 800, 1_000, 799, 800].map(|pending| {
-            let before = here.warned;
-            here.warn_of_backlog(pending);
-            here.warned && !before
+            let before = housekeeping.warned;
+            housekeeping.warn_of_backlog(pending);
+            housekeeping.warned && !before
         });
         assert_eq!(warned, [false, true, false, false, true]);
     }

@@ -99,7 +99,7 @@ fn find_unpriced(
         (Protocol::Chat, _) => "web_search_options",
         _ => features.server_tool_member.unwrap_or("tools"),
     };
-    let asked = [
+    let unpriced = [
         (features.server_tools || uncounted, tools),
         (word.is_some(), word.unwrap_or_default()),
         (features.fallback_models, "fallbacks"),
@@ -112,9 +112,9 @@ fn find_unpriced(
             "modalities",
         ),
     ];
-    asked
+    unpriced
         .into_iter()
-        .find(|(asked, _)| *asked)
+        .find(|(unpriced, _)| *unpriced)
         .map(|(_, param)| param)
 }
 

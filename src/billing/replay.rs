@@ -22,7 +22,7 @@ pub(super) fn recover_dead_instances(
     let with_journal = journal::instance_ids(data_dir)?;
     let gone: Vec<_> = known
         .iter()
-        .filter(|boot| !with_journal.contains(boot))
+        .filter(|instance_id| !with_journal.contains(instance_id))
         .cloned()
         .collect();
     if gone.is_empty() {
@@ -34,9 +34,9 @@ pub(super) fn recover_dead_instances(
 
 /// Enters the journals of dead processes into the ledger.
 fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
-    for left in journal::claim_orphaned(data_dir)? {
-        left.remove_reserve();
-        let (endings, unreadable) = left.endings()?;
+    for orphaned in journal::claim_orphaned(data_dir)? {
+        orphaned.remove_reserve();
+        let (endings, unreadable) = orphaned.endings()?;
         let interrupted = endings
             .iter()
             .filter(|ending| ending.detail.outcome == RequestOutcome::Interrupted)
@@ -48,10 +48,10 @@ fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), Stor
             .inc_by(interrupted as u64);
         log::warn!(
             "replayed the journal of instance {}: {} ended requests, {new} of them new to the ledger, {interrupted} interrupted; {unreadable} lines are unreadable",
-            left.boot,
+            orphaned.instance_id,
             endings.len(),
         );
-        left.remove(unreadable)?;
+        orphaned.remove(unreadable)?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ impl Billing {
     /// Returns the reason as [`ReserveError`]; nothing is held then.
     pub fn reserve(
         &self,
-        opening: HoldRequest,
+        request: HoldRequest,
         quote: &Quote,
         exact: bool,
         now_ms: i64,
@@ -29,13 +29,13 @@ impl Billing {
                 "this process does not admit requests".into(),
             ));
         };
-        if serving.settler.state.closing.load(Ordering::Acquire) {
+        if serving.writer.state.closing.load(Ordering::Acquire) {
             return Err(ReserveError::Unavailable(
                 "the gateway is shutting down".into(),
             ));
         }
-        if serving.settler.state.failing.load(Ordering::Relaxed)
-            || serving.settler.state.pending.load(Ordering::Relaxed) >= serving.most_pending
+        if serving.writer.state.failing.load(Ordering::Relaxed)
+            || serving.writer.state.pending.load(Ordering::Relaxed) >= serving.most_pending
         {
             return Err(ReserveError::Unavailable("the ledger lags behind".into()));
         }
@@ -48,16 +48,15 @@ impl Billing {
             return Err(ReserveError::Busy);
         }
         let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-        let decide =
-            |standing: &CreditSnapshot| size_hold(standing, quote, exact, most_open, now_ms);
+        let decide = |credit: &CreditSnapshot| size_hold(credit, quote, exact, most_open, now_ms);
         let Some((parts, limit, meters)) =
             serving
                 .holds
-                .reserve(&self.0.ledger, &opening.payer(), now_ms, decide)?
+                .reserve(&self.0.ledger, &request.payer(), now_ms, decide)?
         else {
-            return self.reserve_by_claim(serving, opening, quote, exact, now_ms);
+            return self.reserve_by_claim(serving, request, quote, exact, now_ms);
         };
-        let hold = Hold::new(Arc::clone(&self.0) as _, opening, quote.service, parts)
+        let hold = Hold::new(Arc::clone(&self.0) as _, request, quote.service, parts)
             .journal_open(&serving.journal, &serving.open, now_ms)
             .map_err(|error| {
                 ReserveError::Unavailable(format!("cannot write the journal: {error}"))

@@ -38,7 +38,7 @@ pub(super) struct ServingState {
     pub owner: Mutex<Option<InstanceLock>>,
     pub holds: Arc<HoldRegistry>,
     pub journal: Arc<Journal>,
-    pub settler: LedgerWriter,
+    pub writer: LedgerWriter,
     pub open: AtomicI64,
     pub most_open: i64,
     pub most_open_per_account: AtomicU64,
@@ -173,13 +173,13 @@ impl Billing {
             mirror,
             data_dir: data_dir.to_owned(),
         };
-        let settler = start(work, capacity)?;
+        let writer = start(work, capacity)?;
         log::info!("opened the ledger in {}", data_dir.display());
         let serving = ServingState {
             owner: Mutex::new(Some(owner)),
             holds,
             journal,
-            settler,
+            writer,
             open: AtomicI64::new(0),
             most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
             most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
@@ -201,7 +201,7 @@ impl Billing {
         self.0
             .serving
             .as_ref()
-            .map_or(Ok(false), |serving| serving.settler.step(now_ms))
+            .map_or(Ok(false), |serving| serving.writer.step(now_ms))
     }
 
     /// Stores the prices of `models` durably, before the first request that uses them.
@@ -252,8 +252,8 @@ impl Billing {
     pub fn replay_journal(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
         // Keep the claim until everything is entered: in a running process's journal, an open
         // request has not ended.
-        let left = journal::claim_journal(dir)?;
-        let (endings, unreadable) = left.endings()?;
+        let orphaned = journal::claim_journal(dir)?;
+        let (endings, unreadable) = orphaned.endings()?;
         Ok((enter_endings(&self.0.ledger, &endings)?, unreadable))
     }
 
@@ -262,7 +262,7 @@ impl Billing {
         let Some(serving) = &self.0.serving else {
             return;
         };
-        let state = &serving.settler.state;
+        let state = &serving.writer.state;
         let oldest = state.oldest_ms.load(Ordering::Relaxed);
         METRICS
             .journal_pending
@@ -277,14 +277,14 @@ impl Billing {
     /// Whether the ledger accepts endings and the journal accepts new requests.
     pub fn is_healthy(&self) -> bool {
         self.0.serving.as_ref().is_some_and(|serving| {
-            !serving.settler.state.failing.load(Ordering::Relaxed) && !serving.journal.is_degraded()
+            !serving.writer.state.failing.load(Ordering::Relaxed) && !serving.journal.is_degraded()
         })
     }
 
     /// Enters everything settled into the ledger, then stops the ledger writer.
     pub fn shut_down(&self) {
         if let Some(serving) = &self.0.serving {
-            serving.settler.shut_down();
+            serving.writer.shut_down();
             serving.journal.close();
             if let Err(error) = self
                 .forget_own_instance(serving)
@@ -298,10 +298,10 @@ impl Billing {
     /// Deletes what the ledger stores as applied for this process, which is useless once its
     /// journal is gone. If a journal remains, its replay deletes it later.
     fn forget_own_instance(&self, serving: &ServingState) -> Result<(), StoreError> {
-        let boot = serving.journal.instance_id().to_owned();
-        if journal::instance_ids(&self.0.data_dir)?.contains(&boot) {
+        let instance_id = serving.journal.instance_id().to_owned();
+        if journal::instance_ids(&self.0.data_dir)?.contains(&instance_id) {
             return Ok(());
         }
-        self.0.ledger.forget_instances(&[boot])
+        self.0.ledger.forget_instances(&[instance_id])
     }
 }

@@ -52,7 +52,7 @@ impl HoldStore for BillingInner {
         match written {
             Ok(ended_in) => {
                 record_metrics(&ending, taken);
-                serving.settler.enqueue(Settlement {
+                serving.writer.enqueue(Settlement {
                     ending,
                     freed,
                     journalled_in: [opened_in, ended_in],
@@ -68,7 +68,7 @@ impl HoldStore for BillingInner {
                 // the same: an opening without an end.
                 let interrupted = HoldEnd::without_cost(RequestOutcome::Interrupted, end.at_ms);
                 let ending = hold.build_ending(CreditSplit::default(), Micro::ZERO, &interrupted);
-                serving.settler.enqueue(Settlement {
+                serving.writer.enqueue(Settlement {
                     ending,
                     freed,
                     journalled_in: [Arc::clone(&opened_in), opened_in],

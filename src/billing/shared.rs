@@ -115,8 +115,8 @@ impl SharedBilling {
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         let most_pending = count(limits.journal_pending);
         let capacity = count(limits.open_requests).saturating_add(most_pending);
-        let (here, bounds) = (Arc::clone(&journal), (capacity, most_pending));
-        let relay = OutboxRelay::start(relay_store, here, data_dir, models, bounds)?;
+        let (journal_of_relay, bounds) = (Arc::clone(&journal), (capacity, most_pending));
+        let relay = OutboxRelay::start(relay_store, journal_of_relay, data_dir, models, bounds)?;
         Ok(Self(Arc::new(SharedBillingInner {
             store,
             journal,
@@ -149,27 +149,27 @@ impl SharedBilling {
     pub async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let store = &self.0.store;
         let until = Instant::now() + ADMISSION_TIMEOUT;
-        let late = |_| {
+        let timeout_error = |_| {
             StoreError::Unusable(
                 "cannot read a balance: the shared store does not answer in time".into(),
             )
         };
-        let mut wanted = false;
+        let mut has_requested_seed = false;
         loop {
             if let Some(shared) = tokio::time::timeout_at(until, store.account(account))
                 .await
-                .map_err(late)??
+                .map_err(timeout_error)??
             {
                 return Ok(balance_of(&shared, now_ms));
             }
-            if !std::mem::replace(&mut wanted, true) {
+            if !std::mem::replace(&mut has_requested_seed, true) {
                 tokio::time::timeout_at(until, store.request_seed(account))
                     .await
-                    .map_err(late)??;
+                    .map_err(timeout_error)??;
             }
             tokio::time::timeout_at(until, tokio::time::sleep(SEED_POLL_INTERVAL))
                 .await
-                .map_err(late)?;
+                .map_err(timeout_error)?;
         }
     }
 
@@ -179,8 +179,8 @@ impl SharedBilling {
     }
 
     /// Opens another connection to the same store, for another runtime or timeout.
-    pub fn new_connection(&self, patience: Duration) -> SharedStore {
-        self.0.store.new_connection(patience)
+    pub fn new_connection(&self, timeout: Duration) -> SharedStore {
+        self.0.store.new_connection(timeout)
     }
 
     /// Dead processes whose journals this one has read so far.

@@ -48,7 +48,7 @@ async fn debit_store(
 ) -> Result<CreditSplit, StoreError> {
     let store = SharedStore::connect(address, STORE_TIMEOUT).await?;
     let operation = adjustment_operation(change.account, change.reference);
-    let asked = Micro::ZERO.minus(change.amount);
+    let debit = Micro::ZERO.minus(change.amount);
     let mut refused = None;
     for _ in 0..MAX_ATTEMPTS {
         let shared = wait_for_account(&store, change.account).await?;
@@ -65,7 +65,7 @@ async fn debit_store(
         let parts = split_debit(change, free).unwrap_or_else(|error| {
             refused = Some(error);
             CreditSplit {
-                paid: asked,
+                paid: debit,
                 trial: Micro::ZERO,
             }
         });
@@ -96,7 +96,7 @@ async fn debit_store(
     }
     let moving = || {
         StoreError::Refused(format!(
-            "cannot deduct {asked} credits from account {}: its reservations are changing; run the command again",
+            "cannot deduct {debit} credits from account {}: its reservations are changing; run the command again",
             change.account
         ))
     };
@@ -129,7 +129,7 @@ async fn wait_for_account(
 pub fn compare_balances(
     ledger: &Ledger,
     address: &RedisAddress,
-    verdict: &mut LedgerAuditReport,
+    report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
     let accounts = ledger.account_ids()?;
     let findings = block_on(async {
@@ -149,7 +149,7 @@ pub fn compare_balances(
         }
         Ok(findings)
     })?;
-    verdict.findings.extend(findings);
+    report.findings.extend(findings);
     Ok(())
 }
 

@@ -131,11 +131,11 @@ pub fn verify(
 ) -> Result<LedgerAuditReport, StoreError> {
     // Read the journal before the ledger: the ledger must then have all its endings, except the
     // most recent ones.
-    let kept = journal::read_requests(data_dir)?;
+    let requests = journal::read_requests(data_dir)?;
     let granted = app::granted_accounts(data_dir)?;
     let mut audit = LedgerAudit {
         ledger,
-        verdict: LedgerAuditReport::default(),
+        report: LedgerAuditReport::default(),
         prev: (0, vec![0; 32]),
         sums: HashMap::new(),
         lapsed_at: HashMap::new(),
@@ -145,9 +145,9 @@ pub fn verify(
         ended: HashSet::new(),
         posted: HashSet::new(),
         prices: HashMap::new(),
-        journalled: kept
+        journalled: requests
             .iter()
-            .map(|kept| (kept.ending.request_id.clone(), None))
+            .map(|requests| (requests.ending.request_id.clone(), None))
             .collect(),
     };
     let accounts = ledger.for_each_entry(&mut |entry| audit.check_entry(&entry))?;
@@ -156,13 +156,13 @@ pub fn verify(
     audit.check_accounts(&accounts);
     audit.check_files(data_dir)?;
     audit.check_journal(
-        &kept,
+        &requests,
         !journal::live_instance_ids(data_dir)?.is_empty(),
         now_ms,
     );
     audit.check_holds(data_dir)?;
     audit.check_aggregates()?;
-    Ok(audit.verdict)
+    Ok(audit.report)
 }
 
 /// Totals of one account's entries, in integers that cannot overflow.
@@ -175,7 +175,7 @@ struct AccountTotals {
 
 struct LedgerAudit<'a> {
     ledger: &'a Ledger,
-    verdict: LedgerAuditReport,
+    report: LedgerAuditReport,
     prev: (i64, Vec<u8>),
     sums: HashMap<String, AccountTotals>,
     lapsed_at: HashMap<String, (i64, i64)>,
@@ -193,13 +193,13 @@ struct LedgerAudit<'a> {
 
 impl LedgerAudit<'_> {
     fn add_finding(&mut self, rule: &'static str, seq: i64, message: String) {
-        if self.verdict.findings.len() < MAX_FINDINGS {
-            self.verdict.findings.push(Finding { rule, seq, message });
+        if self.report.findings.len() < MAX_FINDINGS {
+            self.report.findings.push(Finding { rule, seq, message });
         }
     }
 
     fn check_entry(&mut self, entry: &LedgerEntry) {
-        self.verdict.entries += 1;
+        self.report.entries += 1;
         self.check_chain(entry);
         self.check_direction(entry);
         let sums = self.sums.entry(entry.account.clone()).or_default();
@@ -238,7 +238,7 @@ impl LedgerAudit<'_> {
             "debit" | "void" => self.check_request(entry),
             "refund" => self.check_refund(entry),
             "adjust" => {
-                self.verdict.adjustments += 1;
+                self.report.adjustments += 1;
                 if PostingDetail::decode(&entry.detail)
                     .ok()
                     .and_then(|detail| detail.reason)
@@ -333,7 +333,7 @@ impl LedgerAudit<'_> {
             }
             return;
         }
-        self.verdict.debits += 1;
+        self.report.debits += 1;
         self.debits
             .insert(entry.reference.clone(), (entry.account.clone(), charged));
         let Ok(detail) = serde_json::from_str::<EndingDetail>(&entry.detail) else {
@@ -371,7 +371,7 @@ impl LedgerAudit<'_> {
     }
 
     fn check_refund(&mut self, entry: &LedgerEntry) {
-        self.verdict.refunds += 1;
+        self.report.refunds += 1;
         match PostingDetail::decode(&entry.detail)
             .ok()
             .and_then(|detail| detail.request_id)
@@ -475,10 +475,12 @@ impl LedgerAudit<'_> {
     fn check_refund_totals(&mut self) {
         for (seq, account, request, amount) in std::mem::take(&mut self.refunds) {
             match self.debits.get_mut(&request) {
-                Some((of, left)) if *of == account && *left >= amount => *left = left.minus(amount),
-                Some((of, left)) => {
+                Some((of, refundable)) if *of == account && *refundable >= amount => {
+                    *refundable = refundable.minus(amount)
+                }
+                Some((of, refundable)) => {
                     let message = format!(
-                        "{account} got {amount} back for {request}, but only {left} of the debit of account {of} is left to refund"
+                        "{account} got {amount} back for {request}, but only {refundable} of the debit of account {of} is left to refund"
                     );
                     self.add_finding("refund", seq, message);
                 }
@@ -492,12 +494,12 @@ impl LedgerAudit<'_> {
     }
 
     fn check_accounts(&mut self, accounts: &[ledger::LedgerAccountRow]) {
-        self.verdict.accounts = accounts.len() as u64;
-        let (mut kept, mut entered) = (0_i128, 0_i128);
+        self.report.accounts = accounts.len() as u64;
+        let (mut balances, mut entered) = (0_i128, 0_i128);
         for row in accounts {
             let sums = self.sums.remove(&row.id).unwrap_or_default();
             let (paid, trial) = (i128::from(row.paid.get()), i128::from(row.trial.get()));
-            kept += paid + trial;
+            balances += paid + trial;
             entered += sums.paid + sums.trial;
             if (sums.paid, sums.trial) != (paid, trial) {
                 let message = format!(
@@ -541,43 +543,50 @@ impl LedgerAudit<'_> {
                 format!("account {account} has entries but no balance"),
             );
         }
-        if kept != entered {
+        if balances != entered {
             let message =
-                format!("the accounts have {kept} µc, but all entries sum to {entered} µc");
+                format!("the accounts have {balances} µc, but all entries sum to {entered} µc");
             self.add_finding("trial balance", 0, message);
         }
     }
 
     /// Checks that the ledger has every request that ended in a journal, with the same amounts.
-    fn check_journal(&mut self, kept: &[JournalledRequest], somebody_serves: bool, now_ms: i64) {
+    fn check_journal(
+        &mut self,
+        requests: &[JournalledRequest],
+        somebody_serves: bool,
+        now_ms: i64,
+    ) {
         for JournalledRequest {
-            boot,
+            instance_id,
             is_living,
             ended,
             ending,
-        } in kept
+        } in requests
         {
             let known = self.journalled.get(&ending.request_id).cloned().flatten();
             let old = now_ms.saturating_sub(ending.at_ms) > MAX_JOURNAL_AGE_MS;
             let request = &ending.request_id;
             let message = match known {
                 Some((account, kind, billed)) if *ended => {
-                    let said = (ending.account.as_str(), ending.kind(), ending.cost());
-                    if said == (&account, &kind, billed) {
+                    let journalled = (ending.account.as_str(), ending.kind(), ending.cost());
+                    if journalled == (&account, &kind, billed) {
                         continue;
                     }
                     format!(
-                        "{request} is a {} of {} in the journal of instance {boot}, but a {kind} of {billed} in the ledger",
-                        said.1, said.2
+                        "{request} is a {} of {} in the journal of instance {instance_id}, but a {kind} of {billed} in the ledger",
+                        journalled.1, journalled.2
                     )
                 }
                 None if *ended && old => {
-                    format!("{request} ended in instance {boot} but never reached the ledger")
+                    format!(
+                        "{request} ended in instance {instance_id} but never reached the ledger"
+                    )
                 }
                 // A start voids the requests that dead processes left open. A request of a living
                 // process may stay open for long.
                 None if !*ended && old && !*is_living && somebody_serves => {
-                    format!("{request} was left open by instance {boot} and never voided")
+                    format!("{request} was left open by instance {instance_id} and never voided")
                 }
                 _ => continue,
             };
@@ -615,7 +624,7 @@ impl LedgerAudit<'_> {
         let live = journal::live_instance_ids(data_dir)?;
         let mut accounts = HashSet::new();
         for (account, claim) in mirror.all_claims()? {
-            if live.contains(&claim.boot) {
+            if live.contains(&claim.instance_id) {
                 accounts.insert(account);
             } else if !live.is_empty() {
                 let held = claim.held.total();
@@ -624,7 +633,7 @@ impl LedgerAudit<'_> {
                     0,
                     format!(
                         "{held} of {account} are reserved by instance {}, which has ended",
-                        claim.boot
+                        claim.instance_id
                     ),
                 );
             }
@@ -649,15 +658,15 @@ impl LedgerAudit<'_> {
         for claim in mirror
             .claims_of(account)?
             .iter()
-            .filter(|claim| live.contains(&claim.boot))
+            .filter(|claim| live.contains(&claim.instance_id))
         {
             if claim.held.paid < Micro::ZERO || claim.held.trial < Micro::ZERO {
                 return Ok(Some(format!(
                     "instance {} has a negative reservation of account {account}",
-                    claim.boot
+                    claim.instance_id
                 )));
             }
-            let Some(row) = self.ledger.account(account, &claim.boot)? else {
+            let Some(row) = self.ledger.account(account, &claim.instance_id)? else {
                 return Ok(Some(format!(
                     "account {account} has reservations but is not in the ledger"
                 )));

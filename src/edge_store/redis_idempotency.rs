@@ -150,12 +150,12 @@ async fn with_timeout<T>(
     operation: &str,
     request: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    let late = |_| {
+    let timeout_error = |_| {
         StoreError::Unusable(format!(
             "cannot {operation}: the shared store does not answer in time"
         ))
     };
     tokio::time::timeout(SERVING_TIMEOUT, request)
         .await
-        .map_err(late)?
+        .map_err(timeout_error)?
 }

@@ -68,7 +68,7 @@ impl Idempotency {
             key,
             hash,
             request_id,
-            boot: store.instance_id(),
+            instance_id: store.instance_id(),
         };
         let (entry, retention) = (store_entry(&request), Retention::from_limits(limits));
         let claimed = store.claim_key(&request, &entry, retention, now_ms).await;
@@ -97,13 +97,13 @@ impl Idempotency {
             IdempotencyLookup::OtherBody => KeyLookupOutcome::OtherBody,
             IdempotencyLookup::Done {
                 request_id,
-                kept: Some(StoredResponse { headers, body }),
+                response: Some(StoredResponse { headers, body }),
             } => KeyLookupOutcome::Done(ReplayedResponse {
                 request_id,
                 headers,
                 body,
             }),
-            IdempotencyLookup::Done { kept: None, .. } => KeyLookupOutcome::Unavailable,
+            IdempotencyLookup::Done { response: None, .. } => KeyLookupOutcome::Unavailable,
         })
     }
 
@@ -123,7 +123,7 @@ impl Idempotency {
             key,
             hash: &[0; 32],
             request_id: "",
-            boot: store.instance_id(),
+            instance_id: store.instance_id(),
         };
         let entry = store_entry(&request);
         store.is_known_key(&request, &entry, now_ms).await
@@ -148,6 +148,6 @@ fn store_entry(request: &IdempotencyRequest<'_>) -> IdempotencyEntry {
         name: hex(&name),
         hash: hex(request.hash),
         request_id: request.request_id.to_owned(),
-        boot: request.boot.to_owned(),
+        instance_id: request.instance_id.to_owned(),
     }
 }

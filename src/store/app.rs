@@ -108,20 +108,21 @@ impl AppDb {
         })
     }
 
-    /// Sets an account's status. Returns false if the account does not exist or is deleted. `told`
+    /// Sets an account's status. Returns false if the account does not exist or is deleted. `audit_entry`
     /// is the line for the audit log.
     pub fn set_active(
         &self,
         id: &str,
         active: bool,
-        told: Option<&AuditEntry<'_>>,
+        audit_entry: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.write("set an account's status", |transaction| {
             let status = if active { "active" } else { "suspended" };
             let sql = "UPDATE account SET status = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
             let is_set = transaction.execute(sql, params![id, status])? == 1;
             if is_set {
-                told.into_iter()
+                audit_entry
+                    .into_iter()
                     .try_for_each(|act| audit::append(transaction, act))?;
             }
             Ok(is_set)
@@ -283,7 +284,7 @@ impl AppDb {
         account: Option<&str>,
         key: &str,
         active: bool,
-        told: Option<&AuditEntry<'_>>,
+        audit_entry: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.write("set a key's status", |transaction| {
             let status = if active { "active" } else { "disabled" };
@@ -291,7 +292,8 @@ impl AppDb {
                        WHERE id = ?1 AND account = coalesce(?3, account) AND status <> 'revoked'";
             let is_set = transaction.execute(sql, params![key, status, account])? == 1;
             if is_set {
-                told.into_iter()
+                audit_entry
+                    .into_iter()
                     .try_for_each(|act| audit::append(transaction, act))?;
             }
             Ok(is_set)
@@ -304,7 +306,7 @@ impl AppDb {
         account: Option<&str>,
         key: &str,
         now_ms: i64,
-        told: Option<&AuditEntry<'_>>,
+        audit_entry: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.write("revoke a key", |transaction| {
             let rows = transaction.execute(
@@ -313,7 +315,8 @@ impl AppDb {
                 params![key, account, now_ms],
             )?;
             if rows == 1 {
-                told.into_iter()
+                audit_entry
+                    .into_iter()
                     .try_for_each(|act| audit::append(transaction, act))?;
             }
             Ok(rows == 1)

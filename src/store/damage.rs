@@ -77,13 +77,13 @@ fn check(path: &Path, shape: &DatabaseSpec) -> Result<(), StoreError> {
     if metadata.len() == 0 {
         return Ok(());
     }
-    let question = match metadata.len() <= MAX_CHECKED_BYTES {
+    let query = match metadata.len() <= MAX_CHECKED_BYTES {
         true => "PRAGMA quick_check(1)".to_owned(),
         false => format!("PRAGMA quick_check({})", shape.table),
     };
     let connection = sqlite::open(path, operation)?;
     let verdict: String = connection
-        .query_row(&question, [], |row| row.get(0))
+        .query_row(&query, [], |row| row.get(0))
         .map_err(|source| StoreError::sqlite(operation, source))?;
     match verdict.as_str() {
         "ok" => check_schema(&connection, shape.migrations),

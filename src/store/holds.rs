@@ -55,10 +55,10 @@ impl HoldsMirror {
     /// Returns an error if the file cannot be opened.
     pub fn open_or_renew(dir: &Path) -> Result<Self, StoreError> {
         let mirror = damage::open_or_renew(&dir.join(FILE), &DATABASE_SPEC, || Self::open(dir))?;
-        let ask = "INSERT INTO question SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM question)";
+        let insert = "INSERT INTO question SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM question)";
         mirror
             .0
-            .execute(ask, [])
+            .execute(insert, [])
             .map_err(|source| StoreError::sqlite("create holds.db", source))?;
         Ok(mirror)
     }
@@ -98,8 +98,8 @@ impl HoldsMirror {
                        settled_paid = excluded.settled_paid, settled_trial = excluded.settled_trial",
                 )
                 .and_then(|mut statement| {
-                    let Claim { boot, held, settled } = claim;
-                    statement.execute(params![boot, account, held.paid, held.trial, settled.paid, settled.trial])
+                    let Claim { instance_id, held, settled } = claim;
+                    statement.execute(params![instance_id, account, held.paid, held.trial, settled.paid, settled.trial])
                 })
                 .map_err(sql)?;
         }
@@ -150,9 +150,9 @@ impl HoldsMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn remove_instance(&self, boot: &str) -> Result<(), StoreError> {
+    pub fn remove_instance(&self, instance_id: &str) -> Result<(), StoreError> {
         self.0
-            .execute("DELETE FROM held WHERE boot = ?1", [boot])
+            .execute("DELETE FROM held WHERE boot = ?1", [instance_id])
             .map(drop)
             .map_err(|source| {
                 StoreError::sqlite("remove the reservations of an ended process", source)
@@ -203,7 +203,7 @@ impl HoldsMirror {
                 Ok((
                     row.get(0)?,
                     Claim {
-                        boot: row.get(1)?,
+                        instance_id: row.get(1)?,
                         held,
                         settled,
                     },

@@ -36,7 +36,7 @@ pub struct IdempotencyRequest<'a> {
     pub key: &'a str,
     pub hash: &'a [u8; 32],
     pub request_id: &'a str,
-    pub boot: &'a str,
+    pub instance_id: &'a str,
 }
 
 /// A stored response, without its request id.
@@ -55,7 +55,7 @@ pub enum IdempotencyLookup {
     OtherBody,
     Done {
         request_id: String,
-        kept: Option<StoredResponse>,
+        response: Option<StoredResponse>,
     },
 }
 
@@ -121,7 +121,7 @@ impl IdempotencyDb {
     /// Returns an error if the file cannot be read or written; nothing was entered.
     pub fn claim(
         &self,
-        ask: &IdempotencyRequest<'_>,
+        request: &IdempotencyRequest<'_>,
         now_ms: i64,
     ) -> Result<IdempotencyLookup, StoreError> {
         self.write("record an idempotency key", |transaction| {
@@ -130,22 +130,22 @@ impl IdempotencyDb {
                     "SELECT hash, request_id, done, expires_at FROM asked
                      WHERE account = ?1 AND path = ?2 AND key = ?3",
                 )?
-                .query_row([ask.account, ask.path, ask.key], |row| {
+                .query_row([request.account, request.path, request.key], |row| {
                     Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
                 })
                 .optional()?;
             let Some((hash, request_id, done, expires_at)) = known else {
-                return insert_or_find(transaction, ask);
+                return insert_or_find(transaction, request);
             };
             if done && expires_at <= now_ms {
                 remove(transaction, &request_id)?;
-                return insert_or_find(transaction, ask);
+                return insert_or_find(transaction, request);
             }
-            Ok(match (hash == ask.hash, done) {
+            Ok(match (hash == request.hash, done) {
                 (false, _) => IdempotencyLookup::OtherBody,
                 (true, false) => IdempotencyLookup::Running,
                 (true, true) => IdempotencyLookup::Done {
-                    kept: read_response(transaction, &request_id)?,
+                    response: read_response(transaction, &request_id)?,
                     request_id,
                 },
             })
@@ -156,13 +156,17 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn is_known(&self, ask: &IdempotencyRequest<'_>, now_ms: i64) -> Result<bool, StoreError> {
+    pub fn is_known(
+        &self,
+        request: &IdempotencyRequest<'_>,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
         let writer = lock(&self.writer);
         let look = || {
             let mut known = writer.prepare_cached(
                 "SELECT 1 FROM asked WHERE account = ?1 AND path = ?2 AND key = ?3 AND NOT (done AND expires_at <= ?4)",
             )?;
-            known.exists(params![ask.account, ask.path, ask.key, now_ms])
+            known.exists(params![request.account, request.path, request.key, now_ms])
         };
         look().map_err(|source| StoreError::sqlite("look up an idempotency key", source))
     }
@@ -174,26 +178,28 @@ impl IdempotencyDb {
     pub fn complete(
         &self,
         request_id: &str,
-        kept: Option<&StoredResponse>,
+        response: Option<&StoredResponse>,
         expires_at_ms: i64,
     ) -> Result<(), StoreError> {
         self.write("store the response of an idempotency key", |transaction| {
-            let bytes = kept.map_or(0, |kept| i64::try_from(kept.body.len()).unwrap_or(i64::MAX));
+            let bytes = response.map_or(0, |response| {
+                i64::try_from(response.body.len()).unwrap_or(i64::MAX)
+            });
             let known = transaction
                 .prepare_cached(
                     "UPDATE asked SET done = 1, expires_at = ?2, bytes = ?3 WHERE request_id = ?1",
                 )?
                 .execute(params![request_id, expires_at_ms, bytes])?;
-            let Some(kept) = kept.filter(|_| known == 1) else {
+            let Some(response) = response.filter(|_| known == 1) else {
                 return Ok(());
             };
-            let headers = serde_json::to_string(&kept.headers)
+            let headers = serde_json::to_string(&response.headers)
                 .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             transaction
                 .prepare_cached(
                     "INSERT INTO answer (request_id, headers, body) VALUES (?1, ?2, ?3)",
                 )?
-                .execute(params![request_id, headers, kept.body])
+                .execute(params![request_id, headers, response.body])
                 .map(drop)
         })
     }
@@ -232,15 +238,15 @@ impl IdempotencyDb {
         look().map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
-    /// Removes expired rows, then the oldest above the limits in `room`: responses above its bytes
+    /// Removes expired rows, then the oldest above the limits in `limits`: responses above its bytes
     /// (their keys stay), and keys above its entries. Running requests stay.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written; removed rows stay removed.
-    pub fn clean(&self, now_ms: i64, room: RetentionLimits) -> Result<(), StoreError> {
+    pub fn clean(&self, now_ms: i64, limits: RetentionLimits) -> Result<(), StoreError> {
         while self.remove_expired(now_ms)? == MAX_REMOVAL_BATCH {}
-        while self.shrink_bytes(room.bytes)? {}
-        while self.shrink_entries(room.entries)? {}
+        while self.shrink_bytes(limits.bytes)? {}
+        while self.shrink_entries(limits.entries)? {}
         Ok(())
     }
 
@@ -332,7 +338,7 @@ fn count(rows: usize) -> i64 {
 
 fn insert_or_find(
     transaction: &Transaction<'_>,
-    ask: &IdempotencyRequest<'_>,
+    request: &IdempotencyRequest<'_>,
 ) -> rusqlite::Result<IdempotencyLookup> {
     let IdempotencyRequest {
         account,
@@ -340,8 +346,8 @@ fn insert_or_find(
         key,
         hash,
         request_id,
-        boot,
-    } = ask;
+        instance_id,
+    } = request;
     transaction
         .prepare_cached(
             "INSERT INTO asked (account, path, key, hash, request_id, boot, expires_at)
@@ -353,7 +359,7 @@ fn insert_or_find(
             key,
             hash.as_slice(),
             request_id,
-            boot
+            instance_id
         ])?;
     Ok(IdempotencyLookup::Nothing)
 }

@@ -108,7 +108,11 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn account(&self, account: &str, boot: &str) -> Result<Option<LedgerAccount>, StoreError> {
+    pub fn account(
+        &self,
+        account: &str,
+        instance_id: &str,
+    ) -> Result<Option<LedgerAccount>, StoreError> {
         self.read("read an account's balance", |connection| {
             connection
                 .prepare_cached(
@@ -117,7 +121,7 @@ impl Ledger {
                        (SELECT ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2)
                      FROM account a LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id WHERE a.id = ?1",
                 )?
-                .query_row([account, boot], account_row)
+                .query_row([account, instance_id], account_row)
                 .optional()
         })
     }
@@ -131,22 +135,23 @@ impl Ledger {
     pub fn cached_account(
         &self,
         account: &str,
-        boot: &str,
+        instance_id: &str,
     ) -> Result<Option<LedgerAccount>, StoreError> {
-        self.standing.get([boot, account].concat().as_bytes(), || {
-            self.account(account, boot)
-        })
+        self.account_rows
+            .get([instance_id, account].concat().as_bytes(), || {
+                self.account(account, instance_id)
+            })
     }
 
     /// See [`RowCache::pause_checks`].
     #[cfg(test)]
     pub fn pause_account_checks(&self) {
-        self.standing.pause_checks();
+        self.account_rows.pause_checks();
     }
 
     /// Clears the cache of accounts.
     pub fn clear_account_cache(&self) {
-        self.standing.clear();
+        self.account_rows.clear();
     }
 
     /// Enters `endings` in one commit and counts them as applied for the instance. A request that
@@ -158,7 +163,7 @@ impl Ledger {
     pub fn enter_endings(
         &self,
         endings: &[(&Ending, CreditSplit)],
-        boot: &str,
+        instance_id: &str,
     ) -> Result<usize, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("enter debits", source);
@@ -173,7 +178,8 @@ impl Ledger {
                     .map_err(sql)?,
             );
             if self.has_handed_over() && *freed != CreditSplit::ZERO {
-                claim::subtract_claim(&transaction, boot, &ending.account, *freed).map_err(sql)?;
+                claim::subtract_claim(&transaction, instance_id, &ending.account, *freed)
+                    .map_err(sql)?;
             }
             applied.add(ending);
             failpoint::hit(Point::MidCommit);
@@ -181,8 +187,8 @@ impl Ledger {
         batch.write().map_err(sql)?;
         // A replay of a journal has no instance: it changes balances that no running process has
         // settled.
-        if !boot.is_empty() {
-            applied.write(&transaction, boot).map_err(sql)?;
+        if !instance_id.is_empty() {
+            applied.write(&transaction, instance_id).map_err(sql)?;
         }
         self.commit(transaction, || failpoint::hit(Point::AfterCommit))
             .map_err(sql)?;

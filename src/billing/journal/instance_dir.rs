@@ -19,7 +19,7 @@ pub(super) const NUMBERED_MARK: &[u8] = b"numbered\n";
 /// A process's own journal directory, whose lock shows that the process lives.
 pub struct InstanceDir {
     pub(super) dir: PathBuf,
-    pub boot: String,
+    pub instance_id: String,
     /// Held while the process lives: shows other processes that this directory is in use.
     _lock: File,
 }
@@ -31,18 +31,18 @@ impl InstanceDir {
     /// Returns an error if the directory cannot be created or locked.
     pub fn create(data_dir: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("create a journal folder", source);
-        let boot = uuid::Uuid::now_v7().simple().to_string();
+        let instance_id = uuid::Uuid::now_v7().simple().to_string();
         let journals = data_dir.join("journal");
         // Rename it after locking, so that nobody takes it for a dead process's directory.
-        let unnamed = journals.join(format!(".{boot}"));
+        let unnamed = journals.join(format!(".{instance_id}"));
         sqlite::create_dir(&unnamed)?;
         let lock = open_lock(&unnamed).map_err(failed)?;
         lock.lock().map_err(failed)?;
-        let dir = journals.join(&boot);
+        let dir = journals.join(&instance_id);
         std::fs::rename(&unnamed, &dir).map_err(failed)?;
         Ok(Self {
             dir,
-            boot,
+            instance_id,
             _lock: lock,
         })
     }
@@ -60,7 +60,7 @@ impl InstanceDir {
 pub fn instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(instance_dirs(data_dir)?
         .into_iter()
-        .map(|(boot, _)| boot)
+        .map(|(instance_id, _)| instance_id)
         .collect())
 }
 
@@ -71,9 +71,9 @@ pub fn instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
 /// dead then.
 pub fn live_instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut live = Vec::new();
-    for (boot, dir) in instance_dirs(data_dir)? {
+    for (instance_id, dir) in instance_dirs(data_dir)? {
         if matches!(try_claim(&dir)?, LockState::Living) {
-            live.push(boot);
+            live.push(instance_id);
         }
     }
     Ok(live)
@@ -95,7 +95,7 @@ pub(super) fn instance_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, S
                     .file_name()
                     .into_string()
                     .ok()
-                    .map(|boot| (boot, entry.path())),
+                    .map(|instance_id| (instance_id, entry.path())),
             );
         }
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The journal of a dead process.
 pub struct OrphanedJournal {
     pub dir: PathBuf,
-    pub boot: String,
+    pub instance_id: String,
     lock: File,
 }
 
@@ -25,8 +25,8 @@ pub struct OrphanedJournal {
 /// # Errors
 /// Returns an error if a directory cannot be read or locked.
 pub fn claim_orphaned(data_dir: &Path) -> Result<Vec<OrphanedJournal>, StoreError> {
-    let mut left = Vec::new();
-    for (boot, dir) in instance_dirs(data_dir)? {
+    let mut orphaned = Vec::new();
+    for (instance_id, dir) in instance_dirs(data_dir)? {
         // A command that checks for living processes holds each lock briefly, so one failed attempt
         // does not prove that the process lives.
         for _ in 0..3 {
@@ -34,13 +34,17 @@ pub fn claim_orphaned(data_dir: &Path) -> Result<Vec<OrphanedJournal>, StoreErro
                 LockState::Living => std::thread::sleep(Duration::from_millis(3)),
                 LockState::Gone => break,
                 LockState::Left(lock) => {
-                    left.push(OrphanedJournal { dir, boot, lock });
+                    orphaned.push(OrphanedJournal {
+                        dir,
+                        instance_id,
+                        lock,
+                    });
                     break;
                 }
             }
         }
     }
-    Ok(left)
+    Ok(orphaned)
 }
 
 impl OrphanedJournal {
@@ -62,7 +66,7 @@ impl OrphanedJournal {
         {
             log::debug!(
                 "cannot remove the reserve of the journal of instance {}: {error}",
-                self.boot
+                self.instance_id
             );
         }
     }
@@ -99,13 +103,13 @@ pub fn claim_journal(dir: &Path) -> Result<OrphanedJournal, StoreError> {
         LockState::Living => return unusable("in use by a running gateway"),
         LockState::Gone => return unusable("not a journal folder"),
     };
-    let boot = dir
+    let instance_id = dir
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     Ok(OrphanedJournal {
         dir: dir.to_owned(),
-        boot,
+        instance_id,
         lock,
     })
 }

@@ -38,7 +38,7 @@ pub(super) fn journal_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// One request in a journal, for the audit: its instance and whether it ended.
 pub struct JournalledRequest {
-    pub boot: String,
+    pub instance_id: String,
     pub is_living: bool,
     pub ended: bool,
     pub ending: Ending,
@@ -59,13 +59,13 @@ pub fn read_requests(data_dir: &Path) -> Result<Vec<JournalledRequest>, StoreErr
         if !entry.path().is_dir() {
             continue;
         }
-        let boot = entry.file_name().to_string_lossy().into_owned();
-        let is_living = live.contains(&boot);
+        let instance_id = entry.file_name().to_string_lossy().into_owned();
+        let is_living = live.contains(&instance_id);
         let read = read_journal(&entry.path())?;
         let ended = read.ended.into_iter().map(|ending| (true, ending));
         let open = read.open.into_values().map(|ending| (false, ending));
         all.extend(ended.chain(open).map(|(ended, ending)| JournalledRequest {
-            boot: boot.clone(),
+            instance_id: instance_id.clone(),
             is_living,
             ended,
             ending,

@@ -163,7 +163,7 @@ fn every_request_that_a_dead_process_knew_of_is_told_as_it_last_stood() {
     let left = left(dir.path());
     assert_eq!(
         folder.file_name().unwrap().to_str(),
-        Some(left.boot.as_str())
+        Some(left.instance_id.as_str())
     );
     let (endings, unreadable) = left.endings().unwrap();
     assert_eq!(
@@ -694,13 +694,17 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     assert_eq!(
         instance_ids(dir.path()).unwrap(),
-        [name(&dead), living.instance_id().into(), place.boot.clone()]
+        [
+            name(&dead),
+            living.instance_id().into(),
+            place.instance_id.clone()
+        ]
     );
     assert_eq!(
         live_instance_ids(dir.path()).unwrap(),
-        [living.instance_id().to_owned(), place.boot.clone()]
+        [living.instance_id().to_owned(), place.instance_id.clone()]
     );
-    for taken in [living.instance_id(), place.boot.as_str()] {
+    for taken in [living.instance_id(), place.instance_id.as_str()] {
         let error = claim_journal(&dir.path().join("journal").join(taken))
             .err()
             .unwrap();
@@ -723,7 +727,10 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     drop(claimed);
     let claimed = claim_journal(&dead).unwrap();
     assert_eq!(
-        (claimed.boot.clone(), claimed.endings().unwrap().0.len()),
+        (
+            claimed.instance_id.clone(),
+            claimed.endings().unwrap().0.len()
+        ),
         (name(&dead), 1)
     );
     assert!(claim_orphaned(dir.path()).unwrap().is_empty());
@@ -795,7 +802,7 @@ fn a_copy_has_the_living_and_the_dead_and_a_needed_reserve() {
     symlink("gone", dead.join("000002.log")).unwrap();
     let to = tempfile::tempdir().unwrap();
     assert_eq!(copy_journals(dir.path(), to.path()).unwrap(), 3);
-    let of = |boot: &str| to.path().join("journal").join(boot);
+    let of = |instance_id: &str| to.path().join("journal").join(instance_id);
     assert!(
         !of(living.instance_id()).join(RESERVE_FILE).exists(),
         "room set aside is nothing to copy"
@@ -853,7 +860,7 @@ fn the_audit_sees_who_lives_and_what_still_runs() {
         .map(|kept| {
             (
                 kept.ending.request_id.as_str(),
-                kept.boot.as_str(),
+                kept.instance_id.as_str(),
                 kept.is_living,
                 kept.ended,
             )

@@ -38,7 +38,7 @@ impl IngestWorker {
             let Some(last) = entries.last() else {
                 return Ok(());
             };
-            let (last, mut told) = (last.seq, false);
+            let (last, mut has_published) = (last.seq, false);
             for entry in entries
                 .iter()
                 .filter(|entry| !entry.is_ending() || entry.is_late())
@@ -46,10 +46,10 @@ impl IngestWorker {
                 failpoint::hit(Point::PostEntered);
                 self.publish_entry(entry).await?;
                 failpoint::hit(Point::PostTold);
-                told = true;
+                has_published = true;
             }
             // A page of debits only is skipped, which is not worth a sync.
-            if told {
+            if has_published {
                 self.ledger.set_published_seq(last)?;
             }
             self.pushed = last;
@@ -96,13 +96,13 @@ impl IngestWorker {
 
     /// Seeds the accounts that edges ask for.
     pub(super) async fn seed_accounts(&mut self) -> Result<(), StoreError> {
-        if self.wanted.is_empty() {
-            self.wanted
+        if self.requested_accounts.is_empty() {
+            self.requested_accounts
                 .extend(self.store.take_seed_requests(MAX_SEEDS).await?);
         }
         // An account that cannot be seeded does not block the others, and edges ask for it again.
         let mut failed = Ok(());
-        for account in std::mem::take(&mut self.wanted) {
+        for account in std::mem::take(&mut self.requested_accounts) {
             failed = failed.and(self.seed_account(&account).await);
         }
         failed
@@ -174,11 +174,11 @@ impl IngestWorker {
             return self.mark_keys_complete().await;
         };
         for some in changes.chunks(MAX_KEYS_IN_FLIGHT) {
-            let mut told = JoinSet::new();
+            let mut tasks = JoinSet::new();
             for change in some {
-                told.spawn(publish_key(self.store.clone(), change.clone()));
+                tasks.spawn(publish_key(self.store.clone(), change.clone()));
             }
-            while let Some(outcome) = told.join_next().await {
+            while let Some(outcome) = tasks.join_next().await {
                 outcome.map_err(|error| {
                     StoreError::Unusable(format!(
                         "cannot publish keys to the shared store: {error}"
@@ -220,7 +220,7 @@ impl IngestWorker {
             .filter(|(account, parts)| self.mirrored.get(*account) != Some(*parts));
         let changed = changed.map(|(account, parts)| (account.clone(), *parts));
         let claim = |held| Claim {
-            boot: self.place.boot.clone(),
+            instance_id: self.directory.instance_id.clone(),
             held,
             settled: CreditSplit::ZERO,
         };
@@ -245,7 +245,7 @@ impl IngestWorker {
             if !self.store.expire_trial(&account).await?
                 && self.store.account(&account).await?.is_none()
             {
-                self.wanted.insert(account);
+                self.requested_accounts.insert(account);
             }
         }
         Ok(())

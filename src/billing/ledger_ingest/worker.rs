@@ -24,7 +24,7 @@ pub struct IngestWorker {
     pub(super) app: AppDb,
     pub(super) store: SharedStore,
     pub(super) mirror: HoldsMirror,
-    pub(super) place: InstanceDir,
+    pub(super) directory: InstanceDir,
     /// Server and epoch last seen for each partition.
     pub(super) found: Vec<Option<PartitionLocation>>,
     /// The last ledger entry known to be published to the store.
@@ -32,7 +32,7 @@ pub struct IngestWorker {
     pub(super) keys_after: ChangeCursor,
     /// Whether the store has received every key since it last lost them.
     pub(super) keys_known: bool,
-    pub(super) wanted: BTreeSet<String>,
+    pub(super) requested_accounts: BTreeSet<String>,
     pub(super) mirrored: BTreeMap<String, CreditSplit>,
     pub(super) backlog: Backlog,
     pub(super) lapse_clock: LapseClock,
@@ -67,7 +67,7 @@ impl IngestWorker {
     pub fn open(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
         let ledger = Ledger::open(data_dir)?;
         let owner = instance_lock::acquire(data_dir)?;
-        let place = InstanceDir::create(data_dir)?;
+        let directory = InstanceDir::create(data_dir)?;
         let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
         mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
         let lapse_clock = LapseClock::new(ledger.last_known_ms()?, clock::now_ms(), Instant::now());
@@ -80,11 +80,11 @@ impl IngestWorker {
             ledger,
             store,
             mirror,
-            place,
+            directory,
             found,
             keys_after: ChangeCursor::default(),
             keys_known: false,
-            wanted: BTreeSet::new(),
+            requested_accounts: BTreeSet::new(),
             mirrored: BTreeMap::new(),
             backlog: Backlog::default(),
             lapse_clock,
@@ -98,8 +98,8 @@ impl IngestWorker {
     /// # Errors
     /// Returns an error if the mirror cannot be written.
     pub fn close(self) -> Result<(), StoreError> {
-        self.mirror.remove_instance(&self.place.boot)?;
-        self.place.remove();
+        self.mirror.remove_instance(&self.directory.instance_id)?;
+        self.directory.remove();
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ impl SharedBilling {
     /// Returns the reason as [`ReserveError`]; nothing is held then.
     pub async fn reserve(
         &self,
-        opening: HoldRequest,
+        request: HoldRequest,
         quote: &Quote,
         exact: bool,
         now_ms: i64,
@@ -63,37 +63,39 @@ impl SharedBilling {
         } else {
             quote.cost(quote.output_floor.min(quote.output_limit))
         };
-        let asked = ReserveCommand {
-            request_id: &opening.request_id,
-            account: &opening.account,
+        let command = ReserveCommand {
+            request_id: &request.request_id,
+            account: &request.account,
             full,
             floor,
             lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed))
                 .saturating_add(LEASE_MARGIN),
             most_open,
-            within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
+            within: (!request.bounds.is_unbounded()).then_some((&*request.key_id, &request.bounds)),
         };
         // Journal before the store reserves anything. So this edge knows of every hold in the
         // store, even if it is killed meanwhile.
         let hold = Hold::new(
             Arc::clone(inner) as _,
-            opening.clone(),
+            request.clone(),
             quote.service,
             CreditSplit::ZERO,
         )
         .journal_open(&inner.journal, &inner.open, now_ms)
         .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
-        let fitted = |parts: CreditSplit| {
+        let affordable_output = |parts: CreditSplit| {
             quote
                 .max_affordable_output(parts.total())
                 .unwrap_or(quote.output_floor)
         };
-        let refusal = match self.reserve_in_store(&asked).await {
-            Ok(ReserveReply::Held(parts)) => return Ok((hold.with_credit(parts), fitted(parts))),
+        let refusal = match self.reserve_in_store(&command).await {
+            Ok(ReserveReply::Held(parts)) => {
+                return Ok((hold.with_credit(parts), affordable_output(parts)));
+            }
             Ok(ReserveReply::HeldWithin(parts, meters)) => {
                 return Ok((
                     hold.with_credit(parts).with_rate_limits(meters),
-                    fitted(parts),
+                    affordable_output(parts),
                 ));
             }
             Ok(other) => reserve_error(other, floor, most_open),
@@ -113,7 +115,7 @@ impl SharedBilling {
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
-    pub async fn authorize(&self, asker: &Payer<'_>, least: Micro) -> Result<(), ReserveError> {
+    pub async fn authorize(&self, payer: &Payer<'_>, least: Micro) -> Result<(), ReserveError> {
         let inner = &self.0;
         if inner.store.is_unavailable() {
             return Err(ReserveError::Unavailable(
@@ -121,17 +123,17 @@ impl SharedBilling {
             ));
         }
         let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
-        let asked = ReserveCommand {
+        let command = ReserveCommand {
             request_id: "",
-            account: asker.account,
+            account: payer.account,
             full: least,
             floor: least,
             lease: Duration::ZERO,
             most_open,
-            within: (!asker.bounds.is_unbounded()).then_some((&**asker.key, asker.bounds)),
+            within: (!payer.bounds.is_unbounded()).then_some((&**payer.key, payer.bounds)),
         };
         match self
-            .reserve_in_store(&asked)
+            .reserve_in_store(&command)
             .await
             .map_err(ReserveError::Unavailable)?
         {
@@ -143,12 +145,12 @@ impl SharedBilling {
     /// Retries until the store knows the account, within the admission timeout. Also retries if the
     /// concurrency limit may be reached only because the ending of the client's last request is
     /// still on its way to the store.
-    async fn reserve_in_store(&self, asked: &ReserveCommand<'_>) -> Result<ReserveReply, String> {
+    async fn reserve_in_store(&self, command: &ReserveCommand<'_>) -> Result<ReserveReply, String> {
         let store = &self.0.store;
         let until = Instant::now() + ADMISSION_TIMEOUT;
-        let (mut wanted, mut looks) = (false, 0);
+        let (mut has_requested_seed, mut ended_checks) = (false, 0);
         loop {
-            let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
+            let answer = tokio::time::timeout_at(until, store.reserve(command)).await;
             let answer =
                 answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
             failpoint::hit(Point::HeldThere);
@@ -157,16 +159,17 @@ impl SharedBilling {
                 ReserveReply::Limited(RateLimitWait {
                     limited: RateLimitKind::Concurrent,
                     ..
-                }) if looks < MAX_ENDED_CHECKS && self.0.relay.has_unreported() => {
-                    looks += 1;
+                }) if ended_checks < MAX_ENDED_CHECKS && self.0.relay.has_unreported() => {
+                    ended_checks += 1;
                     tokio::time::sleep(SEED_POLL_INTERVAL).await;
                     continue;
                 }
                 known => return Ok(known),
             }
-            if !std::mem::replace(&mut wanted, true) {
-                let asked = tokio::time::timeout_at(until, store.request_seed(asked.account)).await;
-                asked
+            if !std::mem::replace(&mut has_requested_seed, true) {
+                let requested =
+                    tokio::time::timeout_at(until, store.request_seed(command.account)).await;
+                requested
                     .map_err(|_| "the shared store does not answer in time")?
                     .map_err(count_store_error)?;
             }
@@ -179,8 +182,8 @@ impl SharedBilling {
 }
 
 /// Converts a refusal of the store.
-fn reserve_error(said: ReserveReply, needed: Micro, most_open: u64) -> ReserveError {
-    match said {
+fn reserve_error(reply: ReserveReply, needed: Micro, most_open: u64) -> ReserveError {
+    match reply {
         ReserveReply::Insufficient { available } => {
             ReserveError::Insufficient { available, needed }
         }

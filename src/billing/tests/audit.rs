@@ -350,12 +350,12 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
         .execute_batch("INSERT INTO held VALUES ('boot_gone', 'acct_test', 1, 0, 0, 0)")
         .unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"], "a dead boot's");
-    let boot = journal::live_instance_ids(dir.path())
+    let instance_id = journal::live_instance_ids(dir.path())
         .unwrap()
         .pop()
         .unwrap();
     mirror
-        .execute("UPDATE held SET boot = ?1, paid = 8499999", [&boot])
+        .execute("UPDATE held SET boot = ?1, paid = 8499999", [&instance_id])
         .unwrap();
     assert_eq!(
         rules(dir.path(), NOW),
@@ -405,7 +405,7 @@ fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
     ledger
         .execute(
             "INSERT INTO claim VALUES (?1, 'acct_test', 499999, 0)",
-            [&guest.boot],
+            [&guest.instance_id],
         )
         .unwrap();
     assert_eq!(

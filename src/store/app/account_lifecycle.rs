@@ -21,7 +21,7 @@ pub struct SignUpTerms<'a> {
     pub budget: Option<(Micro, i64)>,
     /// Hash of the mailbox; it gets no second trial.
     pub past_trial: Option<&'a [u8; 32]>,
-    pub told: Option<AuditEntry<'a>>,
+    pub audit_entry: Option<AuditEntry<'a>>,
 }
 
 /// The result of opening an account.
@@ -94,7 +94,7 @@ impl AppDb {
                     params![hash, row.id, row.created_at_ms],
                 )?;
             }
-            terms.told.iter().try_for_each(|act| audit::append(transaction, act))?;
+            terms.audit_entry.iter().try_for_each(|act| audit::append(transaction, act))?;
             Ok(if had_one { OpenAccountOutcome::WithoutTrial } else { OpenAccountOutcome::Done })
         })
     }
@@ -117,7 +117,7 @@ impl AppDb {
         pseudonym: &str,
         mailbox: &[u8; 32],
         now_ms: i64,
-        told: &AuditEntry<'_>,
+        audit_entry: &AuditEntry<'_>,
     ) -> Result<CloseAccountOutcome, StoreError> {
         self.write("delete an account", |transaction| {
             if is_last_administrator(transaction, id)? {
@@ -145,7 +145,7 @@ impl AppDb {
             // Its holder may have put anything into a key's name.
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
-            audit::append(transaction, told)?;
+            audit::append(transaction, audit_entry)?;
             Ok(CloseAccountOutcome::Done)
         })
     }
@@ -154,7 +154,7 @@ impl AppDb {
     pub fn suspend_account(
         &self,
         id: &str,
-        told: &AuditEntry<'_>,
+        audit_entry: &AuditEntry<'_>,
     ) -> Result<CloseAccountOutcome, StoreError> {
         self.write("suspend an account", |transaction| {
             if is_last_administrator(transaction, id)? {
@@ -165,7 +165,7 @@ impl AppDb {
             if transaction.execute(sql, [id])? == 0 {
                 return Ok(CloseAccountOutcome::NoAccount);
             }
-            audit::append(transaction, told)?;
+            audit::append(transaction, audit_entry)?;
             Ok(CloseAccountOutcome::Done)
         })
     }
@@ -200,7 +200,7 @@ impl AppDb {
         &self,
         rows: &[InviteRow],
         most: i64,
-        told: &AuditEntry<'_>,
+        audit_entry: &AuditEntry<'_>,
     ) -> Result<bool, StoreError> {
         self.write("insert invitations", |transaction| {
             let now_ms = rows.first().map_or(0, |row| row.created_at_ms);
@@ -218,7 +218,7 @@ impl AppDb {
                     params![hash, created_at_ms, expires_at_ms, created_by],
                 )?;
             }
-            audit::append(transaction, told)?;
+            audit::append(transaction, audit_entry)?;
             Ok(true)
         })
     }
@@ -228,7 +228,7 @@ impl AppDb {
         &self,
         start: &[u8; 8],
         now_ms: i64,
-        told: &AuditEntry<'_>,
+        audit_entry: &AuditEntry<'_>,
     ) -> Result<bool, StoreError> {
         self.write("revoke an invitation", |transaction| {
             let rows = transaction.execute(
@@ -237,7 +237,7 @@ impl AppDb {
                 params![start, last_hash_with_prefix(start), now_ms],
             )?;
             if rows > 0 {
-                audit::append(transaction, told)?;
+                audit::append(transaction, audit_entry)?;
             }
             Ok(rows > 0)
         })

@@ -16,7 +16,7 @@ fn ask<'a>(key: &'a str, hash: &'a [u8; 32], request_id: &'a str) -> Idempotency
         key,
         hash,
         request_id,
-        boot: "boot_1",
+        instance_id: "boot_1",
     }
 }
 
@@ -53,12 +53,12 @@ fn a_key_is_running_then_done_and_another_body_conflicts_at_any_time() {
         db.claim(&ask("k", &two, "req_2"), NOW).unwrap(),
         IdempotencyLookup::OtherBody
     );
-    let kept = answer("hello");
-    db.complete("req_1", Some(&kept), NOW + DAY).unwrap();
+    let response = answer("hello");
+    db.complete("req_1", Some(&response), NOW + DAY).unwrap();
     db.release("req_1").unwrap();
     let found = IdempotencyLookup::Done {
         request_id: "req_1".into(),
-        kept: Some(kept),
+        response: Some(response),
     };
     assert_eq!(
         db.claim(&ask("k", &one, "req_2"), NOW).unwrap(),
@@ -134,7 +134,7 @@ fn a_freed_key_is_as_if_never_used_and_a_spent_one_has_nothing_to_give() {
     db.complete("req_2", None, NOW + DAY).unwrap();
     let spent = IdempotencyLookup::Done {
         request_id: "req_2".into(),
-        kept: None,
+        response: None,
     };
     assert_eq!(db.claim(&ask("k", &two, "req_3"), NOW).unwrap(), spent);
     // A request that lost its key to another one in the meantime changes nothing.
@@ -155,7 +155,10 @@ fn a_key_is_forgotten_when_its_time_is_over_and_not_a_moment_before() {
     db.clean(NOW + DAY - 1, ALL).unwrap();
     assert!(matches!(
         db.claim(&ask("k", &one, "req_2"), NOW + DAY - 1).unwrap(),
-        IdempotencyLookup::Done { kept: Some(_), .. }
+        IdempotencyLookup::Done {
+            response: Some(_),
+            ..
+        }
     ));
     // Also if nobody has removed expired rows.
     assert_eq!(
@@ -220,12 +223,18 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (51, 10));
     assert!(
-        matches!(found(&db, 39), IdempotencyLookup::Done { kept: None, .. }),
+        matches!(
+            found(&db, 39),
+            IdempotencyLookup::Done { response: None, .. }
+        ),
         "the key outlives its answer"
     );
     assert!(matches!(
         found(&db, 40),
-        IdempotencyLookup::Done { kept: Some(_), .. }
+        IdempotencyLookup::Done {
+            response: Some(_),
+            ..
+        }
     ));
     db.clean(
         NOW,
@@ -290,7 +299,7 @@ fn what_was_committed_is_there_for_the_next_process_also_after_checkpoints() {
         found,
         IdempotencyLookup::Done {
             request_id: "req_1".into(),
-            kept: Some(answer("hello"))
+            response: Some(answer("hello"))
         }
     );
 }

@@ -52,7 +52,7 @@ impl<'a> EndingBatch<'a> {
             trial: ending.trial,
         }
         .clamp_to(had);
-        let left = had.minus(taken);
+        let remaining = had.minus(taken);
         let change = (
             Micro::ZERO.minus(taken.paid),
             Micro::ZERO.minus(taken.trial),
@@ -65,7 +65,7 @@ impl<'a> EndingBatch<'a> {
             change,
             detail,
         );
-        let (bal_paid, bal_trial) = (left.paid, left.trial);
+        let (bal_paid, bal_trial) = (remaining.paid, remaining.trial);
         let writeoff = ending.cost().minus(taken.total());
         let (seq, prev) = (self.last.0 + 1, self.last.1.clone());
         let mut entry = LedgerEntry {
@@ -84,7 +84,7 @@ impl<'a> EndingBatch<'a> {
         self.accounts.insert(
             &ending.account,
             RunningBalance {
-                parts: left,
+                parts: remaining,
                 is_changed: true,
             },
         );

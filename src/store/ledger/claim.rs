@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 /// as it reports them.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    pub boot: String,
+    pub instance_id: String,
     pub held: CreditSplit,
     pub settled: CreditSplit,
 }
@@ -26,7 +26,7 @@ pub struct Claim {
 impl Ledger {
     /// Returns true if this process has handed over; its holds are claims here.
     pub fn has_handed_over(&self) -> bool {
-        self.guest.load(Ordering::Acquire)
+        self.handed_over.load(Ordering::Acquire)
     }
 
     /// Turns all holds of a process into claims, in one step; from then on the process has handed
@@ -34,22 +34,28 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written; then nothing has changed.
-    pub fn hand_over(&self, boot: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
+    pub fn hand_over(&self, instance_id: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("hand over the reservations", source);
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         for (account, claim) in held {
             let on_its_way = unapplied_parts(&transaction, account, claim).map_err(sql)?;
-            add_claim(&transaction, boot, account, claim.held.plus(on_its_way)).map_err(sql)?;
+            add_claim(
+                &transaction,
+                instance_id,
+                account,
+                claim.held.plus(on_its_way),
+            )
+            .map_err(sql)?;
         }
         transaction.commit().map_err(sql)?;
         // Still under the writer's lock: no ending is entered in between.
-        self.guest.store(true, Ordering::Release);
+        self.handed_over.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Claims for the instance the credits that `decide` returns for the current account. The
-    /// account includes all claims, and `told` (the last report of the admitting process) counts as
+    /// account includes all claims, and `claims` (the last report of the admitting process) counts as
     /// claimed. From then on that process admits no request against the claimed credits.
     ///
     /// # Errors
@@ -57,16 +63,16 @@ impl Ledger {
     /// read or written; then nothing is claimed.
     pub fn claim<E: From<StoreError>>(
         &self,
-        boot: &str,
+        instance_id: &str,
         account: &str,
-        told: &[Claim],
+        claims: &[Claim],
         decide: impl FnOnce(LedgerAccount) -> Result<CreditSplit, E>,
     ) -> Result<CreditSplit, E> {
         let sql = |source| StoreError::sqlite("claim credit", source);
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        let parts = decide(account_with_claims(&transaction, account, told)?)?;
-        add_claim(&transaction, boot, account, parts).map_err(sql)?;
+        let parts = decide(account_with_claims(&transaction, account, claims)?)?;
+        add_claim(&transaction, instance_id, account, parts).map_err(sql)?;
         transaction.commit().map_err(sql)?;
         Ok(parts)
     }
@@ -75,11 +81,11 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn covers_claims(&self, account: &str, told: &[Claim]) -> Result<bool, StoreError> {
+    pub fn covers_claims(&self, account: &str, claims: &[Claim]) -> Result<bool, StoreError> {
         let sql = |source| StoreError::sqlite("read the claims on an account", source);
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        let row = account_with_claims(&transaction, account, told)?;
+        let row = account_with_claims(&transaction, account, claims)?;
         Ok(row.paid >= row.claimed_paid && row.trial >= row.claimed_trial)
     }
 
@@ -89,14 +95,14 @@ impl Ledger {
     /// Returns an error if the ledger cannot be written.
     pub fn release_claim(
         &self,
-        boot: &str,
+        instance_id: &str,
         account: &str,
         parts: CreditSplit,
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("release a claim", source);
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        subtract_claim(&transaction, boot, account, parts).map_err(sql)?;
+        subtract_claim(&transaction, instance_id, account, parts).map_err(sql)?;
         transaction.commit().map_err(sql)
     }
 
@@ -118,7 +124,7 @@ impl Ledger {
 fn account_with_claims(
     transaction: &Transaction<'_>,
     account: &str,
-    told: &[Claim],
+    claims: &[Claim],
 ) -> Result<LedgerAccount, StoreError> {
     let sql = |source| StoreError::sqlite("read an account's claims", source);
     let row = transaction
@@ -132,7 +138,7 @@ fn account_with_claims(
         .map_err(sql)?;
     let mut row =
         row.ok_or_else(|| StoreError::Refused(format!("account {account} is not in the ledger")))?;
-    for claim in told {
+    for claim in claims {
         let claimed = claim
             .held
             .plus(unapplied_parts(transaction, account, claim).map_err(sql)?);
@@ -151,7 +157,7 @@ pub(super) fn unapplied_parts(
 ) -> rusqlite::Result<CreditSplit> {
     let applied = transaction
         .prepare_cached("SELECT paid, trial FROM applied WHERE boot = ?1 AND account = ?2")?
-        .query_row([&claim.boot, account], |row| {
+        .query_row([&claim.instance_id, account], |row| {
             Ok(CreditSplit {
                 paid: row.get(0)?,
                 trial: row.get(1)?,
@@ -165,18 +171,18 @@ pub(super) fn unapplied_parts(
 pub(super) fn claimed_by_others(
     transaction: &Transaction<'_>,
     account: &str,
-    boot: &str,
+    instance_id: &str,
 ) -> rusqlite::Result<CreditSplit> {
     transaction
         .prepare_cached(
             "SELECT ifnull(sum(paid), 0), ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2",
         )?
-        .query_row([account, boot], |row| Ok(CreditSplit { paid: row.get(0)?, trial: row.get(1)? }))
+        .query_row([account, instance_id], |row| Ok(CreditSplit { paid: row.get(0)?, trial: row.get(1)? }))
 }
 
 fn add_claim(
     transaction: &Transaction<'_>,
-    boot: &str,
+    instance_id: &str,
     account: &str,
     parts: CreditSplit,
 ) -> rusqlite::Result<()> {
@@ -185,13 +191,13 @@ fn add_claim(
             "INSERT INTO claim (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (account, boot) DO UPDATE SET paid = paid + excluded.paid, trial = trial + excluded.trial",
         )?
-        .execute(params![boot, account, parts.paid, parts.trial])?;
+        .execute(params![instance_id, account, parts.paid, parts.trial])?;
     Ok(())
 }
 
 pub(super) fn subtract_claim(
     transaction: &Transaction<'_>,
-    boot: &str,
+    instance_id: &str,
     account: &str,
     parts: CreditSplit,
 ) -> rusqlite::Result<()> {
@@ -199,6 +205,6 @@ pub(super) fn subtract_claim(
         .prepare_cached(
             "UPDATE claim SET paid = max(0, paid - ?3), trial = max(0, trial - ?4) WHERE boot = ?1 AND account = ?2",
         )?
-        .execute(params![boot, account, parts.paid, parts.trial])?;
+        .execute(params![instance_id, account, parts.paid, parts.trial])?;
     Ok(())
 }

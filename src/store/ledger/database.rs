@@ -31,9 +31,9 @@ pub struct Ledger {
     writer: Mutex<Connection>,
     pub(super) readers: Readers,
     /// Accounts as admission reads them, by process and account.
-    pub(super) standing: RowCache<LedgerAccount>,
+    pub(super) account_rows: RowCache<LedgerAccount>,
     /// Whether this process has handed over. Changes under the writer's lock.
-    pub(super) guest: AtomicBool,
+    pub(super) handed_over: AtomicBool,
     /// `None` if the ledger is opened only for reading.
     anchor: Option<LedgerAnchor>,
     /// Time at which the anchor was last written before it was opened.
@@ -43,7 +43,7 @@ pub struct Ledger {
 /// The one connection that writes. When it is released, admission reads accounts again.
 pub(super) struct LedgerWriteGuard<'a> {
     connection: MutexGuard<'a, Connection>,
-    standing: &'a RowCache<LedgerAccount>,
+    account_rows: &'a RowCache<LedgerAccount>,
 }
 
 impl Deref for LedgerWriteGuard<'_> {
@@ -62,7 +62,7 @@ impl DerefMut for LedgerWriteGuard<'_> {
 
 impl Drop for LedgerWriteGuard<'_> {
     fn drop(&mut self) {
-        self.standing.clear();
+        self.account_rows.clear();
     }
 }
 
@@ -88,14 +88,14 @@ impl Ledger {
         sqlite::migrate(&mut writer, MIGRATIONS, "migrate the ledger")?;
         writer.set_prepared_statement_cache_capacity(64);
         let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
-        let standing = RowCache::open(&path, "open the ledger for reading")?;
+        let account_rows = RowCache::open(&path, "open the ledger for reading")?;
         let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
-        let (writer, guest) = (Mutex::new(writer), AtomicBool::new(false));
+        let (writer, handed_over) = (Mutex::new(writer), AtomicBool::new(false));
         Ok(Self {
             writer,
             readers,
-            standing,
-            guest,
+            account_rows,
+            handed_over,
             anchor,
             anchored_ms,
         })
@@ -123,7 +123,7 @@ impl Ledger {
         let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         LedgerWriteGuard {
             connection,
-            standing: &self.standing,
+            account_rows: &self.account_rows,
         }
     }
 

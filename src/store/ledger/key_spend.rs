@@ -29,7 +29,12 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn key_spend(&self, key: &str, first_day: i64, boot: &str) -> Result<KeySpend, StoreError> {
+    pub fn key_spend(
+        &self,
+        key: &str,
+        first_day: i64,
+        instance_id: &str,
+    ) -> Result<KeySpend, StoreError> {
         self.read("read a key's spending", |connection| {
             connection
                 .prepare_cached(
@@ -39,7 +44,7 @@ impl Ledger {
                        ifnull((SELECT spent FROM applied_key WHERE boot = ?3 AND key = ?1), 0),
                        (SELECT used_at FROM key_spend WHERE key = ?1 ORDER BY day DESC LIMIT 1)",
                 )?
-                .query_row(params![key, first_day, boot], |row| {
+                .query_row(params![key, first_day, instance_id], |row| {
                     let (total, before): (Micro, Micro) = (row.get(0)?, row.get(1)?);
                     Ok(KeySpend { spent: total.minus(before), total, applied: row.get(2)?, used_at_ms: row.get(3)? })
                 })
@@ -151,16 +156,23 @@ impl<'a> AppliedUpdate<'a> {
         *of_key = of_key.plus(parts.total());
     }
 
-    pub(super) fn write(self, transaction: &Transaction<'_>, boot: &str) -> rusqlite::Result<()> {
+    pub(super) fn write(
+        self,
+        transaction: &Transaction<'_>,
+        instance_id: &str,
+    ) -> rusqlite::Result<()> {
         for (account, CreditSplit { paid, trial }) in &self.accounts {
-            transaction
-                .prepare_cached(APPLY)?
-                .execute(params![boot, account, paid, trial])?;
+            transaction.prepare_cached(APPLY)?.execute(params![
+                instance_id,
+                account,
+                paid,
+                trial
+            ])?;
         }
         for (key, spent) in &self.keys {
             transaction
                 .prepare_cached(APPLY_KEY)?
-                .execute(params![boot, key, spent])?;
+                .execute(params![instance_id, key, spent])?;
         }
         Ok(())
     }

@@ -196,7 +196,7 @@ impl Ledger {
     }
 
     /// Posts a grant, a top-up or an adjustment. A debit never uses credits that running processes
-    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `told` is
+    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `claims` is
     /// called inside the transaction, so that its result and the balance are of one moment. A debit
     /// also ends the instance's claims on the account.
     ///
@@ -205,8 +205,8 @@ impl Ledger {
     pub fn post_change(
         &self,
         change: &BalanceChange<'_>,
-        boot: &str,
-        told: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
+        instance_id: &str,
+        claims: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
     ) -> Result<PostingResult, StoreError> {
         let sql = |source| StoreError::sqlite("change a balance", source);
         let BalanceChange {
@@ -225,12 +225,13 @@ impl Ledger {
             }
             let mut parts = (amount, Micro::ZERO);
             if amount < Micro::ZERO {
-                let free = free_credit(transaction, account, boot, &told()?, at_ms).map_err(sql)?;
+                let free = free_credit(transaction, account, instance_id, &claims()?, at_ms)
+                    .map_err(sql)?;
                 let CreditSplit { paid, trial } = split_debit(change, free)?;
                 parts = (Micro::ZERO.minus(paid), Micro::ZERO.minus(trial));
                 transaction
                     .prepare_cached("DELETE FROM claim WHERE boot = ?1 AND account = ?2")
-                    .and_then(|mut statement| statement.execute([boot, account]))
+                    .and_then(|mut statement| statement.execute([instance_id, account]))
                     .map_err(sql)?;
             }
             let entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
@@ -273,9 +274,9 @@ impl Ledger {
             // A store that lost its last writes may have debited another bucket.
             let borne = taken.clamp_to(CreditSplit { paid, trial });
             if borne.total() < taken.total() {
-                let asked = taken.total();
+                let requested = taken.total();
                 return Err(StoreError::Refused(format!(
-                    "cannot deduct {asked} credits from account {account} yet: the shared store has deducted them, but the ledger has only {paid} paid and {trial} trial; run the command again in a moment"
+                    "cannot deduct {requested} credits from account {account} yet: the shared store has deducted them, but the ledger has only {paid} paid and {trial} trial; run the command again in a moment"
                 )));
             }
             let parts = (Micro::ZERO.minus(borne.paid), Micro::ZERO.minus(borne.trial));
@@ -399,16 +400,19 @@ pub(super) fn trial_end(
 fn free_credit(
     transaction: &Transaction<'_>,
     account: &str,
-    boot: &str,
-    told: &[Claim],
+    instance_id: &str,
+    claims: &[Claim],
     at_ms: i64,
 ) -> rusqlite::Result<CreditSplit> {
     let (paid, trial) = balances(transaction, account)
         .optional()?
         .unwrap_or_default();
-    let mut free =
-        CreditSplit { paid, trial }.minus(claim::claimed_by_others(transaction, account, boot)?);
-    for claim in told {
+    let mut free = CreditSplit { paid, trial }.minus(claim::claimed_by_others(
+        transaction,
+        account,
+        instance_id,
+    )?);
+    for claim in claims {
         free = free
             .minus(claim.held)
             .minus(claim::unapplied_parts(transaction, account, claim)?);
@@ -429,13 +433,13 @@ pub fn split_debit(
     change: &BalanceChange<'_>,
     free: CreditSplit,
 ) -> Result<CreditSplit, StoreError> {
-    let asked = Micro::ZERO.minus(change.amount);
-    let paid = asked.min(free.paid);
-    let trial = asked.minus(paid);
+    let requested = Micro::ZERO.minus(change.amount);
+    let paid = requested.min(free.paid);
+    let trial = requested.minus(paid);
     if trial > free.trial {
         let free = free.total();
         return Err(StoreError::Refused(format!(
-            "cannot deduct {asked} credits: only {free} are available"
+            "cannot deduct {requested} credits: only {free} are available"
         )));
     }
     Ok(CreditSplit { paid, trial })

@@ -246,7 +246,7 @@ fn enter_event(
         .prepare_cached("SELECT trial, trial_ends_at FROM account WHERE id = ?1")?
         .query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let Some((left, ends_at_ms)) = row else {
+    let Some((remaining, ends_at_ms)) = row else {
         return Ok(None);
     };
     match done {
@@ -283,7 +283,7 @@ fn enter_event(
                     reference: &reference,
                     account,
                     d_paid: Micro::ZERO,
-                    d_trial: Micro::ZERO.minus(left),
+                    d_trial: Micro::ZERO.minus(remaining),
                     // The store's clock decided, which can differ from the ledger's.
                     at_ms: ends_at_ms.map_or(*at_ms, |ends| ends.max(*at_ms)),
                 },

@@ -28,29 +28,29 @@ pub(super) struct SharedStoreInner {
 }
 
 impl SharedStore {
-    /// Connects at the first use. A call fails if it has no reply within `patience`, connecting
+    /// Connects at the first use. A call fails if it has no reply within `reply_timeout`, connecting
     /// included.
-    pub fn new(address: RedisAddress, patience: Duration) -> Self {
-        Self::build(address, patience, None)
+    pub fn new(address: RedisAddress, reply_timeout: Duration) -> Self {
+        Self::build(address, reply_timeout, None)
     }
 
     /// Creates a store for calls on behalf of requests. A call fails at once while `breaker` is
     /// open, and each outcome is recorded in `breaker`.
     pub fn with_breaker(
         address: RedisAddress,
-        patience: Duration,
+        reply_timeout: Duration,
         breaker: Arc<StoreBreaker>,
     ) -> Self {
-        Self::build(address, patience, Some(breaker))
+        Self::build(address, reply_timeout, Some(breaker))
     }
 
     fn build(
         address: RedisAddress,
-        patience: Duration,
+        reply_timeout: Duration,
         breaker: Option<Arc<StoreBreaker>>,
     ) -> Self {
         Self(Arc::new(SharedStoreInner {
-            link: RedisLink::new(address, patience),
+            link: RedisLink::new(address, reply_timeout),
             breaker,
             scripts: &SCRIPTS,
         }))
@@ -58,8 +58,8 @@ impl SharedStore {
 
     /// Returns a new connection to the same store, without the circuit breaker, for background
     /// work.
-    pub fn new_connection(&self, patience: Duration) -> Self {
-        Self::new(self.0.link.address().clone(), patience)
+    pub fn new_connection(&self, reply_timeout: Duration) -> Self {
+        Self::new(self.0.link.address().clone(), reply_timeout)
     }
 
     /// Returns true while the circuit breaker stops requests from calling the store.
@@ -74,8 +74,11 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the address is not valid, or if no server answers there.
-    pub async fn connect(address: &RedisAddress, patience: Duration) -> Result<Self, StoreError> {
-        let store = Self::new(address.clone(), patience);
+    pub async fn connect(
+        address: &RedisAddress,
+        reply_timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let store = Self::new(address.clone(), reply_timeout);
         store
             .0
             .link
@@ -146,16 +149,16 @@ impl SharedStore {
     pub(super) async fn guard<T>(
         &self,
         operation: &'static str,
-        ask: impl Future<Output = Result<T, RedisError>>,
+        request: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, StoreError> {
         let failed = |source| StoreError::redis(operation, errors::first_error(source));
         let Some(breaker) = &self.0.breaker else {
-            return ask.await.map_err(failed);
+            return request.await.map_err(failed);
         };
         if self.is_unavailable() {
             return Err(StoreError::Away(operation));
         }
-        let outcome = ask.await.map_err(failed);
+        let outcome = request.await.map_err(failed);
         match &outcome {
             Ok(_) => breaker.record_success(Instant::now()),
             Err(error) => breaker.record_failure(Instant::now(), error),

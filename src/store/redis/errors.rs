@@ -64,17 +64,22 @@ mod tests {
 
     #[test]
     fn each_failure_has_a_word_of_its_own_and_says_whether_its_connection_is_of_use() {
-        let told = |code: &str| make_extension_error(code.into(), None);
+        let error_with_code = |code: &str| make_extension_error(code.into(), None);
         let none_found =
             RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no such primary"));
         for (error, word, ends, another) in [
-            (told("OOM"), "store_out_of_memory", false, false),
-            (told("BUSY"), "store_busy", false, false),
-            (told("MISCONF"), "store_misconf", false, false),
-            (told("NOREPLICAS"), "store_no_replicas", false, false),
-            (told("WRONGPASS"), "store_auth", false, false),
-            (told("NOAUTH"), "store_auth", true, true),
-            (told("SOMETHING"), "store_error", false, false),
+            (error_with_code("OOM"), "store_out_of_memory", false, false),
+            (error_with_code("BUSY"), "store_busy", false, false),
+            (error_with_code("MISCONF"), "store_misconf", false, false),
+            (
+                error_with_code("NOREPLICAS"),
+                "store_no_replicas",
+                false,
+                false,
+            ),
+            (error_with_code("WRONGPASS"), "store_auth", false, false),
+            (error_with_code("NOAUTH"), "store_auth", true, true),
+            (error_with_code("SOMETHING"), "store_error", false, false),
             (none_found, "store_no_primary", false, false),
             (io(io::ErrorKind::TimedOut), "store_timeout", true, false),
             (

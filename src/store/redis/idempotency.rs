@@ -26,7 +26,7 @@ pub struct IdempotencyEntry {
     pub hash: String,
     pub request_id: String,
     /// Instance id of the process that serves the request.
-    pub boot: String,
+    pub instance_id: String,
 }
 
 /// Limits on the total size of stored responses.
@@ -48,8 +48,11 @@ impl IdempotencyEntry {
         for name in before {
             call.key(name.as_str());
         }
-        call.key(key(partition, "i:", &self.redis_key()))
-            .key(key(partition, "ib:", &self.boot));
+        call.key(key(partition, "i:", &self.redis_key())).key(key(
+            partition,
+            "ib:",
+            &self.instance_id,
+        ));
         call
     }
 }
@@ -90,12 +93,12 @@ impl SharedStore {
             Some("other_body") => IdempotencyLookup::OtherBody,
             Some("done") => {
                 let headers = text(2).and_then(|headers| serde_json::from_str(&headers).ok());
-                let kept = headers
+                let response = headers
                     .zip(answer.get(3).cloned())
                     .map(|(headers, body)| StoredResponse { headers, body });
                 IdempotencyLookup::Done {
                     request_id: text(1).unwrap_or_default(),
-                    kept,
+                    response,
                 }
             }
             other => {
@@ -114,9 +117,9 @@ impl SharedStore {
     pub async fn complete_idempotency_key(
         &self,
         entry: &IdempotencyEntry,
-        kept: Option<&StoredResponse>,
+        response: Option<&StoredResponse>,
         known_for: Duration,
-        room: SharedRetentionLimits,
+        limits: SharedRetentionLimits,
     ) -> Result<(), StoreError> {
         let at = partition(&entry.account);
         let mut call = entry.invocation(&self.0.scripts.keep, &answer_keys(at));
@@ -126,15 +129,15 @@ impl SharedStore {
             .arg(entry.redis_key())
             .arg(&entry.account)
             .arg(millis(known_for));
-        call.arg(room.of_account)
-            .arg(room.of_all / u64::from(PARTITIONS));
-        if let Some(kept) = kept {
-            let headers = serde_json::to_string(&kept.headers).map_err(|error| {
+        call.arg(limits.of_account)
+            .arg(limits.of_all / u64::from(PARTITIONS));
+        if let Some(response) = response {
+            let headers = serde_json::to_string(&response.headers).map_err(|error| {
                 StoreError::Unusable(format!(
                     "cannot store the response of an idempotency key: {error}"
                 ))
             })?;
-            call.arg(headers).arg(&kept.body[..]);
+            call.arg(headers).arg(&response.body[..]);
         }
         self.call("store the response of an idempotency key", &call)
             .await
@@ -160,27 +163,31 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn orphaned_requests(&self, boot: &str) -> Result<Vec<IdempotencyEntry>, StoreError> {
-        let mut left = Vec::new();
+    pub async fn orphaned_requests(
+        &self,
+        instance_id: &str,
+    ) -> Result<Vec<IdempotencyEntry>, StoreError> {
+        let mut orphaned = Vec::new();
         for partition in 0..PARTITIONS {
             let mut get = Cmd::new();
-            get.arg("HGETALL").arg(key(partition, "ib:", boot));
+            get.arg("HGETALL").arg(key(partition, "ib:", instance_id));
             let found: Vec<(String, String)> = self
                 .query("look for requests of ended processes", &get)
                 .await?;
-            left.extend(found.into_iter().filter_map(|(request_id, named)| {
+            orphaned.extend(found.into_iter().filter_map(|(request_id, named)| {
                 let (account, name) = named.split_once(':')?;
-                let (account, name, boot) = (account.to_owned(), name.to_owned(), boot.to_owned());
+                let (account, name, instance_id) =
+                    (account.to_owned(), name.to_owned(), instance_id.to_owned());
                 Some(IdempotencyEntry {
                     account,
                     name,
                     hash: String::new(),
                     request_id,
-                    boot,
+                    instance_id,
                 })
             }));
         }
-        Ok(left)
+        Ok(orphaned)
     }
 
     /// Returns true if the store knows that the request has ended.

@@ -309,10 +309,10 @@ impl SharedStore {
         let held: Vec<(Option<String>, Option<String>)> = self
             .guard("list the reservations", pipeline.query_async(&mut link))
             .await?;
-        let mut told = Vec::new();
+        let mut reservations = Vec::new();
         for (account, held) in accounts.into_iter().zip(held) {
             if let (Some(paid), Some(trial)) = held {
-                told.push((
+                reservations.push((
                     account.to_owned(),
                     CreditSplit {
                         paid: parse_amount(&paid)?,
@@ -321,7 +321,7 @@ impl SharedStore {
                 ));
             }
         }
-        Ok(told)
+        Ok(reservations)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A separate task connects, one attempt at a time. A caller that gives up does not cancel the
 //! attempt, and all callers that waited for it share its result. Each command has a reply, or has
-//! failed, within the link's time limit (`patience`), connecting included. If the connection turns
+//! failed, within the link's time limit (`reply_timeout`), connecting included. If the connection turns
 //! out to be lost, the link sends the command once more over a new one: no command sent here counts
 //! twice. Must not know the commands.
 
@@ -36,7 +36,7 @@ pub(super) struct RedisLink(Arc<RedisLinkInner>);
 
 struct RedisLinkInner {
     address: RedisAddress,
-    patience: Duration,
+    reply_timeout: Duration,
     used: Mutex<Option<LiveConnection>>,
     /// Lock that the connecting task holds; the time and the error of the last failed attempt.
     attempt: tokio::sync::Mutex<Option<(Instant, RedisError)>>,
@@ -56,10 +56,10 @@ enum RedisConnection {
 }
 
 impl RedisLink {
-    pub fn new(address: RedisAddress, patience: Duration) -> Self {
+    pub fn new(address: RedisAddress, reply_timeout: Duration) -> Self {
         Self(Arc::new(RedisLinkInner {
             address,
-            patience,
+            reply_timeout,
             used: Mutex::default(),
             attempt: tokio::sync::Mutex::default(),
         }))
@@ -103,25 +103,25 @@ impl RedisLink {
         if let Some(used) = self.live_connection() {
             return Ok(used);
         }
-        let (link, asked) = (self.clone(), Instant::now());
-        let made = tokio::spawn(async move { link.reconnect(asked).await }).await;
+        let (link, since) = (self.clone(), Instant::now());
+        let made = tokio::spawn(async move { link.reconnect(since).await }).await;
         made.unwrap_or_else(|_| Err((ErrorKind::Io, "the connecting task panicked").into()))
     }
 
-    async fn reconnect(&self, asked: Instant) -> Result<LiveConnection, RedisError> {
+    async fn reconnect(&self, since: Instant) -> Result<LiveConnection, RedisError> {
         let mut failed = self.0.attempt.lock().await;
         if let Some(used) = self.live_connection() {
             return Ok(used);
         }
         // A caller that waited for an attempt takes its result. Otherwise each caller would wait
         // for the attempts of the others.
-        if let Some((at, error)) = failed.as_ref().filter(|(at, _)| *at >= asked) {
+        if let Some((at, error)) = failed.as_ref().filter(|(at, _)| *at >= since) {
             log::trace!("connecting failed {:?} ago", at.elapsed());
             return Err(error.clone());
         }
         let made = timeout(
             CONNECT_TIMEOUT,
-            open_connection(&self.0.address, self.0.patience),
+            open_connection(&self.0.address, self.0.reply_timeout),
         )
         .await
         .unwrap_or_else(|_| Err(timeout_error()));
@@ -166,7 +166,7 @@ impl RedisLink {
     }
 
     async fn command(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let until = Instant::now() + self.0.patience;
+        let until = Instant::now() + self.0.reply_timeout;
         let mut is_first = true;
         loop {
             let used = timeout_at(until, self.connection())
@@ -189,15 +189,15 @@ impl RedisLink {
         offset: usize,
         count: usize,
     ) -> Result<Vec<Value>, RedisError> {
-        let until = Instant::now() + self.0.patience;
+        let until = Instant::now() + self.0.reply_timeout;
         let mut is_first = true;
         loop {
             let used = timeout_at(until, self.connection())
                 .await
                 .map_err(|_| timeout_error())??;
             let mut wire = used.wire.clone();
-            let asked = wire.req_packed_commands(pipeline, offset, count);
-            let answers = timeout_at(until, asked)
+            let call = wire.req_packed_commands(pipeline, offset, count);
+            let answers = timeout_at(until, call)
                 .await
                 .unwrap_or_else(|_| Err(timeout_error()));
             if let Some(outcome) = self.check_outcome(&used, answers, is_first) {
@@ -252,30 +252,30 @@ impl ConnectionLike for RedisConnection {
     }
 }
 
-fn config(patience: Duration) -> AsyncConnectionConfig {
+fn config(reply_timeout: Duration) -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(Some(patience))
+        .set_response_timeout(Some(reply_timeout))
         .set_pipeline_buffer_size(MAX_QUEUED)
 }
 
 async fn open_connection(
     address: &RedisAddress,
-    patience: Duration,
+    reply_timeout: Duration,
 ) -> Result<RedisConnection, RedisError> {
     Ok(match address {
         RedisAddress::One(url) => {
             let client = Client::open(url.as_str())?;
             RedisConnection::One(
                 client
-                    .get_multiplexed_async_connection_with_config(&config(patience))
+                    .get_multiplexed_async_connection_with_config(&config(reply_timeout))
                     .await?,
             )
         }
         RedisAddress::Cluster(nodes) => {
             let client = ClusterClient::builder(nodes.iter().map(String::as_str))
                 .connection_timeout(CONNECT_TIMEOUT)
-                .response_timeout(patience)
+                .response_timeout(reply_timeout)
                 .retries(MAX_CLUSTER_RETRIES)
                 .build()?;
             RedisConnection::Cluster(client.get_async_connection().await?)
@@ -283,7 +283,7 @@ async fn open_connection(
         RedisAddress::Sentinel(sentinel) => {
             let client = Client::open(find_primary(sentinel).await?)?;
             let mut connection = client
-                .get_multiplexed_async_connection_with_config(&config(patience))
+                .get_multiplexed_async_connection_with_config(&config(reply_timeout))
                 .await?;
             check_primary(&mut connection).await?;
             RedisConnection::One(connection)
@@ -302,18 +302,18 @@ struct SentinelReply {
 /// was cut off from the others can still name the previous primary. Waits for more than half of the
 /// Sentinels, or for all that answer.
 async fn find_primary(sentinel: &SentinelAddress) -> Result<ConnectionInfo, RedisError> {
-    let mut asked = JoinSet::new();
+    let mut queries = JoinSet::new();
     for node in &sentinel.nodes {
-        asked.spawn(timeout(
+        queries.spawn(timeout(
             SENTINEL_TIMEOUT,
             ask_sentinel(node.clone(), sentinel.master.clone()),
         ));
     }
-    let (mut heard, mut newest, mut failed) = (0, None::<SentinelReply>, timeout_error());
-    while let Some(answer) = asked.join_next().await {
+    let (mut answered, mut newest, mut failed) = (0, None::<SentinelReply>, timeout_error());
+    while let Some(answer) = queries.join_next().await {
         match answer {
             Ok(Ok(Ok(word))) => {
-                heard += 1;
+                answered += 1;
                 if newest
                     .as_ref()
                     .is_none_or(|newest| newest.epoch < word.epoch)
@@ -324,7 +324,7 @@ async fn find_primary(sentinel: &SentinelAddress) -> Result<ConnectionInfo, Redi
             Ok(Ok(Err(error))) => failed = error,
             Ok(Err(_)) | Err(_) => {}
         }
-        if heard * 2 > sentinel.nodes.len() {
+        if answered * 2 > sentinel.nodes.len() {
             break;
         }
     }
@@ -356,13 +356,14 @@ async fn ask_sentinel(node: String, master: String) -> Result<SentinelReply, Red
     let mut connection = client
         .get_multiplexed_async_connection_with_config(&config(SENTINEL_TIMEOUT))
         .await?;
-    let mut ask = Pipeline::new();
+    let mut query = Pipeline::new();
     // The first command knows a new primary sooner; the second returns its epoch.
-    ask.cmd("SENTINEL")
+    query
+        .cmd("SENTINEL")
         .arg("GET-MASTER-ADDR-BY-NAME")
         .arg(&master);
-    ask.cmd("SENTINEL").arg("MASTER").arg(&master);
-    let (address, about): (Option<(String, u16)>, HashMap<String, String>) = ask
+    query.cmd("SENTINEL").arg("MASTER").arg(&master);
+    let (address, about): (Option<(String, u16)>, HashMap<String, String>) = query
         .query_async(&mut connection)
         .await
         .map_err(|error| primary_not_found(&master, &error))?;

@@ -60,14 +60,14 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called. The credits can be reserved all the same,
     /// until the lease ends or the caller tries again.
-    pub async fn reserve(&self, asked: &ReserveCommand<'_>) -> Result<ReserveReply, StoreError> {
-        let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
+    pub async fn reserve(&self, command: &ReserveCommand<'_>) -> Result<ReserveReply, StoreError> {
+        let lease_ms = u64::try_from(command.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call =
-            self.request_invocation(&self.0.scripts.reserve, asked.account, asked.request_id);
-        call.arg(asked.full.get())
-            .arg(asked.floor.get())
+            self.request_invocation(&self.0.scripts.reserve, command.account, command.request_id);
+        call.arg(command.full.get())
+            .arg(command.floor.get())
             .arg(lease_ms)
-            .arg(asked.most_open);
+            .arg(command.most_open);
         if let Some((
             key_id,
             RequestLimits {
@@ -76,9 +76,9 @@ impl SharedStore {
                 spend,
                 tokens,
             },
-        )) = asked.within
+        )) = command.within
         {
-            call.key(key(partition(asked.account), "k:", key_id))
+            call.key(key(partition(command.account), "k:", key_id))
                 .arg(key_id)
                 .arg(tokens);
             for rates in [of_key, of_account] {
@@ -95,7 +95,7 @@ impl SharedStore {
         }
         let answer = self.call("reserve credits", &call).await?;
         Ok(match answer.word() {
-            "held" if asked.within.is_some() => {
+            "held" if command.within.is_some() => {
                 ReserveReply::HeldWithin(answer.parts(1)?, answer.rate_limits(3)?)
             }
             "held" => ReserveReply::Held(answer.parts(1)?),

@@ -30,7 +30,7 @@ impl SharedStore {
         mut changed: impl FnMut(&str, Option<i64>),
     ) -> Result<(), StoreError> {
         let failed = |source| StoreError::redis("watch for revoked keys", source);
-        let late = || {
+        let timeout_error = || {
             StoreError::io(
                 "watch for revoked keys",
                 io::Error::from(io::ErrorKind::TimedOut),
@@ -50,22 +50,22 @@ impl SharedStore {
         };
         let mut channel = timeout(CONNECT_TIMEOUT, listen)
             .await
-            .map_err(|_| late())?
+            .map_err(|_| timeout_error())?
             .map_err(failed)?;
         let mut messages = channel.on_message();
-        let (mut beats, mut heard, mut ready) =
+        let (mut beats, mut last_message_at, mut ready) =
             (interval(HEARTBEAT_INTERVAL), Instant::now(), Some(ready));
         loop {
             tokio::select! {
                 message = next(&mut messages) => {
                     let Some(message) = message else { return Ok(()) };
-                    heard = Instant::now();
+                    last_message_at = Instant::now();
                     if message.get_channel_name() == beat {
                         if let Some(ready) = ready.take() {
                             ready();
                         }
-                    } else if let Ok(told) = message.get_payload::<String>() {
-                        let (hash, at_ms) = told.split_once(' ').unwrap_or((&told, ""));
+                    } else if let Ok(payload) = message.get_payload::<String>() {
+                        let (hash, at_ms) = payload.split_once(' ').unwrap_or((&payload, ""));
                         changed(hash, at_ms.parse().ok());
                     }
                 }
@@ -74,8 +74,8 @@ impl SharedStore {
                     publish.arg("PUBLISH").arg(&beat).arg(1);
                     // The result does not matter: if the heartbeat was published, it arrives.
                     let _: Result<i64, _> = self.query("send the heartbeat of revocations", &publish).await;
-                    if heard.elapsed() > SILENCE_TIMEOUT {
-                        return Err(late());
+                    if last_message_at.elapsed() > SILENCE_TIMEOUT {
+                        return Err(timeout_error());
                     }
                 }
             }

@@ -42,16 +42,16 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called. Try again until it answers.
-    pub async fn settle(&self, asked: &SettleCommand<'_>) -> Result<SettleReply, StoreError> {
+    pub async fn settle(&self, command: &SettleCommand<'_>) -> Result<SettleReply, StoreError> {
         let mut call =
-            self.request_invocation(&self.0.scripts.end, asked.account, asked.request_id);
-        let partition = partition(asked.account);
+            self.request_invocation(&self.0.scripts.end, command.account, command.request_id);
+        let partition = partition(command.account);
         call.key(key(partition, "ev", ""))
-            .key(key(partition, "k:", asked.key_id));
-        call.arg(asked.cost.get())
+            .key(key(partition, "k:", command.key_id));
+        call.arg(command.cost.get())
             .arg(MARKER_MS)
-            .arg(asked.ending)
-            .arg(asked.tokens);
+            .arg(command.ending)
+            .arg(command.tokens);
         let answer = self.call("settle a request", &call).await?;
         Ok(match answer.word() {
             "done" => SettleReply::Done {
