@@ -1,8 +1,9 @@
 //! The core of the gateway: the life of one request, in the order in which Pingora calls its hooks.
 //!
-//! Each hook is a few lines long and names the file that does the work: `edge/admit.rs` →
-//! `edge/intake.rs` → `edge/upstream.rs` → `edge/response.rs` → `edge/finish.rs`, and
-//! `edge/reject.rs` wherever something fails. This file must not make decisions itself.
+//! Each hook is a few lines long, takes the stage of the request that it needs (`edge/state.rs`),
+//! and names the file that does the work: `edge/admit.rs` → `edge/outbound.rs` → `edge/intake.rs` →
+//! `edge/upstream.rs` → `edge/response.rs` → `edge/finish.rs`, and `edge/reject.rs` wherever
+//! something fails. This file must not make decisions itself.
 
 mod activity;
 mod admit;
@@ -101,8 +102,8 @@ impl ProxyHttp for Gateway {
         }
         let closes = framing::remove_hop_headers(session);
         // During a handover the client must reconnect, so that it reaches the successor process.
-        let stays = !closes && !self.store.has_handed_over() && !self.shutdown.is_lame_duck();
-        session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
+        let keeps_alive = !closes && !self.store.has_handed_over() && !self.shutdown.is_lame_duck();
+        session.set_keepalive(keeps_alive.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(
             settings.limits.client_write_seconds,
@@ -245,7 +246,7 @@ impl ProxyHttp for Gateway {
         mut error: Box<Error>,
     ) -> Box<Error> {
         if let Some(call) = ctx.call() {
-            upstream::handle_connect_failure(&self.names, call, &mut error);
+            upstream::handle_connect_failure(&self.resolver, call, &mut error);
         }
         error
     }

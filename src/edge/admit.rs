@@ -14,6 +14,7 @@ mod idempotency_key;
 mod operation;
 mod page;
 mod preflight;
+mod reserve;
 
 use super::activity::ReceiptLookup;
 use super::cors::CorsHeaders;
@@ -55,7 +56,7 @@ pub async fn admit(
     ctx.record.route = match &route {
         Route::Health => RouteLabel::Health,
         Route::Sidecar => RouteLabel::Page,
-        Route::Vendor { .. } | Route::Own(_) | Route::Unknown => RouteLabel::Api,
+        Route::Vendor { .. } | Route::Local(_) | Route::Unknown => RouteLabel::Api,
     };
     ctx.record.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
@@ -85,8 +86,8 @@ pub async fn admit(
         return page::admit(gateway, &settings, session, ctx).await;
     }
     match admit_api_request(gateway, &settings, session, ctx, route).await {
-        Ok(AdmissionOutcome::Answered(what)) => {
-            ctx.set_answered(what);
+        Ok(AdmissionOutcome::Answered(handler)) => {
+            ctx.set_answered(handler);
             Ok(true)
         }
         Ok(AdmissionOutcome::Call(call)) => {
@@ -103,8 +104,8 @@ pub async fn admit(
                 .idempotency
                 .wait_until_committed(&ctx.record.request_id)
                 .await;
-            if let Some(flaw) = connections::body_defect(session.digest()) {
-                return answer_malformed(session, ctx, flaw.reason, &flaw.into())
+            if let Some(defect) = connections::body_defect(session.digest()) {
+                return answer_malformed(session, ctx, defect.reason, &defect.into())
                     .await
                     .map(|()| true);
             }
@@ -126,8 +127,8 @@ fn validate_framing(
     settings: &Settings,
 ) -> Result<(), (RefusalReason, Box<Failure>)> {
     framing::validate(session, &settings.limits)?;
-    connections::body_defect(session.digest()).map_or(Ok(()), |flaw| {
-        Err((flaw.reason, Box::new(Failure::from(flaw))))
+    connections::body_defect(session.digest()).map_or(Ok(()), |defect| {
+        Err((defect.reason, Box::new(Failure::from(defect))))
     })
 }
 
@@ -190,9 +191,9 @@ async fn admit_api_request(
     route: Route,
 ) -> Result<AdmissionOutcome, Failure> {
     let method = session.req_header().method.clone();
-    let wanted = match &route {
+    let allowed = match &route {
         Route::Health => &["GET", "HEAD"][..],
-        Route::Own(_) => &["GET"],
+        Route::Local(_) => &["GET"],
         Route::Vendor { .. } => &["POST"],
         Route::Unknown | Route::Sidecar => {
             let path = session.req_header().uri.path();
@@ -203,9 +204,9 @@ async fn admit_api_request(
             ));
         }
     };
-    if !wanted.contains(&method.as_str()) {
+    if !allowed.contains(&method.as_str()) {
         let path = session.req_header().uri.path();
-        return Err(Failure::method_not_allowed(method.as_str(), path, wanted));
+        return Err(Failure::method_not_allowed(method.as_str(), path, allowed));
     }
     if route == Route::Health {
         return local_api::send_health(session, ctx)
@@ -224,8 +225,8 @@ async fn admit_api_request(
     if running as u64 > settings.limits.open_requests {
         return Err(Failure::from_kind(Kind::Overloaded));
     }
-    if let Some(short) = gateway.pressure.refusal(running) {
-        return Err(Failure::from_kind(short));
+    if let Some(shortage) = gateway.pressure.refusal(running) {
+        return Err(Failure::from_kind(shortage));
     }
     let principal = authenticate_request(gateway, session).await?;
     let authenticated = Authenticated {
@@ -235,15 +236,15 @@ async fn admit_api_request(
     ctx.stage = Stage::Authenticated(authenticated.clone());
     let principal = &authenticated.principal;
     match route {
-        Route::Own(question) => {
-            let _lookup = match count_local_request(gateway, settings, principal, &question)? {
+        Route::Local(endpoint) => {
+            let _lookup = match count_local_request(gateway, settings, principal, &endpoint)? {
                 Some(lookup) if gateway.store.has_receipts_in_sidecar() => {
                     let request = SidecarRequest::for_receipt(authenticated, lookup);
                     return Ok(AdmissionOutcome::Sidecar(request));
                 }
                 lookup => lookup,
             };
-            local_api::send_answer(gateway, settings, session, ctx, principal, question).await?;
+            local_api::send_answer(gateway, settings, session, ctx, principal, endpoint).await?;
             Ok(AdmissionOutcome::Answered("own"))
         }
         Route::Vendor {
@@ -301,17 +302,17 @@ fn count_local_request(
     gateway: &Gateway,
     settings: &Settings,
     principal: &Principal,
-    question: &LocalEndpoint,
+    endpoint: &LocalEndpoint,
 ) -> Result<Option<ReceiptLookup>, Failure> {
     free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Question)?;
-    if !matches!(question, LocalEndpoint::Receipt(_)) {
+    if !matches!(endpoint, LocalEndpoint::Receipt(_)) {
         return Ok(None);
     }
-    let most = settings.limits.receipt_lookups_per_account;
-    let lookup = ReceiptLookup::enter(gateway.activity.get(&principal.account_id), most);
+    let max = settings.limits.receipt_lookups_per_account;
+    let lookup = ReceiptLookup::enter(gateway.activity.get(&principal.account_id), max);
     let too_many = || {
         format!(
-            "This account already looks up {most} receipts at once, its limit. Try again shortly."
+            "This account already looks up {max} receipts at once, its limit. Try again shortly."
         )
     };
     lookup

@@ -48,7 +48,7 @@ pub fn work_of(body: &[u8]) -> usize {
     body.len().max(values.saturating_mul(VALUE_BYTES))
 }
 
-/// The places, and who waits for one.
+/// The permits, and the jobs that wait for one.
 pub struct CpuPool {
     state: Mutex<PoolState>,
     blocked: AtomicUsize,
@@ -67,13 +67,13 @@ struct PoolState {
 struct CpuPermit(Option<Arc<CpuPool>>);
 
 enum PermitOutcome {
-    Place(CpuPermit),
+    Granted(CpuPermit),
     Queued(QueuedJob),
 }
 
 /// A job in its account's queue. Dropping it removes it from the queue.
 struct QueuedJob {
-    place: oneshot::Receiver<CpuPermit>,
+    permit: oneshot::Receiver<CpuPermit>,
     pool: Arc<CpuPool>,
 }
 
@@ -81,13 +81,13 @@ impl CpuPool {
     /// `threads`: maximum number of jobs that run at a time. 0 means one less than there are cores.
     pub fn new(threads: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let places = if threads == 0 {
+        let permits = if threads == 0 {
             cores.saturating_sub(1).max(1)
         } else {
             to_usize(threads)
         };
         let state = PoolState {
-            free: places,
+            free: permits,
             queues: HashMap::new(),
             turns: VecDeque::new(),
             waiting: 0,
@@ -120,7 +120,7 @@ impl CpuPool {
             match next.send(CpuPermit(Some(Arc::clone(self)))) {
                 Ok(()) => return,
                 // The job's request has ended. Offer the permit to the next one.
-                Err(mut place) => drop(place.0.take()),
+                Err(mut permit) => drop(permit.0.take()),
             }
         }
         state.free = state.free.saturating_add(1);
@@ -178,15 +178,15 @@ impl PoolState {
 impl QueuedJob {
     /// Waits for a permit. Returns `None` if none arrived in time.
     async fn wait(&mut self, most: Duration) -> Option<CpuPermit> {
-        timeout(most, &mut self.place).await.ok()?.ok()
+        timeout(most, &mut self.permit).await.ok()?.ok()
     }
 }
 
 impl Drop for QueuedJob {
     fn drop(&mut self) {
-        self.place.close();
+        self.permit.close();
         // A permit that arrived at the last moment is dropped here, and so passed on.
-        drop(self.place.try_recv());
+        drop(self.permit.try_recv());
         self.pool.lock().remove_abandoned();
     }
 }
@@ -220,13 +220,13 @@ impl CpuWorker {
             return Ok(CpuSlot(None));
         }
         let mut queued = match self.request_permit().ok_or_else(queue_full)? {
-            PermitOutcome::Place(place) => return Ok(CpuSlot(Some(place))),
+            PermitOutcome::Granted(permit) => return Ok(CpuSlot(Some(permit))),
             PermitOutcome::Queued(queued) => queued,
         };
         tokio::select! {
             biased;
-            place = queued.wait(self.wait) => {
-                place.map(|place| CpuSlot(Some(place))).ok_or_else(queue_full)
+            permit = queued.wait(self.wait) => {
+                permit.map(|permit| CpuSlot(Some(permit))).ok_or_else(queue_full)
             }
             () = wait_for_client_close(session) => {
                 let message = "The client closed the connection while its request waited.";
@@ -248,8 +248,8 @@ impl CpuWorker {
             return job();
         }
         block_in_place(|| {
-            let _place = match self.request_permit() {
-                Some(PermitOutcome::Place(place)) => Some(place),
+            let _permit = match self.request_permit() {
+                Some(PermitOutcome::Granted(permit)) => Some(permit),
                 Some(PermitOutcome::Queued(mut queued)) => {
                     Handle::current().block_on(queued.wait(self.wait))
                 }
@@ -264,7 +264,7 @@ impl CpuWorker {
         let mut state = self.pool.lock();
         if state.free > 0 {
             state.free = state.free.saturating_sub(1);
-            return Some(PermitOutcome::Place(CpuPermit(Some(Arc::clone(
+            return Some(PermitOutcome::Granted(CpuPermit(Some(Arc::clone(
                 &self.pool,
             )))));
         }
@@ -272,7 +272,7 @@ impl CpuWorker {
         let has_room = state.waiting < self.queued_max && queued < self.queued_per_account_max;
         has_room.then(|| {
             PermitOutcome::Queued(QueuedJob {
-                place: state.enqueue(&self.account),
+                permit: state.enqueue(&self.account),
                 pool: Arc::clone(&self.pool),
             })
         })
@@ -303,7 +303,7 @@ impl CpuSlot {
     /// of the request.
     pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> T {
         match self.0 {
-            Some(_place) if may_block() => block_in_place(|| run_in_thread(job)),
+            Some(_permit) if may_block() => block_in_place(|| run_in_thread(job)),
             _ => job(),
         }
     }

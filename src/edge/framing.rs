@@ -60,8 +60,8 @@ pub struct RequestDefect {
 }
 
 impl From<RequestDefect> for Failure {
-    fn from(flaw: RequestDefect) -> Self {
-        Failure::new(Kind::InvalidRequest, flaw.message)
+    fn from(defect: RequestDefect) -> Self {
+        Failure::new(Kind::InvalidRequest, defect.message)
     }
 }
 
@@ -84,7 +84,7 @@ pub fn header_defect(raw: &[u8]) -> RequestDefect {
     };
     match check_header(&raw[..end], version) {
         // In an incomplete header, a field that has not arrived is not missing.
-        Err(flaw) if is_whole || flaw.reason != RefusalReason::Host => flaw,
+        Err(defect) if is_whole || defect.reason != RefusalReason::Host => defect,
         _ => header_field("The request's header is malformed."),
     }
 }
@@ -107,7 +107,7 @@ pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
 /// Returns 400 if the request is ambiguous and 431 if its header is too large, each with the reason
 /// under which the refusal is counted.
 pub fn validate(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, Box<Failure>)> {
-    let refused = |flaw: RequestDefect| (flaw.reason, Box::new(Failure::from(flaw)));
+    let refused = |defect: RequestDefect| (defect.reason, Box::new(Failure::from(defect)));
     let head = session.req_header();
     let size = match session.downstream_session.as_ref() {
         ServerSession::H1(h1) => {

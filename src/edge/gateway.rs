@@ -46,7 +46,7 @@ pub struct Gateway {
     /// Token counts that vendors reported for earlier turns. The gateway uses them to estimate
     /// turns for which the vendor has not reported usage.
     pub(super) turns: ReportedTurns,
-    pub(super) names: Arc<EndpointResolver>,
+    pub(super) resolver: Arc<EndpointResolver>,
 }
 
 impl Gateway {
@@ -73,7 +73,7 @@ impl Gateway {
             pressure: Arc::default(),
             fleet: Arc::default(),
             turns: ReportedTurns::default(),
-            names: Arc::default(),
+            resolver: Arc::default(),
         }
     }
 
@@ -101,6 +101,6 @@ impl Gateway {
     /// # Errors
     /// Returns an error if the thread cannot be started.
     pub fn watch_upstreams(&self) -> std::io::Result<()> {
-        Arc::clone(&self.names).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
+        Arc::clone(&self.resolver).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
     }
 }

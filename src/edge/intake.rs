@@ -53,7 +53,7 @@ pub fn wrap_session(
 
 /// Takes the client's session after a panic has ended the request's task.
 pub fn take_session(shared: &ExchangeState) -> Option<Box<HttpSession>> {
-    shared.lock().handed_back.take()
+    shared.lock().returned_session.take()
 }
 
 /// Puts the client's session back, without which Pingora could not keep the connection alive.
@@ -61,7 +61,7 @@ pub async fn restore_session(session: &mut Session, shared: &ExchangeState) {
     if let Some(custom) = session.downstream_session.as_custom_mut() {
         custom.shutdown(RESTORE_SESSION_CODE, "").await;
     }
-    if let Some(inner) = shared.lock().handed_back.take() {
+    if let Some(inner) = shared.lock().returned_session.take() {
         session.downstream_session = inner;
     }
 }

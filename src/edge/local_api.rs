@@ -85,9 +85,9 @@ pub async fn send_answer(
     session: &mut Session,
     ctx: &mut RequestContext,
     principal: &Principal,
-    question: LocalEndpoint,
+    endpoint: LocalEndpoint,
 ) -> Result<(), Failure> {
-    let value = match question {
+    let value = match endpoint {
         LocalEndpoint::Models => {
             let allowed = |model: &&Arc<CatalogModel>| principal.settings.allows(&model.id);
             let models: Vec<_> = settings
@@ -118,8 +118,8 @@ pub async fn send_answer(
                 .map_err(store_failure)?,
         ),
         LocalEndpoint::Receipt(request_id) => {
-            let look = || gateway.store.receipt(&principal.account_id, &request_id);
-            let receipt = json::wait_for_receipt(look, &request_id).await;
+            let lookup = || gateway.store.receipt(&principal.account_id, &request_id);
+            let receipt = json::wait_for_receipt(lookup, &request_id).await;
             let none = || Failure::new(Kind::UnknownPath, json::NO_RECEIPT).with_retry_after(1);
             json::receipt(&receipt.map_err(store_failure)?.ok_or_else(none)?)
         }

@@ -36,7 +36,7 @@ pub(super) struct OutboundRequest<'a> {
     pub model: &'a Arc<CatalogModel>,
     pub strict: bool,
     pub body: Bytes,
-    pub outline: &'a RequestSummary,
+    pub summary: &'a RequestSummary,
     pub request_id: &'a str,
     pub account_id: Arc<str>,
     /// Whether a preview flag lets the thinking budget exceed the output limit.
@@ -71,7 +71,7 @@ pub(super) struct UpstreamRequest {
     /// Whether the request is passed on with changes, because the model refuses parts of it.
     is_repaired: bool,
     /// Context of the response's translation.
-    pub recall: Option<ResponseContext>,
+    pub translation: Option<ResponseContext>,
 }
 
 impl UpstreamRequest {
@@ -79,16 +79,16 @@ impl UpstreamRequest {
     /// idempotency key contains no keep-alive, so there a keep-alive must not carry anything that
     /// belongs to the response.
     pub fn sequencer(&self, is_kept: bool) -> Option<EventSequencer> {
-        self.recall
+        self.translation
             .as_ref()
-            .and_then(|recall| recall.voice.clone())
+            .and_then(|context| context.voice.clone())
             .filter(|_| !is_kept)
     }
 }
 
 /// A body and the largest cost that it can cause.
 pub(super) struct QuotedRequest {
-    pub sent: UpstreamRequest,
+    pub encoded: UpstreamRequest,
     /// Summary of the body, if the gateway changed it.
     translated: Option<RequestSummary>,
     pub quote: Quote,
@@ -115,7 +115,7 @@ impl<'a> OutboundRequest<'a> {
         thinking_budget: Option<u64>,
     ) -> Result<UpstreamRequest, Failure> {
         if !self.model.passes_through(self.surface) {
-            let asked = translation_request(
+            let input = translation_request(
                 self.model,
                 self.surface,
                 &self.body,
@@ -123,12 +123,12 @@ impl<'a> OutboundRequest<'a> {
                 output_limit,
             );
             let estimator = self.turn.estimator();
-            let asked = translate::TranslationRequest {
+            let input = translate::TranslationRequest {
                 strict: self.strict,
                 estimator,
-                ..asked
+                ..input
             };
-            let translated = translate::translate_request(&asked, false)?;
+            let translated = translate::translate_request(&input, false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.set_thinking_budget(&translated.body, budget)?,
                 None => translated.body,
@@ -141,11 +141,11 @@ impl<'a> OutboundRequest<'a> {
                 carries_thinking: translated.carries_thinking,
                 output_limit,
                 is_repaired: false,
-                recall: Some(translated.recall),
+                translation: Some(translated.recall),
             });
         }
         let official = self.model.vendor.official;
-        if self.surface == Protocol::Messages && self.outline.is_prewarming() && !official {
+        if self.surface == Protocol::Messages && self.summary.is_prewarming() && !official {
             let message = "0 is only supported for models that offer cache pre-warming.";
             return Err(Failure::invalid_param(self.surface, "max_tokens", message));
         }
@@ -154,7 +154,7 @@ impl<'a> OutboundRequest<'a> {
             output_limit,
             output_limit_field: self.model.output_limit_field(),
             thinking_budget,
-            include_usage: self.surface == Protocol::Chat && self.outline.stream,
+            include_usage: self.surface == Protocol::Chat && self.summary.stream,
         };
         let rules = self.repair_rules(output_limit, thinking_budget);
         let (stripped, carries_thinking) = match self.surface {
@@ -163,10 +163,10 @@ impl<'a> OutboundRequest<'a> {
                     repair: rules,
                     ..passthrough_sender(self.model, &self.account_id, false)
                 };
-                request::clean_responses_request(&self.body, self.outline, &sender)?
+                request::clean_responses_request(&self.body, self.summary, &sender)?
             }
             surface => (
-                request::clean_request(surface, official, &self.body, self.outline, Some(&rules)),
+                request::clean_request(surface, official, &self.body, self.summary, Some(&rules)),
                 false,
             ),
         };
@@ -174,14 +174,14 @@ impl<'a> OutboundRequest<'a> {
         let budget_is_given = !stripped.makes_budget;
         self.reject_if_strict(&warnings)?;
         Ok(UpstreamRequest {
-            body: request::rewrite_cleaned(&self.body, self.outline, &edits, stripped),
+            body: request::rewrite_cleaned(&self.body, self.summary, &edits, stripped),
             warnings,
-            streams: self.outline.stream,
+            streams: self.summary.stream,
             carries_thinking,
             output_limit,
             budget_is_given,
             is_repaired,
-            recall: None,
+            translation: None,
         })
     }
 
@@ -203,20 +203,20 @@ impl<'a> OutboundRequest<'a> {
     /// Whether the request is passed on unchanged, except for the model's name.
     pub fn is_unmodified_passthrough(&self) -> bool {
         let passes = self.model.passes_through(self.surface) && self.surface != Protocol::Responses;
-        passes && !self.outline.needs_repair(&self.repair_rules(None, None))
+        passes && !self.summary.needs_repair(&self.repair_rules(None, None))
     }
 
     /// Lowers the caller's own thinking budget in a translated body.
     fn set_thinking_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
-        let outline = request::read_summary(self.model.protocol(), body)?;
+        let summary = request::read_summary(self.model.protocol(), body)?;
         let edits = RequestEdits {
-            model: &outline.model,
+            model: &summary.model,
             output_limit: None,
             output_limit_field: self.model.output_limit_field(),
             thinking_budget: Some(budget),
             include_usage: false,
         };
-        Ok(request::rewrite(body, &outline, &edits))
+        Ok(request::rewrite(body, &summary, &edits))
     }
 
     /// Strict mode: reject the request if it produced any warning.
@@ -232,62 +232,64 @@ impl<'a> OutboundRequest<'a> {
 
     /// Encodes the request and quotes the result.
     pub fn encode_and_quote(&self) -> Result<QuotedRequest, Failure> {
-        let sent = self.encode(None, None)?;
-        let is_changed = sent.recall.is_some() || sent.is_repaired;
+        let encoded = self.encode(None, None)?;
+        let is_changed = encoded.translation.is_some() || encoded.is_repaired;
         let mut translated = match is_changed || self.surface == Protocol::Responses {
             // The gateway wrote or changed this body, so it can be parsed.
-            true => Some(request::read_summary(self.model.protocol(), &sent.body)?),
+            true => Some(request::read_summary(self.model.protocol(), &encoded.body)?),
             false => None,
         };
-        let client_bytes = self.outline.features.content.max_text_bytes();
+        let client_bytes = self.summary.features.content.max_text_bytes();
         let text_bytes = match &translated {
-            Some(outline) => client_bytes.max(outline.features.content.max_text_bytes()),
+            Some(summary) => client_bytes.max(summary.features.content.max_text_bytes()),
             None => client_bytes,
         };
-        if let Some(outline) = &mut translated {
+        if let Some(summary) = &mut translated {
             // A budget that the gateway set itself can be made smaller or left out.
-            outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
+            summary.thinking_budget = summary.thinking_budget.filter(|_| encoded.budget_is_given);
         }
-        let quote = self.quote(translated.as_ref().unwrap_or(self.outline), text_bytes)?;
+        let quote = self.quote(translated.as_ref().unwrap_or(self.summary), text_bytes)?;
         Ok(QuotedRequest {
-            sent,
+            encoded,
             translated,
             quote,
         })
     }
 
     /// Quotes a body with this summary and this number of text bytes.
-    pub fn quote(&self, outline: &RequestSummary, text_bytes: u64) -> Result<Quote, Failure> {
+    pub fn quote(&self, summary: &RequestSummary, text_bytes: u64) -> Result<Quote, Failure> {
         let min_output = self.settings.limits.min_output_tokens;
-        quote::quote(self.model, self.surface, outline, text_bytes, min_output)
+        quote::quote(self.model, self.surface, summary, text_bytes, min_output)
     }
 
     /// Encodes the request again with an output limit of at most `limit`, if the limit is lower.
     pub fn clamp_output(
         &self,
-        priced: QuotedRequest,
+        quoted: QuotedRequest,
         limit: u64,
     ) -> Result<UpstreamRequest, Failure> {
         let QuotedRequest {
-            sent,
+            encoded,
             translated,
             quote,
-        } = priced;
+        } = quoted;
         if limit >= quote.own_limit {
-            return Ok(sent);
+            return Ok(encoded);
         }
         let budget = clamp_thinking_budget(
             self.settings,
-            translated.as_ref().unwrap_or(self.outline),
+            translated.as_ref().unwrap_or(self.summary),
             limit,
         );
-        let mut sent = self.encode(Some(limit), budget)?;
-        sent.warnings
+        let mut encoded = self.encode(Some(limit), budget)?;
+        encoded
+            .warnings
             .push(format!("clamped:{}", self.output_limit_field()));
         let clamped = budget.map(|_| "clamped:thinking.budget_tokens".to_owned());
-        sent.warnings
-            .extend(clamped.filter(|clamped| !sent.warnings.contains(clamped)));
-        Ok(sent)
+        encoded
+            .warnings
+            .extend(clamped.filter(|clamped| !encoded.warnings.contains(clamped)));
+        Ok(encoded)
     }
 
     /// Returns the name of the output limit's field in the caller's protocol.
@@ -298,7 +300,7 @@ impl<'a> OutboundRequest<'a> {
             Protocol::Responses => "max_output_tokens",
             Protocol::Messages => "max_tokens",
         };
-        self.outline.output_limit.map_or(usual, |limit| limit.field)
+        self.summary.output_limit.map_or(usual, |limit| limit.field)
     }
 
     /// Returns what a retry without reasoning needs, if the vendor may refuse the reasoning in the
@@ -306,24 +308,24 @@ impl<'a> OutboundRequest<'a> {
     /// passed on unchanged.
     pub fn retry_without_reasoning(
         &self,
-        sent: &UpstreamRequest,
-        instead: bool,
+        encoded: &UpstreamRequest,
+        is_fallback: bool,
     ) -> Option<RetryWithoutReasoning> {
         // Responses bodies show whether they carry reasoning, and the official chat vendor receives
         // none.
         let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
-        let is_another_ones = instead
+        let is_another_ones = is_fallback
             && self.model.passes_through(self.surface)
             && self.surface != Protocol::Responses
             && !has_none;
         // Reasoning in the gateway's own reasoning tokens is no loss for the caller. Chat has no
         // such tokens.
-        let may = !self.strict || sent.recall.is_some() && self.surface != Protocol::Chat;
-        ((sent.carries_thinking || is_another_ones) && may).then(|| RetryWithoutReasoning {
+        let may = !self.strict || encoded.translation.is_some() && self.surface != Protocol::Chat;
+        ((encoded.carries_thinking || is_another_ones) && may).then(|| RetryWithoutReasoning {
             surface: self.surface,
             strict: self.strict,
             body: self.body.clone(),
-            output_limit: sent.output_limit,
+            output_limit: encoded.output_limit,
             account_id: Arc::clone(&self.account_id),
             request_id: self.request_id.to_owned(),
             estimator: self.turn.estimator(),
@@ -334,10 +336,10 @@ impl<'a> OutboundRequest<'a> {
     /// passed-through stream: not every vendor sends keep-alives, and none sends them before its
     /// first event. The gateway passes a stream on event by event, so a keep-alive never splits an
     /// event.
-    pub fn keep_alive(&self, voice: Option<EventSequencer>) -> Option<KeepAlive> {
-        self.outline
+    pub fn keep_alive(&self, sequencer: Option<EventSequencer>) -> Option<KeepAlive> {
+        self.summary
             .stream
-            .then(|| KeepAlive::new(self.surface, voice))
+            .then(|| KeepAlive::new(self.surface, sequencer))
     }
 
     /// Returns the preview flags for the vendor, joined by commas, and the warning if an unpriced
@@ -414,7 +416,7 @@ pub struct ReencodedRequest {
     pub body: Bytes,
     pub warnings: Vec<String>,
     /// Context of the response's translation.
-    pub recall: Option<ResponseContext>,
+    pub translation: Option<ResponseContext>,
 }
 
 /// Encodes the request without its reasoning, after the vendor refused that.
@@ -422,32 +424,32 @@ pub struct ReencodedRequest {
 /// # Errors
 /// Returns an error if the request cannot be encoded without its reasoning.
 pub fn encode_without_reasoning(
-    again: &RetryWithoutReasoning,
+    retry: &RetryWithoutReasoning,
     model: &CatalogModel,
 ) -> Result<ReencodedRequest, Failure> {
-    if model.passes_through(again.surface) {
-        let outline = request::read_summary(again.surface, &again.body)?;
+    if model.passes_through(retry.surface) {
+        let summary = request::read_summary(retry.surface, &retry.body)?;
         let edits = RequestEdits {
             model: &model.upstream_model,
-            output_limit: again.output_limit,
+            output_limit: retry.output_limit,
             output_limit_field: model.output_limit_field(),
             thinking_budget: None,
-            include_usage: again.surface == Protocol::Chat && outline.stream,
+            include_usage: retry.surface == Protocol::Chat && summary.stream,
         };
         let rules = RepairRules {
-            output_limit: again.output_limit,
+            output_limit: retry.output_limit,
             ..model.repair_rules()
         };
-        let stripped = match again.surface {
+        let stripped = match retry.surface {
             Protocol::Responses => {
                 let sender = PassthroughContext {
                     repair: rules,
-                    ..passthrough_sender(model, &again.account_id, true)
+                    ..passthrough_sender(model, &retry.account_id, true)
                 };
-                request::clean_responses_request(&again.body, &outline, &sender)?.0
+                request::clean_responses_request(&retry.body, &summary, &sender)?.0
             }
             surface => {
-                request::remove_reasoning(surface, &again.body, &rules).ok_or_else(|| {
+                request::remove_reasoning(surface, &retry.body, &rules).ok_or_else(|| {
                     Failure::invalid_param(
                         surface,
                         "messages",
@@ -457,40 +459,40 @@ pub fn encode_without_reasoning(
             }
         };
         let warnings = stripped.warnings.clone();
-        let body = request::rewrite_cleaned(&again.body, &outline, &edits, stripped);
+        let body = request::rewrite_cleaned(&retry.body, &summary, &edits, stripped);
         return Ok(ReencodedRequest {
             body,
             warnings,
-            recall: None,
+            translation: None,
         });
     }
-    let asked = translation_request(
+    let input = translation_request(
         model,
-        again.surface,
-        &again.body,
-        (&again.account_id, &again.request_id),
-        again.output_limit,
+        retry.surface,
+        &retry.body,
+        (&retry.account_id, &retry.request_id),
+        retry.output_limit,
     );
-    let asked = translate::TranslationRequest {
-        estimator: again.estimator,
-        ..asked
+    let input = translate::TranslationRequest {
+        estimator: retry.estimator,
+        ..input
     };
     let TranslatedRequest {
         body,
         warnings,
-        recall,
+        recall: translation,
         ..
-    } = translate::translate_request(&asked, true)?;
+    } = translate::translate_request(&input, true)?;
     Ok(ReencodedRequest {
         body,
         warnings,
-        recall: Some(recall),
+        translation: Some(translation),
     })
 }
 
 /// Returns the lowered thinking budget, if it must be lowered: it must stay below the output limit.
-fn clamp_thinking_budget(settings: &Settings, outline: &RequestSummary, limit: u64) -> Option<u64> {
-    let budget = outline.thinking_budget?;
+fn clamp_thinking_budget(settings: &Settings, summary: &RequestSummary, limit: u64) -> Option<u64> {
+    let budget = summary.thinking_budget?;
     let most = limit
         .saturating_sub(settings.limits.min_output_tokens)
         .max(quote::MIN_THINKING_TOKENS);

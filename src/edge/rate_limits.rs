@@ -73,7 +73,7 @@ pub fn headers(
             "anthropic-ratelimit-tokens-reset",
         ],
     };
-    let told = |names: [&'static str; 3], meter: Option<RateLimitStatus>| {
+    let fields = |names: [&'static str; 3], meter: Option<RateLimitStatus>| {
         let values = meter.map(
             |RateLimitStatus {
                  limit,
@@ -91,8 +91,8 @@ pub fn headers(
         );
         names.into_iter().zip(values.into_iter().flatten())
     };
-    told(requests, meters.requests)
-        .chain(told(tokens, meters.tokens))
+    fields(requests, meters.requests)
+        .chain(fields(tokens, meters.tokens))
         .collect()
 }
 

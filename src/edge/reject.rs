@@ -66,14 +66,14 @@ pub async fn send_error(
         Stage::Sidecar(request) => {
             let is_page = request.receipt_account().is_none();
             let has_begun = session.response_written().is_some();
-            if let Some(flaw) = connections::body_defect(session.digest()) {
+            if let Some(defect) = connections::body_defect(session.digest()) {
                 let client = ctx.record.caller.map(|caller| caller.address);
-                refusals::record(flaw.reason, client, flaw.message);
+                refusals::record(defect.reason, client, defect.message);
                 if has_begun {
                     return Ok(());
                 }
                 session.set_keepalive(None);
-                return answer_malformed(session, ctx, flaw.reason, &flaw.into()).await;
+                return answer_malformed(session, ctx, defect.reason, &defect.into()).await;
             }
             if *error.esource() == ErrorSource::Downstream {
                 if !has_begun && !note_reset(session, ctx) {
@@ -140,12 +140,12 @@ async fn end_stream(
 /// Returns the event that ends a stream with a failure.
 pub fn terminal_event(ctx: &mut RequestContext, failure: &Failure) -> Vec<u8> {
     ctx.record.reason = Some(failure.reason());
-    let voice = ctx
+    let sequencer = ctx
         .call()
         .and_then(|call| call.response.sequencer().cloned());
     keepalive::encode_terminal_error(
         ctx.record.surface,
-        voice.as_ref(),
+        sequencer.as_ref(),
         failure,
         &ctx.record.request_id,
     )

@@ -102,7 +102,7 @@ impl ResourceGuard {
     /// Measures once. `told`: the configured budget in bytes. If none is configured, the budget is
     /// detected at each measurement: other processes, such as a predecessor, may free memory soon
     /// after the start.
-    fn measure(&self, told: u64, found: impl FnOnce() -> Option<u64>) {
+    fn measure(&self, configured: u64, found: impl FnOnce() -> Option<u64>) {
         let resident = resident_bytes();
         let files = open_files();
         METRICS
@@ -111,7 +111,10 @@ impl ResourceGuard {
         METRICS
             .open_files
             .set(i64::try_from(files).unwrap_or(i64::MAX));
-        let memory = (resident, memory_budget(told, found).unwrap_or(u64::MAX));
+        let memory = (
+            resident,
+            memory_budget(configured, found).unwrap_or(u64::MAX),
+        );
         self.record_shortage(find_shortage(
             memory,
             (
@@ -148,8 +151,10 @@ impl ResourceGuard {
     }
 }
 
-fn memory_budget(told: u64, found: impl FnOnce() -> Option<u64>) -> Option<u64> {
-    Some(told).filter(|told| *told > 0).or_else(found)
+fn memory_budget(configured: u64, found: impl FnOnce() -> Option<u64>) -> Option<u64> {
+    Some(configured)
+        .filter(|configured| *configured > 0)
+        .or_else(found)
 }
 
 fn find_shortage((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Option<Shortage> {
@@ -256,8 +261,8 @@ mod tests {
     #[test]
     fn the_budget_of_each_look_is_the_one_of_that_moment() {
         let pressure = ResourceGuard::default();
-        let full = |told, found| {
-            pressure.measure(told, || found);
+        let full = |configured, found| {
+            pressure.measure(configured, || found);
             pressure.refusal(usize::MAX)
         };
         assert_eq!(

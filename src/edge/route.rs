@@ -14,7 +14,7 @@ pub enum Route {
         path: &'static str,
         free: bool,
     },
-    Own(LocalEndpoint),
+    Local(LocalEndpoint),
     Health,
     Sidecar,
     Unknown,
@@ -44,7 +44,7 @@ pub fn route(path: &str) -> Route {
         "/responses/input_tokens" => {
             vendor(Protocol::Responses, "/v1/responses/input_tokens", true)
         }
-        rest => parse_endpoint(rest).map_or(Route::Unknown, Route::Own),
+        rest => parse_endpoint(rest).map_or(Route::Unknown, Route::Local),
     }
 }
 

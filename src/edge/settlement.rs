@@ -17,7 +17,7 @@ use llm_protocol::usage::UsageVerdict;
 /// time ran out.
 pub fn settle_or_release(call: &mut AdmittedRequest) {
     // Dropping it frees the idempotency key.
-    let keyed = call.shared.take_idempotency();
+    let idempotency = call.shared.take_idempotency();
     let Some(mut hold) = call.hold.take() else {
         return;
     };
@@ -77,7 +77,9 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
     match hold.settle(usage, outcome, estimated, now_ms) {
         Ok(credits) => {
             call.billed = Some((outcome, credits));
-            keyed.into_iter().for_each(|keyed| keyed.mark_spent());
+            idempotency
+                .into_iter()
+                .for_each(|idempotency| idempotency.mark_spent());
         }
         Err(error) => log::error!("cannot journal a debit: {error}"),
     }

@@ -18,7 +18,7 @@ pub struct RequestTrace {
     pub(super) own: Option<(TraceId, SpanId)>,
     to_vendors: bool,
     /// Trace context as the caller sent it.
-    said: Option<HeaderValue>,
+    incoming: Option<HeaderValue>,
     pub(super) attempts: Vec<AttemptTrace>,
 }
 
@@ -32,28 +32,28 @@ pub(super) struct AttemptTrace {
 
 impl RequestTrace {
     /// Begins a trace, if this request gets one.
-    pub fn from_header(plan: &TraceExportConfig, header: &HeaderMap) -> Option<Box<Self>> {
-        let mut told = header.get_all(TRACEPARENT).iter();
+    pub fn from_header(config: &TraceExportConfig, header: &HeaderMap) -> Option<Box<Self>> {
+        let mut values = header.get_all(TRACEPARENT).iter();
         // A repeated header is ignored.
-        let said = told.next().filter(|_| told.next().is_none());
-        let parent = said.and_then(|value| traces::parse_traceparent(value.to_str().ok()?));
+        let incoming = values.next().filter(|_| values.next().is_none());
+        let parent = incoming.and_then(|value| traces::parse_traceparent(value.to_str().ok()?));
         let ids = || {
             Some((
                 parent.map_or_else(random, |parent| Some(parent.trace))?,
                 random()?,
             ))
         };
-        let own = is_sampled(plan.share).then(ids).flatten();
-        let said = said
-            .filter(|_| plan.to_vendors && parent.is_some())
+        let own = is_sampled(config.share).then(ids).flatten();
+        let incoming = incoming
+            .filter(|_| config.to_vendors && parent.is_some())
             .cloned();
-        let is_wanted = own.is_some() || said.is_some();
-        is_wanted.then(|| {
+        let is_needed = own.is_some() || incoming.is_some();
+        is_needed.then(|| {
             Box::new(Self {
                 parent,
                 own,
-                to_vendors: plan.to_vendors,
-                said,
+                to_vendors: config.to_vendors,
+                incoming,
                 attempts: Vec::new(),
             })
         })
@@ -80,7 +80,7 @@ impl RequestTrace {
             (Some((trace, _)), Some(attempt)) => {
                 HeaderValue::from_str(&traces::format_traceparent(trace, &attempt.id)).ok()
             }
-            _ => self.said.clone(),
+            _ => self.incoming.clone(),
         }
     }
 

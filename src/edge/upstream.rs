@@ -82,7 +82,7 @@ pub async fn select_vendor_peer(
     if let Some(trace) = trace {
         trace.begin_attempt(&endpoint.authority);
     }
-    let address = attempts::resolve_address(&gateway.names, call, &endpoint).await?;
+    let address = attempts::resolve_address(&gateway.resolver, call, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_timeouts(&mut peer, &call.settings.limits);
     peer.options.tcp_keepalive = Some(tcp_keepalive_options());

@@ -1,24 +1,21 @@
 //! Turns a body into an [`AdmittedRequest`]: what it requests, from which model, with its largest
 //! possible cost reserved.
 //!
-//! This file must not encode the request itself. Next: `edge/outbound.rs` (the request in a
-//! model's protocol, and its price), `edge/outbound/fallback.rs` (fallback models), `intake.rs`
-//! (how the body reaches the vendor).
+//! This file must not encode the request itself. Next: `admit/reserve.rs` (the hold),
+//! `edge/outbound.rs` (the request in a model's protocol, and its price),
+//! `edge/outbound/fallback.rs` (fallback models), `intake.rs` (how the body reaches the vendor).
 
-use super::header::{HeaderAdmission, refusal_failure};
+use super::header::HeaderAdmission;
 use super::idempotency_key::{self, IdempotencyOutcome};
 use super::operation::{ApiOperation, version_header};
+use super::reserve::ReservedRequest;
 use crate::account::Principal;
-use crate::billing::{Hold, HoldRequest, ReserveError};
 use crate::catalog::CatalogModel;
-use crate::clock;
 use crate::config::Settings;
 use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines, ReceivedBody};
-use crate::edge::outbound::fallback::Fallbacks;
-use crate::edge::outbound::{self, OutboundRequest, UpstreamRequest};
-use crate::edge::rate_limits;
+use crate::edge::outbound::{self, OutboundRequest};
 use crate::edge::shutdown::Shutdown;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::{AttemptHistory, VendorCall};
@@ -28,12 +25,10 @@ use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
 use crate::idempotency::{self, BodyHash, ReplayedResponse};
 use bytes::Bytes;
-use credits::pricing::Quote;
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::request::{self, ConversationKey, RequestSummary};
 use llm_protocol::translate;
-use llm_protocol::usage::UsageBounds;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 use std::sync::Arc;
@@ -89,17 +84,17 @@ pub async fn prepare(
     let ParsedRequest {
         body,
         body_hash,
-        outline,
+        summary,
         conversation,
         count,
     } = read;
-    let model = find_model(settings, principal, &outline.model)?.select_variant(surface, &outline);
-    let crosses = !model.passes_through(surface);
+    let model = find_model(settings, principal, &summary.model)?.select_variant(surface, &summary);
+    let is_translated = !model.passes_through(surface);
     let is_local = !has_credit || is_counted_locally(model, &operation);
     if is_local && let Some(count) = count {
         return count.map(PreparedRequest::Count);
     }
-    let keyed = match idempotency_key::claim_key(
+    let idempotency = match idempotency_key::claim_key(
         gateway,
         settings,
         session,
@@ -110,16 +105,16 @@ pub async fn prepare(
     )
     .await?
     {
-        IdempotencyOutcome::Go(keyed) => keyed,
+        IdempotencyOutcome::Go(idempotency) => idempotency,
         IdempotencyOutcome::Replay(answer) => return Ok(PreparedRequest::Replay(answer)),
     };
     let flags = preview_flags(session, surface);
-    let order = OutboundRequest {
+    let outbound_request = OutboundRequest {
         turn: MeteredTurn::new(
             &gateway.turns,
             &principal.account_id,
             conversation,
-            outline.features.content,
+            summary.features.content,
             model,
         ),
         settings,
@@ -131,37 +126,45 @@ pub async fn prepare(
             .get("x-gateway-strict")
             .is_some_and(|value| value.as_bytes() == b"true"),
         body,
-        outline: &outline,
+        summary: &summary,
         request_id: &record.request_id,
         account_id: Arc::clone(&principal.account_id),
         is_interleaved: outbound::is_interleaved(&flags),
     };
     let version = version_header(session, settings);
-    let (previews, dropped) = order.filter_preview_flags(&flags);
-    order.reject_if_strict(dropped.as_slice())?;
-    let slot = cpu.slot(cpu_pool::work_of(&order.body), session).await?;
+    let (previews, dropped) = outbound_request.filter_preview_flags(&flags);
+    outbound_request.reject_if_strict(dropped.as_slice())?;
+    let slot = cpu
+        .slot(cpu_pool::work_of(&outbound_request.body), session)
+        .await?;
     // From here on, the request's hold counts it.
     drop(arrival);
     let ReservedRequest {
         hold,
-        sent,
+        encoded,
         fallbacks,
         usage_bounds,
     } = match operation.free {
-        true => ReservedRequest::without_hold(
-            slot.run(|| share.run_with_extra(order.tree_bytes(), || order.encode(None, None)))?,
-        ),
+        true => ReservedRequest::without_hold(slot.run(|| {
+            share.run_with_extra(outbound_request.tree_bytes(), || {
+                outbound_request.encode(None, None)
+            })
+        })?),
         false => {
-            order
+            outbound_request
                 .reserve_and_clamp(gateway, principal, &mut share, (&cpu, slot))
                 .await?
         }
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
-    let reasoning_retry = order.retry_without_reasoning(&sent, false);
-    share.grow_to(order.retained_bytes(&sent, reasoning_retry.is_some(), fallbacks.as_deref()))?;
-    let voice = sent.sequencer(keyed.is_some());
-    let (path, version) = if crosses {
+    let reasoning_retry = outbound_request.retry_without_reasoning(&encoded, false);
+    share.grow_to(outbound_request.retained_bytes(
+        &encoded,
+        reasoning_retry.is_some(),
+        fallbacks.as_deref(),
+    ))?;
+    let sequencer = encoded.sequencer(idempotency.is_some());
+    let (path, version) = if is_translated {
         (translate::vendor_path(model.protocol()), None)
     } else {
         (operation.path, version)
@@ -170,20 +173,20 @@ pub async fn prepare(
         path,
         version,
         previews,
-        streams: sent.streams,
-        endpoints: gateway.fleet.pool_for(&order.model.vendor),
-        affinity_key: order.affinity_key(operation.free),
+        streams: encoded.streams,
+        endpoints: gateway.fleet.pool_for(&outbound_request.model.vendor),
+        affinity_key: outbound_request.affinity_key(operation.free),
     };
     let (model, sent_bytes, is_drained) = (
         Arc::clone(model),
-        sent.body.len(),
-        outline.stream && keyed.is_none(),
+        encoded.body.len(),
+        summary.stream && idempotency.is_none(),
     );
     // With an idempotency key, the gateway reads the whole response even if the client has
     // disconnected.
     let shared = intake::wrap_session(
         session,
-        sent.body,
+        encoded.body,
         share,
         deadlines(
             settings,
@@ -192,10 +195,10 @@ pub async fn prepare(
             Arc::clone(&gateway.shutdown),
         ),
     );
-    shared.set_idempotency(keyed);
+    shared.set_idempotency(idempotency);
     shared.set_response_expectations(
-        model.hides_reasoning() || order.turn.is_estimate_uncertain(),
-        order.keep_alive(voice),
+        model.hides_reasoning() || outbound_request.turn.is_estimate_uncertain(),
+        outbound_request.keep_alive(sequencer),
     );
     Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
         authenticated,
@@ -205,16 +208,16 @@ pub async fn prepare(
         attempts: AttemptHistory::default(),
         attempt: None,
         hold,
-        body_bytes: order.body.len() as u64,
-        turn: order.turn.clone(),
+        body_bytes: outbound_request.body.len() as u64,
+        turn: outbound_request.turn.clone(),
         usage_bounds,
         sent_bytes,
-        stream: outline.stream,
-        warnings: [sent.warnings, dropped.into_iter().collect()].concat(),
+        stream: summary.stream,
+        warnings: [encoded.warnings, dropped.into_iter().collect()].concat(),
         response: Responding::new(
-            !order.outline.include_usage,
-            order.outline.choices,
-            sent.recall,
+            !outbound_request.summary.include_usage,
+            outbound_request.summary.choices,
+            encoded.translation,
             count.and_then(Result::ok),
         ),
         shared,
@@ -269,7 +272,7 @@ struct ParsedRequest {
     body: Bytes,
     /// Hash of the body, for requests that may have an idempotency key.
     body_hash: BodyHash,
-    outline: RequestSummary,
+    summary: RequestSummary,
     conversation: ConversationKey,
     /// Number of input tokens, if the request asks for it.
     count: Option<Result<u64, Failure>>,
@@ -285,7 +288,7 @@ fn parse_request(
 ) -> Result<ParsedRequest, Failure> {
     let limits = BodyLimits::from_limits(&settings.limits);
     let body = received.into_decoded(&limits, share)?;
-    let outline =
+    let summary =
         request::read_summary_bounded(operation.surface, &body, settings.limits.body_values)?;
     let header = |name: &str| {
         header
@@ -293,13 +296,13 @@ fn parse_request(
             .get(name)
             .and_then(|value| value.to_str().ok())
     };
-    let conversation = outline.conversation_key(account_id, header, &body);
+    let conversation = summary.conversation_key(account_id, header, &body);
     let body_hash = header("idempotency-key")
         .map(|_| idempotency::hash_body(&body))
         .unwrap_or_default();
     let count = if operation.free {
         Some(
-            share.run_with_extra(translate::document_bytes(outline.values), || {
+            share.run_with_extra(translate::document_bytes(summary.values), || {
                 Ok(translate::count_tokens(operation.surface, &body))
             })?,
         )
@@ -309,7 +312,7 @@ fn parse_request(
     Ok(ParsedRequest {
         body,
         body_hash,
-        outline,
+        summary,
         conversation,
         count,
     })
@@ -332,151 +335,11 @@ fn find_model<'a>(
     }
 }
 
-/// A request whose largest possible cost is reserved.
-struct ReservedRequest {
-    hold: Option<Hold>,
-    sent: UpstreamRequest,
-    fallbacks: Option<Box<Fallbacks>>,
-    usage_bounds: UsageBounds,
-}
-
-impl ReservedRequest {
-    /// Wraps a free request, which needs no hold.
-    fn without_hold(sent: UpstreamRequest) -> Self {
-        Self {
-            hold: None,
-            sent,
-            fallbacks: None,
-            usage_bounds: UsageBounds::default(),
-        }
-    }
-}
-
 impl OutboundRequest<'_> {
     /// Returns the hash that chooses the endpoint, if the conversation should keep its endpoint. A
     /// token count has no prompt cache to reuse.
     fn affinity_key(&self, is_count: bool) -> Option<u64> {
         (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64())
-    }
-
-    /// Reserves the largest possible cost of the request, and lowers the output limit to what the
-    /// account can pay. Counts the memory for its bodies before it waits.
-    async fn reserve_and_clamp(
-        &self,
-        gateway: &Gateway,
-        principal: &Principal,
-        share: &mut BodyShare,
-        (cpu, slot): (&CpuWorker, CpuSlot),
-    ) -> Result<ReservedRequest, Failure> {
-        let (priced, fallbacks) = slot.run(|| {
-            let priced = share.run_with_extra(self.tree_bytes(), || self.encode_and_quote())?;
-            let fallbacks = Fallbacks::from_request(self, principal, &priced.quote);
-            Ok::<_, Failure>((priced, fallbacks))
-        })?;
-        let lowered = |priced, limit| {
-            cpu.run_admitted(cpu_pool::work_of(&self.body), || {
-                self.clamp_output(priced, limit)
-            })
-        };
-        if let Some((fallbacks, dearest)) = fallbacks {
-            share.grow_to(self.retained_bytes(&priced.sent, true, Some(&fallbacks)))?;
-            // Reserve the whole output limit: the gateway does not shorten a response for the sake
-            // of a fallback model that may never be used.
-            match self.reserve(gateway, cpu, principal, &dearest, true).await {
-                Ok((hold, limit)) => {
-                    let fallbacks = Some(fallbacks.with_output_limit(limit));
-                    let usage_bounds = priced.quote.usage_bounds(limit);
-                    let sent = lowered(priced, limit)?;
-                    return Ok(ReservedRequest {
-                        hold: Some(hold),
-                        sent,
-                        fallbacks,
-                        usage_bounds,
-                    });
-                }
-                // An account that can pay for the requested model gets that model, without
-                // fallbacks.
-                Err(
-                    ReserveError::Insufficient { .. }
-                    | ReserveError::KeySpendLimit { .. }
-                    | ReserveError::TrialExpired,
-                ) => {}
-                Err(refused) => return Err(refusal_failure(self.surface, &refused)),
-            }
-        }
-        let reserved = self
-            .reserve(gateway, cpu, principal, &priced.quote, self.strict)
-            .await;
-        let (hold, limit) = reserved.map_err(|refused| refusal_failure(self.surface, &refused))?;
-        let usage_bounds = priced.quote.usage_bounds(limit);
-        Ok(ReservedRequest {
-            hold: Some(hold),
-            sent: lowered(priced, limit)?,
-            fallbacks: None,
-            usage_bounds,
-        })
-    }
-
-    /// Reserves credit. `exact`: reserve the whole output limit or nothing.
-    async fn reserve(
-        &self,
-        gateway: &Gateway,
-        cpu: &CpuWorker,
-        principal: &Principal,
-        quote: &Quote,
-        exact: bool,
-    ) -> Result<(Hold, u64), ReserveError> {
-        let may_use = || {
-            let input =
-                translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
-            input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
-        };
-        let bounds = cpu.run_admitted(cpu_pool::work_of(&self.body), || {
-            rate_limits::bounds(self.settings, principal, may_use)
-        });
-        let opening = HoldRequest {
-            request_id: self.request_id.to_owned(),
-            account: Arc::clone(&principal.account_id),
-            key_id: Arc::clone(&principal.key_id),
-            key_shown: Arc::clone(&principal.key_shown),
-            model: Arc::clone(self.model),
-            surface: self.surface,
-            bounds,
-            conversation: Some(self.turn.conversation().to_string()),
-        };
-        gateway
-            .store
-            .reserve(opening, quote, exact, clock::now_ms())
-            .await
-    }
-
-    /// Returns the memory for the JSON document of the body, if one is built.
-    fn tree_bytes(&self) -> u64 {
-        if self.is_unmodified_passthrough() {
-            0
-        } else {
-            translate::document_bytes(self.outline.values)
-        }
-    }
-
-    /// Returns the number of bytes that the request keeps until it is answered.
-    fn retained_bytes(
-        &self,
-        sent: &UpstreamRequest,
-        has_reasoning_retry: bool,
-        fallbacks: Option<&Fallbacks>,
-    ) -> u64 {
-        // The gateway encodes a retry from the client's body. Encoded for another model, the
-        // request is about as long.
-        let client = if has_reasoning_retry || fallbacks.is_some() {
-            self.body.len()
-        } else {
-            0
-        };
-        let instead = fallbacks.map_or(0, |fallbacks| {
-            fallbacks.retained_bytes().max(sent.body.len())
-        });
-        (sent.body.len() + client + instead) as u64
     }
 }
 

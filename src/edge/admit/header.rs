@@ -64,8 +64,8 @@ pub async fn authorize(
         connection: connections::body_byte_counter(session.digest()),
     };
     let share = BodyShare::new(holders, &limits);
-    let announced = intake::declared_body_bytes(session);
-    match announced {
+    let declared_bytes = intake::declared_body_bytes(session);
+    match declared_bytes {
         Some(bytes) if bytes > limits.body_bytes => {
             return Err(Failure::body_too_large(limits.body_bytes));
         }
@@ -73,7 +73,15 @@ pub async fn authorize(
         None => {}
     }
     let arrival = PendingAdmission::enter(account, gateway.activity.get(&principal.key_id));
-    let checked = check(gateway, settings, principal, operation, &arrival, announced).await;
+    let checked = check(
+        gateway,
+        settings,
+        principal,
+        operation,
+        &arrival,
+        declared_bytes,
+    )
+    .await;
     let has_credit = match checked {
         Ok(()) => true,
         Err(
@@ -107,7 +115,7 @@ async fn check(
     principal: &Principal,
     operation: &ApiOperation,
     arrival: &PendingAdmission,
-    announced: Option<u64>,
+    declared_bytes: Option<u64>,
 ) -> Result<(), ReserveError> {
     let bounds = match operation.free {
         true => RequestLimits {
@@ -116,7 +124,7 @@ async fn check(
         },
         false => rate_limits::bounds(settings, principal, || 0),
     };
-    let asker = Payer {
+    let payer = Payer {
         account: &principal.account_id,
         key: &principal.key_id,
         bounds: &bounds,
@@ -126,14 +134,14 @@ async fn check(
     if of_account >= most_open {
         return Err(ReserveError::TooManyOpen { limit: most_open });
     }
-    let is_short = announced.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
+    let is_short = declared_bytes.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
     if gateway.store.authorizes_remotely() && is_short && !operation.free {
         return Ok(());
     }
-    let least = || min_cost(settings);
+    let cheapest = || min_cost(settings);
     gateway
         .store
-        .authorize(&asker, arrival.others(), &least, clock::now_ms())
+        .authorize(&payer, arrival.others(), &cheapest, clock::now_ms())
         .await
 }
 

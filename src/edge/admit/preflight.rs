@@ -72,15 +72,15 @@ pub async fn answer_preflight(
 /// Returns those of the requested header fields that are allowed. If none is requested, returns all
 /// fields that this file lists by name.
 fn allowed_headers(session: &Session, settings: &Settings) -> String {
-    let asked = session
+    let requested = session
         .req_header()
         .headers
         .get_all(header::ACCESS_CONTROL_REQUEST_HEADERS);
-    let asked = asked
+    let requested = requested
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','));
-    let names: Vec<_> = asked
+    let names: Vec<_> = requested
         .map(|name| name.trim().to_ascii_lowercase())
         .filter(|name| !name.is_empty())
         .collect();

@@ -82,10 +82,10 @@ impl FrameObserver {
 
     /// Keeps bytes until `until` bytes are kept, and returns the rest.
     fn fill<'a>(&mut self, bytes: &'a [u8], until: usize) -> &'a [u8] {
-        let wanted = bytes.len().min(until.saturating_sub(self.filled));
-        let (now, after) = bytes.split_at(wanted);
-        self.seen[self.filled..self.filled + wanted].copy_from_slice(now);
-        self.filled += wanted;
+        let taken = bytes.len().min(until.saturating_sub(self.filled));
+        let (now, after) = bytes.split_at(taken);
+        self.seen[self.filled..self.filled + taken].copy_from_slice(now);
+        self.filled += taken;
         after
     }
 

@@ -29,7 +29,7 @@ pub struct InboundTracker {
     /// Received bytes of the current header, and of requests after it that have not begun.
     unparsed: Vec<u8>,
     body: BodyProgress,
-    flaw: Option<RequestDefect>,
+    defect: Option<RequestDefect>,
 }
 
 impl InboundTracker {
@@ -37,7 +37,7 @@ impl InboundTracker {
         Self {
             unparsed: Vec::new(),
             body: BodyProgress::None,
-            flaw: None,
+            defect: None,
         }
     }
 
@@ -48,7 +48,7 @@ impl InboundTracker {
 
     /// Returns how the current body is malformed.
     pub fn defect(&self) -> Option<RequestDefect> {
-        self.flaw
+        self.defect
     }
 
     /// Processes bytes that were read from the connection.
@@ -57,8 +57,8 @@ impl InboundTracker {
     /// Returns the defect if the bytes belong to a malformed body. The bytes after it cannot be
     /// assigned to a request.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), RequestDefect> {
-        if let Some(flaw) = self.flaw {
-            return Err(flaw);
+        if let Some(defect) = self.defect {
+            return Err(defect);
         }
         let of_body = self.consume_body(bytes)?;
         if let Some(rest) = bytes.get(of_body..).filter(|rest| !rest.is_empty()) {
@@ -109,12 +109,12 @@ impl InboundTracker {
             BodyProgress::Chunked(parser) => match parser.read(bytes) {
                 Ok(taken) => (taken, parser.is_done()),
                 Err(message) => {
-                    let flaw = RequestDefect {
+                    let defect = RequestDefect {
                         reason: RefusalReason::Chunk,
                         message,
                     };
-                    self.flaw = Some(flaw);
-                    return Err(flaw);
+                    self.defect = Some(defect);
+                    return Err(defect);
                 }
             },
         };
@@ -184,12 +184,12 @@ mod tests {
         inbound
             .read(format!("{HEADER}\r\nhello").as_bytes())
             .unwrap();
-        let flaw = inbound
+        let defect = inbound
             .begin_body(HEADER.as_bytes(), BodyFraming::Chunked)
             .unwrap_err();
         assert_eq!(
-            (flaw.reason, inbound.defect()),
-            (RefusalReason::Chunk, Some(flaw))
+            (defect.reason, inbound.defect()),
+            (RefusalReason::Chunk, Some(defect))
         );
         let mut inbound = InboundTracker::new();
         inbound.read(HEADER.as_bytes()).unwrap();

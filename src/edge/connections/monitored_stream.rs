@@ -132,12 +132,12 @@ impl MonitoredStream {
                 .connection
                 .inbound()
                 .read(bytes)
-                .map_err(|flaw| io::Error::new(io::ErrorKind::InvalidData, flaw.message)),
+                .map_err(|defect| io::Error::new(io::ErrorKind::InvalidData, defect.message)),
             ConnectionProtocol::Http2 { preface, .. } if *preface < PREFACE.len() => {
-                let wanted = &PREFACE[*preface..];
-                let come = wanted.len().min(bytes.len());
-                if wanted[..come] == bytes[..come] {
-                    *preface += come;
+                let expected = &PREFACE[*preface..];
+                let compared = expected.len().min(bytes.len());
+                if expected[..compared] == bytes[..compared] {
+                    *preface += compared;
                     return Ok(());
                 }
                 let detail = "the connection does not begin with the HTTP/2 preface";

@@ -167,7 +167,7 @@ impl Connections {
             return None;
         }
         Some(Arc::new(ClientConnection {
-            of: Arc::clone(self),
+            connections: Arc::clone(self),
             number,
             client,
             is_proxy,
@@ -220,7 +220,7 @@ const EVICTION_DIVISOR: u64 = 32;
 
 /// One client connection, counted until it is dropped or closed.
 pub struct ClientConnection {
-    of: Arc<Connections>,
+    connections: Arc<Connections>,
     number: u64,
     client: IpAddr,
     /// Whether the connection belongs to a trusted proxy, which carries the requests of many
@@ -374,7 +374,7 @@ impl ClientConnection {
             ),
         );
         malformed::record_malformed(
-            &self.of.recorders,
+            &self.connections.recorders,
             &answer,
             reason,
             self.address,
@@ -396,8 +396,8 @@ impl ClientConnection {
             let failure = Failure::new(Kind::WrongMethod, NO_TUNNELS);
             (failure, RefusalReason::RequestLine)
         } else {
-            let flaw = framing::header_defect(inbound.header());
-            (Failure::from(flaw), flaw.reason)
+            let defect = framing::header_defect(inbound.header());
+            (Failure::from(defect), defect.reason)
         };
         let (is_head, method, path) = (
             method == b"HEAD",
@@ -414,7 +414,7 @@ impl ClientConnection {
             ),
         );
         malformed::record_malformed(
-            &self.of.recorders,
+            &self.connections.recorders,
             &answer,
             reason,
             self.address,
@@ -427,7 +427,7 @@ impl ClientConnection {
 
 impl Drop for ClientConnection {
     fn drop(&mut self) {
-        let mut open = self.of.lock();
+        let mut open = self.connections.lock();
         open.watched.remove(&self.number);
         if self.is_counted.swap(false, Ordering::Relaxed) {
             open.counts.leave(self.client);

@@ -27,7 +27,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn place(worker: &CpuWorker) -> CpuPermit {
     match worker.request_permit() {
-        Some(PermitOutcome::Place(place)) => place,
+        Some(PermitOutcome::Granted(permit)) => permit,
         _ => panic!("no place"),
     }
 }
@@ -40,7 +40,7 @@ fn queued(worker: &CpuWorker) -> QueuedJob {
 }
 
 fn has_place(queued: &mut QueuedJob) -> Option<CpuPermit> {
-    queued.place.try_recv().ok()
+    queued.permit.try_recv().ok()
 }
 
 #[test]

@@ -29,12 +29,12 @@ pub async fn read_body(
 ) -> Result<ReceivedBody, Failure> {
     let coding = session.req_header().headers.get(header::CONTENT_ENCODING);
     let coding = coding.map_or(Ok(None), |name| ContentCoding::parse(name.as_bytes()))?;
-    let announced = declared_body_bytes(session);
+    let declared_bytes = declared_body_bytes(session);
     let read = async {
         send_continue(session).await?;
-        let mut body = BodyBuffer::new(announced.unwrap_or(u64::MAX));
-        let mut pace = MinRateReader::new(limits);
-        while let Some(piece) = pace.read(session).await? {
+        let mut body = BodyBuffer::new(declared_bytes.unwrap_or(u64::MAX));
+        let mut reader = MinRateReader::new(limits);
+        while let Some(piece) = reader.read(session).await? {
             if body.len().saturating_add(piece.len()) as u64 > limits.body_bytes {
                 return Err(Failure::body_too_large(limits.body_bytes));
             }
@@ -120,7 +120,7 @@ pub fn declared_body_bytes(session: &Session) -> Option<u64> {
 /// A body that is being received. It allocates at most twice the received bytes, whatever length
 /// the client declared.
 struct BodyBuffer {
-    announced: u64,
+    declared_bytes: u64,
     /// A body that arrives in one piece is not copied.
     first: Bytes,
     all: BytesMut,
@@ -130,9 +130,9 @@ struct BodyBuffer {
 const MIN_CAPACITY: usize = 16_384;
 
 impl BodyBuffer {
-    fn new(announced: u64) -> Self {
+    fn new(declared_bytes: u64) -> Self {
         Self {
-            announced,
+            declared_bytes,
             first: Bytes::new(),
             all: BytesMut::new(),
         }
@@ -150,11 +150,11 @@ impl BodyBuffer {
         let first = std::mem::take(&mut self.first);
         let total = first.len() + self.all.len() + piece.len();
         if total > self.all.capacity() {
-            let announced = usize::try_from(self.announced).unwrap_or(usize::MAX);
+            let declared_bytes = usize::try_from(self.declared_bytes).unwrap_or(usize::MAX);
             let capacity = total
                 .saturating_mul(2)
                 .max(MIN_CAPACITY)
-                .min(announced.max(total));
+                .min(declared_bytes.max(total));
             self.all.reserve(capacity - self.all.len());
         }
         self.all.extend_from_slice(&first);
@@ -189,9 +189,9 @@ pub async fn read_page_body(
             return Err(Failure::body_too_large(limits.body_bytes));
         }
         send_continue(session).await?;
-        let mut pace = MinRateReader::new(limits);
+        let mut reader = MinRateReader::new(limits);
         let mut total = 0_u64;
-        while let Some(piece) = pace.read(session).await? {
+        while let Some(piece) = reader.read(session).await? {
             total = total.saturating_add(piece.len() as u64);
             if total > limits.body_bytes {
                 return Err(Failure::body_too_large(limits.body_bytes));
@@ -209,21 +209,21 @@ pub async fn read_page_body(
 struct MinRateReader {
     window: Duration,
     /// Minimum number of bytes in each window.
-    least: u64,
-    came: u64,
+    min_bytes: u64,
+    received: u64,
     until: Instant,
 }
 
 impl MinRateReader {
     fn new(limits: &BodyLimits) -> Self {
         let window = limits.body_rate;
-        let least = limits
+        let min_bytes = limits
             .body_bytes_per_second
             .saturating_mul(window.as_secs());
         Self {
             window,
-            least,
-            came: 0,
+            min_bytes,
+            received: 0,
             until: Instant::now() + window,
         }
     }
@@ -234,16 +234,16 @@ impl MinRateReader {
             match tokio::time::timeout_at(self.until, &mut read).await {
                 Ok(piece) => {
                     let piece = piece.map_err(|error| body_failure(&error))?;
-                    self.came = self
-                        .came
+                    self.received = self
+                        .received
                         .saturating_add(piece.as_ref().map_or(0, Bytes::len) as u64);
                     return Ok(piece);
                 }
-                Err(_) if self.came < self.least => {
+                Err(_) if self.received < self.min_bytes => {
                     return Err(Failure::from_kind(Kind::BodyTimeout));
                 }
                 Err(_) => {
-                    self.came = 0;
+                    self.received = 0;
                     self.until += self.window;
                 }
             }

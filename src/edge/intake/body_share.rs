@@ -40,10 +40,14 @@ struct ShareLimits {
 impl ShareLimits {
     /// Each share has space for at least one body of the maximum size.
     fn new(limits: &BodyLimits) -> Self {
-        let room = limits.bodies_in_flight_bytes;
-        let part = |percent: u64| (room / 100).saturating_mul(percent).max(limits.body_bytes);
+        let process = limits.bodies_in_flight_bytes;
+        let part = |percent: u64| {
+            (process / 100)
+                .saturating_mul(percent)
+                .max(limits.body_bytes)
+        };
         Self {
-            process: room,
+            process,
             account: part(limits.account_bodies_percent),
             connection: part(limits.connection_bodies_percent),
         }
@@ -147,7 +151,7 @@ impl BodyShare {
         own: u64,
     ) -> Result<(), Failure> {
         let ShareLimits {
-            process: room,
+            process: of_process,
             account: of_account,
             connection: of_connection,
         } = self.limits;
@@ -161,7 +165,7 @@ impl BodyShare {
         if account > own && account > of_account {
             return Err(share_exceeded(Kind::AccountBodies, "account", of_account));
         }
-        if process > room {
+        if process > of_process {
             Err(Failure::from_kind(Kind::BodiesFull))
         } else {
             Ok(())

@@ -188,7 +188,8 @@ impl BufferedDownstream {
     fn keep_alive_bytes(&self) -> Option<Bytes> {
         let mut state = self.shared.lock();
         if !state.opening.is_empty()
-            && (state.opening.len() > MAX_OPENING_WITH_KEEP_ALIVE_BYTES || state.keyed.is_some())
+            && (state.opening.len() > MAX_OPENING_WITH_KEEP_ALIVE_BYTES
+                || state.idempotency.is_some())
         {
             // A numbered event would precede events with lower numbers.
             return state.keep_alive.as_ref().map(KeepAlive::unnumbered_bytes);
@@ -378,7 +379,7 @@ impl BufferedDownstream {
         let last = match state.progress.completed {
             true => None,
             false => {
-                let end = state.epitaph.take()?();
+                let end = state.terminal_error.take()?();
                 Some(Bytes::from(
                     [std::mem::take(&mut state.opening), end].concat(),
                 ))
@@ -388,7 +389,7 @@ impl BufferedDownstream {
         let freed = if state.progress.is_client_fault() {
             None
         } else {
-            state.keyed.take()
+            state.idempotency.take()
         };
         drop((state, freed));
         Some(HttpTask::Body(last, true))
@@ -401,15 +402,15 @@ impl BufferedDownstream {
 
     fn release_head(&mut self) -> Option<HttpTask> {
         let mut head = self.held_head.take()?;
-        let late = std::mem::take(&mut self.shared.lock().late);
-        if let Some(status) = late.status {
+        let deferred_head = std::mem::take(&mut self.shared.lock().deferred_head);
+        if let Some(status) = deferred_head.status {
             let _ = head.set_status(status);
         }
-        if let Some(bytes) = late.content_length {
+        if let Some(bytes) = deferred_head.content_length {
             head.remove_header(&header::TRANSFER_ENCODING);
             let _ = head.insert_header(header::CONTENT_LENGTH, bytes);
         }
-        for (name, value) in late.headers {
+        for (name, value) in deferred_head.headers {
             let _ = head.insert_header(name, value);
         }
         Some(HttpTask::Header(head, false))
@@ -469,7 +470,7 @@ impl BufferedDownstream {
 impl Drop for BufferedDownstream {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.shared.lock().handed_back = self.inner.take();
+            self.shared.lock().returned_session = self.inner.take();
         }
     }
 }
@@ -554,7 +555,7 @@ impl CustomSession for BufferedDownstream {
 
     async fn shutdown(&mut self, code: u32, _context: &str) {
         if code == RESTORE_SESSION_CODE {
-            self.shared.lock().handed_back = self.inner.take();
+            self.shared.lock().returned_session = self.inner.take();
         } else if let Some(inner) = self.inner.as_deref_mut() {
             inner.shutdown().await;
         }

@@ -23,13 +23,13 @@ type TerminalError = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 #[derive(Default)]
 pub(super) struct ExchangeInner {
-    pub(super) late: DeferredHead,
+    pub(super) deferred_head: DeferredHead,
     /// The failure that ends a stream whose vendor breaks off, in a form that the client can read.
-    pub(super) epitaph: Option<TerminalError>,
+    pub(super) terminal_error: Option<TerminalError>,
     pub(super) progress: ResponseProgress,
-    pub(super) handed_back: Option<Box<HttpSession>>,
+    pub(super) returned_session: Option<Box<HttpSession>>,
     /// Claim of the request's idempotency key, until its outcome is decided.
-    pub(super) keyed: Option<Box<IdempotencyGuard>>,
+    pub(super) idempotency: Option<Box<IdempotencyGuard>>,
     /// Outcome of the idempotency key, once it is decided. The store may not have written it yet.
     decision: Option<KeyCommit>,
     /// Cork of the running attempt's connection, until the vendor has the body.
@@ -86,7 +86,7 @@ pub struct ResponseProgress {
     sent_at: Option<Instant>,
     pub(super) client_left: Option<Instant>,
     pub(super) blocked_until: Option<Instant>,
-    blame: Option<FailureCause>,
+    failure_cause: Option<FailureCause>,
 }
 
 /// Who caused an incomplete response: the side that the gateway saw leave or fail first. If the
@@ -141,13 +141,13 @@ impl ResponseProgress {
 
     /// Whether the vendor failed, and not because of the client.
     pub fn is_vendor_fault(&self) -> bool {
-        self.blame == Some(FailureCause::Vendor)
+        self.failure_cause == Some(FailureCause::Vendor)
     }
 
     /// Whether the client disconnected before the vendor failed, or stopped reading and may have
     /// caused the failure.
     pub fn is_client_fault(&self) -> bool {
-        self.blame == Some(FailureCause::Client)
+        self.failure_cause == Some(FailureCause::Client)
     }
 }
 
@@ -172,7 +172,7 @@ impl ExchangeState {
         state.progress.ended = None;
         state.progress.finishing = false;
         state.progress.counted_at = None;
-        state.progress.blame = state.progress.client_left.map(|_| FailureCause::Client);
+        state.progress.failure_cause = state.progress.client_left.map(|_| FailureCause::Client);
     }
 
     /// Records that the whole body of the running attempt has been handed over.
@@ -209,7 +209,7 @@ impl ExchangeState {
     pub(super) fn mark_client_left(&self) {
         let progress = &mut self.lock().progress;
         progress.client_left.get_or_insert_with(Instant::now);
-        progress.blame.get_or_insert(FailureCause::Client);
+        progress.failure_cause.get_or_insert(FailureCause::Client);
     }
 
     /// Records that the vendor failed: it broke off, reported an error, or was silent for too long.
@@ -220,7 +220,7 @@ impl ExchangeState {
         let held_up = progress
             .blocked_until
             .is_some_and(|until| Instant::now() < until);
-        progress.blame.get_or_insert(if held_up {
+        progress.failure_cause.get_or_insert(if held_up {
             FailureCause::Client
         } else {
             FailureCause::Vendor
@@ -235,12 +235,14 @@ impl ExchangeState {
         state.keep_alive = keep_alive;
     }
 
-    pub fn set_idempotency(&self, keyed: Option<Box<IdempotencyGuard>>) {
+    pub fn set_idempotency(&self, idempotency: Option<Box<IdempotencyGuard>>) {
         let mut state = self.lock();
         if state.decision.is_none() {
-            state.decision = keyed.as_ref().map(|keyed| keyed.key_commit());
+            state.decision = idempotency
+                .as_ref()
+                .map(|idempotency| idempotency.key_commit());
         }
-        state.keyed = keyed;
+        state.idempotency = idempotency;
     }
 
     /// Returns once the store has written the outcome of the request's idempotency key, if an
@@ -254,15 +256,15 @@ impl ExchangeState {
 
     /// Takes the claim of the idempotency key. Dropping the claim frees the key.
     pub fn take_idempotency(&self) -> Option<Box<IdempotencyGuard>> {
-        self.lock().keyed.take()
+        self.lock().idempotency.take()
     }
 
     pub fn has_idempotency(&self) -> bool {
-        self.lock().keyed.is_some()
+        self.lock().idempotency.is_some()
     }
 
-    pub fn set_deferred_head(&self, late: DeferredHead) {
-        self.lock().late = late;
+    pub fn set_deferred_head(&self, deferred_head: DeferredHead) {
+        self.lock().deferred_head = deferred_head;
     }
 
     /// Sets another body for the next attempts.
@@ -270,8 +272,8 @@ impl ExchangeState {
         self.lock().body = Some(body);
     }
 
-    pub fn set_terminal_error(&self, epitaph: impl FnOnce() -> Vec<u8> + Send + 'static) {
-        self.lock().epitaph = Some(Box::new(epitaph));
+    pub fn set_terminal_error(&self, terminal_error: impl FnOnce() -> Vec<u8> + Send + 'static) {
+        self.lock().terminal_error = Some(Box::new(terminal_error));
     }
 
     /// Records that nothing more goes to the client: it has the whole response, or a failure that

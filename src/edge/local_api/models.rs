@@ -23,13 +23,13 @@ pub fn list(
     surface: Protocol,
     query: &str,
 ) -> Result<Value, Failure> {
-    let asked = |name: &str| {
+    let query_value = |name: &str| {
         query
             .split('&')
             .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name))
             .map(|(_, value)| value)
     };
-    let with_aliases = match asked("aliases") {
+    let with_aliases = match query_value("aliases") {
         None | Some("false") => false,
         Some("true") => true,
         Some(_) => {
@@ -59,7 +59,7 @@ pub fn list(
             .collect();
         return Ok(json!({"object": "list", "data": data}));
     }
-    let limit = asked("limit").map_or(Some(DEFAULT_PAGE_SIZE), |text| text.parse().ok());
+    let limit = query_value("limit").map_or(Some(DEFAULT_PAGE_SIZE), |text| text.parse().ok());
     let limit = limit.filter(|limit| (1..=MAX_PAGE_SIZE).contains(limit));
     let limit: usize = limit
         .ok_or_else(|| Failure::invalid_param(surface, "limit", "must be between 1 and 1000"))?;
@@ -69,7 +69,7 @@ pub fn list(
             .position(|(_, name)| name == id)
             .unwrap_or(listed.len())
     };
-    let (start, end) = match (asked("after_id"), asked("before_id")) {
+    let (start, end) = match (query_value("after_id"), query_value("before_id")) {
         (Some(id), _) => {
             let start = position(id).saturating_add(1).min(listed.len());
             (start, start.saturating_add(limit).min(listed.len()))
@@ -82,7 +82,7 @@ pub fn list(
         .iter()
         .map(|(model, name)| describe(model, name, surface))
         .collect();
-    let has_more = if asked("before_id").is_some() {
+    let has_more = if query_value("before_id").is_some() {
         start > 0
     } else {
         end < listed.len()

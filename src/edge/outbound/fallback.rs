@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// What the gateway keeps to try other models.
 pub struct Fallbacks {
     /// Models that were not tried yet.
-    pub(in crate::edge) waiting: VecDeque<PendingFallback>,
+    pub(in crate::edge) remaining: VecDeque<PendingFallback>,
     /// Why the requested model did not answer, once another model is tried.
     pub(in crate::edge) failure: Option<Failure>,
     /// Output limit that the hold covers.
@@ -32,7 +32,7 @@ pub struct Fallbacks {
     pub(in crate::edge) surface: Protocol,
     /// Body of the client's request.
     pub(in crate::edge) body: Bytes,
-    outline: RequestSummary,
+    summary: RequestSummary,
     turn: MeteredTurn,
     account_id: Arc<str>,
     request_id: String,
@@ -42,7 +42,7 @@ pub struct Fallbacks {
 pub(in crate::edge) struct PendingFallback {
     pub(in crate::edge) model: Arc<CatalogModel>,
     /// The request encoded for the model, if the quote needed that.
-    pub(in crate::edge) priced: Option<QuotedRequest>,
+    pub(in crate::edge) quoted: Option<QuotedRequest>,
 }
 
 impl Fallbacks {
@@ -50,44 +50,44 @@ impl Fallbacks {
     /// expensive of all. A strict caller gets only the model it named. Models that the key may not
     /// use, and models for which the request cannot be encoded, are left out.
     pub(in crate::edge) fn from_request(
-        order: &OutboundRequest<'_>,
+        request: &OutboundRequest<'_>,
         principal: &Principal,
         own: &Quote,
     ) -> Option<(Box<Self>, Quote)> {
-        if order.model.fallback.is_empty() || order.strict {
+        if request.model.fallback.is_empty() || request.strict {
             return None;
         }
-        let allowed = order
+        let allowed = request
             .model
             .fallback
             .iter()
             .filter(|id| principal.settings.allows(id));
-        let (mut waiting, mut quote) = (VecDeque::new(), own.clone());
-        for model in allowed.filter_map(|id| order.settings.catalog.by_id(id)) {
-            let model = model.select_variant(order.surface, order.outline);
-            if let Ok((other, priced)) = quote_fallback(&order.for_model(model)) {
+        let (mut remaining, mut quote) = (VecDeque::new(), own.clone());
+        for model in allowed.filter_map(|id| request.settings.catalog.by_id(id)) {
+            let model = model.select_variant(request.surface, request.summary);
+            if let Ok((other, quoted)) = quote_fallback(&request.for_model(model)) {
                 quote = quote.with_alternative(other.with_output_limit(model.max_output_tokens));
-                waiting.push_back(PendingFallback {
+                remaining.push_back(PendingFallback {
                     model: Arc::clone(model),
-                    priced,
+                    quoted,
                 });
             }
         }
-        if waiting.is_empty() {
+        if remaining.is_empty() {
             return None;
         }
         let kept = Box::new(Self {
-            waiting,
+            remaining,
             failure: None,
             limit: quote.output_limit,
             version: None,
             flags: Vec::new(),
-            surface: order.surface,
-            body: order.body.clone(),
-            outline: order.outline.clone(),
-            turn: order.turn.clone(),
-            account_id: Arc::clone(&order.account_id),
-            request_id: order.request_id.to_owned(),
+            surface: request.surface,
+            body: request.body.clone(),
+            summary: request.summary.clone(),
+            turn: request.turn.clone(),
+            account_id: Arc::clone(&request.account_id),
+            request_id: request.request_id.to_owned(),
         });
         Some((kept, quote))
     }
@@ -111,15 +111,15 @@ impl Fallbacks {
 
     /// Whether another model is left.
     pub fn has_remaining(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.remaining.is_empty()
     }
 
     /// Returns the number of bytes of the bodies that wait for their model's turn.
     pub(in crate::edge) fn retained_bytes(&self) -> usize {
-        self.waiting
+        self.remaining
             .iter()
-            .filter_map(|waiting| waiting.priced.as_ref())
-            .map(|priced| priced.sent.body.len())
+            .filter_map(|remaining| remaining.quoted.as_ref())
+            .map(|quoted| quoted.encoded.body.len())
             .sum()
     }
 
@@ -140,7 +140,7 @@ impl Fallbacks {
             model,
             strict: false,
             body: self.body.clone(),
-            outline: &self.outline,
+            summary: &self.summary,
             request_id: &self.request_id,
             account_id: Arc::clone(&self.account_id),
             is_interleaved: is_interleaved(&self.flags),
@@ -150,16 +150,18 @@ impl Fallbacks {
 
 /// Quotes the request for this model. A request that is passed on unchanged need not be encoded for
 /// that.
-fn quote_fallback(order: &OutboundRequest<'_>) -> Result<(Quote, Option<QuotedRequest>), Failure> {
-    if order.is_unmodified_passthrough() {
+fn quote_fallback(
+    request: &OutboundRequest<'_>,
+) -> Result<(Quote, Option<QuotedRequest>), Failure> {
+    if request.is_unmodified_passthrough() {
         return Ok((
-            order.quote(
-                order.outline,
-                order.outline.features.content.max_text_bytes(),
+            request.quote(
+                request.summary,
+                request.summary.features.content.max_text_bytes(),
             )?,
             None,
         ));
     }
-    let priced = order.encode_and_quote()?;
-    Ok((priced.quote.clone(), Some(priced)))
+    let quoted = request.encode_and_quote()?;
+    Ok((quoted.quote.clone(), Some(quoted)))
 }

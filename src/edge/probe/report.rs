@@ -112,7 +112,7 @@ impl EndpointReport {
 /// A vendor's error message in one line. `secrets` that it repeats are hidden.
 pub fn error_message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> String {
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let said = value.as_ref().and_then(|value| {
+    let message = value.as_ref().and_then(|value| {
         let error = value.get("error").unwrap_or(value);
         [
             &error["message"],
@@ -123,8 +123,8 @@ pub fn error_message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) ->
         .into_iter()
         .find_map(|text| text.as_str())
     });
-    let mut text = match said {
-        Some(said) => said.to_owned(),
+    let mut text = match message {
+        Some(message) => message.to_owned(),
         None => String::from_utf8_lossy(body).into_owned(),
     };
     let secrets: Vec<_> = secrets.filter(|secret| !secret.is_empty()).collect();

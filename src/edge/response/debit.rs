@@ -25,7 +25,7 @@ pub(super) struct ResponseUsage {
 /// Debits the account, before the last byte leaves.
 pub(super) fn settle(
     call: &mut AdmittedRequest,
-    answer: ResponseUsage,
+    counted: ResponseUsage,
 ) -> Result<Option<Micro>, Failure> {
     let ResponseUsage {
         usage,
@@ -33,7 +33,7 @@ pub(super) fn settle(
         generated_bytes,
         refused_free,
         cut,
-    } = answer;
+    } = counted;
     let Some(mut hold) = call.hold.take() else {
         return Ok(None);
     };
@@ -69,13 +69,13 @@ pub(super) fn settle(
 /// Records the bytes that are about to leave for the request's idempotency key. With the last
 /// bytes, commits the recording.
 pub(super) fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
-    let Some(mut keyed) = call.shared.take_idempotency() else {
+    let Some(mut idempotency) = call.shared.take_idempotency() else {
         return;
     };
-    keyed.push_body(bytes);
+    idempotency.push_body(bytes);
     if call.shared.progress().completed {
-        keyed.complete();
+        idempotency.complete();
     } else {
-        call.shared.set_idempotency(Some(keyed));
+        call.shared.set_idempotency(Some(idempotency));
     }
 }

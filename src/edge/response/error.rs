@@ -35,13 +35,13 @@ pub(super) fn process_error(
     surface: Protocol,
     request_id: &str,
 ) -> Result<Bytes> {
-    let asks_again = Error::explain(
+    let retry = Error::explain(
         ErrorType::InvalidHTTPHeader,
         "the vendor refused the reasoning",
     );
     if retry_if_reasoning_refused(call) {
         call.failure = Some(Failure::from_kind(Kind::UpstreamFailed));
-        return Err(asks_again.into_up());
+        return Err(retry.into_up());
     }
     let ResponseMode::Error {
         status,
@@ -49,7 +49,7 @@ pub(super) fn process_error(
         body,
     } = std::mem::replace(&mut call.response.mode, ResponseMode::Over)
     else {
-        return Err(asks_again.into_up());
+        return Err(retry.into_up());
     };
     if let Some(answer) = substitute_for_error(call, surface, status, &body) {
         drop(call.shared.take_idempotency());
@@ -125,7 +125,7 @@ fn substitute_for_error(
         ));
         local_api::count_body(surface, tokens)
     } else {
-        let recall = call
+        let translation = call
             .response
             .translation
             .as_ref()
@@ -139,7 +139,7 @@ fn substitute_for_error(
         translate::empty_response_at_limit(
             call.model.protocol(),
             surface,
-            recall.clone(),
+            translation.clone(),
             call.stream,
         )
         .into()

@@ -95,8 +95,8 @@ pub fn filter_header(
         // Only status 400 can mean that the vendor refused the reasoning.
         call.reasoning_retry = None;
     }
-    let theirs = text("request-id").or_else(|| text("x-request-id"));
-    let theirs = theirs
+    let vendor_request_id = text("request-id").or_else(|| text("x-request-id"));
+    let vendor_request_id = vendor_request_id
         .filter(|id| is_forwardable_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
     let ours = build_response_header(
         record,
@@ -106,7 +106,7 @@ pub fn filter_header(
         } else {
             status
         },
-        theirs,
+        vendor_request_id,
     )?;
     record.status = ours.status.as_u16();
     *header = ours;
@@ -133,15 +133,16 @@ fn build_response_header(
     record: &RequestRecord,
     call: &mut AdmittedRequest,
     status: u16,
-    theirs: Option<String>,
+    vendor_request_id: Option<String>,
 ) -> Result<ResponseHeader> {
     let surface = record.surface;
     let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
-    let reply = &mut call.response;
-    let made_stream =
-        call.stream && reply.translation.is_some() && matches!(reply.mode, ResponseMode::Whole(_));
-    let stream = made_stream || matches!(reply.mode, ResponseMode::Stream(..));
-    reply.streams = stream;
+    let response = &mut call.response;
+    let is_simulated_stream = call.stream
+        && response.translation.is_some()
+        && matches!(response.mode, ResponseMode::Whole(_));
+    let stream = is_simulated_stream || matches!(response.mode, ResponseMode::Stream(..));
+    response.streams = stream;
     ours.insert_header(
         header::CONTENT_TYPE,
         if stream {
@@ -152,8 +153,10 @@ fn build_response_header(
     )?;
     ours.insert_header("x-request-id", &record.request_id)?;
     ours.insert_header("request-id", &record.request_id)?;
-    if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
-        ours.insert_header("x-upstream-request-id", theirs)?;
+    if let Some(vendor_request_id) =
+        vendor_request_id.and_then(|id| HeaderValue::from_str(&id).ok())
+    {
+        ours.insert_header("x-upstream-request-id", vendor_request_id)?;
     }
     if stream {
         let sequencer = call.response.sequencer().cloned();
@@ -179,9 +182,9 @@ fn build_response_header(
             ours.insert_header(name, value)?;
         }
     }
-    if let Some(mut keyed) = call.shared.take_idempotency() {
-        keyed.set_headers(replayable_headers(&ours));
-        call.shared.set_idempotency(Some(keyed));
+    if let Some(mut idempotency) = call.shared.take_idempotency() {
+        idempotency.set_headers(replayable_headers(&ours));
+        call.shared.set_idempotency(Some(idempotency));
     }
     // Added after the copy that is kept for a replay: the replay may go to another page.
     if let Some(cors) = &record.cors {
@@ -242,16 +245,16 @@ fn encode_warnings(tokens: &mut [String]) -> Vec<u8> {
     if all.len() <= MAX_WARNINGS_BYTES {
         return all.into_bytes();
     }
-    let mut told = String::new();
+    let mut value = String::new();
     for token in tokens {
-        if told.len() + token.len() + 2 + TRUNCATION_MARK.len() > MAX_WARNINGS_BYTES {
+        if value.len() + token.len() + 2 + TRUNCATION_MARK.len() > MAX_WARNINGS_BYTES {
             break;
         }
-        told.push_str(token);
-        told.push_str(", ");
+        value.push_str(token);
+        value.push_str(", ");
     }
-    told.push_str(TRUNCATION_MARK);
-    told.into_bytes()
+    value.push_str(TRUNCATION_MARK);
+    value.into_bytes()
 }
 
 /// Selects how to process a successful response.
@@ -274,12 +277,12 @@ fn select_mode(call: &AdmittedRequest, surface: Protocol, is_events: bool) -> Re
         }
         // Events instead of a whole response are invalid, whether the response is passed on or
         // translated.
-        (Some(recall), true) if call.stream || call.vendor_call.streams => {
-            let recall = ResponseContext {
+        (Some(context), true) if call.stream || call.vendor_call.streams => {
+            let context = ResponseContext {
                 usage_bounds: call.usage_bounds,
-                ..recall.clone()
+                ..context.clone()
             };
-            let stream = StreamTranslation::new(vendor, surface, recall, call.stream, event_bytes);
+            let stream = StreamTranslation::new(vendor, surface, context, call.stream, event_bytes);
             if call.stream {
                 ResponseMode::Stream(
                     StreamConverter::Translated(Box::new(stream)),

@@ -178,9 +178,9 @@ pub(super) fn fold_stream(
         return Ok(None);
     }
     let is_cut = counted.cut.is_some();
-    let told = release_whole(call, out.into(), counted)?;
+    let released = release_whole(call, out.into(), counted)?;
     if is_cut {
         call.shared.complete_and_hang_up();
     }
-    Ok(told)
+    Ok(released)
 }

@@ -112,12 +112,12 @@ fn read_whole(
             refused_free: false,
         });
     }
-    let recall = call.response.translation.clone();
+    let translation = call.response.translation.clone();
     vendor_response::convert_response(
         vendor,
         surface,
         model,
-        recall,
+        translation,
         call.response.streams,
         body,
         &call.metering_terms(),
@@ -131,20 +131,20 @@ pub(super) fn release_whole(
     counted: ResponseUsage,
 ) -> Result<Option<Bytes>, Failure> {
     call.response.mode = ResponseMode::Over;
-    let mut late = DeferredHead {
+    let mut head = DeferredHead {
         content_length: Some(body.len()),
         ..DeferredHead::default()
     };
     if let Some(credits) = settle(call, counted)? {
         let value = HeaderValue::from_str(&credits.to_string());
-        late.headers
+        head.headers
             .extend(value.ok().map(|value| ("x-gateway-credits", value)));
-        if let Some(mut keyed) = call.shared.take_idempotency() {
-            keyed.add_header("x-gateway-credits", credits.to_string());
-            call.shared.set_idempotency(Some(keyed));
+        if let Some(mut idempotency) = call.shared.take_idempotency() {
+            idempotency.add_header("x-gateway-credits", credits.to_string());
+            call.shared.set_idempotency(Some(idempotency));
         }
     }
-    call.shared.set_deferred_head(late);
+    call.shared.set_deferred_head(head);
     call.shared.set_completed();
     record_for_replay(call, &body);
     Ok(Some(body))

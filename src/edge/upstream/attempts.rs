@@ -91,9 +91,9 @@ fn choose_endpoint(
     if let Err(EndpointUnavailable::KeyUnconfirmed) = chosen {
         return chosen;
     }
-    let repeats = std::mem::take(&mut call.attempts.counts_as_retry);
+    let is_retry = std::mem::take(&mut call.attempts.counts_as_retry);
     let lease = chosen?;
-    if repeats && !endpoints.take_retry(&call.settings.limits, now) {
+    if is_retry && !endpoints.take_retry(&call.settings.limits, now) {
         count_budget_exhausted(call);
         return Err(EndpointUnavailable::Tried);
     }
@@ -126,11 +126,11 @@ fn unavailable_failure(why: EndpointUnavailable) -> Failure {
 /// # Errors
 /// Returns an error if the endpoint's name does not resolve.
 pub async fn resolve_address(
-    names: &EndpointResolver,
+    resolver: &EndpointResolver,
     call: &mut AdmittedRequest,
     endpoint: &VendorEndpoint,
 ) -> Result<SocketAddr> {
-    let found = names
+    let found = resolver
         .address(endpoint, call.tried_addresses(), &call.settings.limits)
         .await;
     let address = found.map_err(|error| {
@@ -151,7 +151,7 @@ pub async fn resolve_address(
 /// Handles a failed connection: the gateway tries the endpoint's next address, then the next
 /// endpoint.
 pub fn handle_connect_failure(
-    names: &EndpointResolver,
+    resolver: &EndpointResolver,
     call: &mut AdmittedRequest,
     error: &mut Error,
 ) {
@@ -174,7 +174,7 @@ pub fn handle_connect_failure(
     let tried = call.tried_addresses();
     let has_more = call
         .endpoint()
-        .is_some_and(|endpoint| names.has_untried(endpoint, tried, &call.settings.limits));
+        .is_some_and(|endpoint| resolver.has_untried(endpoint, tried, &call.settings.limits));
     if has_more && tried.len() < MAX_ADDRESSES_PER_ENDPOINT && call.is_unanswered() {
         call.attempts.next = NextAttempt::SameEndpoint;
         count_failover(call, "address");
@@ -195,12 +195,12 @@ pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Optio
     } else {
         CoolDownReason::Overloaded
     };
-    let wanted = retry_after
+    let cool_down_seconds = retry_after
         .filter(|_| matches!(status, 408 | 429 | 500..))
         .and_then(failure::retry_after_seconds);
     if let Some(Attempt { lease, .. }) = &mut call.attempt {
         let model = &call.model.upstream_model;
-        if let Some(seconds) = wanted {
+        if let Some(seconds) = cool_down_seconds {
             lease.cool_down(model, why, Duration::from_secs(seconds.into()), limits, now);
         }
         match status {
@@ -269,12 +269,12 @@ pub fn handle_refusal(
     // A fallback model rejects what the requested model accepts. The client gets the requested
     // model's failure, unless another model is available.
     let is_refusal = matches!(status, 400..=407 | 409..=428 | 430..=499) && call.is_unanswered();
-    let asked_for = call
+    let original_failure = call
         .fallbacks
         .as_ref()
         .and_then(|fallbacks| fallbacks.original_failure())
         .filter(|_| is_refusal);
-    let Some(asked_for) = asked_for.cloned() else {
+    let Some(original_failure) = original_failure.cloned() else {
         return false;
     };
     // Whatever the error text says, the cause may be the reasoning, which only the previous vendor
@@ -282,7 +282,7 @@ pub fn handle_refusal(
     if status == 400 && retry_without_reasoning(call) {
         return true;
     }
-    call.failure = Some(asked_for);
+    call.failure = Some(original_failure);
     if call.has_fallback() {
         count_failover(call, "refused");
     }
@@ -404,13 +404,13 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
     {
         handle_refused_key(call, kind);
     }
-    let worth_it =
+    let is_useful =
         kind.is_none_or(|kind| is_failover_useful(error_status.unwrap_or_default(), kind));
-    if worth_it && call.shared.progress().is_vendor_fault() {
+    if is_useful && call.shared.progress().is_vendor_fault() {
         call.mark_endpoint_failed();
     }
     let reason = if is_silence { "first_byte" } else { "broken" };
-    worth_it && (may_repeat || is_unprocessed) && call.try_failover(reason, !is_unprocessed)
+    is_useful && (may_repeat || is_unprocessed) && call.try_failover(reason, !is_unprocessed)
 }
 
 /// Updates the endpoint's state by the whole response, at the end of the request. A client that

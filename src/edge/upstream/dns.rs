@@ -50,7 +50,7 @@ impl DnsResolver for SystemResolver {
 pub struct EndpointResolver {
     resolver: Arc<dyn DnsResolver>,
     /// Only the config adds and removes endpoints.
-    places: Mutex<HashMap<VendorEndpoint, Arc<EndpointBalancer>>>,
+    balancers: Mutex<HashMap<VendorEndpoint, Arc<EndpointBalancer>>>,
 }
 
 impl Default for EndpointResolver {
@@ -63,25 +63,25 @@ impl EndpointResolver {
     pub fn new(resolver: Arc<dyn DnsResolver>) -> Self {
         Self {
             resolver,
-            places: Mutex::default(),
+            balancers: Mutex::default(),
         }
     }
 
     fn balancer(&self, endpoint: &VendorEndpoint, limits: &Limits) -> Arc<EndpointBalancer> {
-        let mut places = lock(&self.places);
-        if let Some(place) = places.get(endpoint) {
-            place
+        let mut balancers = lock(&self.balancers);
+        if let Some(balancer) = balancers.get(endpoint) {
+            balancer
                 .stale_seconds
                 .store(limits.dns_stale_seconds, Ordering::Relaxed);
-            return Arc::clone(place);
+            return Arc::clone(balancer);
         }
-        let place = Arc::new(EndpointBalancer::new(
+        let balancer = Arc::new(EndpointBalancer::new(
             endpoint,
             limits,
             Arc::clone(&self.resolver),
         ));
-        places.insert(endpoint.clone(), Arc::clone(&place));
-        place
+        balancers.insert(endpoint.clone(), Arc::clone(&balancer));
+        balancer
     }
 
     /// Returns an address of the endpoint that is not among `tried`, healthy ones first.
@@ -94,11 +94,11 @@ impl EndpointResolver {
         tried: &[SocketAddr],
         limits: &Limits,
     ) -> io::Result<SocketAddr> {
-        let place = self.balancer(endpoint, limits);
-        if place.is_empty() {
-            place.refresh().await?;
+        let balancer = self.balancer(endpoint, limits);
+        if balancer.is_empty() {
+            balancer.refresh().await?;
         }
-        place
+        balancer
             .next_address(tried)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is left to try"))
     }
@@ -165,11 +165,11 @@ impl EndpointResolver {
                     .push((Arc::clone(vendor), index));
             }
         }
-        lock(&self.places).retain(|endpoint, _| owners.contains_key(endpoint));
+        lock(&self.balancers).retain(|endpoint, _| owners.contains_key(endpoint));
         let every = Duration::from_secs(settings.limits.dns_refresh_seconds);
         for (endpoint, owners) in owners {
-            let place = self.balancer(endpoint, &settings.limits);
-            place.tick(owners, endpoint.health_check.as_ref(), every, fleet);
+            let balancer = self.balancer(endpoint, &settings.limits);
+            balancer.tick(owners, endpoint.health_check.as_ref(), every, fleet);
         }
     }
 }
@@ -246,9 +246,11 @@ impl EndpointBalancer {
 
     /// Resolves the name. A second caller waits for the first.
     async fn refresh(&self) -> io::Result<()> {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let _looking = self.looking.lock().await;
-        let is_fresh = lock(&self.began).0.is_some_and(|began| began >= asked);
+        let is_fresh = lock(&self.began)
+            .0
+            .is_some_and(|began| began >= requested_at);
         if is_fresh && !self.is_empty() {
             return Ok(());
         }
@@ -269,20 +271,20 @@ impl EndpointBalancer {
     ) {
         let (looked_at, checked_at) = *lock(&self.began);
         let due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
-        let looks = due(looked_at, refresh_every);
-        let checks = check.is_some_and(|check| due(checked_at, check.interval));
-        if !looks && !checks || self.is_busy.swap(true, Ordering::AcqRel) {
+        let lookup_is_due = due(looked_at, refresh_every);
+        let check_is_due = check.is_some_and(|check| due(checked_at, check.interval));
+        if !lookup_is_due && !check_is_due || self.is_busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (place, fleet) = (Arc::clone(self), Arc::clone(fleet));
+        let (balancer, fleet) = (Arc::clone(self), Arc::clone(fleet));
         tokio::spawn(async move {
-            if looks {
+            if lookup_is_due {
                 // The log has the error. The known addresses stay.
-                let _ = place.refresh().await;
+                let _ = balancer.refresh().await;
             }
-            if checks {
-                lock(&place.began).1 = Some(Instant::now());
-                let backends = place.balancer.backends();
+            if check_is_due {
+                lock(&balancer.began).1 = Some(Instant::now());
+                let backends = balancer.balancer.backends();
                 backends.run_health_check(true).await;
                 let passes = backends
                     .get_backend()
@@ -294,7 +296,7 @@ impl EndpointBalancer {
                         .set_health_check_result(index, passes);
                 }
             }
-            place.is_busy.store(false, Ordering::Release);
+            balancer.is_busy.store(false, Ordering::Release);
         });
     }
 }
@@ -313,12 +315,12 @@ struct DnsDiscovery {
 impl ServiceDiscovery for DnsDiscovery {
     /// On error the addresses stay as they are.
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        let asked = tokio::time::timeout(
+        let lookup = tokio::time::timeout(
             RESOLVE_TIMEOUT,
             self.resolver.addresses(&self.host, self.port),
         )
         .await;
-        let found = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let found = lookup.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let found = found.and_then(|found| match found.is_empty() {
             true => Err(io::Error::new(
                 io::ErrorKind::NotFound,

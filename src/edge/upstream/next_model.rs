@@ -18,7 +18,7 @@ pub fn select_next_fallback(fleet: &EndpointRegistry, call: &mut AdmittedRequest
         return false;
     };
     fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
-    while let Some(next) = fallbacks.waiting.pop_front() {
+    while let Some(next) = fallbacks.remaining.pop_front() {
         if switch_to_fallback(fleet, call, &fallbacks, next) {
             call.fallbacks = Some(fallbacks);
             return true;
@@ -31,40 +31,40 @@ fn switch_to_fallback(
     fleet: &EndpointRegistry,
     call: &mut AdmittedRequest,
     fallbacks: &Fallbacks,
-    PendingFallback { model, priced }: PendingFallback,
+    PendingFallback { model, quoted }: PendingFallback,
 ) -> bool {
     let settings = Arc::clone(&call.settings);
-    let order = fallbacks.outbound_request(&settings, &model);
+    let request = fallbacks.outbound_request(&settings, &model);
     // Admission has encoded it once, so this succeeds.
     let work = cpu_pool::work_of(&fallbacks.body);
-    let Ok(priced) = priced.map_or_else(
-        || call.cpu.run_admitted(work, || order.encode_and_quote()),
+    let Ok(quoted) = quoted.map_or_else(
+        || call.cpu.run_admitted(work, || request.encode_and_quote()),
         Ok,
     ) else {
         return false;
     };
-    let service = priced.quote.service;
+    let service = quoted.quote.service;
     let limit = fallbacks.limit.min(model.max_output_tokens);
-    let usage_bounds = priced.quote.usage_bounds(limit);
-    let Ok(sent) = call
+    let usage_bounds = quoted.quote.usage_bounds(limit);
+    let Ok(encoded) = call
         .cpu
-        .run_admitted(work, || order.clamp_output(priced, limit))
+        .run_admitted(work, || request.clamp_output(quoted, limit))
     else {
         return false;
     };
-    let (previews, dropped) = order.filter_preview_flags(&fallbacks.flags);
+    let (previews, dropped) = request.filter_preview_flags(&fallbacks.flags);
     let crosses = !model.passes_through(fallbacks.surface);
-    call.reasoning_retry = order.retry_without_reasoning(&sent, true);
+    call.reasoning_retry = request.retry_without_reasoning(&encoded, true);
     call.vendor_call = VendorCall {
         path: translate::vendor_path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
-        streams: sent.streams,
+        streams: encoded.streams,
         endpoints: fleet.pool_for(&model.vendor),
         affinity_key: model
             .vendor
             .sticky
-            .then(|| order.turn.conversation().as_u64()),
+            .then(|| request.turn.conversation().as_u64()),
     };
     call.attempts = call.attempts.for_next_model();
     call.attempt = None;
@@ -72,22 +72,22 @@ fn switch_to_fallback(
         .fallbacks
         .with_label_values(&[&call.model.id, &model.id])
         .inc();
-    call.warnings = sent.warnings;
+    call.warnings = encoded.warnings;
     call.warnings.extend(dropped);
     call.warnings.push(format!("fallback:{}", model.id));
-    call.sent_bytes = sent.body.len();
-    call.shared.set_body(sent.body);
-    call.response.reset_for_fallback(sent.recall);
-    let voice = call
+    call.sent_bytes = encoded.body.len();
+    call.shared.set_body(encoded.body);
+    call.response.reset_for_fallback(encoded.translation);
+    let sequencer = call
         .response
         .sequencer()
         .cloned()
         .filter(|_| !call.shared.has_idempotency());
     call.shared.set_response_expectations(
-        model.hides_reasoning() || order.turn.is_estimate_uncertain(),
-        order.keep_alive(voice),
+        model.hides_reasoning() || request.turn.is_estimate_uncertain(),
+        request.keep_alive(sequencer),
     );
-    call.turn = order.turn.clone();
+    call.turn = request.turn.clone();
     if let Some(hold) = &mut call.hold {
         hold.change_model(&model, service);
     }

@@ -21,18 +21,18 @@ pub fn retry_without_reasoning(call: &mut AdmittedRequest) -> bool {
     });
     let Ok(encoded) = encoded else { return false };
     let is_new = |token: &String| !call.warnings.contains(token);
-    let mut more: Vec<_> = encoded.warnings.into_iter().filter(is_new).collect();
-    if retry.strict && !more.is_empty() {
+    let mut warnings: Vec<_> = encoded.warnings.into_iter().filter(is_new).collect();
+    if retry.strict && !warnings.is_empty() {
         return false;
     }
     call.sent_bytes = encoded.body.len();
     call.shared.set_body(encoded.body);
-    call.response.reset_for_retry(encoded.recall);
-    if more.is_empty() && !retry.strict {
+    call.response.reset_for_retry(encoded.translation);
+    if warnings.is_empty() && !retry.strict {
         // Only the reasoning blocks of earlier turns are dropped.
-        more.push("dropped:thinking".to_owned());
+        warnings.push("dropped:thinking".to_owned());
     }
-    call.warnings.extend(more);
+    call.warnings.extend(warnings);
     call.repeat_at_endpoint(NextAttempt::SameEndpointOtherBody);
     true
 }

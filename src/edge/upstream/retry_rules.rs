@@ -94,13 +94,13 @@ impl AdmittedRequest {
     /// had the request, so sending it to another endpoint of this vendor is a retry.
     pub(super) fn try_failover(&mut self, reason: &str, was_sent: bool) -> bool {
         self.attempts.counts_as_retry = was_sent;
-        let goes_on = self.may_retry();
-        if goes_on {
+        let may_retry = self.may_retry();
+        if may_retry {
             count_failover(self, reason);
         } else if was_sent && self.is_unanswered() && self.has_endpoint(Instant::now()) {
             count_budget_exhausted(self);
         }
-        goes_on
+        may_retry
     }
 
     /// Whether the vendor cannot have worked on the request for long: the gateway sent it
@@ -131,14 +131,14 @@ impl AdmittedRequest {
         if self.attempts.has_replaced_connection || !self.is_unanswered() {
             return false;
         }
-        let takes = self
+        let is_allowed = self
             .vendor_call
             .endpoints
             .take_retry(&self.settings.limits, Instant::now());
-        if !takes {
+        if !is_allowed {
             count_budget_exhausted(self);
         }
-        takes
+        is_allowed
     }
 
     /// Makes the next attempt use the endpoint of the last one, and lets it use the same address.
