@@ -77,8 +77,8 @@ impl RevocationDelayMeter {
 }
 
 impl SharedKeys {
-    /// Starts the thread that receives revocations. `store` is for look-ups; `subscription` is a separate
-    /// connection, for that thread.
+    /// Starts the thread that receives revocations. `store` is for look-ups; `subscription` is a
+    /// separate connection, for that thread.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

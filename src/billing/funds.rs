@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 
 impl Billing {
     /// Checks whether an account may be served at all, before the gateway reads the request's body:
-    /// its limits, and whether it can pay `min_cost`, the minimum cost of a request. Reserves nothing.
+    /// its limits, and whether it can pay `min_cost`, the minimum cost of a request. Reserves
+    /// nothing.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].

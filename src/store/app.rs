@@ -108,8 +108,8 @@ impl AppDb {
         })
     }
 
-    /// Sets an account's status. Returns false if the account does not exist or is deleted. `audit_entry`
-    /// is the line for the audit log.
+    /// Sets an account's status. Returns false if the account does not exist or is deleted.
+    /// `audit_entry` is the line for the audit log.
     pub fn set_active(
         &self,
         id: &str,

@@ -238,8 +238,8 @@ impl IdempotencyDb {
         look().map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
-    /// Removes expired rows, then the oldest above the limits in `limits`: responses above its bytes
-    /// (their keys stay), and keys above its entries. Running requests stay.
+    /// Removes expired rows, then the oldest above the limits in `limits`: responses above its
+    /// bytes (their keys stay), and keys above its entries. Running requests stay.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written; removed rows stay removed.

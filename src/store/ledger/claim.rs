@@ -55,8 +55,8 @@ impl Ledger {
     }
 
     /// Claims for the instance the credits that `decide` returns for the current account. The
-    /// account includes all claims, and `claims` (the last report of the admitting process) counts as
-    /// claimed. From then on that process admits no request against the claimed credits.
+    /// account includes all claims, and `claims` (the last report of the admitting process) counts
+    /// as claimed. From then on that process admits no request against the claimed credits.
     ///
     /// # Errors
     /// Returns an error if `decide` refuses, if the account is not open, or if the ledger cannot be

@@ -196,9 +196,9 @@ impl Ledger {
     }
 
     /// Posts a grant, a top-up or an adjustment. A debit never uses credits that running processes
-    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `claims` is
-    /// called inside the transaction, so that its result and the balance are of one moment. A debit
-    /// also ends the instance's claims on the account.
+    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `claims`
+    /// is called inside the transaction, so that its result and the balance are of one moment. A
+    /// debit also ends the instance's claims on the account.
     ///
     /// # Errors
     /// Returns an error if the rules forbid the change, or if the ledger cannot be written.

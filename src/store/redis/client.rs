@@ -28,8 +28,8 @@ pub(super) struct SharedStoreInner {
 }
 
 impl SharedStore {
-    /// Connects at the first use. A call fails if it has no reply within `reply_timeout`, connecting
-    /// included.
+    /// Connects at the first use. A call fails if it has no reply within `reply_timeout`,
+    /// connecting included.
     pub fn new(address: RedisAddress, reply_timeout: Duration) -> Self {
         Self::build(address, reply_timeout, None)
     }

@@ -2,9 +2,9 @@
 //!
 //! A separate task connects, one attempt at a time. A caller that gives up does not cancel the
 //! attempt, and all callers that waited for it share its result. Each command has a reply, or has
-//! failed, within the link's time limit (`reply_timeout`), connecting included. If the connection turns
-//! out to be lost, the link sends the command once more over a new one: no command sent here counts
-//! twice. Must not know the commands.
+//! failed, within the link's time limit (`reply_timeout`), connecting included. If the connection
+//! turns out to be lost, the link sends the command once more over a new one: no command sent here
+//! counts twice. Must not know the commands.
 
 use super::address::{RedisAddress, SentinelAddress};
 use super::errors;
