@@ -46,7 +46,7 @@ pub(in crate::edge) struct PendingFallback {
 }
 
 impl Fallbacks {
-    /// Returns the models that could answer `order` as well, and the quote of the most
+    /// Returns the models that could answer `request` as well, and the quote of the most
     /// expensive of all. A strict caller gets only the model it named. Models that the key may not
     /// use, and models for which the request cannot be encoded, are left out.
     pub(in crate::edge) fn from_request(

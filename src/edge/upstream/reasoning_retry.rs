@@ -3,9 +3,10 @@
 //! This file must not decide what the vendor refused: `upstream/attempts.rs` and
 //! `response/error.rs` do.
 
+use crate::edge::cpu_pool;
+use crate::edge::outbound::reasoning_retry;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::NextAttempt;
-use crate::edge::{cpu_pool, outbound};
 
 /// Replaces the request that the vendor refused with the request without its reasoning. Returns
 /// false if that is impossible or was done before.
@@ -17,7 +18,7 @@ pub fn retry_without_reasoning(call: &mut AdmittedRequest) -> bool {
         return false;
     }
     let encoded = call.cpu.run_admitted(cpu_pool::work_of(&retry.body), || {
-        outbound::encode_without_reasoning(&retry, &call.model)
+        reasoning_retry::encode_without_reasoning(&retry, &call.model)
     });
     let Ok(encoded) = encoded else { return false };
     let is_new = |token: &String| !call.warnings.contains(token);
