@@ -99,9 +99,9 @@ impl ResourceGuard {
         Ok(())
     }
 
-    /// Measures once. `configured`: the budget of the config, in bytes. If there is none, the budget
-    /// is detected at each measurement: other processes, such as a predecessor, may free memory soon
-    /// after the start.
+    /// Measures once. `configured`: the budget of the config, in bytes. If there is none, the
+    /// budget is detected at each measurement: other processes, such as a predecessor, may free
+    /// memory soon after the start.
     fn measure(&self, configured: u64, found: impl FnOnce() -> Option<u64>) {
         let resident = resident_bytes();
         let files = open_files();
