@@ -9,6 +9,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::task::Poll;
+use tokio::task::futures::TaskLocalFuture;
 
 tokio::task_local! {
     /// Message and location of a panic in the request whose task is running.
@@ -45,9 +46,10 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
     format!("{} at {place}", text.unwrap_or("no message"))
 }
 
-/// Runs the task of one request, so that the message of a panic in it is kept.
-pub async fn scope<T>(task: impl Future<Output = T>) -> T {
-    MESSAGE.scope(RefCell::default(), task).await
+/// Returns the task of one request, so that the message of a panic in it is kept. It is no `async
+/// fn`, which would reserve memory for the task twice.
+pub fn scope<F: Future>(task: F) -> TaskLocalFuture<RefCell<Option<String>>, F> {
+    MESSAGE.scope(RefCell::default(), task)
 }
 
 /// Polls `future` to its end, or to a panic in it.
