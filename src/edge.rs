@@ -306,7 +306,7 @@ impl ProxyHttp for Gateway {
         finish::finish_request(&self.recorders, session, ctx).await;
         if ctx
             .call()
-            .is_some_and(|call| call.shared.progress().ended == Some(AbortReason::Shutdown))
+            .is_some_and(|call| call.exchange.progress().ended == Some(AbortReason::Shutdown))
         {
             self.shutdown.count_cut();
         }

@@ -25,11 +25,11 @@ pub async fn finish_request(
     ctx: &mut RequestContext,
 ) {
     if let Some(call) = ctx.call() {
-        intake::restore_session(session, &call.shared).await;
+        intake::restore_session(session, &call.exchange).await;
         settle_or_release(call);
         // A draining process waits for this request, and so also for the outcome of its idempotency
         // key.
-        call.shared.wait_for_decision().await;
+        call.exchange.wait_for_decision().await;
         upstream::finish_attempt(call);
     }
     record_request(recorders, ctx);
@@ -86,7 +86,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
     if call.attempts.count() > 0 && call.billed.is_some() {
         let failed = (status(ctx) >= 400).then(|| status(ctx).to_string());
         let left = call
-            .shared
+            .exchange
             .progress()
             .has_client_left()
             .then_some("client_left");
@@ -100,7 +100,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
     METRICS
         .overhead_seconds
         .observe((phases.auth + phases.admit).as_secs_f64());
-    if let Some(first) = call.shared.progress().first_byte {
+    if let Some(first) = call.exchange.progress().first_byte {
         METRICS
             .time_to_first_byte_seconds
             .observe(first.duration_since(ctx.record.arrived).as_secs_f64());
@@ -159,7 +159,7 @@ fn call_record(call: &AdmittedRequest, arrived: Instant) -> CallRecord {
         admit_us: micros(phases.admit),
         vendor_us: phases.vendor.map(micros),
         first_byte_us: call
-            .shared
+            .exchange
             .progress()
             .first_byte
             .map(|at| micros(at.duration_since(arrived))),

@@ -43,25 +43,25 @@ pub fn wrap_session(
     share: BodyShare,
     deadlines: Deadlines,
 ) -> Arc<ExchangeState> {
-    let shared = Arc::new(ExchangeState::default());
+    let exchange = Arc::new(ExchangeState::default());
     let placeholder = Box::new(HttpSession::new_custom(Box::new(())));
     let inner = std::mem::replace(&mut session.downstream_session, placeholder);
-    let replay = BufferedDownstream::new(inner, (body, share), Arc::clone(&shared), deadlines);
-    *session.downstream_session = HttpSession::new_custom(Box::new(replay));
-    shared
+    let buffered = BufferedDownstream::new(inner, (body, share), Arc::clone(&exchange), deadlines);
+    *session.downstream_session = HttpSession::new_custom(Box::new(buffered));
+    exchange
 }
 
 /// Takes the client's session after a panic has ended the request's task.
-pub fn take_session(shared: &ExchangeState) -> Option<Box<HttpSession>> {
-    shared.lock().returned_session.take()
+pub fn take_session(exchange: &ExchangeState) -> Option<Box<HttpSession>> {
+    exchange.lock().returned_session.take()
 }
 
 /// Puts the client's session back, without which Pingora could not keep the connection alive.
-pub async fn restore_session(session: &mut Session, shared: &ExchangeState) {
+pub async fn restore_session(session: &mut Session, exchange: &ExchangeState) {
     if let Some(custom) = session.downstream_session.as_custom_mut() {
         custom.shutdown(RESTORE_SESSION_CODE, "").await;
     }
-    if let Some(inner) = shared.lock().returned_session.take() {
+    if let Some(inner) = exchange.lock().returned_session.take() {
         session.downstream_session = inner;
     }
 }

@@ -128,9 +128,9 @@ async fn finish_panicked_request(recorders: &Recorders) {
             hold.release(RequestOutcome::Interrupted, clock::now_ms());
         }
         // Dropping it frees the idempotency key.
-        drop(call.shared.take_idempotency());
-        call.shared.wait_for_decision().await;
-        if let Some(session) = intake::take_session(&call.shared)
+        drop(call.exchange.take_idempotency());
+        call.exchange.wait_for_decision().await;
+        if let Some(session) = intake::take_session(&call.exchange)
             && let Err(error) = send_failure(session, &mut ctx, &failure).await
         {
             log::debug!(
@@ -151,7 +151,7 @@ async fn send_failure(
     let Stage::Admitted(call) = &ctx.stage else {
         return Ok(());
     };
-    let progress = call.shared.progress();
+    let progress = call.exchange.progress();
     if progress.has_client_left() || progress.completed {
         return Ok(());
     }

@@ -29,21 +29,21 @@ pub async fn send_error(
 ) -> Result<()> {
     let surface = ctx.record.surface;
     if let Some(call) = ctx.call()
-        && !call.shared.progress().has_client_left()
+        && !call.exchange.progress().has_client_left()
         && let Some(end) = response::finish_complete_response(call, surface)
     {
         return session.write_response_body(Some(end), true).await;
     }
     if let Some(call) = ctx.call()
-        && call.shared.has_idempotency()
+        && call.exchange.has_idempotency()
     {
         // A client that reads the failure must find the outcome of its idempotency key decided.
         settlement::settle_or_release(call);
-        call.shared.wait_for_decision().await;
+        call.exchange.wait_for_decision().await;
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
         Stage::Admitted(call) => {
-            let progress = call.shared.progress();
+            let progress = call.exchange.progress();
             if progress.has_client_left() || progress.completed {
                 return Ok(());
             }
@@ -56,7 +56,7 @@ pub async fn send_error(
             (
                 failure,
                 [
-                    call.shared.take_opening(),
+                    call.exchange.take_opening(),
                     std::mem::take(&mut call.response.unsent),
                 ]
                 .concat(),
@@ -96,7 +96,7 @@ pub async fn send_error(
         if let Some(call) = ctx.call() {
             // Only the client's own session can announce that Pingora closes the connection after
             // this.
-            intake::restore_session(session, &call.shared).await;
+            intake::restore_session(session, &call.exchange).await;
         }
         session.set_keepalive(None);
         return send_failure(session, ctx, &failure).await;
@@ -108,17 +108,17 @@ pub async fn send_error(
 }
 
 fn classify_failure(call: &AdmittedRequest, error: &Error) -> Failure {
-    if call.shared.progress().ended == Some(intake::AbortReason::Shutdown) {
+    if call.exchange.progress().ended == Some(intake::AbortReason::Shutdown) {
         return Failure::from_kind(Kind::Draining);
     }
-    let timed_out = call.shared.progress().ended.is_some()
+    let timed_out = call.exchange.progress().ended.is_some()
         || matches!(
             error.etype(),
             ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout
         );
     Failure::from_kind(if timed_out {
         Kind::UpstreamTimeout
-    } else if call.shared.progress().has_begun() {
+    } else if call.exchange.progress().has_begun() {
         Kind::UpstreamClosed
     } else {
         Kind::UpstreamFailed

@@ -72,7 +72,7 @@ pub fn filter_body(
         .as_ref()
         .is_err_and(|failure| failure.kind != Kind::UpstreamEventTooLarge)
     {
-        call.shared.mark_vendor_failed();
+        call.exchange.mark_vendor_failed();
     }
     match outcome {
         Ok(bytes) => {
@@ -80,7 +80,7 @@ pub fn filter_body(
             record.status = status.unwrap_or(record.status);
             Ok(())
         }
-        Err(failure) if call.response.is_open_stream() && call.shared.progress().has_begun() => {
+        Err(failure) if call.response.is_open_stream() && call.exchange.progress().has_begun() => {
             *body = Some(end_stream_with_failure(
                 call,
                 &failure,
@@ -106,7 +106,9 @@ pub fn finish_complete_response(call: &mut AdmittedRequest, surface: Protocol) -
     let outcome = match &call.response.mode {
         ResponseMode::Stream(pass, _) if pass.is_finishing() => process_stream(call, b"", true),
         ResponseMode::Fold { stream, .. } if stream.is_finishing() => fold_stream(call, b"", true),
-        ResponseMode::Whole(_) if call.shared.progress().finishing => process_whole(call, surface),
+        ResponseMode::Whole(_) if call.exchange.progress().finishing => {
+            process_whole(call, surface)
+        }
         _ => return None,
     };
     outcome.ok().flatten()
@@ -121,7 +123,7 @@ fn end_stream_with_failure(
     request_id: &str,
 ) -> Bytes {
     let mut last = [
-        call.shared.take_opening(),
+        call.exchange.take_opening(),
         std::mem::take(&mut call.response.unsent),
     ]
     .concat();
@@ -133,7 +135,7 @@ fn end_stream_with_failure(
     ));
     call.failure = Some(failure.clone());
     settlement::settle_or_release(call);
-    call.shared.set_completed();
+    call.exchange.set_completed();
     call.response.mode = ResponseMode::Over;
     last.into()
 }

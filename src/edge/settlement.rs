@@ -17,11 +17,11 @@ use llm_protocol::usage::UsageVerdict;
 /// time ran out.
 pub fn settle_or_release(call: &mut AdmittedRequest) {
     // Dropping it frees the idempotency key.
-    let idempotency = call.shared.take_idempotency();
+    let idempotency = call.exchange.take_idempotency();
     let Some(mut hold) = call.hold.take() else {
         return;
     };
-    let progress = call.shared.progress();
+    let progress = call.exchange.progress();
     let (usage, input, generated) = call.response.partial_usage();
     let now_ms = clock::now_ms();
     let too_large = call

@@ -193,7 +193,7 @@ pub fn build_vendor_header(
     // At this point Pingora has set the version that the connection speaks, and it needs the same
     // version in the header that it gets back.
     let version = header.version;
-    call.shared.begin_attempt(version == Version::HTTP_2);
+    call.exchange.begin_attempt(version == Version::HTTP_2);
     let Some(endpoint) = call.endpoint() else {
         return Ok(());
     };
@@ -237,7 +237,7 @@ pub fn build_vendor_header(
     if version != Version::HTTP_2
         && let Some(socket) = call.attempt.as_ref().and_then(|attempt| attempt.socket)
     {
-        call.shared.cork(socket);
+        call.exchange.cork(socket);
     }
     *header = fresh;
     Ok(())

@@ -184,7 +184,7 @@ pub async fn prepare(
     );
     // With an idempotency key, the gateway reads the whole response even if the client has
     // disconnected.
-    let shared = intake::wrap_session(
+    let exchange = intake::wrap_session(
         session,
         encoded.body,
         share,
@@ -195,8 +195,8 @@ pub async fn prepare(
             Arc::clone(&gateway.shutdown),
         ),
     );
-    shared.set_idempotency(idempotency);
-    shared.set_response_expectations(
+    exchange.set_idempotency(idempotency);
+    exchange.set_response_expectations(
         model.hides_reasoning() || outbound_request.turn.is_estimate_uncertain(),
         outbound_request.keep_alive(sequencer),
     );
@@ -220,7 +220,7 @@ pub async fn prepare(
             encoded.translation,
             count.and_then(Result::ok),
         ),
-        shared,
+        exchange,
         reasoning_retry,
         fallbacks,
         failure: None,

@@ -60,7 +60,7 @@ pub struct BufferedDownstream {
     /// Rest of a body that is sent to an HTTP/2 vendor in pieces, and the attempt that it belongs
     /// to.
     unsent: Option<(u32, Bytes)>,
-    shared: Arc<ExchangeState>,
+    exchange: Arc<ExchangeState>,
     /// Head of the response, withheld until the first bytes arrive. Until then another attempt,
     /// another status and deferred headers are possible.
     held_head: Option<Box<ResponseHeader>>,
@@ -82,7 +82,7 @@ impl BufferedDownstream {
     pub fn new(
         inner: Box<HttpSession>,
         body: (Bytes, BodyShare),
-        shared: Arc<ExchangeState>,
+        exchange: Arc<ExchangeState>,
         deadlines: Deadlines,
     ) -> Self {
         let wake = deadlines.total.min(Instant::now() + CHECK_INTERVAL);
@@ -91,7 +91,7 @@ impl BufferedDownstream {
             inner: Some(inner),
             body: Some(body),
             unsent: None,
-            shared,
+            exchange,
             held_head: None,
             deadlines,
             last_progress: Instant::now(),
@@ -122,7 +122,7 @@ impl BufferedDownstream {
     }
 
     fn deadline(&self) -> (Instant, AbortReason) {
-        let progress = self.shared.lock().progress;
+        let progress = self.exchange.lock().progress;
         let head_seen = self.has_head(&progress);
         let total = match self.deadlines.shutdown.cutoff() {
             Some(cutoff) if cutoff < self.deadlines.total => (cutoff, AbortReason::Shutdown),
@@ -168,7 +168,7 @@ impl BufferedDownstream {
     /// Returns when a client that waits for the next event is due a keep-alive.
     fn keep_alive_at(&self) -> Option<Instant> {
         let (progress, has_sign) = {
-            let state = self.shared.lock();
+            let state = self.exchange.lock();
             (state.progress, state.keep_alive.is_some())
         };
         let begun = self.streams && self.has_head(&progress);
@@ -186,7 +186,7 @@ impl BufferedDownstream {
     /// the withheld opening of the stream goes first; unless the opening is too long for one write,
     /// or is recorded for an idempotency key.
     fn keep_alive_bytes(&self) -> Option<Bytes> {
-        let mut state = self.shared.lock();
+        let mut state = self.exchange.lock();
         if !state.opening.is_empty()
             && (state.opening.len() > MAX_OPENING_WITH_KEEP_ALIVE_BYTES
                 || state.idempotency.is_some())
@@ -216,7 +216,7 @@ impl BufferedDownstream {
             .chain([HttpTask::Body(Some(sign), false)])
             .collect();
         self.last_written = Instant::now();
-        self.shared.lock().progress.kept_alive = true;
+        self.exchange.lock().progress.kept_alive = true;
         self.release_bodies();
         let polled = {
             let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
@@ -240,12 +240,12 @@ impl BufferedDownstream {
             self.timer.as_mut().reset(wake.into());
             return None;
         }
-        self.shared.lock().progress.ended = Some(ended);
+        self.exchange.lock().progress.ended = Some(ended);
         if matches!(
             ended,
             AbortReason::FirstByte | AbortReason::Idle | AbortReason::ErrorBody
         ) {
-            self.shared.mark_vendor_failed();
+            self.exchange.mark_vendor_failed();
         }
         if ended == AbortReason::Tail {
             let _ = self.inner_mut().finish_body().await;
@@ -257,7 +257,7 @@ impl BufferedDownstream {
     }
 
     fn handle_client_left(&mut self) {
-        self.shared.mark_client_left();
+        self.exchange.mark_client_left();
         self.inner_mut().set_keepalive(None);
     }
 
@@ -276,19 +276,19 @@ impl BufferedDownstream {
         self.streams = head.status == 200
             && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         self.is_error = !head.status.is_success();
-        self.head_of = Some(self.shared.lock().progress.attempt);
+        self.head_of = Some(self.exchange.lock().progress.attempt);
         self.last_written = Instant::now();
     }
 
     /// Returns the body for the next attempts, until the response has begun.
     fn attempt_body(&self) -> Option<Bytes> {
-        let replaced = self.shared.lock().body.clone();
+        let replaced = self.exchange.lock().body.clone();
         replaced.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
     }
 
     /// Returns what the running attempt's HTTP/2 vendor has not received yet.
     fn unsent_body(&mut self) -> Option<&mut Bytes> {
-        let progress = self.shared.lock().progress;
+        let progress = self.exchange.lock().progress;
         if !progress.is_h2 {
             return None;
         }
@@ -314,7 +314,7 @@ impl BufferedDownstream {
     /// Drops the bodies, because no further attempt follows.
     fn release_bodies(&mut self) {
         self.body = None;
-        self.shared.lock().body = None;
+        self.exchange.lock().body = None;
     }
 
     /// Returns the tasks that go to the client now, and the error that prevents further ones.
@@ -370,8 +370,8 @@ impl BufferedDownstream {
     /// no stream, or if the model has finished: then the gateway writes the end that the model's
     /// protocol requires.
     fn end_broken_response(&mut self, goes_out: bool) -> Option<HttpTask> {
-        self.shared.mark_vendor_failed();
-        let mut state = self.shared.lock();
+        self.exchange.mark_vendor_failed();
+        let mut state = self.exchange.lock();
         let progress = state.progress;
         if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {
             return None;
@@ -397,12 +397,12 @@ impl BufferedDownstream {
 
     /// Whether the client has the whole response, or a failure.
     fn is_completed(&self) -> bool {
-        self.shared.lock().progress.completed
+        self.exchange.lock().progress.completed
     }
 
     fn release_head(&mut self) -> Option<HttpTask> {
         let mut head = self.held_head.take()?;
-        let deferred_head = std::mem::take(&mut self.shared.lock().deferred_head);
+        let deferred_head = std::mem::take(&mut self.exchange.lock().deferred_head);
         if let Some(status) = deferred_head.status {
             let _ = head.set_status(status);
         }
@@ -419,17 +419,21 @@ impl BufferedDownstream {
     async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         // The last byte leaves only once the response is stored for a client that repeats the
         // request.
-        self.shared.wait_for_decision().await;
+        self.exchange.wait_for_decision().await;
         let end = tasks.iter().any(HttpTask::is_end);
         let began = Instant::now();
         self.release_bodies();
-        self.shared.lock().progress.first_byte.get_or_insert(began);
+        self.exchange
+            .lock()
+            .progress
+            .first_byte
+            .get_or_insert(began);
         let written = self.write_with_timeout(tasks).await;
         let now = Instant::now();
         self.last_progress = now;
         self.last_written = now;
         if now.duration_since(began) > BLOCKED_WRITE_THRESHOLD {
-            self.shared.lock().progress.blocked_until = Some(now + BLOCKED_WRITE_BLAME_INTERVAL);
+            self.exchange.lock().progress.blocked_until = Some(now + BLOCKED_WRITE_BLAME_INTERVAL);
         }
         if self.is_completed() {
             failpoint::hit(Point::LastByteSent);
@@ -470,7 +474,7 @@ impl BufferedDownstream {
 impl Drop for BufferedDownstream {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.shared.lock().returned_session = self.inner.take();
+            self.exchange.lock().returned_session = self.inner.take();
         }
     }
 }
@@ -496,7 +500,7 @@ impl CustomSession for BufferedDownstream {
         self.inner_mut().write_response_header_ref(head).await
     }
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
-        self.shared.wait_for_decision().await;
+        self.exchange.wait_for_decision().await;
         if let Some(HttpTask::Header(head, _)) = self.release_head() {
             self.inner_mut().write_response_header(head).await?;
         }
@@ -508,7 +512,7 @@ impl CustomSession for BufferedDownstream {
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         self.last_progress = Instant::now();
-        if self.shared.lock().progress.client_left.is_some() {
+        if self.exchange.lock().progress.client_left.is_some() {
             let end = tasks.iter().any(HttpTask::is_end);
             for task in tasks {
                 match task {
@@ -555,7 +559,7 @@ impl CustomSession for BufferedDownstream {
 
     async fn shutdown(&mut self, code: u32, _context: &str) {
         if code == RESTORE_SESSION_CODE {
-            self.shared.lock().returned_session = self.inner.take();
+            self.exchange.lock().returned_session = self.inner.take();
         } else if let Some(inner) = self.inner.as_deref_mut() {
             inner.shutdown().await;
         }
@@ -567,7 +571,7 @@ impl CustomSession for BufferedDownstream {
         self.unsent_body().is_none()
     }
     async fn finish(&mut self) -> Result<()> {
-        if self.shared.lock().progress.client_left.is_some() {
+        if self.exchange.lock().progress.client_left.is_some() {
             return Ok(());
         }
         self.inner_mut().finish_body().await.map(drop)
@@ -584,14 +588,14 @@ impl CustomSession for BufferedDownstream {
             return self.handle_timer().await.map_or(Ok(Some(piece)), Err);
         }
         // Pingora asks for more of the body only after it has passed on all of it.
-        self.shared.mark_sent();
-        let corked = self.shared.lock().corked.take();
+        self.exchange.mark_sent();
+        let corked = self.exchange.lock().corked.take();
         if let Some(corked) = corked {
             corked.release_after_poll().await;
         }
         loop {
             self.advance_timer();
-            let left = self.shared.lock().progress.client_left.is_some();
+            let left = self.exchange.lock().progress.client_left.is_some();
             let Self { inner, timer, .. } = self;
             match inner.as_deref_mut() {
                 Some(inner) if !left => tokio::select! {
@@ -640,7 +644,7 @@ impl CustomSession for BufferedDownstream {
     /// be lost: a vendor may answer and reset the stream before it reads the body (RFC 9113,
     /// section 8.1).
     fn get_retry_buffer(&self) -> Option<Bytes> {
-        let is_h2 = self.shared.lock().progress.is_h2;
+        let is_h2 = self.exchange.lock().progress.is_h2;
         if is_h2 { None } else { self.attempt_body() }
     }
     async fn finish_custom(&mut self) -> Result<()> {

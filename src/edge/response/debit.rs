@@ -37,7 +37,7 @@ pub(super) fn settle(
     let Some(mut hold) = call.hold.take() else {
         return Ok(None);
     };
-    let outcome = match (refused_free, call.shared.progress().has_client_left()) {
+    let outcome = match (refused_free, call.exchange.progress().has_client_left()) {
         (true, _) => RequestOutcome::RefusedFree,
         (false, true) => RequestOutcome::ClientLeft,
         (false, false) if cut.is_some() => RequestOutcome::GatewayEnded,
@@ -69,13 +69,13 @@ pub(super) fn settle(
 /// Records the bytes that are about to leave for the request's idempotency key. With the last
 /// bytes, commits the recording.
 pub(super) fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
-    let Some(mut idempotency) = call.shared.take_idempotency() else {
+    let Some(mut idempotency) = call.exchange.take_idempotency() else {
         return;
     };
     idempotency.push_body(bytes);
-    if call.shared.progress().completed {
+    if call.exchange.progress().completed {
         idempotency.complete();
     } else {
-        call.shared.set_idempotency(Some(idempotency));
+        call.exchange.set_idempotency(Some(idempotency));
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn process_error(
         return Err(retry.into_up());
     };
     if let Some(answer) = substitute_for_error(call, surface, status, &body) {
-        drop(call.shared.take_idempotency());
+        drop(call.exchange.take_idempotency());
         return Ok(answer);
     }
     let model = &call.model;
@@ -74,18 +74,18 @@ pub(super) fn process_error(
         .into_up());
     }
     // A client that reads the end of the error must find its idempotency key free.
-    drop(call.shared.take_idempotency());
+    drop(call.exchange.take_idempotency());
     let rendered = failure.render(surface, request_id);
     let headers = rendered.headers.into_iter();
     let headers = headers
         .filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?)))
         .collect();
-    call.shared.set_deferred_head(DeferredHead {
+    call.exchange.set_deferred_head(DeferredHead {
         status: Some(rendered.status),
         content_length: Some(rendered.body.len()),
         headers,
     });
-    call.shared.set_completed();
+    call.exchange.set_completed();
     call.failure = Some(failure);
     Ok(rendered.body.into())
 }
@@ -144,11 +144,11 @@ fn substitute_for_error(
         )
         .into()
     };
-    call.shared.set_deferred_head(DeferredHead {
+    call.exchange.set_deferred_head(DeferredHead {
         status: Some(200),
         content_length: Some(answer.len()),
         headers,
     });
-    call.shared.set_completed();
+    call.exchange.set_completed();
     Some(answer)
 }

@@ -89,7 +89,7 @@ pub fn filter_header(
         }
     };
     if !header.status.is_success() {
-        call.shared.mark_vendor_failed();
+        call.exchange.mark_vendor_failed();
     }
     if status != 400 {
         // Only status 400 can mean that the vendor refused the reasoning.
@@ -161,7 +161,7 @@ fn build_response_header(
     if stream {
         let sequencer = call.response.sequencer().cloned();
         let request_id = record.request_id.clone();
-        call.shared.set_terminal_error(move || {
+        call.exchange.set_terminal_error(move || {
             keepalive::encode_terminal_error(
                 surface,
                 sequencer.as_ref(),
@@ -182,9 +182,9 @@ fn build_response_header(
             ours.insert_header(name, value)?;
         }
     }
-    if let Some(mut idempotency) = call.shared.take_idempotency() {
+    if let Some(mut idempotency) = call.exchange.take_idempotency() {
         idempotency.set_headers(replayable_headers(&ours));
-        call.shared.set_idempotency(Some(idempotency));
+        call.exchange.set_idempotency(Some(idempotency));
     }
     // Added after the copy that is kept for a replay: the replay may go to another page.
     if let Some(cors) = &record.cors {

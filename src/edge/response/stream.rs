@@ -27,7 +27,7 @@ pub(super) fn process_stream(
     if pass.is_complete() {
         return Ok(None);
     }
-    if call.shared.progress().has_begun() {
+    if call.exchange.progress().has_begun() {
         failpoint::hit(Point::MidStream);
         // No other model is tried any more.
         call.fallbacks = None;
@@ -56,11 +56,11 @@ pub(super) fn process_stream(
             // A responses vendor shows a summary or nothing.
             ModelCapabilities::Responses(_) => call.model.hides_reasoning(),
         };
-        call.shared.set_hidden_reasoning(
+        call.exchange.set_hidden_reasoning(
             hides_output || call.turn.is_estimate_still_uncertain(pass.usage_so_far()),
         );
     }
-    call.shared
+    call.exchange
         .set_finishing(pass.is_finishing(), pass.usage().is_some());
     if let Err(fault) = outcome {
         call.response.unsent = out;
@@ -96,20 +96,20 @@ pub(super) fn process_stream(
         let is_cut = counted.cut.is_some();
         settle(call, counted)?;
         if is_cut {
-            call.shared.complete_and_hang_up()
+            call.exchange.complete_and_hang_up()
         } else {
-            call.shared.set_completed()
+            call.exchange.set_completed()
         }
     }
-    let progress = call.shared.progress();
+    let progress = call.exchange.progress();
     if is_opening
         && !progress.completed
         && !progress.has_begun()
-        && call.shared.buffer_opening(&out)
+        && call.exchange.buffer_opening(&out)
     {
         return Ok(None);
     }
-    let opening = call.shared.take_opening();
+    let opening = call.exchange.take_opening();
     let out = if opening.is_empty() {
         out
     } else {
@@ -143,7 +143,7 @@ pub(super) fn fold_stream(
         outcome = stream.finish(&mut out);
     }
     let has_generated = stream.generated_bytes() > 0;
-    call.shared
+    call.exchange
         .set_finishing(stream.is_finishing(), stream.usage().is_some());
     if let Err(fault) = outcome {
         return Err(handle_fault(call, &fault, !has_generated));
@@ -180,7 +180,7 @@ pub(super) fn fold_stream(
     let is_cut = counted.cut.is_some();
     let released = release_whole(call, out.into(), counted)?;
     if is_cut {
-        call.shared.complete_and_hang_up();
+        call.exchange.complete_and_hang_up();
     }
     Ok(released)
 }

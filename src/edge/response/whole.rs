@@ -50,7 +50,7 @@ pub fn inspect_broken_response(call: &mut AdmittedRequest, surface: Protocol) {
         let is_whole = call.cpu.run_admitted(cpu_pool::work_of(&body), || {
             read_whole(call, surface, body).is_ok()
         });
-        call.shared.set_finishing(is_whole, true);
+        call.exchange.set_finishing(is_whole, true);
     }
 }
 
@@ -139,13 +139,13 @@ pub(super) fn release_whole(
         let value = HeaderValue::from_str(&credits.to_string());
         head.headers
             .extend(value.ok().map(|value| ("x-gateway-credits", value)));
-        if let Some(mut idempotency) = call.shared.take_idempotency() {
+        if let Some(mut idempotency) = call.exchange.take_idempotency() {
             idempotency.add_header("x-gateway-credits", credits.to_string());
-            call.shared.set_idempotency(Some(idempotency));
+            call.exchange.set_idempotency(Some(idempotency));
         }
     }
-    call.shared.set_deferred_head(head);
-    call.shared.set_completed();
+    call.exchange.set_deferred_head(head);
+    call.exchange.set_completed();
     record_for_replay(call, &body);
     Ok(Some(body))
 }

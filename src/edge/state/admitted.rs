@@ -45,7 +45,8 @@ pub struct AdmittedRequest {
     /// Changes to the request, for `x-gateway-warnings`.
     pub warnings: Vec<String>,
     pub response: Responding,
-    pub shared: Arc<ExchangeState>,
+    /// State that the response filters share with the wrapped session.
+    pub exchange: Arc<ExchangeState>,
     /// What a retry without reasoning needs, if the vendor refuses the reasoning of a translated
     /// request. Taken when used.
     pub reasoning_retry: Option<RetryWithoutReasoning>,

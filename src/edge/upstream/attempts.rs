@@ -350,17 +350,17 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
         return call.may_retry();
     }
     if *error.esource() == ErrorSource::Upstream {
-        call.shared.mark_vendor_failed();
+        call.exchange.mark_vendor_failed();
     }
     // The model has finished. The gateway writes the missing end itself and does not retry.
-    if call.shared.progress().finishing {
+    if call.exchange.progress().finishing {
         return false;
     }
     error.retry.decide_reuse(reused);
     let was_dead = reused && (error.retry() || is_connection_lost(error));
     // The client's side enforces the timeouts, so it notices a silent vendor.
     let is_silence = matches!(
-        call.shared.progress().ended,
+        call.exchange.progress().ended,
         Some(AbortReason::FirstByte | AbortReason::ErrorBody)
     );
     if *error.esource() != ErrorSource::Upstream && !is_silence {
@@ -391,7 +391,7 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
     let may_repeat = has_refused || error_status.is_some() || call.may_resend();
     // An HTTP/2 connection stays in the pool while requests run on it, so the vendor may have
     // worked on this request before the connection was lost.
-    let is_free = is_unprocessed || was_dead && !call.shared.progress().is_h2();
+    let is_free = is_unprocessed || was_dead && !call.exchange.progress().is_h2();
     if (was_dead && may_repeat || is_unprocessed)
         && (is_free || call.charge_retry_budget())
         && call.try_repeat()
@@ -406,7 +406,7 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
     }
     let is_useful =
         kind.is_none_or(|kind| is_failover_useful(error_status.unwrap_or_default(), kind));
-    if is_useful && call.shared.progress().is_vendor_fault() {
+    if is_useful && call.exchange.progress().is_vendor_fault() {
         call.mark_endpoint_failed();
     }
     let reason = if is_silence { "first_byte" } else { "broken" };
@@ -419,7 +419,7 @@ pub fn finish_attempt(call: &mut AdmittedRequest) {
     let Some(Attempt { mut lease, .. }) = call.attempt.take() else {
         return;
     };
-    let progress = call.shared.progress();
+    let progress = call.exchange.progress();
     let (limits, now) = (&call.settings.limits, Instant::now());
     if progress.completed && call.failure.is_none() {
         lease.record_success(limits, now);

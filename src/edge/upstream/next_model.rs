@@ -76,14 +76,14 @@ fn switch_to_fallback(
     call.warnings.extend(dropped);
     call.warnings.push(format!("fallback:{}", model.id));
     call.sent_bytes = encoded.body.len();
-    call.shared.set_body(encoded.body);
+    call.exchange.set_body(encoded.body);
     call.response.reset_for_fallback(encoded.translation);
     let sequencer = call
         .response
         .sequencer()
         .cloned()
-        .filter(|_| !call.shared.has_idempotency());
-    call.shared.set_response_expectations(
+        .filter(|_| !call.exchange.has_idempotency());
+    call.exchange.set_response_expectations(
         model.hides_reasoning() || request.turn.is_estimate_uncertain(),
         request.keep_alive(sequencer),
     );

@@ -109,7 +109,7 @@ impl AdmittedRequest {
     /// the request explicitly.
     pub fn may_resend(&self) -> bool {
         let within = Duration::from_secs(self.settings.limits.repeat_within_seconds);
-        self.shared
+        self.exchange
             .progress()
             .time_since_sent()
             .is_none_or(|sent_for| sent_for <= within)
@@ -150,7 +150,7 @@ impl AdmittedRequest {
     }
 
     pub fn is_unanswered(&self) -> bool {
-        let progress = self.shared.progress();
+        let progress = self.exchange.progress();
         let may_go_on = matches!(
             progress.ended,
             None | Some(AbortReason::FirstByte | AbortReason::ErrorBody)
