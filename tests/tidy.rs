@@ -1,9 +1,12 @@
-//! House rules that a program can check: words, names, widths, paths and commit subjects.
+//! House rules that a program can check: words, names, widths, paths, imports and commit subjects.
 //!
 //! It reads the sources as text and must not use the library. Each rule is a function on text, with
 //! a test of its own that feeds it a violation.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "tidy/imports.rs"]
+mod imports;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
