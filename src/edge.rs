@@ -1,6 +1,6 @@
 //! The core of the gateway: the life of one request, in the order in which Pingora calls its hooks.
 //!
-//! Each hook is a few lines long, takes the stage of the request that it needs (`edge/state.rs`),
+//! Each hook is short, takes the stage of the request that it needs (`edge/state.rs`),
 //! and names the file that does the work: `edge/admit.rs` → `edge/outbound.rs` → `edge/intake.rs` →
 //! `edge/upstream.rs` → `edge/response.rs` → `edge/finish.rs`, and `edge/reject.rs` wherever
 //! something fails. This file must not make decisions itself.
@@ -204,7 +204,7 @@ impl ProxyHttp for Gateway {
                 }
                 header.insert_header("request-id", &record.request_id)
             }
-            _ => Ok(()),
+            _ => Err(upstream::no_upstream()),
         }
     }
 

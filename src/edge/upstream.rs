@@ -176,7 +176,8 @@ pub fn select_sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
 /// Builds the header that the vendor gets, and begins the attempt.
 ///
 /// # Errors
-/// Returns an error if a configured value does not fit into a header.
+/// Returns an error if a configured value does not fit into a header, and if no endpoint was
+/// chosen: the header that Pingora passes in is the client's, with the gateway's key.
 pub fn build_vendor_header(
     record: &RequestRecord,
     call: &mut AdmittedRequest,
@@ -195,7 +196,7 @@ pub fn build_vendor_header(
     let version = header.version;
     call.exchange.begin_attempt(version == Version::HTTP_2);
     let Some(endpoint) = call.endpoint() else {
-        return Ok(());
+        return Err(no_upstream());
     };
     let mut fresh = target::build_request_header(Method::POST, endpoint, call.vendor_call.path)?;
     fresh.set_version(version);
