@@ -4,8 +4,8 @@ use super::id::new_id;
 use super::*;
 use crate::billing::Billing;
 use crate::config::{MAX_RATE, SignupMode, SignupSettings};
-use crate::store::app::AccountRow;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
+use crate::store::app::{AccountRow, AppDb};
 use credits::money::Micro;
 use credits::trial::Trial;
 use sha2::{Digest as _, Sha256};
@@ -747,15 +747,7 @@ fn one_mailbox_is_one_account_where_that_is_wanted() {
 #[test]
 fn an_account_of_before_has_its_mailbox_after_the_migration() {
     let folder = tempfile::tempdir().unwrap();
-    let old = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
-    for migration in ["001_accounts", "002_changes", "003_settings"] {
-        let path = format!(
-            "{}/src/store/app/{migration}.sql",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        old.execute_batch(&std::fs::read_to_string(path).unwrap())
-            .unwrap();
-    }
+    let old = AppDb::create_old_version(folder.path(), 3);
     for (index, email) in [
         "ann.lee+x@gmail.com",
         "bob@googlemail.com",
@@ -767,7 +759,6 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
         let sql = "INSERT INTO account(id, email, admin, status, created_at_ms) VALUES(?1, ?2, 0, 'active', 1)";
         old.execute(sql, (format!("acct_{index}"), email)).unwrap();
     }
-    old.pragma_update(None, "user_version", 3).unwrap();
     drop(old);
     let accounts = Accounts::open(folder.path()).unwrap();
     assert_eq!(accounts.list().unwrap().len(), 3);

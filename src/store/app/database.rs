@@ -46,6 +46,15 @@ impl AppDb {
         })
     }
 
+    /// Creates `app.db` as the program did when it had only the first `version` migrations.
+    #[cfg(test)]
+    pub(crate) fn create_old_version(data_dir: &Path, version: usize) -> Connection {
+        let operation = "create an old app.db";
+        let mut old = sqlite::open(&data_dir.join("app.db"), operation).unwrap();
+        sqlite::migrate(&mut old, &MIGRATIONS[..version], operation).unwrap();
+        old
+    }
+
     pub(super) fn read<T>(
         &self,
         operation: &'static str,

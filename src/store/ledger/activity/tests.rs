@@ -445,7 +445,6 @@ fn one_filter_reads_no_more_than_its_page() {
 #[test]
 fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("ledger.db");
     let usage = Usage {
         input: 10,
         cache_read: 30,
@@ -482,17 +481,8 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
         assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), 3);
         ledger.hourly_spend(ACCOUNT, 0).unwrap()
     };
-    // Restore the previous schema.
-    let old = Connection::open(&path).unwrap();
-    old.execute_batch(
-        "DROP TABLE spent; DROP TABLE conversation; DROP INDEX entry_by_time; DROP INDEX entry_by_model;
-         DROP INDEX entry_by_key; DROP INDEX entry_by_outcome; DROP INDEX entry_by_conversation;
-         ALTER TABLE entry DROP COLUMN model; ALTER TABLE entry DROP COLUMN key_id; ALTER TABLE entry DROP COLUMN outcome;
-         ALTER TABLE entry DROP COLUMN conversation; DROP TABLE key_spend; DROP TABLE applied_key; DROP TABLE anchored;
-         PRAGMA user_version = 4;",
-    )
-    .unwrap();
-    drop(old);
+    // Version 5 added the sums.
+    drop(Ledger::write_old_version(dir.path(), 4));
     let ledger = Ledger::open(dir.path()).unwrap();
     assert_eq!(
         (before.len(), ledger.hourly_spend(ACCOUNT, 0).unwrap()),
