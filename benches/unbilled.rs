@@ -22,8 +22,9 @@ use model_gateway::edge_store::{
     ClaimError, EdgeStore, IdempotencyCompletion, KeyWrite, Retention,
 };
 use model_gateway::store::StoreError;
-use model_gateway::store::idempotency::{IdempotencyLookup, IdempotencyRequest};
-use model_gateway::store::redis::IdempotencyEntry;
+use model_gateway::store::idempotency_entry::{
+    IdempotencyEntry, IdempotencyLookup, IdempotencyRequest,
+};
 use model_gateway::telemetry;
 use std::io;
 use std::path::PathBuf;

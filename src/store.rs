@@ -5,6 +5,7 @@
 //! * [`holds`]: the open holds of running processes, shown to other processes (`holds.db`). They
 //!   end with their process.
 //! * [`idempotency`]: requests made under idempotency keys, and their responses (`idempotency.db`).
+//! * [`idempotency_entry`]: those requests and responses, as callers pass them to either store.
 //! * [`redis`]: keys, balances and holds that several edges share.
 //! * [`key_settings`]: the settings of a key, as `app.db` and the shared store have them.
 //!
@@ -17,6 +18,7 @@ pub mod app;
 mod damage;
 pub mod holds;
 pub mod idempotency;
+pub mod idempotency_entry;
 pub mod key_settings;
 pub mod ledger;
 pub mod missing;

@@ -8,9 +8,8 @@ use crate::billing::Billing;
 use crate::clock;
 use crate::config::Limits;
 use crate::store::StoreError;
-use crate::store::idempotency::{
-    IdempotencyDb, IdempotencyLookup, IdempotencyRequest, RetentionLimits, StoredResponse,
-};
+use crate::store::idempotency::{IdempotencyDb, RetentionLimits};
+use crate::store::idempotency_entry::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 

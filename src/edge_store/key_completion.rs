@@ -3,8 +3,8 @@
 //! Must not know where they are stored.
 
 use crate::config::Limits;
-use crate::store::idempotency::StoredResponse;
-use crate::store::redis::{IdempotencyEntry, SharedRetentionLimits};
+use crate::store::idempotency_entry::{IdempotencyEntry, StoredResponse};
+use crate::store::redis::SharedRetentionLimits;
 use std::time::Duration;
 
 /// Time added to a request's maximum duration before it is presumed dead.

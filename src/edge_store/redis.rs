@@ -13,8 +13,7 @@ use crate::billing::{
 };
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
-use crate::store::idempotency::{IdempotencyLookup, IdempotencyRequest};
-use crate::store::redis::IdempotencyEntry;
+use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
 use async_trait::async_trait;
 use credits::money::Micro;
 use credits::pricing::Quote;

@@ -6,8 +6,8 @@
 use super::key_completion::{IdempotencyCompletion, Retention, log_lost_response};
 use crate::billing::SharedBilling;
 use crate::store::StoreError;
-use crate::store::idempotency::IdempotencyLookup;
-use crate::store::redis::{IdempotencyEntry, PARTITIONS, SharedStore};
+use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup};
+use crate::store::redis::{PARTITIONS, SharedStore};
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

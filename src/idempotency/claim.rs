@@ -8,8 +8,9 @@ use super::service::Idempotency;
 use crate::config::Limits;
 use crate::edge_store::{IdempotencyCompletion, Retention};
 use crate::store::StoreError;
-use crate::store::idempotency::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
-use crate::store::redis::IdempotencyEntry;
+use crate::store::idempotency_entry::{
+    IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse,
+};
 use sha2::{Digest, Sha256};
 
 const MAX_KEY_BYTES: usize = 255;

@@ -4,8 +4,7 @@
 
 use super::service::Idempotency;
 use crate::edge_store::{IdempotencyCompletion, Retention};
-use crate::store::idempotency::StoredResponse;
-use crate::store::redis::IdempotencyEntry;
+use crate::store::idempotency_entry::{IdempotencyEntry, StoredResponse};
 
 /// A request with a key while the gateway answers it. Dropping the guard without completing it
 /// frees the key.

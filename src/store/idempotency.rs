@@ -7,6 +7,7 @@
 
 use super::StoreError;
 use super::damage::{self, DatabaseSpec};
+use super::idempotency_entry::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
 use super::sqlite;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::Path;
@@ -26,37 +27,6 @@ const MAX_LOG_PAGES: i64 = 4_096;
 pub struct IdempotencyDb {
     writer: Mutex<Connection>,
     checkpointer: Mutex<Connection>,
-}
-
-/// A request under an idempotency key.
-#[derive(Debug, Clone, Copy)]
-pub struct IdempotencyRequest<'a> {
-    pub account: &'a str,
-    pub path: &'a str,
-    pub key: &'a str,
-    pub hash: &'a [u8; 32],
-    pub request_id: &'a str,
-    pub instance_id: &'a str,
-}
-
-/// A stored response, without its request id.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StoredResponse {
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
-}
-
-/// The result of looking an idempotency key up.
-#[derive(Debug, PartialEq, Eq)]
-pub enum IdempotencyLookup {
-    /// The key was unknown: the request is now in the table, as running.
-    Nothing,
-    Running,
-    OtherBody,
-    Done {
-        request_id: String,
-        response: Option<StoredResponse>,
-    },
 }
 
 /// Limits on the stored rows and responses.

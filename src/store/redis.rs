@@ -33,7 +33,7 @@ pub use balance::{AccountSeed, PostCommand, PostReply, StoreAccount, lapse_opera
 pub use client::SharedStore;
 pub use errors::reason;
 pub use events::StoreEvent;
-pub use idempotency::{IdempotencyEntry, SharedRetentionLimits};
+pub use idempotency::SharedRetentionLimits;
 pub use ingest::{KeySeed, MAX_RESTORED, PartitionServer, RestoreEntry, SharedKey};
 pub use keyspace::{PARTITIONS, partition};
 pub use late_settlement::MAX_REPORT_AGE;

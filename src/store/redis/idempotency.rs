@@ -9,25 +9,12 @@ use super::client::SharedStore;
 use super::keyspace::{PARTITIONS, key, partition};
 use super::reply::ScriptReply;
 use crate::store::StoreError;
-use crate::store::idempotency::{IdempotencyLookup, StoredResponse};
+use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, StoredResponse};
 use ::redis::{Cmd, Script, ScriptInvocation};
 use std::time::Duration;
 
 /// Maximum number of expired responses and keys that one script removes from the totals.
 const MAX_REMOVAL_BATCH: usize = 100;
-
-/// A request under an idempotency key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdempotencyEntry {
-    pub account: String,
-    /// Hash of account, path and key: one word without a colon.
-    pub name: String,
-    /// Hash of the body, in hex; empty if only the store knows it.
-    pub hash: String,
-    pub request_id: String,
-    /// Instance id of the process that serves the request.
-    pub instance_id: String,
-}
 
 /// Limits on the total size of stored responses.
 #[derive(Debug, Clone, Copy)]

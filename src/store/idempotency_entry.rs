@@ -1,0 +1,48 @@
+//! Requests under idempotency keys and their stored responses, as callers pass them to
+//! `idempotency.db` and to the shared store.
+//!
+//! Must not know how either of them stores them.
+
+/// A request under an idempotency key.
+#[derive(Debug, Clone, Copy)]
+pub struct IdempotencyRequest<'a> {
+    pub account: &'a str,
+    pub path: &'a str,
+    pub key: &'a str,
+    pub hash: &'a [u8; 32],
+    pub request_id: &'a str,
+    pub instance_id: &'a str,
+}
+
+/// A stored response, without its request id.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoredResponse {
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+/// The result of looking an idempotency key up.
+#[derive(Debug, PartialEq, Eq)]
+pub enum IdempotencyLookup {
+    /// The key was unknown: the request is now in the table, as running.
+    Nothing,
+    Running,
+    OtherBody,
+    Done {
+        request_id: String,
+        response: Option<StoredResponse>,
+    },
+}
+
+/// A request under an idempotency key, as the shared store enters it: with hashes only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyEntry {
+    pub account: String,
+    /// Hash of account, path and key: one word without a colon.
+    pub name: String,
+    /// Hash of the body, in hex; empty if only the store knows it.
+    pub hash: String,
+    pub request_id: String,
+    /// Instance id of the process that serves the request.
+    pub instance_id: String,
+}
