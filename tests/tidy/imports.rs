@@ -59,7 +59,7 @@ impl Crate {
                 [module.get(..up)?, path.get(supers..)?].concat()
             }
             _ => {
-                let child = [module.as_slice(), &[first.clone()]].concat();
+                let child = [module.as_slice(), std::slice::from_ref(first)].concat();
                 self.0
                     .contains_key(&child)
                     .then_some([child.as_slice(), rest].concat())?
