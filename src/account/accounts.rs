@@ -140,7 +140,7 @@ impl Accounts {
         let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
         match (row, checked) {
             (Some(row), password::PasswordCheck::Right) => Ok(Some(row.into())),
-            (Some(row), password::PasswordCheck::RightButOld) => {
+            (Some(row), password::PasswordCheck::NeedsRehash) => {
                 self.db.set_password(&row.id, &password::hash(password)?)?;
                 Ok(Some(row.into()))
             }

@@ -117,11 +117,11 @@ impl AuditedAccounts<'_> {
             "sign-up",
             &json!({"ids": ids, "expires_at_ms": expires_at_ms}),
         );
-        let is_kept =
+        let is_inserted =
             self.accounts
                 .db
                 .insert_invites(&rows, MAX_OPEN_INVITES, &self.audit_entry(&change))?;
-        if is_kept {
+        if is_inserted {
             Ok(codes)
         } else {
             Err(AccountError::TooManyInvites)

@@ -56,7 +56,7 @@ pub enum PasswordCheck {
     Wrong,
     Right,
     /// The password is right, but its stored hash has other parameters: store a new hash.
-    RightButOld,
+    NeedsRehash,
 }
 
 fn hasher() -> Result<Argon2<'static>, HashError> {
@@ -99,7 +99,7 @@ pub fn check(password: &str, stored: Option<&str>) -> Result<PasswordCheck, Hash
     Ok(if current {
         PasswordCheck::Right
     } else {
-        PasswordCheck::RightButOld
+        PasswordCheck::NeedsRehash
     })
 }
 
@@ -154,7 +154,7 @@ mod tests {
         let weak = weak.hash_password(b"correct horse").unwrap().to_string();
         assert_eq!(
             check("correct horse", Some(&weak)).unwrap(),
-            PasswordCheck::RightButOld
+            PasswordCheck::NeedsRehash
         );
     }
 }

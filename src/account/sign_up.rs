@@ -35,7 +35,7 @@ struct SignUpConditions<'a> {
     /// Administrator who opens the account.
     by: Option<&'a Actor>,
     /// Whether the holder signs up by themselves, so that no operator vouches for them.
-    is_stranger: bool,
+    is_self_service: bool,
 }
 
 /// An account that was opened, and its trial.
@@ -100,12 +100,12 @@ impl Accounts {
         };
         let mailbox = mailbox::canonical_address(&row.email);
         // A trial that an operator gives does not depend on an earlier one.
-        let had = conditions
-            .is_stranger
+        let past_trial = conditions
+            .is_self_service
             .then(|| self.past_trial_hash(&row.email))
             .transpose()?;
         let terms = SignUpTerms {
-            past_trial: had.as_ref(),
+            past_trial: past_trial.as_ref(),
             ..terms
         };
         match self
@@ -157,13 +157,13 @@ pub fn sign_up(
     accounts: &Accounts,
     billing: &Billing,
     signup: &SignupSettings,
-    stranger: &SignUpForm<'_>,
+    form: &SignUpForm<'_>,
     now_ms: i64,
 ) -> Result<SignUpResult, AccountError> {
     let invite = match signup.mode {
         SignupMode::Closed => return Err(AccountError::SignUpClosed),
         SignupMode::Open => None,
-        SignupMode::Invite => Some(invite::hash_code(stranger.invite)),
+        SignupMode::Invite => Some(invite::hash_code(form.invite)),
     };
     let budget = signup.trial_budget_per_day;
     let terms = SignUpTerms {
@@ -174,7 +174,7 @@ pub fn sign_up(
             .then(|| (budget, now_ms - now_ms.rem_euclid(DAY_MS))),
         ..SignUpTerms::default()
     };
-    let (email, password) = (stranger.email, Some(stranger.password));
+    let (email, password) = (form.email, Some(form.password));
     let new = NewAccount {
         email,
         password,
@@ -188,7 +188,7 @@ pub fn sign_up(
         SignUpConditions {
             terms,
             by: None,
-            is_stranger: true,
+            is_self_service: true,
         },
         now_ms,
     )

@@ -222,14 +222,14 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
     )
     .unwrap();
     assert!(accounts.accounts_without_grant().unwrap().is_empty());
-    let again = sign_up(
+    let repeated = sign_up(
         &accounts,
         &billing,
         &signup,
         &stranger("b@example.com"),
         NOW,
     );
-    assert!(matches!(again, Err(AccountError::EmailTaken)));
+    assert!(matches!(repeated, Err(AccountError::EmailTaken)));
     signup.mode = SignupMode::Closed;
     let closed = sign_up(
         &accounts,
@@ -501,8 +501,8 @@ fn a_rotated_key_has_a_successor_of_the_same_settings_and_works_on_for_the_overl
         settings
     );
 
-    let again = accounts.rotate_key(None, &old.key_id, 5 * HOUR, NOW);
-    assert!(again.is_ok());
+    let rotated_twice = accounts.rotate_key(None, &old.key_id, 5 * HOUR, NOW);
+    assert!(rotated_twice.is_ok());
     assert!(
         accounts.authenticate(&old.key, NOW + HOUR).is_err(),
         "a rotation never lengthens a key's life"
@@ -826,22 +826,24 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     .enumerate()
     {
         let now_ms = NOW + i64::try_from(turn).unwrap() * 86_400_000;
-        let again = sign_up(&accounts, &billing, &signup, &stranger(email), now_ms).unwrap();
-        assert!(again.trial.is_none(), "{email} got a second trial");
+        let second = sign_up(&accounts, &billing, &signup, &stranger(email), now_ms).unwrap();
+        assert!(second.trial.is_none(), "{email} got a second trial");
         assert_eq!(
-            billing.balance(&again.account.id, now_ms).unwrap().balance,
+            billing.balance(&second.account.id, now_ms).unwrap().balance,
             Micro::ZERO,
             "{email}"
         );
         assert!(
             billing
-                .balance(&again.account.id, now_ms)
+                .balance(&second.account.id, now_ms)
                 .unwrap()
                 .trial
                 .is_none()
         );
         assert_eq!(
-            accounts.delete(&holder_of(&again.account), now_ms).unwrap(),
+            accounts
+                .delete(&holder_of(&second.account), now_ms)
+                .unwrap(),
             CloseAccountOutcome::Done
         );
     }
@@ -857,10 +859,10 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     )
     .unwrap();
     assert!(other.trial.is_some());
-    let given = new("annlee@gmail.com").with_trial(&signup, tomorrow);
-    let given = open_account(&accounts, &billing, &given, tomorrow).unwrap();
+    let with_trial = new("annlee@gmail.com").with_trial(&signup, tomorrow);
+    let with_trial = open_account(&accounts, &billing, &with_trial, tomorrow).unwrap();
     assert_eq!(
-        billing.balance(&given.id, tomorrow).unwrap().balance,
+        billing.balance(&with_trial.id, tomorrow).unwrap().balance,
         Micro::new(300)
     );
     // An account that never had a trial does not use up its mailbox's trial.
@@ -884,7 +886,7 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     );
     // Only the keyed hash of the address remains.
     for mailbox in ["annlee", "ann.lee"] {
-        accounts.delete(&holder_of(&given), tomorrow).unwrap();
+        accounts.delete(&holder_of(&with_trial), tomorrow).unwrap();
         let plain: [u8; 32] = Sha256::digest(format!("{mailbox}@gmail.com")).into();
         let rows = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
         let found: i64 = rows
@@ -1095,14 +1097,14 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
         open(&accounts, "b@example.com", &withdrawn),
         OpenAccountOutcome::NoInvite
     );
-    let told: Vec<_> = accounts
+    let log: Vec<_> = accounts
         .audit_log(None, 10)
         .unwrap()
         .into_iter()
         .map(|line| (line.act, line.object))
         .collect();
-    assert_eq!(told[0], ("invite.withdraw".to_owned(), other.clone()));
-    assert_eq!(told.len(), 2, "and the making: {told:?}");
+    assert_eq!(log[0], ("invite.withdraw".to_owned(), other.clone()));
+    assert_eq!(log.len(), 2, "and the making: {log:?}");
     // The code works in place of the id, and the log does not contain it.
     let code = acting.create_invites(1, HOUR).unwrap().remove(0);
     assert!(acting.revoke_invite(&format!(" {code}\n")).unwrap());
