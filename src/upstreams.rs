@@ -181,17 +181,18 @@ impl EndpointPool {
         now: Instant,
     ) -> Result<EndpointLease, EndpointUnavailable> {
         let mut turns = lock(&self.turns);
-        if query.has_instead && !query.has_waited && !self.key.has_room() {
+        if query.has_instead && !query.has_waited && !self.key.has_capacity() {
             return Err(EndpointUnavailable::KeyUnconfirmed);
         }
-        let seen = self.availability(&query, now);
-        let candidates = |is_wanted: fn(&EndpointAvailability) -> bool| -> Vec<Candidate> {
-            seen.iter()
-                .filter(|(_, availability)| is_wanted(availability))
+        let states = self.availability(&query, now);
+        let candidates = |matches: fn(&EndpointAvailability) -> bool| -> Vec<Candidate> {
+            states
+                .iter()
+                .filter(|(_, availability)| matches(availability))
                 .map(|(candidate, _)| *candidate)
                 .collect()
         };
-        let available = candidates(|availability| *availability == EndpointAvailability::Well);
+        let available = candidates(|availability| *availability == EndpointAvailability::Available);
         let index = match query.key {
             Some(key) => load_balancer::select_by_hash(key, &available),
             None => turns.next(&available),
@@ -199,20 +200,21 @@ impl EndpointPool {
         // The gateway never refuses a request because of a breaker. It uses the endpoint whose
         // breaker lets a request try soonest.
         let soonest = || {
-            let shut = seen
-                .iter()
-                .filter_map(|(candidate, availability)| match availability {
-                    EndpointAvailability::Shut {
-                        passes_checks,
-                        until,
-                    } => Some((!passes_checks, *until, candidate.index)),
-                    _ => None,
-                });
-            shut.min().map(|(_, _, index)| index)
+            let blocked =
+                states
+                    .iter()
+                    .filter_map(|(candidate, availability)| match availability {
+                        EndpointAvailability::Blocked {
+                            passes_checks,
+                            until,
+                        } => Some((!passes_checks, *until, candidate.index)),
+                        _ => None,
+                    });
+            blocked.min().map(|(_, _, index)| index)
         };
         // From time to time one request probes whether the vendor still wants a pause.
         let probe = || {
-            let mut due = seen.iter().filter(|(_, availability)| {
+            let mut due = states.iter().filter(|(_, availability)| {
                 matches!(
                     availability,
                     EndpointAvailability::Cooling { is_due: true, .. }
@@ -230,7 +232,7 @@ impl EndpointPool {
                 .lease(index, query.model, &self.key, now)
                 .ok_or(EndpointUnavailable::Full),
             None => Err(unavailable_reason(
-                seen.iter().map(|(_, availability)| availability),
+                states.iter().map(|(_, availability)| availability),
             )),
         }
     }
@@ -238,7 +240,7 @@ impl EndpointPool {
     /// Waits at most `limit` until the vendor has accepted or refused the key, or one of the
     /// requests that test it has ended.
     pub async fn wait_for_key(&self, limit: Duration) {
-        let _ = tokio::time::timeout(limit, self.key.wait_for_room()).await;
+        let _ = tokio::time::timeout(limit, self.key.wait_for_capacity()).await;
     }
 
     /// Whether another endpoint is available.
@@ -246,8 +248,8 @@ impl EndpointPool {
         let is_usable = |availability: &EndpointAvailability| {
             matches!(
                 availability,
-                EndpointAvailability::Well
-                    | EndpointAvailability::Shut { .. }
+                EndpointAvailability::Available
+                    | EndpointAvailability::Blocked { .. }
                     | EndpointAvailability::Cooling { is_due: true, .. }
             )
         };

@@ -66,11 +66,11 @@ struct FailureWindow {
 /// Whether a request may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerPermit {
-    Free,
+    Allowed,
     /// As the request that tests the endpoint.
     Probe,
     /// Only if no other endpoint is available. Holds the instant of the next test, if it is known.
-    Shut(Option<Instant>),
+    Blocked(Option<Instant>),
 }
 
 impl CircuitBreaker {
@@ -91,10 +91,10 @@ impl CircuitBreaker {
 
     pub fn permit(&self, now: Instant) -> BreakerPermit {
         match self.state {
-            BreakerState::Closed => BreakerPermit::Free,
+            BreakerState::Closed => BreakerPermit::Allowed,
             BreakerState::Open(until) if now >= until => BreakerPermit::Probe,
-            BreakerState::Open(until) => BreakerPermit::Shut(Some(until)),
-            BreakerState::HalfOpen => BreakerPermit::Shut(None),
+            BreakerState::Open(until) => BreakerPermit::Blocked(Some(until)),
+            BreakerState::HalfOpen => BreakerPermit::Blocked(None),
         }
     }
 
@@ -112,7 +112,7 @@ impl CircuitBreaker {
 
     /// Records that the endpoint answers a request that began at `began`, and closes the breaker. A
     /// request that began before the breaker opened changes nothing.
-    pub fn record_answer(&mut self, began: Instant) {
+    pub fn record_response(&mut self, began: Instant) {
         let is_late = self.opened_at.is_some_and(|opened| began < opened);
         if self.state != BreakerState::Closed && !is_late {
             *self = Self::new(self.seed);
@@ -120,7 +120,7 @@ impl CircuitBreaker {
     }
 
     pub fn record_success(&mut self, rules: &BreakerRules, began: Instant, now: Instant) {
-        self.record_answer(began);
+        self.record_response(began);
         if self.state == BreakerState::Closed {
             self.in_a_row = 0;
             self.count_request(rules, now, 0);

@@ -50,9 +50,9 @@ pub enum CoolDownReason {
 /// Whether and how a request may use an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndpointAvailability {
-    Well,
-    /// Closed by its breaker or its health check, and until when, if that is known.
-    Shut {
+    Available,
+    /// Blocked by its breaker or its health check, and until when, if that is known.
+    Blocked {
         passes_checks: bool,
         until: Option<Instant>,
     },
@@ -68,18 +68,18 @@ pub(super) enum EndpointAvailability {
 impl EndpointAvailability {
     /// Combines this availability with the breaker of the vendor's key.
     pub(super) fn with_key(self, key: BreakerPermit) -> Self {
-        let BreakerPermit::Shut(key_until) = key else {
+        let BreakerPermit::Blocked(key_until) = key else {
             return self;
         };
         match self {
-            EndpointAvailability::Well => EndpointAvailability::Shut {
+            EndpointAvailability::Available => EndpointAvailability::Blocked {
                 passes_checks: true,
                 until: key_until,
             },
-            EndpointAvailability::Shut {
+            EndpointAvailability::Blocked {
                 passes_checks,
                 until,
-            } => EndpointAvailability::Shut {
+            } => EndpointAvailability::Blocked {
                 passes_checks,
                 until: until.max(key_until),
             },
@@ -212,12 +212,16 @@ impl MonitoredEndpoint {
             return EndpointAvailability::Full;
         }
         match (health.breaker.permit(now), health.passes_checks) {
-            (BreakerPermit::Free | BreakerPermit::Probe, true) => EndpointAvailability::Well,
-            (BreakerPermit::Free | BreakerPermit::Probe, false) => EndpointAvailability::Shut {
-                passes_checks: false,
-                until: None,
-            },
-            (BreakerPermit::Shut(until), passes_checks) => EndpointAvailability::Shut {
+            (BreakerPermit::Allowed | BreakerPermit::Probe, true) => {
+                EndpointAvailability::Available
+            }
+            (BreakerPermit::Allowed | BreakerPermit::Probe, false) => {
+                EndpointAvailability::Blocked {
+                    passes_checks: false,
+                    until: None,
+                }
+            }
+            (BreakerPermit::Blocked(until), passes_checks) => EndpointAvailability::Blocked {
                 passes_checks,
                 until,
             },
@@ -287,11 +291,11 @@ impl MonitoredEndpoint {
 
     /// Updates the metrics.
     fn publish_health(&self, health: &EndpointHealth) {
-        let is_well = health.passes_checks && health.breaker.state() == BreakerState::Closed;
+        let is_healthy = health.passes_checks && health.breaker.state() == BreakerState::Closed;
         METRICS
             .upstream_healthy
             .with_label_values(&[&self.vendor, &self.label])
-            .set(i64::from(is_well));
+            .set(i64::from(is_healthy));
     }
 
     pub(super) fn state(&self, now: Instant) -> EndpointState {
@@ -380,9 +384,9 @@ impl EndpointLease {
 
     /// Records that the endpoint has begun a successful response. Its breaker closes, and its pause
     /// for this model ends. The rest of the response may still fail.
-    pub fn record_answer(&self, model: &str) {
+    pub fn record_response(&self, model: &str) {
         let mut health = lock(&self.endpoint.health);
-        health.breaker.record_answer(self.began);
+        health.breaker.record_response(self.began);
         // A request that began before the pause says nothing about the state after it.
         if health
             .cooling

@@ -49,7 +49,7 @@ impl SmoothRoundRobin {
                 continue;
             };
             *credit = credit.saturating_add(weight);
-            if best.is_none_or(|(most, _)| *credit > most) {
+            if best.is_none_or(|(highest, _)| *credit > highest) {
                 best = Some((*credit, candidate.index));
             }
         }

@@ -133,7 +133,7 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let own = before.iter().position(|chosen| *chosen == 1).unwrap() as u64;
     let probe = pool.choose(of_key(mix_bits(own)), later).unwrap();
     assert_eq!(probe.index, 1);
-    probe.record_answer("m");
+    probe.record_response("m");
     let after: Vec<_> = (0..300)
         .map(|key| index(&pool, of_key(mix_bits(key)), later))
         .collect();
@@ -192,18 +192,18 @@ fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
     for _ in 0..3 {
         breaker.record_failure(&rules, now);
     }
-    for least in [1, 2, 4, 8, 10, 10] {
+    for seconds in [1, 2, 4, 8, 10, 10] {
         let BreakerState::Open(until) = breaker.state() else {
             panic!("{:?}", breaker.state())
         };
         let open = until - now;
         assert!(
-            open >= least * SECOND && open < least * SECOND * 5 / 4,
-            "{least}: {open:?}"
+            open >= seconds * SECOND && open < seconds * SECOND * 5 / 4,
+            "{seconds}: {open:?}"
         );
         assert_eq!(
             breaker.permit(until - Duration::from_millis(1)),
-            BreakerPermit::Shut(Some(until))
+            BreakerPermit::Blocked(Some(until))
         );
         now = until;
         assert_eq!(breaker.permit(now), BreakerPermit::Probe);
@@ -222,7 +222,7 @@ fn what_began_before_a_breaker_opened_does_not_close_it() {
     };
     let mut old = pool.choose(only_a, now).unwrap();
     fail(&pool, 0, 3, now + SECOND);
-    old.record_answer("m");
+    old.record_response("m");
     old.record_success(&limits(), now + 2 * SECOND);
     assert_eq!(pool.endpoints[0].state(now).breaker, "open");
     pool.choose(only_a, now + 2 * SECOND)
@@ -281,7 +281,7 @@ fn where_every_breaker_is_open_the_least_bad_is_tried() {
     let mut lease = pool.choose(any(), now).unwrap();
     lease.record_failure(&limits(), now);
     assert_eq!(soonest(&pool), before);
-    pool.choose(any(), now).unwrap().record_answer("m");
+    pool.choose(any(), now).unwrap().record_response("m");
     assert_eq!(pool.endpoints[before].state(now).breaker, "closed");
 }
 
@@ -399,12 +399,12 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
     assert_eq!(left(1), cooling(60));
     assert_eq!(left(2), None, "the first one tries");
     assert_eq!(left(2), cooling(59), "and no other");
-    before.record_answer("m");
+    before.record_response("m");
     assert_eq!(left(2), cooling(59), "what began before says nothing");
     let probe = pool.choose(any(), now + 3 * SECOND).unwrap();
-    probe.record_answer("n");
+    probe.record_response("n");
     assert_eq!(left(3), cooling(58), "of another model");
-    probe.record_answer("m");
+    probe.record_response("m");
     assert!(
         (0..20).all(|_| left(3).is_none()),
         "it answers: all are let through"
@@ -579,7 +579,7 @@ fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() 
     drop(probe);
     assert!(pool.choose(instead(), later + 9 * SECOND).is_err());
     let last = later + 13 * SECOND;
-    pool.choose(instead(), last).unwrap().record_answer("m");
+    pool.choose(instead(), last).unwrap().record_response("m");
     assert!((0..9).all(|_| pool.choose(instead(), last).is_ok()));
 }
 
@@ -611,7 +611,7 @@ fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_
         now,
     )
     .unwrap()
-    .record_answer("m");
+    .record_response("m");
     let chosen: Vec<_> = (0..6).map(|_| index(&pool, instead(), now)).collect();
     assert!(
         chosen.contains(&1) && chosen.contains(&2) && !chosen.contains(&0),
@@ -743,7 +743,7 @@ fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
     drop(first.pop());
     first.push(next().unwrap());
     assert_eq!(next().err(), Some(EndpointUnavailable::KeyUnconfirmed));
-    first[0].record_answer("m");
+    first[0].record_response("m");
     assert!((0..50).all(|_| next().is_ok()));
 }
 

@@ -45,18 +45,18 @@ impl VendorKey {
 
     /// Whether another request may use the key: the vendor has confirmed or refused it, or fewer
     /// than [`MAX_UNCONFIRMED`] requests are testing it.
-    pub fn has_room(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         let state = lock(&self.state);
         state.is_known || state.unconfirmed < MAX_UNCONFIRMED
     }
 
-    /// Waits until [`Self::has_room`] returns true. Another request may take the slot first.
-    pub async fn wait_for_room(&self) {
+    /// Waits until [`Self::has_capacity`] returns true. Another request may take the slot first.
+    pub async fn wait_for_capacity(&self) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if self.has_room() {
+            if self.has_capacity() {
                 return;
             }
             changed.await;
@@ -101,15 +101,15 @@ impl VendorKeyLease {
 
     /// Records that the vendor accepts the key.
     pub fn record_accepted(&self) {
-        lock(&self.key.state).breaker.record_answer(self.began);
+        lock(&self.key.state).breaker.record_response(self.began);
         self.mark_known();
     }
 
     /// Records that the vendor refuses the key or its account. Returns whether this is new.
     pub fn record_refused(&self, rules: &BreakerRules, now: Instant) -> bool {
-        let is_news = lock(&self.key.state).breaker.trip(rules, now);
+        let has_opened = lock(&self.key.state).breaker.trip(rules, now);
         self.mark_known();
-        is_news
+        has_opened
     }
 }
 

@@ -207,7 +207,7 @@ pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Optio
             // 501: an endpoint does not have to offer everything.
             500 | 502.. => lease.record_failure(limits, now),
             // The rest of the response may still fail.
-            200..300 => lease.record_answer(model),
+            200..300 => lease.record_response(model),
             // The body says whose fault it is.
             400..500 => {}
             // The endpoint works and rejects only this request.
