@@ -49,7 +49,7 @@ pub enum StoreError {
     },
     /// The shared store was not called: it did not answer earlier calls, so the breaker is open.
     #[error("cannot {0}: the shared store does not answer; the gateway keeps probing it")]
-    Away(&'static str),
+    CircuitOpen(&'static str),
     #[error("{0}")]
     Unusable(String),
     /// The rules forbid the change; nothing was changed.
@@ -80,7 +80,7 @@ impl StoreError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Redis { source, .. } => redis::reason(source),
-            Self::Away(_) => "store_away",
+            Self::CircuitOpen(_) => "store_away",
             Self::Refused(_) => "store_refused",
             _ => "store_error",
         }

@@ -101,7 +101,7 @@ impl From<StoreError> for AdminError {
             StoreError::Sqlite { .. }
             | StoreError::Redis { .. }
             | StoreError::Io { .. }
-            | StoreError::Away(_)
+            | StoreError::CircuitOpen(_)
             | StoreError::Unusable(_) => Self::Inside(error.to_string()),
         }
     }

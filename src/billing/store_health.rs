@@ -97,7 +97,7 @@ impl StoreHealthMonitor {
             )),
             StoreFitness::Fit => {
                 let silent = breaker
-                    .time_since_answer(Instant::now())
+                    .time_since_reply(Instant::now())
                     .is_none_or(|silence| silence > MAX_SILENCE);
                 silent.then(|| format!("the shared store is silent: {}", breaker.last_failure()))
             }
@@ -180,7 +180,7 @@ async fn monitor(state: &Weak<StoreHealthState>, store: &SharedStore) {
             state.recheck_if_unfit(store).await;
         } else if breaker.is_failing()
             || breaker
-                .time_since_answer(Instant::now())
+                .time_since_reply(Instant::now())
                 .is_none_or(|silence| silence >= IDLE_PROBE_INTERVAL)
         {
             state.probe(store, partition).await;

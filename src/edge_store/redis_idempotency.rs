@@ -121,7 +121,9 @@ impl RedisIdempotency {
     /// every stored response; this is for times without responses.
     pub async fn clean(&self) -> Result<(), StoreError> {
         for partition in 0..PARTITIONS {
-            self.housekeeping.remove_expired_answers(partition).await?;
+            self.housekeeping
+                .remove_expired_responses(partition)
+                .await?;
         }
         Ok(())
     }

@@ -199,8 +199,8 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     // Simulate the process's death: nothing is dropped, and its locks disappear with its files.
     std::mem::forget((left, held));
     std::fs::remove_file(dir.path().join("serving.lock")).unwrap();
-    let boot = before.instance_id().to_owned();
-    let journal = dir.path().join("journal").join(&boot);
+    let instance_id = before.instance_id().to_owned();
+    let journal = dir.path().join("journal").join(&instance_id);
     let copy = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(&journal).unwrap().flatten() {
         std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
@@ -220,17 +220,21 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         ("debited", true),
         ("voided", false),
     ] {
-        let asked = ask(
+        let outcome = ask(
             &service,
             ("acct_1", "/v1/messages", name),
             "again",
             &Limits::default(),
         );
         assert_eq!(
-            matches!(asked, KeyLookupOutcome::Unavailable),
+            matches!(outcome, KeyLookupOutcome::Unavailable),
             spent,
             "{name}"
         );
-        assert_eq!(matches!(asked, KeyLookupOutcome::New(_)), !spent, "{name}");
+        assert_eq!(
+            matches!(outcome, KeyLookupOutcome::New(_)),
+            !spent,
+            "{name}"
+        );
     }
 }

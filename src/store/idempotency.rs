@@ -132,13 +132,13 @@ impl IdempotencyDb {
         now_ms: i64,
     ) -> Result<bool, StoreError> {
         let writer = lock(&self.writer);
-        let look = || {
+        let lookup = || {
             let mut known = writer.prepare_cached(
                 "SELECT 1 FROM asked WHERE account = ?1 AND path = ?2 AND key = ?3 AND NOT (done AND expires_at <= ?4)",
             )?;
             known.exists(params![request.account, request.path, request.key, now_ms])
         };
-        look().map_err(|source| StoreError::sqlite("look up an idempotency key", source))
+        lookup().map_err(|source| StoreError::sqlite("look up an idempotency key", source))
     }
 
     /// Marks the request as done and stores its response; `None` stores no response.
@@ -191,21 +191,25 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn orphaned_requests(&self, boots: &[String]) -> Result<Vec<(String, String)>, StoreError> {
-        let boots = serde_json::to_string(boots).unwrap_or_default();
+    pub fn orphaned_requests(
+        &self,
+        instance_ids: &[String],
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let instance_ids = serde_json::to_string(instance_ids).unwrap_or_default();
         // Does not use the writer's connection, since requests wait for that one. This query runs
         // every second and usually finds nothing.
         let reader = lock(&self.checkpointer);
-        let look = || -> rusqlite::Result<Vec<(String, String)>> {
+        let lookup = || -> rusqlite::Result<Vec<(String, String)>> {
             reader
                 .prepare_cached(
                     "SELECT account, request_id FROM asked
                      WHERE done = 0 AND boot NOT IN (SELECT value FROM json_each(?1))",
                 )?
-                .query_map([boots], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .query_map([instance_ids], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect()
         };
-        look().map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
+        lookup()
+            .map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
     /// Removes expired rows, then the oldest above the limits in `limits`: responses above its
@@ -232,12 +236,12 @@ impl IdempotencyDb {
     }
 
     /// Returns true if there may be more to remove.
-    fn shrink_bytes(&self, most: u64) -> Result<bool, StoreError> {
+    fn shrink_bytes(&self, max_bytes: u64) -> Result<bool, StoreError> {
         self.write("remove the oldest stored responses", |transaction| {
             let total: i64 = transaction
                 .prepare_cached("SELECT ifnull(sum(bytes), 0) FROM asked")?
                 .query_row([], |row| row.get(0))?;
-            let mut excess = total.saturating_sub(i64::try_from(most).unwrap_or(i64::MAX));
+            let mut excess = total.saturating_sub(i64::try_from(max_bytes).unwrap_or(i64::MAX));
             let oldest: Vec<(String, i64)> = transaction
                 .prepare_cached(
                     "SELECT request_id, bytes FROM asked WHERE done = 1 AND bytes > 0 ORDER BY expires_at LIMIT ?1",
@@ -259,12 +263,12 @@ impl IdempotencyDb {
     }
 
     /// Returns true if there may be more to remove.
-    fn shrink_entries(&self, most: u64) -> Result<bool, StoreError> {
+    fn shrink_entries(&self, max_entries: u64) -> Result<bool, StoreError> {
         self.write("remove the oldest idempotency keys", |transaction| {
             let entries: i64 = transaction
                 .prepare_cached("SELECT count(*) FROM asked WHERE done = 1")?
                 .query_row([], |row| row.get(0))?;
-            let excess = entries.saturating_sub(i64::try_from(most).unwrap_or(i64::MAX));
+            let excess = entries.saturating_sub(i64::try_from(max_entries).unwrap_or(i64::MAX));
             if excess <= 0 {
                 return Ok(false);
             }

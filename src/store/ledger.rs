@@ -213,15 +213,17 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
-    pub fn forget_instances(&self, dead: &[String]) -> Result<(), StoreError> {
-        let dead = serde_json::to_string(dead).unwrap_or_default();
+    pub fn forget_instances(&self, instance_ids: &[String]) -> Result<(), StoreError> {
+        let instance_ids = serde_json::to_string(instance_ids).unwrap_or_default();
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("remove the records of ended processes", source);
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         for table in ["applied", "applied_key", "claim"] {
             let sql_text =
                 format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
-            transaction.execute(&sql_text, [&dead]).map_err(sql)?;
+            transaction
+                .execute(&sql_text, [&instance_ids])
+                .map_err(sql)?;
         }
         transaction.commit().map_err(sql)
     }

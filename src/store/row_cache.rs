@@ -31,8 +31,8 @@ struct CachedRows<V> {
     /// Connection that never writes, so every commit it sees was made by another connection.
     watch: Connection,
     /// SQLite's counter of other connections' commits, as of the last check.
-    seen: Option<i64>,
-    looked: Instant,
+    data_version: Option<i64>,
+    checked_at: Instant,
 }
 
 impl<V: Clone> RowCache<V> {
@@ -46,8 +46,8 @@ impl<V: Clone> RowCache<V> {
             rows: HashMap::new(),
             turn: 0,
             watch,
-            seen: None,
-            looked: Instant::now(),
+            data_version: None,
+            checked_at: Instant::now(),
         })))
     }
 
@@ -86,7 +86,7 @@ impl<V: Clone> RowCache<V> {
     pub fn pause_checks(&self) {
         let mut memory = self.lock();
         memory.check_for_writes();
-        memory.looked = Instant::now() + Duration::from_secs(60);
+        memory.checked_at = Instant::now() + Duration::from_secs(60);
     }
 
     fn lock(&self) -> MutexGuard<'_, CachedRows<V>> {
@@ -96,19 +96,19 @@ impl<V: Clone> RowCache<V> {
 
 impl<V: Clone> CachedRows<V> {
     fn check_for_writes(&mut self) {
-        if self.seen.is_some() && self.looked.elapsed() < ROW_CACHE_CHECK_INTERVAL {
+        if self.data_version.is_some() && self.checked_at.elapsed() < ROW_CACHE_CHECK_INTERVAL {
             return;
         }
         // If the counter cannot be read, assume that the database has changed.
-        let count = self
+        let data_version = self
             .watch
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
             .ok();
-        if count.is_none() || count != self.seen {
+        if data_version.is_none() || data_version != self.data_version {
             self.clear();
         }
-        (self.seen, self.looked) = (count, Instant::now());
+        (self.data_version, self.checked_at) = (data_version, Instant::now());
     }
 
     fn insert(&mut self, turn: u64, key: &[u8], row: &V) {
@@ -136,7 +136,7 @@ mod tests {
     struct World {
         _folder: tempfile::TempDir,
         other: Connection,
-        lately: RowCache<i64>,
+        cache: RowCache<i64>,
         reads: Cell<u32>,
     }
 
@@ -148,11 +148,11 @@ mod tests {
             other
                 .execute_batch("CREATE TABLE t (k TEXT PRIMARY KEY, v INTEGER) STRICT")
                 .unwrap();
-            let lately = RowCache::open(&path, "watch x").unwrap();
+            let cache = RowCache::open(&path, "watch x").unwrap();
             Self {
                 _folder: folder,
                 other,
-                lately,
+                cache,
                 reads: Cell::new(0),
             }
         }
@@ -174,13 +174,13 @@ mod tests {
         }
 
         fn get(&self, key: &str) -> Option<i64> {
-            self.lately
+            self.cache
                 .get(key.as_bytes(), || Ok(self.read(key)))
                 .unwrap()
         }
 
-        fn look_is_due(&self) {
-            self.lately.lock().seen.take();
+        fn make_check_due(&self) {
+            self.cache.lock().data_version.take();
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
     fn a_row_is_read_once_until_another_connection_commits() {
         let world = World::new();
         world.set("a", 1);
-        world.lately.pause_checks();
+        world.cache.pause_checks();
         assert_eq!(
             (world.get("a"), world.get("a"), world.reads.get()),
             (Some(1), Some(1), 1)
@@ -199,7 +199,7 @@ mod tests {
             (Some(1), 1),
             "within the time of a look it may be the old one"
         );
-        world.lately.lock().looked = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
+        world.cache.lock().checked_at = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
         assert_eq!(
             (world.get("a"), world.reads.get()),
             (Some(2), 2),
@@ -212,12 +212,12 @@ mod tests {
         let world = World::new();
         world.set("a", 1);
         for _ in 0..3 {
-            world.lately.lock().looked = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
+            world.cache.lock().checked_at = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
             assert_eq!(world.get("a"), Some(1));
         }
         // The first check has no counter to compare with; the later ones do.
         assert_eq!(world.reads.get(), 1);
-        world.look_is_due();
+        world.make_check_due();
         assert_eq!((world.get("a"), world.reads.get()), (Some(1), 2));
     }
 
@@ -225,10 +225,10 @@ mod tests {
     fn what_was_forgotten_is_read_anew_at_once() {
         let world = World::new();
         world.set("a", 1);
-        world.lately.pause_checks();
+        world.cache.pause_checks();
         world.get("a");
         world.set("a", 2);
-        world.lately.clear();
+        world.cache.clear();
         assert_eq!((world.get("a"), world.reads.get()), (Some(2), 2));
     }
 
@@ -236,11 +236,11 @@ mod tests {
     fn a_row_that_was_read_before_a_write_is_not_kept_after_it() {
         let world = World::new();
         world.set("a", 1);
-        world.lately.pause_checks();
-        let row = world.lately.get(b"a", || {
+        world.cache.pause_checks();
+        let row = world.cache.get(b"a", || {
             let row = world.read("a");
             world.set("a", 2);
-            world.lately.clear();
+            world.cache.clear();
             Ok(row)
         });
         assert_eq!(row.unwrap(), Some(1), "as of when it was asked");
@@ -250,19 +250,19 @@ mod tests {
     #[test]
     fn what_is_not_there_is_asked_for_every_time_and_rows_are_limited() {
         let world = World::new();
-        world.lately.pause_checks();
+        world.cache.pause_checks();
         assert_eq!(
             (world.get("b"), world.get("b"), world.reads.get()),
             (None, None, 2)
         );
         for number in 0..=MAX_ROWS {
             world
-                .lately
+                .cache
                 .get(&number.to_le_bytes(), || Ok(Some(1)))
                 .unwrap();
         }
         assert_eq!(
-            world.lately.lock().rows.len(),
+            world.cache.lock().rows.len(),
             1,
             "one more than there is room for empties it"
         );

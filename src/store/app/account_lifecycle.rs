@@ -195,11 +195,11 @@ impl AppDb {
         })
     }
 
-    /// Inserts invitations, unless more than `most` would then be open.
+    /// Inserts invitations, unless more than `max_open` would then be open.
     pub fn insert_invites(
         &self,
         rows: &[InviteRow],
-        most: i64,
+        max_open: i64,
         audit_entry: &AuditEntry<'_>,
     ) -> Result<bool, StoreError> {
         self.write("insert invitations", |transaction| {
@@ -209,7 +209,7 @@ impl AppDb {
                 [now_ms],
                 first_column,
             )?;
-            if open.saturating_add(i64::try_from(rows.len()).unwrap_or(i64::MAX)) > most {
+            if open.saturating_add(i64::try_from(rows.len()).unwrap_or(i64::MAX)) > max_open {
                 return Ok(false);
             }
             for InviteRow { hash, created_at_ms, expires_at_ms, created_by, .. } in rows {
@@ -252,14 +252,14 @@ impl AppDb {
     ) -> Result<Vec<InviteRow>, StoreError> {
         self.read("list invitations", |connection| {
             // Invitations created together have the same time.
-            let place: Option<(i64, Vec<u8>)> = match before {
+            let position: Option<(i64, Vec<u8>)> = match before {
                 None => Some((i64::MAX, Vec::new())),
                 Some(start) => connection
                     .prepare_cached("SELECT created_at_ms, hash FROM invite WHERE hash >= ?1 AND hash <= ?2")?
                     .query_row(params![start, last_hash_with_prefix(start)], |row| Ok((row.get(0)?, row.get(1)?)))
                     .optional()?,
             };
-            let Some((at_ms, hash)) = place else { return Ok(Vec::new()) };
+            let Some((at_ms, hash)) = position else { return Ok(Vec::new()) };
             connection
                 .prepare_cached(
                     "SELECT hash, created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms FROM invite
@@ -340,13 +340,13 @@ fn find_refusal(
     if is_taken {
         return Ok(Some(OpenAccountOutcome::EmailTaken));
     }
-    if let (Some((most, since_ms)), Some((credits, _))) = (terms.budget, trial) {
+    if let (Some((budget, since_ms)), Some((credits, _))) = (terms.budget, trial) {
         let promised: i64 = transaction.query_row(
             "SELECT ifnull(sum(trial_micro), 0) FROM account WHERE created_at_ms >= ?1 AND trial_micro IS NOT NULL",
             [since_ms],
             first_column,
         )?;
-        if Micro::new(promised).plus(credits) > most {
+        if Micro::new(promised).plus(credits) > budget {
             return Ok(Some(OpenAccountOutcome::BudgetSpent));
         }
     }

@@ -38,7 +38,7 @@ impl AppDb {
     pub fn key_changes(
         &self,
         after: &ChangeCursor,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<KeyChange>, StoreError> {
         self.read("look for changed keys", |connection| {
             connection
@@ -48,7 +48,7 @@ impl AppDb {
                      WHERE (c.rev, c.key) > (?1, ?2)
                      ORDER BY c.rev, c.key LIMIT ?3",
                 )?
-                .query_map(params![after.rev, after.key, i64::try_from(most).unwrap_or(i64::MAX)], |row| {
+                .query_map(params![after.rev, after.key, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
                     Ok(KeyChange {
                         at: ChangeCursor { rev: row.get(0)?, key: row.get(1)? },
                         hash: row.get(2)?,

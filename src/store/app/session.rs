@@ -50,12 +50,12 @@ pub struct SessionListRow {
 
 impl AppDb {
     /// Inserts a session. Deletes all expired sessions, and this account's oldest ones above
-    /// `most`.
+    /// `max_sessions`.
     pub fn insert_session(
         &self,
         row: &NewSessionRow<'_>,
         lifetime: SessionLifetime,
-        most: i64,
+        max_sessions: i64,
     ) -> Result<(), StoreError> {
         self.write("insert a session", |transaction| {
             let NewSessionRow { hash, account, created_at_ms: now_ms, confirmed_at_ms, address, browser } = *row;
@@ -67,7 +67,7 @@ impl AppDb {
             transaction.execute(
                 "DELETE FROM session WHERE hash IN
                    (SELECT hash FROM session WHERE account = ?1 ORDER BY created_at_ms DESC LIMIT -1 OFFSET ?2)",
-                params![account, most],
+                params![account, max_sessions],
             )?;
             transaction.execute(PURGE_SQL, params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms]).map(drop)
         })

@@ -73,14 +73,17 @@ const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)
 impl AggregateTable {
     /// Returns the SQL that computes the correct content of the table.
     fn expected_sql(&self) -> String {
-        format!("WITH {RESPONSES}, told AS MATERIALIZED ({})", self.entries)
+        format!(
+            "WITH {RESPONSES}, expected AS MATERIALIZED ({})",
+            self.entries
+        )
     }
 
-    /// Returns the rows that differ, in either direction: at most `most`.
+    /// Returns the rows that differ, in either direction: at most `limit`.
     fn find_mismatches(
         &self,
         connection: &Connection,
-        most: u32,
+        limit: u32,
     ) -> rusqlite::Result<Vec<AggregateMismatch>> {
         let Self {
             name,
@@ -89,17 +92,17 @@ impl AggregateTable {
             ..
         } = self;
         let sql = format!(
-            "{}, kept AS MATERIALIZED (SELECT {columns} FROM {name})
+            "{}, stored AS MATERIALIZED (SELECT {columns} FROM {name})
              SELECT DISTINCT {shown} FROM (
-               SELECT * FROM (SELECT {columns} FROM told EXCEPT SELECT {columns} FROM kept)
-               UNION ALL SELECT * FROM (SELECT {columns} FROM kept EXCEPT SELECT {columns} FROM told)
+               SELECT * FROM (SELECT {columns} FROM expected EXCEPT SELECT {columns} FROM stored)
+               UNION ALL SELECT * FROM (SELECT {columns} FROM stored EXCEPT SELECT {columns} FROM expected)
              ) ORDER BY 1 LIMIT ?4",
             self.expected_sql()
         );
         let [each, tokens, credits] = CEILINGS;
         connection
             .prepare(&sql)?
-            .query_map(params![each, tokens, credits, most], |row| {
+            .query_map(params![each, tokens, credits, limit], |row| {
                 Ok(AggregateMismatch {
                     of: name,
                     row: row.get(0)?,
@@ -112,7 +115,7 @@ impl AggregateTable {
         let Self { name, columns, .. } = self;
         connection.execute(&format!("DELETE FROM {name}"), [])?;
         let sql = format!(
-            "{} INSERT INTO {name} ({columns}) SELECT {columns} FROM told",
+            "{} INSERT INTO {name} ({columns}) SELECT {columns} FROM expected",
             self.expected_sql()
         );
         connection.execute(&sql, CEILINGS)?;
@@ -127,35 +130,35 @@ const CEILINGS: [i64; 3] = [
 ];
 
 impl Ledger {
-    /// Returns the aggregates that do not equal the sum of their entries, at most `most` of each
+    /// Returns the aggregates that do not equal the sum of their entries, at most `limit` of each
     /// table. Each table is read as of one moment. Writers do not wait for it.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn find_wrong_aggregates(&self, most: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
+    pub fn find_wrong_aggregates(&self, limit: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
         self.read(
             "compare the ledger's entries with its totals",
             |connection| {
                 let wrong = TABLES
                     .iter()
-                    .map(|table| table.find_mismatches(connection, most));
+                    .map(|table| table.find_mismatches(connection, limit));
                 Ok(wrong.collect::<rusqlite::Result<Vec<_>>>()?.concat())
             },
         )
     }
 
     /// Rebuilds the aggregates from the entries in one transaction; the ledger writer waits for it.
-    /// Returns the wrong ones, at most `most` of each table.
+    /// Returns the wrong ones, at most `limit` of each table.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written; then nothing is changed.
-    pub fn rebuild_aggregates(&self, most: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
+    pub fn rebuild_aggregates(&self, limit: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("rebuild the ledger's totals", source);
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         let mut wrong = Vec::new();
         for table in &TABLES {
-            let found = table.find_mismatches(&transaction, most).map_err(sql)?;
+            let found = table.find_mismatches(&transaction, limit).map_err(sql)?;
             if !found.is_empty() {
                 table.rebuild(&transaction).map_err(sql)?;
             }

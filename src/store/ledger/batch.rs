@@ -21,7 +21,7 @@ pub(super) struct EndingBatch<'a> {
     last: (i64, Vec<u8>),
     accounts: BTreeMap<&'a str, RunningBalance>,
     keys: key_spend::KeySpendUpdate<'a>,
-    sums: activity::SpendAggregates<'a>,
+    aggregates: activity::SpendAggregates<'a>,
 }
 
 /// An account's balance after the endings so far.
@@ -38,7 +38,7 @@ impl<'a> EndingBatch<'a> {
             last: last_entry(transaction)?,
             accounts: BTreeMap::new(),
             keys: key_spend::KeySpendUpdate::default(),
-            sums: activity::SpendAggregates::default(),
+            aggregates: activity::SpendAggregates::default(),
         })
     }
 
@@ -46,13 +46,13 @@ impl<'a> EndingBatch<'a> {
     /// whatever the process that settled the request assumed: if one bucket lacks credits, the
     /// other covers the rest, and the part that both cannot cover becomes a write-off.
     pub(super) fn enter(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
-        let had = self.balance(&ending.account)?;
+        let balance = self.balance(&ending.account)?;
         let taken = CreditSplit {
             paid: ending.paid,
             trial: ending.trial,
         }
-        .clamp_to(had);
-        let remaining = had.minus(taken);
+        .clamp_to(balance);
+        let remaining = balance.minus(taken);
         let change = (
             Micro::ZERO.minus(taken.paid),
             Micro::ZERO.minus(taken.trial),
@@ -89,7 +89,7 @@ impl<'a> EndingBatch<'a> {
             },
         );
         self.keys.add(ending, taken.total());
-        self.sums.add(ending, taken.total());
+        self.aggregates.add(ending, taken.total());
         Ok(true)
     }
 
@@ -117,7 +117,7 @@ impl<'a> EndingBatch<'a> {
             }
         }
         self.keys.write(self.transaction)?;
-        self.sums.write(self.transaction)
+        self.aggregates.write(self.transaction)
     }
 }
 
@@ -238,18 +238,18 @@ mod tests {
             paid: Micro::new(1),
             ..endings[1].clone()
         });
-        let given: Vec<_> = endings
+        let with_credit: Vec<_> = endings
             .iter()
             .map(|ending| (ending, CreditSplit::ZERO))
             .collect();
         assert_eq!(
             opened(together.path())
-                .enter_endings(&given, "boot")
+                .enter_endings(&with_credit, "boot")
                 .unwrap(),
             24
         );
         let ledger = opened(apart.path());
-        let new: usize = given
+        let new: usize = with_credit
             .iter()
             .map(|one| ledger.enter_endings(&[*one], "boot").unwrap())
             .sum();

@@ -97,13 +97,13 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn entries_after(&self, seq: i64, most: u32) -> Result<Vec<LedgerEntry>, StoreError> {
+    pub fn entries_after(&self, seq: i64, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
         self.read("read the ledger's entries", |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2"
                 ))?
-                .query_map(params![seq, most], entry)?
+                .query_map(params![seq, limit], entry)?
                 .collect()
         })
     }

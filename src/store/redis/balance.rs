@@ -104,18 +104,18 @@ impl SharedStore {
         call.arg(OPERATION_MS)
             .arg(u8::from(post.only_free))
             .arg(post.seq);
-        let answer = self.call("change a balance", &call).await?;
-        Ok(match answer.word() {
+        let reply = self.call("change a balance", &call).await?;
+        Ok(match reply.status() {
             "done" => PostReply::Done,
             "lost" => PostReply::Lost,
             "known" => PostReply::Known {
-                change: answer.parts(1)?,
+                change: reply.parts(1)?,
             },
             "insufficient" => PostReply::Insufficient {
-                available: answer.amount(1)?,
+                available: reply.amount(1)?,
             },
             "unknown" => PostReply::Unknown,
-            _ => return Err(answer.unexpected_reply()),
+            _ => return Err(reply.unexpected_reply()),
         })
     }
 
@@ -144,7 +144,7 @@ impl SharedStore {
                 .unwrap_or_default(),
         );
         call.arg(seed.seq).arg(seed.epoch);
-        Ok(self.call("seed an account", &call).await?.word() == "done")
+        Ok(self.call("seed an account", &call).await?.status() == "done")
     }
 
     /// Expires the rest of an account's trial credits if the trial is over and no hold uses them.
@@ -159,7 +159,7 @@ impl SharedStore {
         call.key(key(partition, "op:", &lapse_operation(account)))
             .arg(account)
             .arg(OPERATION_MS);
-        Ok(self.call("expire a trial", &call).await?.word() == "done")
+        Ok(self.call("expire a trial", &call).await?.status() == "done")
     }
 
     /// Returns the account's current state; `None` if the store does not know it.

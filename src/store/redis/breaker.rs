@@ -25,7 +25,7 @@ struct FailureHistory {
     failed: VecDeque<Instant>,
     /// Reason of the last failure.
     why: String,
-    answered: Option<Instant>,
+    replied_at: Option<Instant>,
 }
 
 impl StoreBreaker {
@@ -49,7 +49,7 @@ impl StoreBreaker {
     pub fn record_success(&self, now: Instant) {
         let mut row = self.lock_history();
         row.failed.clear();
-        row.answered = Some(now);
+        row.replied_at = Some(now);
         self.open.store(false, Ordering::Release);
     }
 
@@ -75,10 +75,10 @@ impl StoreBreaker {
     }
 
     /// Time since the last answer; `None` if there was none.
-    pub fn time_since_answer(&self, now: Instant) -> Option<Duration> {
+    pub fn time_since_reply(&self, now: Instant) -> Option<Duration> {
         self.lock_history()
-            .answered
-            .map(|answered| now.saturating_duration_since(answered))
+            .replied_at
+            .map(|replied_at| now.saturating_duration_since(replied_at))
     }
 
     /// Reason of the last failure.
@@ -98,7 +98,7 @@ mod tests {
         let breaker = StoreBreaker::new_open();
         let begin = Instant::now();
         assert!(
-            breaker.is_open() && breaker.time_since_answer(begin).is_none(),
+            breaker.is_open() && breaker.time_since_reply(begin).is_none(),
             "nothing is known of the store yet"
         );
         breaker.record_success(begin);
@@ -109,7 +109,7 @@ mod tests {
         assert!(breaker.is_open() && breaker.is_failing());
         assert_eq!(breaker.last_failure(), "gone");
         assert_eq!(
-            breaker.time_since_answer(begin + STEP * 4),
+            breaker.time_since_reply(begin + STEP * 4),
             Some(FAILURE_WINDOW)
         );
         breaker.record_success(begin + STEP * 5);

@@ -122,8 +122,8 @@ impl SharedStore {
         call: &ScriptInvocation<'_>,
     ) -> Result<ScriptReply, StoreError> {
         let mut link = self.0.link.clone();
-        let words = self.guard(operation, call.invoke_async(&mut link)).await?;
-        Ok(ScriptReply { operation, words })
+        let values = self.guard(operation, call.invoke_async(&mut link)).await?;
+        Ok(ScriptReply { operation, values })
     }
 
     /// Like `call`, for a reply that need not be text.
@@ -156,7 +156,7 @@ impl SharedStore {
             return request.await.map_err(failed);
         };
         if self.is_unavailable() {
-            return Err(StoreError::Away(operation));
+            return Err(StoreError::CircuitOpen(operation));
         }
         let outcome = request.await.map_err(failed);
         match &outcome {

@@ -43,7 +43,7 @@ impl SharedStore {
         &self,
         partition: u32,
         after: &str,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<(String, StoreEvent)>, StoreError> {
         let mut read = Cmd::new();
         read.arg("XRANGE")
@@ -51,7 +51,7 @@ impl SharedStore {
             .arg(format!("({after}"))
             .arg("+")
             .arg("COUNT")
-            .arg(most);
+            .arg(limit);
         let events: Vec<(String, Vec<(String, String)>)> = self.query("read events", &read).await?;
         // An unreadable event must not block the others: the caller decides about it.
         let read = |fields| {

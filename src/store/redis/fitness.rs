@@ -83,8 +83,8 @@ impl SharedStore {
     async fn server_setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("CONFIG").arg("GET").arg(name);
-        let answer: Vec<String> = self.query("read the server's settings", &get).await?;
-        Ok(answer.into_iter().nth(1))
+        let reply: Vec<String> = self.query("read the server's settings", &get).await?;
+        Ok(reply.into_iter().nth(1))
     }
 }
 

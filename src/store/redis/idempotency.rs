@@ -45,7 +45,7 @@ impl IdempotencyEntry {
 }
 
 /// The Redis keys that `answers.lua` expects.
-fn answer_keys(partition: u32) -> [String; 3] {
+fn response_keys(partition: u32) -> [String; 3] {
     ["il", "ik", "iu"].map(|kind| key(partition, kind, ""))
 }
 
@@ -68,9 +68,9 @@ impl SharedStore {
             .arg(entry.redis_key())
             .arg(millis(runs))
             .arg(millis(known_for));
-        let answer: Vec<Vec<u8>> = self.call_bytes("record an idempotency key", &call).await?;
+        let reply: Vec<Vec<u8>> = self.call_bytes("record an idempotency key", &call).await?;
         let text = |index: usize| {
-            answer
+            reply
                 .get(index)
                 .map(|text| String::from_utf8_lossy(text).into_owned())
         };
@@ -81,7 +81,7 @@ impl SharedStore {
             Some("done") => {
                 let headers = text(2).and_then(|headers| serde_json::from_str(&headers).ok());
                 let response = headers
-                    .zip(answer.get(3).cloned())
+                    .zip(reply.get(3).cloned())
                     .map(|(headers, body)| StoredResponse { headers, body });
                 IdempotencyLookup::Done {
                     request_id: text(1).unwrap_or_default(),
@@ -109,7 +109,7 @@ impl SharedStore {
         limits: SharedRetentionLimits,
     ) -> Result<(), StoreError> {
         let at = partition(&entry.account);
-        let mut call = entry.invocation(&self.0.scripts.keep, &answer_keys(at));
+        let mut call = entry.invocation(&self.0.scripts.keep, &response_keys(at));
         call.key(key(at, "ia:", &entry.account));
         call.arg(&entry.hash)
             .arg(&entry.request_id)
@@ -206,17 +206,14 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn remove_expired_answers(&self, partition: u32) -> Result<usize, StoreError> {
+    pub async fn remove_expired_responses(&self, partition: u32) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.tidy.prepare_invoke();
-        for name in answer_keys(partition) {
+        for name in response_keys(partition) {
             call.key(name);
         }
         call.arg(MAX_REMOVAL_BATCH);
-        let answer: ScriptReply = self.call("count the stored responses", &call).await?;
-        answer
-            .text(1)?
-            .parse()
-            .map_err(|_| answer.unexpected_reply())
+        let reply: ScriptReply = self.call("count the stored responses", &call).await?;
+        reply.text(1)?.parse().map_err(|_| reply.unexpected_reply())
     }
 }
 

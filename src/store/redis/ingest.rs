@@ -22,7 +22,7 @@ const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
 const MAX_HOLDS_SCANNED: isize = 20_000;
 
 /// Redis key of the set of accounts that edges have requested and the store does not know.
-const WANTED_KEY: &str = "gw:wanted";
+const SEED_REQUESTS_KEY: &str = "gw:wanted";
 
 /// The server of a partition, and the epoch of its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,16 +81,16 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn partition_server(&self, partition: u32) -> Result<PartitionServer, StoreError> {
-        let mut call = self.0.scripts.lineage.prepare_invoke();
+        let mut call = self.0.scripts.server.prepare_invoke();
         call.key(key(partition, "epoch", ""));
-        let answer = self.call("identify the server", &call).await?;
-        let now_ms = answer
+        let reply = self.call("identify the server", &call).await?;
+        let now_ms = reply
             .text(2)?
             .parse()
-            .map_err(|_| answer.unexpected_reply())?;
+            .map_err(|_| reply.unexpected_reply())?;
         Ok(PartitionServer {
-            server: answer.text(0)?.into(),
-            epoch: answer.text(1)?.into(),
+            server: reply.text(0)?.into(),
+            epoch: reply.text(1)?.into(),
             now_ms,
         })
     }
@@ -108,7 +108,7 @@ impl SharedStore {
     ) -> Result<bool, StoreError> {
         let mut call = self.0.scripts.epoch.prepare_invoke();
         call.key(key(partition, "epoch", "")).arg(before).arg(epoch);
-        Ok(self.call("start an epoch", &call).await?.word() == "done")
+        Ok(self.call("start an epoch", &call).await?.status() == "done")
     }
 
     /// Settles requests of one partition that the ledger has as ended and the store does not: at
@@ -143,11 +143,8 @@ impl SharedStore {
                 .arg(seq)
                 .arg(at_ms);
         }
-        let answer = self.call("restore ended requests", &call).await?;
-        answer
-            .text(1)?
-            .parse()
-            .map_err(|_| answer.unexpected_reply())
+        let reply = self.call("restore ended requests", &call).await?;
+        reply.text(1)?.parse().map_err(|_| reply.unexpected_reply())
     }
 
     /// Marks requests as entered in the ledger, then removes their events (and the events that
@@ -210,7 +207,7 @@ impl SharedStore {
             call.arg(spent.get());
         }
         call.arg(seed.seq).arg(seed.epoch);
-        Ok(self.call("seed a key's spending", &call).await?.word() == "done")
+        Ok(self.call("seed a key's spending", &call).await?.status() == "done")
     }
 
     /// Requests that the sidecar seeds an account.
@@ -219,7 +216,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn request_seed(&self, account: &str) -> Result<(), StoreError> {
         let mut add = Cmd::new();
-        add.arg("SADD").arg(WANTED_KEY).arg(account);
+        add.arg("SADD").arg(SEED_REQUESTS_KEY).arg(account);
         self.query("request an account", &add).await
     }
 
@@ -227,9 +224,9 @@ impl SharedStore {
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn take_seed_requests(&self, most: usize) -> Result<Vec<String>, StoreError> {
+    pub async fn take_seed_requests(&self, limit: usize) -> Result<Vec<String>, StoreError> {
         let mut pop = Cmd::new();
-        pop.arg("SPOP").arg(WANTED_KEY).arg(most);
+        pop.arg("SPOP").arg(SEED_REQUESTS_KEY).arg(limit);
         self.query("look for accounts to seed", &pop).await
     }
 

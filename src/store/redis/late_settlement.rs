@@ -31,18 +31,18 @@ impl SharedStore {
         call.key(key(partition, "ev", ""))
             .key(key(partition, "k:", command.key_id));
         call.arg(MARKER_MS).arg(command.ending).arg(command.tokens);
-        let answer = self.call("publish a late settlement", &call).await?;
-        Ok(match answer.word() {
+        let reply = self.call("publish a late settlement", &call).await?;
+        Ok(match reply.status() {
             "done" => SettleReply::Done {
-                event: answer.text(1)?.into(),
+                event: reply.text(1)?.into(),
                 taken: CreditSplit::ZERO,
                 writeoff: Micro::ZERO,
             },
-            "known" if answer.text(1)? == APPLIED => SettleReply::Applied,
+            "known" if reply.text(1)? == APPLIED => SettleReply::Applied,
             "known" => SettleReply::Known {
-                event: answer.text(1)?.into(),
+                event: reply.text(1)?.into(),
             },
-            _ => return Err(answer.unexpected_reply()),
+            _ => return Err(reply.unexpected_reply()),
         })
     }
 }

@@ -173,10 +173,10 @@ impl RedisLink {
                 .await
                 .map_err(|_| timeout_error())??;
             let mut wire = used.wire.clone();
-            let answer = timeout_at(until, wire.req_packed_command(command))
+            let reply = timeout_at(until, wire.req_packed_command(command))
                 .await
                 .unwrap_or_else(|_| Err(timeout_error()));
-            if let Some(outcome) = self.check_outcome(&used, answer, is_first) {
+            if let Some(outcome) = self.check_outcome(&used, reply, is_first) {
                 return outcome;
             }
             is_first = false;
@@ -197,10 +197,10 @@ impl RedisLink {
                 .map_err(|_| timeout_error())??;
             let mut wire = used.wire.clone();
             let call = wire.req_packed_commands(pipeline, offset, count);
-            let answers = timeout_at(until, call)
+            let replies = timeout_at(until, call)
                 .await
                 .unwrap_or_else(|_| Err(timeout_error()));
-            if let Some(outcome) = self.check_outcome(&used, answers, is_first) {
+            if let Some(outcome) = self.check_outcome(&used, replies, is_first) {
                 return outcome;
             }
             is_first = false;
@@ -309,22 +309,22 @@ async fn find_primary(sentinel: &SentinelAddress) -> Result<ConnectionInfo, Redi
             ask_sentinel(node.clone(), sentinel.master.clone()),
         ));
     }
-    let (mut answered, mut newest, mut failed) = (0, None::<SentinelReply>, timeout_error());
-    while let Some(answer) = queries.join_next().await {
-        match answer {
-            Ok(Ok(Ok(word))) => {
-                answered += 1;
+    let (mut replied, mut newest, mut failed) = (0, None::<SentinelReply>, timeout_error());
+    while let Some(reply) = queries.join_next().await {
+        match reply {
+            Ok(Ok(Ok(sentinel_reply))) => {
+                replied += 1;
                 if newest
                     .as_ref()
-                    .is_none_or(|newest| newest.epoch < word.epoch)
+                    .is_none_or(|newest| newest.epoch < sentinel_reply.epoch)
                 {
-                    newest = Some(word);
+                    newest = Some(sentinel_reply);
                 }
             }
             Ok(Ok(Err(error))) => failed = error,
             Ok(Err(_)) | Err(_) => {}
         }
-        if answered * 2 > sentinel.nodes.len() {
+        if replied * 2 > sentinel.nodes.len() {
             break;
         }
     }
@@ -390,11 +390,11 @@ fn primary_not_found(master: &str, error: &RedisError) -> RedisError {
 async fn check_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     let mut role = Cmd::new();
     role.arg("ROLE");
-    let answer: Vec<Value> = match role.query_async(connection).await {
+    let reply: Vec<Value> = match role.query_async(connection).await {
         Err(error) if error.code() == Some("NOPERM") => return Ok(()),
-        answer => answer?,
+        reply => reply?,
     };
-    let role = answer
+    let role = reply
         .into_iter()
         .next()
         .map(String::from_redis_value)

@@ -1,4 +1,4 @@
-//! A script's reply, and how its words are read.
+//! A script's reply, and how its values are read.
 //!
 //! Must not decide what a reply means for a request.
 
@@ -8,19 +8,19 @@ use credits::rates::{
     LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait,
 };
 
-/// A script's reply: a result word and its arguments.
+/// A script's reply: its status and further values.
 pub(super) struct ScriptReply {
     pub operation: &'static str,
-    pub words: Vec<String>,
+    pub values: Vec<String>,
 }
 
 impl ScriptReply {
-    pub(super) fn word(&self) -> &str {
-        self.words.first().map_or("", String::as_str)
+    pub(super) fn status(&self) -> &str {
+        self.values.first().map_or("", String::as_str)
     }
 
     pub(super) fn text(&self, index: usize) -> Result<&str, StoreError> {
-        self.words
+        self.values
             .get(index)
             .map(String::as_str)
             .ok_or_else(|| self.unexpected_reply())
@@ -43,10 +43,10 @@ impl ScriptReply {
             .map_err(|_| self.unexpected_reply())
     }
 
-    /// Reads what is left under the limits, beginning at word `first`: requests and tokens of the
+    /// Reads what is left under the limits, beginning at value `first`: requests and tokens of the
     /// key, then of the account. Empty if the request was a repeat or has no limits.
     pub(super) fn rate_limits(&self, first: usize) -> Result<RateLimitStatuses, StoreError> {
-        if self.words.len() <= first {
+        if self.values.len() <= first {
             return Ok(RateLimitStatuses::default());
         }
         let meter = |index: usize| {
@@ -96,7 +96,7 @@ impl ScriptReply {
     pub(super) fn unexpected_reply(&self) -> StoreError {
         StoreError::Unusable(format!(
             "cannot {}: the shared store answered {:?}",
-            self.operation, self.words
+            self.operation, self.values
         ))
     }
 }

@@ -93,25 +93,25 @@ impl SharedStore {
             );
             call.arg(spend.map_or("total", |limit| limit.period.name()));
         }
-        let answer = self.call("reserve credits", &call).await?;
-        Ok(match answer.word() {
+        let reply = self.call("reserve credits", &call).await?;
+        Ok(match reply.status() {
             "held" if command.within.is_some() => {
-                ReserveReply::HeldWithin(answer.parts(1)?, answer.rate_limits(3)?)
+                ReserveReply::HeldWithin(reply.parts(1)?, reply.rate_limits(3)?)
             }
-            "held" => ReserveReply::Held(answer.parts(1)?),
-            "limited" => ReserveReply::Limited(answer.wait()?),
+            "held" => ReserveReply::Held(reply.parts(1)?),
+            "limited" => ReserveReply::Limited(reply.wait()?),
             "key_spend" => ReserveReply::KeySpendLimit {
-                free: answer.amount(1)?,
+                free: reply.amount(1)?,
             },
             "insufficient" => ReserveReply::Insufficient {
-                available: answer.amount(1)?,
+                available: reply.amount(1)?,
             },
             "trial_expired" => ReserveReply::TrialExpired,
             "too_many" => ReserveReply::TooManyOpen,
             "suspended" => ReserveReply::Suspended,
             "ended" => ReserveReply::Ended,
             "unknown" => ReserveReply::Unknown,
-            _ => return Err(answer.unexpected_reply()),
+            _ => return Err(reply.unexpected_reply()),
         })
     }
 
@@ -152,7 +152,7 @@ impl SharedStore {
             swept += usize::from(
                 self.call("release an expired reservation", &call)
                     .await?
-                    .word()
+                    .status()
                     == "done",
             );
         }

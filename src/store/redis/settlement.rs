@@ -52,19 +52,19 @@ impl SharedStore {
             .arg(MARKER_MS)
             .arg(command.ending)
             .arg(command.tokens);
-        let answer = self.call("settle a request", &call).await?;
-        Ok(match answer.word() {
+        let reply = self.call("settle a request", &call).await?;
+        Ok(match reply.status() {
             "done" => SettleReply::Done {
-                event: answer.text(1)?.into(),
-                taken: answer.parts(2)?,
-                writeoff: answer.amount(4)?,
+                event: reply.text(1)?.into(),
+                taken: reply.parts(2)?,
+                writeoff: reply.amount(4)?,
             },
-            "known" if answer.text(1)? == APPLIED => SettleReply::Applied,
+            "known" if reply.text(1)? == APPLIED => SettleReply::Applied,
             "known" => SettleReply::Known {
-                event: answer.text(1)?.into(),
+                event: reply.text(1)?.into(),
             },
             "unknown" => SettleReply::Unknown,
-            _ => return Err(answer.unexpected_reply()),
+            _ => return Err(reply.unexpected_reply()),
         })
     }
 }

@@ -150,7 +150,7 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
         output: u64::MAX,
         ..Usage::default()
     };
-    let most: Vec<_> = (0..4)
+    let largest: Vec<_> = (0..4)
         .map(|n| Ending {
             paid: Micro::new(1_000_000),
             ..ending(
@@ -162,7 +162,7 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
             )
         })
         .collect();
-    let pairs: Vec<_> = most
+    let pairs: Vec<_> = largest
         .iter()
         .map(|ending| (ending, Default::default()))
         .collect();
@@ -286,14 +286,14 @@ fn filters(from_ms: i64, to_ms: i64) -> Vec<ActivityFilter> {
     ];
     let mut filters = Vec::new();
     for bits in 0..32_u32 {
-        let given = |bit: u32| bits & (1 << bit) != 0;
+        let has = |bit: u32| bits & (1 << bit) != 0;
         filters.extend(outcomes.map(|outcome| ActivityFilter {
-            model: given(0).then(|| "m1".to_owned()),
-            key_id: given(1).then(|| "key_1".to_owned()),
+            model: has(0).then(|| "m1".to_owned()),
+            key_id: has(1).then(|| "key_1".to_owned()),
             outcome,
-            conversation: given(2).then(|| "c".to_owned()),
-            from_ms: given(3).then_some(from_ms),
-            to_ms: given(4).then_some(to_ms),
+            conversation: has(2).then(|| "c".to_owned()),
+            from_ms: has(3).then_some(from_ms),
+            to_ms: has(4).then_some(to_ms),
         }));
     }
     filters
