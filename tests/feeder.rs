@@ -185,7 +185,7 @@ impl World {
             full,
             floor,
             lease: LEASE,
-            most_open: 20,
+            max_open: 20,
             within: None,
         };
         self.store.reserve(&asked).await.unwrap()

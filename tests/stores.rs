@@ -105,7 +105,7 @@ impl World {
                 full,
                 floor,
                 lease,
-                most_open: 20,
+                max_open: 20,
                 within: None,
             })
             .await
@@ -471,7 +471,7 @@ async fn open_requests_are_counted(store: &SharedStore) {
 
 async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedStore) {
     let mut world = World::with(store, "acct_judged", 1_000, None).await;
-    let judge = async |full: i64, most_open: u64| {
+    let judge = async |full: i64, max_open: u64| {
         let full = micro(full);
         let lease = Duration::ZERO;
         let asked = ReserveCommand {
@@ -480,7 +480,7 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
             full,
             floor: full,
             lease,
-            most_open,
+            max_open,
             within: None,
         };
         store.reserve(&asked).await.unwrap()
@@ -543,7 +543,7 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(
                     full: one,
                     floor: one,
                     lease: LEASE,
-                    most_open: 99,
+                    max_open: 99,
                     within: None,
                 };
                 matches!(store.reserve(&asked).await.unwrap(), ReserveReply::Held(_))

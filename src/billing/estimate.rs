@@ -185,7 +185,7 @@ impl InputEstimate {
             ..Usage::default()
         };
         let input = reported.map_or(by_content, |turn| turn.next(content, model));
-        let room = model.context_tokens.saturating_sub(input.input_total());
+        let remaining_context = model.context_tokens.saturating_sub(input.input_total());
         // An assumed cache hit stays doubtful: the vendor's report would settle it for later turns.
         let is_assumed = reported.is_some_and(|turn| turn.assumes_cache(model));
         let cached = if is_assumed { 0 } else { input.cache_read };
@@ -193,7 +193,7 @@ impl InputEstimate {
         let is_mostly_fresh = fresh >= MIN_CACHED_TOKENS && fresh > cached;
         let is_doubtful = is_mostly_fresh && model.price.input > model.price.cache_read;
         let input = Usage {
-            audio_input: content.audio_tokens().min(room),
+            audio_input: content.audio_tokens().min(remaining_context),
             ..input
         };
         let output = reported.map(|turn| turn.output).unwrap_or_default();

@@ -27,8 +27,8 @@ impl Billing {
         let Some(serving) = &self.0.serving else {
             return Ok(());
         };
-        let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-        let decide = |credit: &CreditSnapshot| check_funds(credit, most_open, min_cost, now_ms);
+        let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
+        let decide = |credit: &CreditSnapshot| check_funds(credit, max_open, min_cost, now_ms);
         serving
             .holds
             .check(&self.0.ledger, payer, arriving, now_ms, decide)
@@ -40,24 +40,24 @@ pub(super) fn size_hold(
     credit: &CreditSnapshot,
     quote: &Quote,
     exact: bool,
-    most_open: u64,
+    max_open: u64,
     now_ms: i64,
 ) -> Result<(Micro, u64), ReserveError> {
-    if credit.open_requests >= most_open {
-        return Err(ReserveError::TooManyOpen { limit: most_open });
+    if credit.open_requests >= max_open {
+        return Err(ReserveError::TooManyOpen { limit: max_open });
     }
     let available = credit.available.total();
-    let fit = |most| {
+    let affordable_output = |budget| {
         quote
-            .max_affordable_output(most)
+            .max_affordable_output(budget)
             .filter(|limit| !exact || *limit == quote.output_limit)
     };
     // If both the account and the key fall short, report the account: without credits, a higher
     // limit of the key does not help.
-    match fit(available) {
+    match affordable_output(available) {
         Some(limit) => match credit.key_free {
             None => Ok((quote.cost(limit), limit)),
-            Some(free) => fit(free.or_zero().min(available))
+            Some(free) => affordable_output(free.or_zero().min(available))
                 .map(|limit| (quote.cost(limit), limit))
                 .ok_or(ReserveError::KeySpendLimit {
                     free: free.or_zero(),
@@ -87,12 +87,12 @@ const AMPLE_CREDIT: Micro = Micro::new(1_000_000);
 /// Checks that the account may open one more request and can pay for the cheapest one.
 fn check_funds(
     credit: &CreditSnapshot,
-    most_open: u64,
+    max_open: u64,
     min_cost: &(dyn Fn() -> Micro + Sync),
     now_ms: i64,
 ) -> Result<(), ReserveError> {
-    if credit.open_requests >= most_open {
-        return Err(ReserveError::TooManyOpen { limit: most_open });
+    if credit.open_requests >= max_open {
+        return Err(ReserveError::TooManyOpen { limit: max_open });
     }
     let (available, free) = (
         credit.available.total(),

@@ -91,8 +91,8 @@ impl Billing {
                     serving
                         .holds
                         .key_credit_left(&self.0.ledger, &request.payer(), now_ms)?;
-                let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-                let (amount, output_limit) = size_hold(&credit, quote, exact, most_open, now_ms)?;
+                let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
+                let (amount, output_limit) = size_hold(&credit, quote, exact, max_open, now_ms)?;
                 limit = output_limit;
                 Ok(credit.available.draw(amount))
             };

@@ -254,9 +254,9 @@ impl HoldRegistry {
         of_key
             .gauge
             .correct_tokens(&bounds.key, bounds.tokens, tokens);
-        let is_guest = ledger.has_handed_over();
+        let has_handed_over = ledger.has_handed_over();
         let mut taken = held.draw(cost);
-        if taken.total() < cost && !is_guest {
+        if taken.total() < cost && !has_handed_over {
             // Only this case needs the balance. If it cannot be read, take nothing more, so that it
             // never falls below zero.
             let row = ledger.account(account, &self.instance_id).ok().flatten();
@@ -278,7 +278,7 @@ impl HoldRegistry {
         HoldResolution {
             taken,
             writeoff: cost.minus(taken.total()),
-            freed: if is_guest { held } else { taken },
+            freed: if has_handed_over { held } else { taken },
         }
     }
 
@@ -347,8 +347,8 @@ impl HoldRegistry {
         work: impl FnOnce(Claim) -> T,
     ) -> Option<T> {
         let shard = self.lock_shard(account);
-        let is_guest = ledger.has_handed_over();
-        (!is_guest)
+        let has_handed_over = ledger.has_handed_over();
+        (!has_handed_over)
             .then(|| work(self.claim(&shard.accounts.get(account).copied().unwrap_or_default())))
     }
 

@@ -25,12 +25,12 @@ pub const NO_RECEIPT: &str = "There is no receipt with this id, or not yet.";
 /// # Errors
 /// Returns an error if the ledger cannot be read.
 pub async fn wait_for_receipt(
-    look: impl Fn() -> Result<Option<Receipt>, StoreError>,
+    find_receipt: impl Fn() -> Result<Option<Receipt>, StoreError>,
     request_id: &str,
 ) -> Result<Option<Receipt>, StoreError> {
     let until = tokio::time::Instant::now() + RECEIPT_TIMEOUT;
     loop {
-        let receipt = look()?;
+        let receipt = find_receipt()?;
         // Only a request that is still being answered or settled can get a receipt later.
         if receipt.is_some() || tokio::time::Instant::now() >= until || !is_request_id(request_id) {
             return Ok(receipt);
@@ -123,10 +123,10 @@ fn price_in_force(receipt: &Receipt) -> Value {
     {
         value[line.class] = json!(line.price);
     }
-    let words = [usage.service_tier, usage.inference_geo, usage.speed];
-    for ((key, _), word) in price.features.factors().into_iter().zip(words) {
-        if let Some(word) = word {
-            value[key] = json!(word);
+    let choices = [usage.service_tier, usage.inference_geo, usage.speed];
+    for ((key, _), choice) in price.features.factors().into_iter().zip(choices) {
+        if let Some(choice) = choice {
+            value[key] = json!(choice);
             value["factor"] = json!(price.factor(usage));
         }
     }

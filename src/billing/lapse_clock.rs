@@ -17,7 +17,7 @@ pub struct LapseClock {
     /// Accepted wall time at `base`, in ms since 1970.
     believed_ms: i64,
     /// Another wall time at `base`, and since when the wall clock has shown it.
-    doubted: Option<(i64, Instant)>,
+    unconfirmed: Option<(i64, Instant)>,
 }
 
 impl LapseClock {
@@ -27,7 +27,7 @@ impl LapseClock {
         Self {
             base: now,
             believed_ms: last_known_ms.unwrap_or(now_ms),
-            doubted: None,
+            unconfirmed: None,
         }
     }
 
@@ -37,19 +37,21 @@ impl LapseClock {
         let ahead = offset.saturating_sub(self.believed_ms);
         if ahead.abs() <= MAX_SLEW_MS {
             self.believed_ms = offset;
-            self.doubted = None;
+            self.unconfirmed = None;
             return true;
         }
-        let since = match self.doubted {
-            Some((doubted, since)) if offset.abs_diff(doubted) <= MAX_SLEW_MS.unsigned_abs() => {
+        let since = match self.unconfirmed {
+            Some((unconfirmed, since))
+                if offset.abs_diff(unconfirmed) <= MAX_SLEW_MS.unsigned_abs() =>
+            {
                 since
             }
             _ => now,
         };
-        self.doubted = Some((offset, since));
+        self.unconfirmed = Some((offset, since));
         if millis(now.duration_since(since)) > ahead.saturating_abs() {
             self.believed_ms = offset;
-            self.doubted = None;
+            self.unconfirmed = None;
             return true;
         }
         // A clock that is behind ends no trial too early.

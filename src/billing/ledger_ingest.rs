@@ -69,7 +69,7 @@ const TASKS: [(IngestTask, &str, Duration); 9] = [
 
 /// Schedule of one task.
 struct TaskSchedule {
-    duty: IngestTask,
+    task: IngestTask,
     name: &'static str,
     every: Duration,
     due: Instant,
@@ -83,14 +83,14 @@ impl IngestWorker {
     /// # Errors
     /// Returns the error of the first task that fails; the tasks after it do not run.
     pub async fn run_all(&mut self) -> Result<(), StoreError> {
-        for (duty, ..) in TASKS {
-            self.run_task(duty).await?;
+        for (task, ..) in TASKS {
+            self.run_task(task).await?;
         }
         Ok(())
     }
 
-    async fn run_task(&mut self, duty: IngestTask) -> Result<(), StoreError> {
-        match duty {
+    async fn run_task(&mut self, task: IngestTask) -> Result<(), StoreError> {
+        match task {
             IngestTask::Find => self.locate_partitions().await,
             IngestTask::Follow => self.consume_all().await,
             IngestTask::Push => self.publish_entries().await,
@@ -119,7 +119,7 @@ struct IngestState {
     /// Whether the server was reached and found fit.
     is_checked: AtomicBool,
     /// Message of the last error.
-    trouble: Mutex<String>,
+    last_error: Mutex<String>,
 }
 
 impl LedgerIngest {
@@ -153,11 +153,11 @@ impl LedgerIngest {
                 "{error}; the ledger ingest waits until the shared store answers and passes its checks"
             );
         }
-        let feed = IngestWorker::open(data_dir, store)?;
+        let worker = IngestWorker::open(data_dir, store)?;
         let shared = Arc::clone(&state);
         let thread = std::thread::Builder::new()
             .name("feeder".into())
-            .spawn(move || runtime.block_on(run_worker(feed, &shared)))
+            .spawn(move || runtime.block_on(run_worker(worker, &shared)))
             .map_err(failed)?;
         Ok(Self {
             state,
@@ -172,15 +172,15 @@ impl LedgerIngest {
 
     /// Why the ingest is unhealthy, as far as known.
     pub fn last_error(&self) -> String {
-        let trouble = self
+        let error = self
             .state
-            .trouble
+            .last_error
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if trouble.is_empty() {
+        if error.is_empty() {
             "the ledger lags behind the shared store".into()
         } else {
-            trouble.clone()
+            error.clone()
         }
     }
 
@@ -215,7 +215,10 @@ impl IngestState {
     }
 
     fn record_error(&self, error: &StoreError) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+        *self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = error.to_string();
     }
 
     /// Waits until the server has been checked; no task runs before.
@@ -223,7 +226,7 @@ impl IngestState {
         while !self.is_checked.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
             tokio::time::sleep(FITNESS_CHECK_INTERVAL).await;
             let before = self
-                .trouble
+                .last_error
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
@@ -240,43 +243,45 @@ impl IngestState {
     }
 }
 
-async fn run_worker(mut feed: IngestWorker, state: &IngestState) {
-    state.wait_until_fit(&feed.store).await;
+async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
+    state.wait_until_fit(&worker.store).await;
     let begin = Instant::now();
-    let mut courses = TASKS.map(|(duty, name, every)| TaskSchedule {
-        duty,
+    let mut schedules = TASKS.map(|(task, name, every)| TaskSchedule {
+        task,
         name,
         every,
         due: begin,
         pause: Duration::ZERO,
     });
     while !state.ending.load(Ordering::Acquire) {
-        for course in &mut courses {
-            if course.due <= Instant::now() {
-                let outcome = feed.run_task(course.duty).await;
+        for schedule in &mut schedules {
+            if schedule.due <= Instant::now() {
+                let outcome = worker.run_task(schedule.task).await;
                 if let Err(error) = &outcome {
                     state.record_error(error);
                 }
-                course.record_outcome(outcome);
+                schedule.record_outcome(outcome);
             }
         }
         // The first task queries every partition.
         METRICS.store_up.set(i64::from(
-            courses.first().is_some_and(|course| course.pause.is_zero()),
+            schedules
+                .first()
+                .is_some_and(|schedule| schedule.pause.is_zero()),
         ));
-        if !feed.backlog.is_left && courses.iter().all(|course| course.pause.is_zero()) {
+        if !worker.backlog.is_left && schedules.iter().all(|schedule| schedule.pause.is_zero()) {
             state.passed_ms.store(clock::now_ms(), Ordering::Relaxed);
         }
         tokio::time::sleep(TICK_INTERVAL).await;
     }
     if state.is_checked.load(Ordering::Acquire)
-        && let Err(error) = feed.run_all().await
+        && let Err(error) = worker.run_all().await
     {
         log::warn!(
             "the ledger ingest could not finish before the shutdown: {error}; the next start continues"
         );
     }
-    if let Err(error) = feed.close() {
+    if let Err(error) = worker.close() {
         log::warn!("{error}");
     }
 }

@@ -49,7 +49,7 @@ pub struct LedgerWriter {
     queue: Mutex<Option<QueueSender<Settlement>>>,
     /// `None` in a stepwise writer, which works when [`LedgerWriter::step`] is called.
     thread: Mutex<Option<JoinHandle<()>>>,
-    by_hand: Option<Mutex<LedgerWriterWorker>>,
+    stepwise_worker: Option<Mutex<LedgerWriterWorker>>,
     pub state: Arc<LedgerWriterState>,
 }
 
@@ -80,17 +80,17 @@ impl LedgerWriter {
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
-    pub fn start(work: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
-        let (mut writer, mut run) = Self::new(work, capacity);
-        let last_known_ms = run.ledger.last_known_ms()?;
-        run.lapse_clock = Some(LapseClock::new(
+    pub fn start(deps: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
+        let (mut writer, mut worker) = Self::new(deps, capacity);
+        let last_known_ms = worker.ledger.last_known_ms()?;
+        worker.lapse_clock = Some(LapseClock::new(
             last_known_ms,
             clock::now_ms(),
             Instant::now(),
         ));
         let thread = std::thread::Builder::new()
             .name("settler".into())
-            .spawn(move || run.run())
+            .spawn(move || worker.run())
             .map_err(|source| StoreError::io("start the ledger writer", source))?;
         writer.thread = Mutex::new(Some(thread));
         Ok(writer)
@@ -101,19 +101,19 @@ impl LedgerWriter {
     ///
     /// # Errors
     /// Never fails; it has the signature of [`LedgerWriter::start`].
-    pub fn new_stepwise(work: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
-        let (mut writer, run) = Self::new(work, capacity);
-        writer.by_hand = Some(Mutex::new(run));
+    pub fn new_stepwise(deps: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
+        let (mut writer, worker) = Self::new(deps, capacity);
+        writer.stepwise_worker = Some(Mutex::new(worker));
         Ok(writer)
     }
 
-    fn new(work: LedgerWriterDeps, capacity: usize) -> (Self, LedgerWriterWorker) {
+    fn new(deps: LedgerWriterDeps, capacity: usize) -> (Self, LedgerWriterWorker) {
         let (sender, receiver) = bounded_queue(capacity);
         let state = Arc::new(LedgerWriterState::default());
         let writer = Self {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::default(),
-            by_hand: None,
+            stepwise_worker: None,
             state: Arc::clone(&state),
         };
         let LedgerWriterDeps {
@@ -122,21 +122,21 @@ impl LedgerWriter {
             journal,
             mirror,
             data_dir,
-        } = work;
-        let (told_nothing, lapse_clock, anchored) = (false, None, Instant::now());
-        let run = LedgerWriterWorker {
+        } = deps;
+        let (has_cleared_mirror, lapse_clock, anchored) = (false, None, Instant::now());
+        let worker = LedgerWriterWorker {
             ledger,
             holds,
             journal,
             mirror,
             data_dir,
-            told_nothing,
+            has_cleared_mirror,
             lapse_clock,
             anchored,
             state,
             receiver,
         };
-        (writer, run)
+        (writer, worker)
     }
 
     /// Commits one batch of queued endings, then does the background work. Returns false if nothing
@@ -145,16 +145,16 @@ impl LedgerWriter {
     /// # Errors
     /// Returns an error if the ledger rejects the batch; its endings stay in the journal.
     pub fn step(&self, now_ms: i64) -> Result<bool, StoreError> {
-        let Some(run) = &self.by_hand else {
+        let Some(worker) = &self.stepwise_worker else {
             return Ok(false);
         };
-        let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch: Vec<_> = run.receiver.try_iter().take(MAX_BATCH).collect();
-        run.try_commit(&batch)?;
-        run.publish_holds();
+        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch: Vec<_> = worker.receiver.try_iter().take(MAX_BATCH).collect();
+        worker.try_commit(&batch)?;
+        worker.publish_holds();
         let worked = !batch.is_empty();
         drop(batch);
-        run.housekeep(now_ms);
+        worker.housekeep(now_ms);
         Ok(worked)
     }
 
@@ -216,7 +216,7 @@ struct LedgerWriterWorker {
     mirror: HoldsMirror,
     data_dir: PathBuf,
     /// Whether this process has withdrawn its mirrored holds after the hand-over.
-    told_nothing: bool,
+    has_cleared_mirror: bool,
     /// `None` in a stepwise writer, where the caller supplies the time.
     lapse_clock: Option<LapseClock>,
     anchored: Instant,
@@ -339,7 +339,7 @@ impl LedgerWriterWorker {
 
     fn write_mirror(&mut self) -> Result<(), StoreError> {
         if self.ledger.has_handed_over() {
-            if !std::mem::replace(&mut self.told_nothing, true) {
+            if !std::mem::replace(&mut self.has_cleared_mirror, true) {
                 self.mirror.remove_instance(self.journal.instance_id())?;
             }
             return Ok(());

@@ -73,7 +73,7 @@ struct OrphanedJournalRef {
     orphaned: Mutex<Option<(OrphanedJournal, usize)>>,
     missing: AtomicUsize,
     /// Whether to leave the directory in place; the caller removes it.
-    stays: bool,
+    keeps_dir: bool,
 }
 
 /// An ending as the relay sends it to the store, for the sidecar that keeps the ledger.
@@ -91,7 +91,7 @@ pub struct OrphanedEndings {
     orphaned: OrphanedJournal,
     endings: Vec<Ending>,
     unreadable: usize,
-    stays: bool,
+    keeps_dir: bool,
 }
 
 /// Handle of the outbox relay thread.
@@ -112,20 +112,18 @@ struct OutboxState {
     failing: AtomicBool,
     /// Instances whose journals were adopted, and for each of their requests whether it was
     /// debited.
-    taken_over: Mutex<AdoptedJournals>,
+    adopted: Mutex<AdoptedJournals>,
 }
 
 #[derive(Default)]
 struct AdoptedJournals {
-    boots: Vec<String>,
+    instance_ids: Vec<String>,
     debited: HashMap<String, bool>,
 }
 
 impl OutboxState {
     fn lock_adopted(&self) -> MutexGuard<'_, AdoptedJournals> {
-        self.taken_over
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,14 +139,14 @@ pub fn claim_orphaned_endings(data_dir: &Path) -> Result<Vec<OrphanedEndings>, S
 }
 
 impl OrphanedEndings {
-    /// `stays`: keep the directory after all of its endings have arrived.
-    pub fn from_journal(orphaned: OrphanedJournal, stays: bool) -> Result<Self, StoreError> {
+    /// `keeps_dir`: keep the directory after all of its endings have arrived.
+    pub fn from_journal(orphaned: OrphanedJournal, keeps_dir: bool) -> Result<Self, StoreError> {
         let (endings, unreadable) = orphaned.endings()?;
         Ok(Self {
             orphaned,
             endings,
             unreadable,
-            stays,
+            keeps_dir,
         })
     }
 }
@@ -207,11 +205,11 @@ pub fn relay_all(
     let store = SharedStore::new(address, STORE_TIMEOUT);
     let unreadable = found.iter().map(|found| found.unreadable).sum();
     let state = Arc::new(OutboxState::default());
-    let mut run = OutboxWorker::new(store, None, Arc::clone(&state), models, within);
-    found.into_iter().for_each(|found| run.adopt(found));
+    let mut worker = OutboxWorker::new(store, None, Arc::clone(&state), models, within);
+    found.into_iter().for_each(|found| worker.adopt(found));
     // This queue has no senders: the relay runs until everything has arrived.
     let (_, entries) = channel(1);
-    let new = runtime.block_on(run.run(entries));
+    let new = runtime.block_on(worker.run(entries));
     Ok(ReplayReport {
         new,
         missing: state.pending.load(Ordering::Relaxed),
@@ -250,7 +248,7 @@ impl OutboxRelay {
     /// Starts the thread, which first relays the journals of dead processes. A journal names the
     /// price version of an ending; the relay looks it up in `models`. It periodically scans
     /// `data_dir` for journals of processes that died since. `capacity` bounds the queue, and
-    /// `most_pending` the backlog above which nothing is admitted.
+    /// `max_pending` the backlog above which nothing is admitted.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
@@ -259,17 +257,17 @@ impl OutboxRelay {
         journal: Arc<Journal>,
         data_dir: &Path,
         models: &[Arc<CatalogModel>],
-        (capacity, most_pending): (usize, usize),
+        (capacity, max_pending): (usize, usize),
     ) -> Result<Self, StoreError> {
         let state = Arc::new(OutboxState::default());
         let (queue, entries) = channel(capacity.clamp(1, 1 << 20));
         let housekeeping = OutboxHousekeeping {
             journal,
             data_dir: data_dir.to_owned(),
-            most_pending,
+            max_pending,
             warned: false,
         };
-        let mut run = OutboxWorker::new(
+        let mut worker = OutboxWorker::new(
             store,
             Some(housekeeping),
             Arc::clone(&state),
@@ -278,7 +276,7 @@ impl OutboxRelay {
         );
         claim_orphaned_endings(data_dir)?
             .into_iter()
-            .for_each(|found| run.adopt(found));
+            .for_each(|found| worker.adopt(found));
         let failed = |source| StoreError::io("start the outbox relay", source);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -287,7 +285,7 @@ impl OutboxRelay {
         let thread = std::thread::Builder::new()
             .name("courier".into())
             .spawn(move || {
-                runtime.block_on(run.run(entries));
+                runtime.block_on(worker.run(entries));
             })
             .map_err(failed)?;
         Ok(Self {
@@ -321,7 +319,7 @@ impl OutboxRelay {
 
     /// Dead processes whose journals this one has read so far.
     pub fn adopted_instance_ids(&self) -> Vec<String> {
-        self.state.lock_adopted().boots.clone()
+        self.state.lock_adopted().instance_ids.clone()
     }
 
     /// Whether a request of an adopted instance was debited; `None` if the journals do not contain
@@ -390,7 +388,7 @@ struct OutboxWorker {
 struct OutboxHousekeeping {
     journal: Arc<Journal>,
     data_dir: PathBuf,
-    most_pending: usize,
+    max_pending: usize,
     warned: bool,
 }
 
@@ -427,7 +425,7 @@ impl OutboxWorker {
             orphaned,
             endings,
             unreadable,
-            stays,
+            keeps_dir,
         } = found;
         log::warn!(
             "instance {} left {} ended requests; sending them to the shared store",
@@ -437,21 +435,21 @@ impl OutboxWorker {
         {
             // Record this before the directory can be removed: its absence means that there is
             // nothing left to learn from it.
-            let mut taken_over = self.state.lock_adopted();
-            taken_over.boots.push(orphaned.instance_id.clone());
+            let mut adopted = self.state.lock_adopted();
+            adopted.instance_ids.push(orphaned.instance_id.clone());
             let debited = endings
                 .iter()
                 .map(|ending| (ending.request_id.clone(), ending.kind() == "debit"));
-            taken_over.debited.extend(debited);
+            adopted.debited.extend(debited);
         }
         let missing = AtomicUsize::new(endings.len());
-        let over = Arc::new(OrphanedJournalRef {
+        let orphaned_ref = Arc::new(OrphanedJournalRef {
             missing,
             orphaned: Mutex::new(Some((orphaned, unreadable))),
-            stays,
+            keeps_dir,
         });
         if endings.is_empty() {
-            over.remove();
+            orphaned_ref.remove();
         }
         self.state
             .pending
@@ -467,7 +465,7 @@ impl OutboxWorker {
                 .map(|model| &*model.price)
                 .find(|price| price.version == *version);
             let mut entry = OutboxEntry::new(ending, price, Vec::new());
-            entry.orphaned = Some(Arc::clone(&over));
+            entry.orphaned = Some(Arc::clone(&orphaned_ref));
             self.enqueue(Box::new(entry));
         }
     }
@@ -608,7 +606,7 @@ impl OutboxWorker {
             }
         }
         self.new += usize::from(matches!(outcome, Ok(SettleReply::Done { .. })) && !entry.received);
-        let next_delay = |wait: Duration, least, most| (wait * 2).clamp(least, most);
+        let next_delay = |wait: Duration, min, max| (wait * 2).clamp(min, max);
         if !failing && !std::mem::replace(&mut entry.received, true) {
             self.state.unreceived.fetch_sub(1, Ordering::Relaxed);
             entry.wait = Duration::ZERO;
@@ -632,10 +630,10 @@ impl OutboxWorker {
     fn acknowledge(&mut self, mut entry: Box<OutboxEntry>) {
         failpoint::hit(Point::EndingArrived);
         entry.arrived = true;
-        if let Some(over) = &entry.orphaned
-            && over.missing.fetch_sub(1, Ordering::AcqRel) == 1
+        if let Some(orphaned_ref) = &entry.orphaned
+            && orphaned_ref.missing.fetch_sub(1, Ordering::AcqRel) == 1
         {
-            over.remove();
+            orphaned_ref.remove();
         }
         self.state.pending.fetch_sub(1, Ordering::Relaxed);
         if let Entry::Occupied(mut count) = self.ended_at.entry(entry.ending.at_ms) {
@@ -668,15 +666,15 @@ impl OutboxWorker {
 impl OutboxHousekeeping {
     /// Logs once that the backlog is close to its limit.
     fn warn_of_backlog(&mut self, pending: usize) {
-        let is_much = pending.saturating_mul(100)
-            >= self.most_pending.saturating_mul(BACKLOG_WARNING_PERCENT);
-        if is_much && !self.warned {
-            let most = self.most_pending;
+        let is_near_limit =
+            pending.saturating_mul(100) >= self.max_pending.saturating_mul(BACKLOG_WARNING_PERCENT);
+        if is_near_limit && !self.warned {
+            let max_pending = self.max_pending;
             log::warn!(
-                "{pending} ended requests wait for the ledger; at {most} the gateway admits no more requests. Check that the sidecar is running"
+                "{pending} ended requests wait for the ledger; at {max_pending} the gateway admits no more requests. Check that the sidecar is running"
             );
         }
-        self.warned = is_much;
+        self.warned = is_near_limit;
     }
 
     /// Claims the journals of predecessors that died after they handed over.
@@ -704,7 +702,7 @@ impl OrphanedJournalRef {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some((orphaned, unreadable)) = orphaned.filter(|_| !self.stays)
+        if let Some((orphaned, unreadable)) = orphaned.filter(|_| !self.keeps_dir)
             && let Err(error) = orphaned.remove(unreadable)
         {
             log::warn!("{error}");
@@ -740,10 +738,10 @@ mod tests {
 
     #[test]
     fn an_ending_is_late_once_it_is_older_than_what_the_store_remembers_for_certain() {
-        let most = i64::try_from(MAX_REPORT_AGE.as_millis()).unwrap();
+        let max_age = i64::try_from(MAX_REPORT_AGE.as_millis()).unwrap();
         let now_ms = 1_800_000_000_000;
         assert_eq!(
-            [most - 1, most, most + 1].map(|age| is_late(now_ms - age, now_ms)),
+            [max_age - 1, max_age, max_age + 1].map(|age| is_late(now_ms - age, now_ms)),
             [false, false, true]
         );
         assert!(!is_late(now_ms + 5_000, now_ms), "another clock was ahead");
@@ -757,7 +755,7 @@ mod tests {
         let mut housekeeping = OutboxHousekeeping {
             journal,
             data_dir: dir.path().to_owned(),
-            most_pending: 1_000,
+            max_pending: 1_000,
             warned: false,
         };
         let warned = [799, 800, 1_000, 799, 800].map(|pending| {

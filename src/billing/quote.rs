@@ -27,7 +27,7 @@ const MAX_TOOL_USES: u64 = 20;
 /// to this far above the hold is plausible; more is implausible, and is billed at the amount held.
 const MAX_TEMPLATE_TOKENS: u64 = 8_192;
 
-/// Quotes the maximum cost of a request as a function of its output limit. `outline` and
+/// Quotes the maximum cost of a request as a function of its output limit. `summary` and
 /// `text_bytes` (all bytes except the base64 of images) describe the body that the vendor gets;
 /// `surface` is the client's, for the wording of a refusal.
 ///
@@ -36,35 +36,35 @@ const MAX_TEMPLATE_TOKENS: u64 = 8_192;
 pub fn quote(
     model: &CatalogModel,
     surface: Protocol,
-    outline: &RequestSummary,
+    summary: &RequestSummary,
     text_bytes: u64,
     min_output: u64,
 ) -> Result<Quote, Failure> {
-    if let Some(param) = find_unpriced(model, surface, outline) {
+    if let Some(param) = find_unpriced(model, surface, summary) {
         return Err(Failure::unpriced_feature(surface, param));
     }
-    let output_limit = outline
+    let output_limit = summary
         .output_limit
         .map_or(model.max_output_tokens, |limit| limit.tokens);
-    let own_least = outline
+    let own_floor = summary
         .output_limit
         .map_or(min_output, |limit| min_output.min(limit.tokens));
-    let output_floor = match outline.thinking_budget {
+    let output_floor = match summary.thinking_budget {
         Some(_) => output_limit.min(MIN_THINKING_TOKENS.saturating_add(min_output)),
-        None => own_least,
+        None => own_floor,
     };
-    let service = service_terms(&outline.features);
+    let service = service_terms(&summary.features);
     Ok(Quote {
-        reaches: worst_cases(model, outline, text_bytes),
-        choices: outline.choices.max(1),
-        tools: tool_holds(model, &outline.features),
+        reaches: worst_cases(model, summary, text_bytes),
+        choices: summary.choices.max(1),
+        tools: tool_holds(model, &summary.features),
         service,
         factor: service.max_factor(&model.price),
         output_limit,
         output_floor,
         own_limit: output_limit,
         others: Vec::new(),
-        bounds: usage_bounds(model, outline, max_input_tokens(model, outline, text_bytes)),
+        bounds: usage_bounds(model, summary, max_input_tokens(model, summary, text_bytes)),
     })
 }
 
@@ -72,13 +72,13 @@ pub fn quote(
 fn find_unpriced(
     model: &CatalogModel,
     surface: Protocol,
-    outline: &RequestSummary,
+    summary: &RequestSummary,
 ) -> Option<&'static str> {
-    let (features, priced) = (&outline.features, &model.price.features);
+    let (features, priced) = (&summary.features, &model.price.features);
     let is_counted = |tool| reports_tool_uses(model.protocol(), tool);
     let uncounted =
         offered_tools(features).any(|tool| priced.tool_price(tool).is_none() || !is_counted(tool));
-    let words = [
+    let values = [
         features.service_tier,
         features.inference_geo,
         features.speed,
@@ -87,12 +87,12 @@ fn find_unpriced(
         priced
             .factors()
             .into_iter()
-            .zip(words)
-            .filter_map(|((key, factors), word)| {
-                let is_listed = word.is_none_or(|word| factors.contains_key(&word));
+            .zip(values)
+            .filter_map(|((key, factors), value)| {
+                let is_listed = value.is_none_or(|value| factors.contains_key(&value));
                 (!is_listed).then_some(key)
             });
-    let word = unlisted.next();
+    let unlisted = unlisted.next();
     let tools = match (surface, model.protocol()) {
         (Protocol::Chat, Protocol::Chat) => features.server_tool_member.unwrap_or("tools"),
         // Of this surface's members, only this one becomes a tool.
@@ -101,7 +101,7 @@ fn find_unpriced(
     };
     let unpriced = [
         (features.server_tools || uncounted, tools),
-        (word.is_some(), word.unwrap_or_default()),
+        (unlisted.is_some(), unlisted.unwrap_or_default()),
         (features.fallback_models, "fallbacks"),
         (
             features.audio_input && priced.audio_input.is_none(),
@@ -120,8 +120,8 @@ fn find_unpriced(
 
 /// The maximum usage that the vendor can count, apart from the output limit. `input` is the input
 /// held for.
-fn usage_bounds(model: &CatalogModel, outline: &RequestSummary, input: u64) -> UsageBounds {
-    let features = &outline.features;
+fn usage_bounds(model: &CatalogModel, summary: &RequestSummary, input: u64) -> UsageBounds {
+    let features = &summary.features;
     let mut tool_uses = PerTool::default();
     for tool in offered_tools(features) {
         *tool_uses.get_mut(tool) = max_tool_uses(model, features, tool);
@@ -142,15 +142,15 @@ fn usage_bounds(model: &CatalogModel, outline: &RequestSummary, input: u64) -> U
 /// The service terms that a request allows. Without a requested speed, the standard one applies;
 /// without a tier or region, the vendor chooses.
 fn service_terms(features: &Features) -> ServiceTerms {
-    let named = |word: Option<ServiceTier>, is_usual| match word {
-        Some(word) => TierRequest::Named(word),
+    let tier_request = |tier: Option<ServiceTier>, is_usual| match tier {
+        Some(tier) => TierRequest::Named(tier),
         None if is_usual => TierRequest::Usual,
         None => TierRequest::Auto,
     };
     ServiceTerms {
-        tier: named(features.service_tier, features.usual_tier),
-        geo: named(features.inference_geo, features.usual_geo),
-        speed: named(features.speed, true),
+        tier: tier_request(features.service_tier, features.usual_tier),
+        geo: tier_request(features.inference_geo, features.usual_geo),
+        speed: tier_request(features.speed, true),
     }
 }
 
@@ -199,24 +199,24 @@ fn max_tool_uses(model: &CatalogModel, features: &Features, tool: ServerTool) ->
 }
 
 /// For each price tier, the maximum input and the highest price of its tokens.
-fn worst_cases(model: &CatalogModel, outline: &RequestSummary, text_bytes: u64) -> Vec<WorstCase> {
-    let (features, priced) = (&outline.features, &model.price.features);
-    let tokens = max_input_tokens(model, outline, text_bytes);
+fn worst_cases(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) -> Vec<WorstCase> {
+    let (features, priced) = (&summary.features, &model.price.features);
+    let tokens = max_input_tokens(model, summary, text_bytes);
     let audio_input = priced.audio_input.filter(|_| features.audio_input);
     let audio_output = priced.audio_output.filter(|_| features.audio_output);
     let within = model.price.bands().take_while(|span| span.least <= tokens);
     within
         .map(|span| WorstCase {
             input_tokens: tokens.min(span.most),
-            input_price: max_input_price(model.protocol(), outline, &span.rates)
+            input_price: max_input_price(model.protocol(), summary, &span.rates)
                 .max(audio_input.unwrap_or_default()),
             output_price: span.rates.output.max(audio_output.unwrap_or_default()),
         })
         .collect()
 }
 
-fn max_input_tokens(model: &CatalogModel, outline: &RequestSummary, text_bytes: u64) -> u64 {
-    let features = &outline.features;
+fn max_input_tokens(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) -> u64 {
+    let features = &summary.features;
     // Chat vendors multiply an image's tiles by a factor per model.
     let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
     let unbounded = images_unbounded
@@ -233,16 +233,16 @@ fn max_input_tokens(model: &CatalogModel, outline: &RequestSummary, text_bytes: 
 }
 
 /// The highest price class that the input can incur: a chat vendor writes its cache automatically.
-fn max_input_price(vendor: Protocol, outline: &RequestSummary, rates: &TokenPrices) -> Micro {
-    let five_minutes = vendor != Protocol::Messages || outline.features.cache_markers;
-    let mut dearest = rates.input.max(rates.cache_read);
+fn max_input_price(vendor: Protocol, summary: &RequestSummary, rates: &TokenPrices) -> Micro {
+    let five_minutes = vendor != Protocol::Messages || summary.features.cache_markers;
+    let mut highest = rates.input.max(rates.cache_read);
     if five_minutes {
-        dearest = dearest.max(rates.cache_write_5m);
+        highest = highest.max(rates.cache_write_5m);
     }
-    if outline.features.cache_markers_1h {
-        dearest = dearest.max(rates.cache_write_1h);
+    if summary.features.cache_markers_1h {
+        highest = highest.max(rates.cache_write_1h);
     }
-    dearest
+    highest
 }
 
 #[cfg(test)]
@@ -299,10 +299,10 @@ mod tests {
 
     fn ask(model: &CatalogModel, members: &str, bytes: u64) -> Result<Quote, Failure> {
         let protocol = model.protocol();
-        let outline =
+        let summary =
             request::read_summary(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes())
                 .unwrap();
-        quote(model, protocol, &outline, bytes, 256)
+        quote(model, protocol, &summary, bytes, 256)
     }
 
     fn uses(quote: &Quote, tool: ServerTool) -> u64 {
@@ -319,7 +319,7 @@ mod tests {
         quote.reaches[0]
     }
 
-    fn said(content: &str) -> String {
+    fn messages_with(content: &str) -> String {
         format!(r#""messages":[{{"role":"user","content":[{content}]}}]"#)
     }
 
@@ -339,26 +339,27 @@ mod tests {
             );
         }
         assert_eq!(
-            tokens(&messages, &said(&format!("{IMAGE},{IMAGE}"))),
+            tokens(&messages, &messages_with(&format!("{IMAGE},{IMAGE}"))),
             10_700
         );
         let far_image = r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#;
         assert_eq!(
-            tokens(&messages, &said(far_image)),
+            tokens(&messages, &messages_with(far_image)),
             5_700,
             "an image is as large as it may be, wherever it is"
         );
         let image_url = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}"#;
-        assert_eq!(tokens(&chat, &said(image_url)), 100_000);
+        assert_eq!(tokens(&chat, &messages_with(image_url)), 100_000);
         for unbounded in [
-            said(r#"{"type":"document","source":{"type":"base64","data":""}}"#),
-            said(r#"{"type":"text","source":{"type":"url","url":"https://x/y"}}"#),
+            messages_with(r#"{"type":"document","source":{"type":"base64","data":""}}"#),
+            messages_with(r#"{"type":"text","source":{"type":"url","url":"https://x/y"}}"#),
             r#""context_management":{"edits":[{"type":"compact_20260112"}]}"#.into(),
         ] {
             assert_eq!(tokens(&messages, &unbounded), 100_000, "{unbounded}");
         }
-        let heard = said(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
-        assert_eq!(tokens(&priced(Protocol::Chat), &heard), 100_000);
+        let audio =
+            messages_with(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
+        assert_eq!(tokens(&priced(Protocol::Chat), &audio), 100_000);
     }
 
     #[test]
@@ -457,7 +458,7 @@ mod tests {
         let model = model(Protocol::Chat, tiers, FeaturePrices::default());
         let reached = |bytes| {
             let quote = ask(&model, r#""max_completion_tokens":10"#, bytes).unwrap();
-            let told = |reach: &WorstCase| {
+            let amounts = |reach: &WorstCase| {
                 (
                     reach.input_tokens,
                     reach.input_price.get(),
@@ -467,7 +468,7 @@ mod tests {
             quote
                 .reaches
                 .iter()
-                .map(told)
+                .map(amounts)
                 .map(|(tokens, i, o)| (tokens, i / 1_000_000, o / 1_000_000))
                 .collect::<Vec<_>>()
         };
@@ -510,8 +511,9 @@ mod tests {
     fn a_feature_is_admitted_where_its_use_has_a_price_and_is_told() {
         let search = r#""tools":[{"type":"web_search_20250305","name":"web_search","max_uses":4}]"#;
         let open_search = r#""tools":[{"type":"web_search_20250305","name":"web_search"}]"#;
-        let heard = said(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
-        let spoken = r#""modalities":["text","audio"]"#;
+        let audio =
+            messages_with(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
+        let audio_output = r#""modalities":["text","audio"]"#;
         let (messages, chat) = (priced(Protocol::Messages), priced(Protocol::Chat));
         let quote = ask(&messages, search, 700).unwrap();
         let hold = |tool, uses, price| ToolHold { tool, uses, price };
@@ -550,19 +552,19 @@ mod tests {
             [hold(ServerTool::Mcp, 20, credits(2_000))]
         );
         assert_eq!(
-            only(&ask(&chat, &heard, 1).unwrap()).input_price,
+            only(&ask(&chat, &audio, 1).unwrap()).input_price,
             credits(3_000)
         );
         assert_eq!(
-            only(&ask(&chat, spoken, 1).unwrap()).output_price,
+            only(&ask(&chat, audio_output, 1).unwrap()).output_price,
             credits(6_000)
         );
         assert_eq!(
-            only(&ask(&chat, spoken, 1).unwrap()).input_price,
+            only(&ask(&chat, audio_output, 1).unwrap()).input_price,
             credits(125)
         );
         assert_eq!(
-            only(&ask(&chat, &heard, 1).unwrap()).output_price,
+            only(&ask(&chat, &audio, 1).unwrap()).output_price,
             credits(500)
         );
         let flat_messages = plain(Protocol::Messages);
@@ -612,8 +614,8 @@ mod tests {
             (&messages, r#""inference_geo":"eu""#, "inference_geo"),
             (&messages, r#""inference_geo":7"#, "inference_geo"),
             (&messages, r#""speed":"slow""#, "speed"),
-            (&flat_chat, heard.as_str(), "messages"),
-            (&flat_chat, spoken, "modalities"),
+            (&flat_chat, audio.as_str(), "messages"),
+            (&flat_chat, audio_output, "modalities"),
             (&flat_chat, r#""service_tier":"flex""#, "service_tier"),
             (&chat, r#""service_tier":"scale""#, "service_tier"),
             (&flat_messages, r#""speed":"fast""#, "speed"),
@@ -631,51 +633,57 @@ mod tests {
     #[test]
     fn a_service_tier_is_held_at_what_it_can_come_to() {
         let (chat, messages) = (priced(Protocol::Chat), priced(Protocol::Messages));
-        let asked = |model: &CatalogModel, members: &str| {
+        let tier_and_factor = |model: &CatalogModel, members: &str| {
             let quote = ask(model, members, 1).unwrap();
             (quote.service.tier, quote.factor.to_string())
         };
         let named = |tier| TierRequest::Named(ServiceTier::from_wire(tier));
-        let here = |members: &str| format!(r#"{members},"inference_geo":"global""#);
+        let in_global = |members: &str| format!(r#"{members},"inference_geo":"global""#);
         assert_eq!(
-            asked(&chat, &here(r#""n":1"#)),
+            tier_and_factor(&chat, &in_global(r#""n":1"#)),
             (TierRequest::Auto, "1.75".into())
         );
         assert_eq!(
-            asked(&chat, &here(r#""service_tier":"auto""#)),
+            tier_and_factor(&chat, &in_global(r#""service_tier":"auto""#)),
             (TierRequest::Auto, "1.75".into())
         );
         assert_eq!(
-            asked(&chat, &here(r#""service_tier":"default""#)),
+            tier_and_factor(&chat, &in_global(r#""service_tier":"default""#)),
             (TierRequest::Usual, "1".into())
         );
         assert_eq!(
-            asked(&chat, &here(r#""service_tier":"flex""#)),
+            tier_and_factor(&chat, &in_global(r#""service_tier":"flex""#)),
             (named("flex"), "0.5".into())
         );
         let usual = r#""service_tier":"standard_only""#;
         assert_eq!(
-            asked(&messages, &here(usual)),
+            tier_and_factor(&messages, &in_global(usual)),
             (TierRequest::Usual, "1".into())
         );
         // If the request names no region, the vendor's own setting decides.
-        assert_eq!(asked(&messages, usual), (TierRequest::Usual, "1.1".into()));
-        let us = format!(r#"{usual},"inference_geo":"us""#);
-        assert_eq!(asked(&messages, &us), (TierRequest::Usual, "1.1".into()));
         assert_eq!(
-            asked(&messages, &format!(r#"{us},"speed":"fast""#)).1,
+            tier_and_factor(&messages, usual),
+            (TierRequest::Usual, "1.1".into())
+        );
+        let us = format!(r#"{usual},"inference_geo":"us""#);
+        assert_eq!(
+            tier_and_factor(&messages, &us),
+            (TierRequest::Usual, "1.1".into())
+        );
+        assert_eq!(
+            tier_and_factor(&messages, &format!(r#"{us},"speed":"fast""#)).1,
             "6.6"
         );
         assert_eq!(
-            asked(&messages, &format!(r#"{us},"speed":"standard""#)).1,
+            tier_and_factor(&messages, &format!(r#"{us},"speed":"standard""#)).1,
             "1.1"
         );
         assert_eq!(
-            asked(&messages, r#""inference_geo":"us","speed":"fast""#).1,
+            tier_and_factor(&messages, r#""inference_geo":"us","speed":"fast""#).1,
             "11.55"
         );
         assert_eq!(
-            asked(&plain(Protocol::Chat), r#""n":1"#),
+            tier_and_factor(&plain(Protocol::Chat), r#""n":1"#),
             (TierRequest::Auto, "1".into())
         );
     }

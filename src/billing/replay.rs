@@ -20,15 +20,15 @@ pub(super) fn recover_dead_instances(
     replay_orphaned_journals(ledger, data_dir)?;
     // An instance that has a journal is alive or not yet replayed. Read this list after `known`.
     let with_journal = journal::instance_ids(data_dir)?;
-    let gone: Vec<_> = known
+    let ended: Vec<_> = known
         .iter()
         .filter(|instance_id| !with_journal.contains(instance_id))
         .cloned()
         .collect();
-    if gone.is_empty() {
+    if ended.is_empty() {
         Ok(())
     } else {
-        ledger.forget_instances(&gone)
+        ledger.forget_instances(&ended)
     }
 }
 

@@ -99,10 +99,10 @@ mod tests {
 
     fn key(account: &str, session: usize, model: &str) -> TurnKey {
         let body = br#"{"model":"m","messages":[]}"#;
-        let outline = request::read_summary(Protocol::Chat, body).unwrap();
+        let summary = request::read_summary(Protocol::Chat, body).unwrap();
         let session = session.to_string();
         let header = |name: &str| (name == "x-session-id").then_some(session.as_str());
-        let conversation = outline.conversation_key(account, header, body);
+        let conversation = summary.conversation_key(account, header, body);
         TurnKey {
             account: account.into(),
             conversation,

@@ -35,7 +35,7 @@ impl Billing {
             ));
         }
         if serving.writer.state.failing.load(Ordering::Relaxed)
-            || serving.writer.state.pending.load(Ordering::Relaxed) >= serving.most_pending
+            || serving.writer.state.pending.load(Ordering::Relaxed) >= serving.max_pending
         {
             return Err(ReserveError::Unavailable("the ledger lags behind".into()));
         }
@@ -44,11 +44,11 @@ impl Billing {
                 "the journal's disk is full".into(),
             ));
         }
-        if serving.open.load(Ordering::Relaxed) >= serving.most_open {
+        if serving.open.load(Ordering::Relaxed) >= serving.max_open {
             return Err(ReserveError::Busy);
         }
-        let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
-        let decide = |credit: &CreditSnapshot| size_hold(credit, quote, exact, most_open, now_ms);
+        let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
+        let decide = |credit: &CreditSnapshot| size_hold(credit, quote, exact, max_open, now_ms);
         let Some((parts, limit, meters)) =
             serving
                 .holds

@@ -40,9 +40,9 @@ pub(super) struct ServingState {
     pub journal: Arc<Journal>,
     pub writer: LedgerWriter,
     pub open: AtomicI64,
-    pub most_open: i64,
-    pub most_open_per_account: AtomicU64,
-    pub most_pending: usize,
+    pub max_open: i64,
+    pub max_open_per_account: AtomicU64,
+    pub max_pending: usize,
 }
 
 impl Billing {
@@ -166,14 +166,14 @@ impl Billing {
         // Every open request ends once, and admission stops at `journal_pending`; so this queue is
         // never full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
-        let work = LedgerWriterDeps {
+        let deps = LedgerWriterDeps {
             ledger: Arc::clone(&ledger),
             holds: Arc::clone(&holds),
             journal: Arc::clone(&journal),
             mirror,
             data_dir: data_dir.to_owned(),
         };
-        let writer = start(work, capacity)?;
+        let writer = start(deps, capacity)?;
         log::info!("opened the ledger in {}", data_dir.display());
         let serving = ServingState {
             owner: Mutex::new(Some(owner)),
@@ -181,9 +181,9 @@ impl Billing {
             journal,
             writer,
             open: AtomicI64::new(0),
-            most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
-            most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
-            most_pending: count(limits.journal_pending),
+            max_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
+            max_open_per_account: AtomicU64::new(limits.open_requests_per_account),
+            max_pending: count(limits.journal_pending),
         };
         Ok(Self(Arc::new(BillingInner {
             ledger,
@@ -223,7 +223,7 @@ impl Billing {
     pub fn apply_limits(&self, limits: &Limits) {
         if let Some(serving) = &self.0.serving {
             serving
-                .most_open_per_account
+                .max_open_per_account
                 .store(limits.open_requests_per_account, Ordering::Relaxed);
         }
     }

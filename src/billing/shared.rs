@@ -43,9 +43,9 @@ struct SharedBillingInner {
     relay: OutboxRelay,
     data_dir: PathBuf,
     open: AtomicI64,
-    most_open: i64,
-    most_open_per_account: AtomicU64,
-    most_pending: usize,
+    max_open: i64,
+    max_open_per_account: AtomicU64,
+    max_pending: usize,
     /// Maximum duration of a request, in seconds.
     total_seconds: AtomicU64,
     /// Lock on the data directory; `None` after the hand-over.
@@ -113,9 +113,9 @@ impl SharedBilling {
         )?;
         let journal = Arc::new(journal.with_sync(limits.journal_sync));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
-        let most_pending = count(limits.journal_pending);
-        let capacity = count(limits.open_requests).saturating_add(most_pending);
-        let (journal_of_relay, bounds) = (Arc::clone(&journal), (capacity, most_pending));
+        let max_pending = count(limits.journal_pending);
+        let capacity = count(limits.open_requests).saturating_add(max_pending);
+        let (journal_of_relay, bounds) = (Arc::clone(&journal), (capacity, max_pending));
         let relay = OutboxRelay::start(relay_store, journal_of_relay, data_dir, models, bounds)?;
         Ok(Self(Arc::new(SharedBillingInner {
             store,
@@ -123,9 +123,9 @@ impl SharedBilling {
             relay,
             data_dir: data_dir.to_owned(),
             open: AtomicI64::new(0),
-            most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
-            most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
-            most_pending,
+            max_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
+            max_open_per_account: AtomicU64::new(limits.open_requests_per_account),
+            max_pending,
             total_seconds: AtomicU64::new(limits.total_seconds),
             owner: Mutex::new(Some(owner)),
             handed_over: AtomicBool::new(false),
@@ -135,7 +135,7 @@ impl SharedBilling {
     /// See [`super::Billing::apply_limits`].
     pub fn apply_limits(&self, limits: &Limits) {
         self.0
-            .most_open_per_account
+            .max_open_per_account
             .store(limits.open_requests_per_account, Ordering::Relaxed);
         self.0
             .total_seconds

@@ -394,14 +394,14 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
         .unwrap();
-    let boot = journal::live_instance_ids(dir.path())
+    let instance_id = journal::live_instance_ids(dir.path())
         .unwrap()
         .pop()
         .unwrap();
     let other = Billing::open(dir.path()).unwrap();
     assert!(
         other
-            .replay_journal(&dir.path().join("journal").join(boot))
+            .replay_journal(&dir.path().join("journal").join(instance_id))
             .is_err(),
         "it would void a request that runs"
     );

@@ -101,7 +101,7 @@ impl Episode {
             full,
             floor: full,
             lease: LEASE,
-            most_open: 100,
+            max_open: 100,
             within: None,
         };
         match self.store.reserve(&asked).await.unwrap() {

@@ -259,7 +259,7 @@ impl Episode {
             route: route(&prices),
             prices,
             model: Model {
-                most_open: MOST_OPEN,
+                max_open: MOST_OPEN,
                 ..Model::default()
             },
             requests: 0,

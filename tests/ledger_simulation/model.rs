@@ -86,7 +86,7 @@ pub struct Model {
     pub accounts: Vec<Account>,
     pub open: BTreeMap<String, Hold>,
     pub ends: BTreeMap<String, End>,
-    pub most_open: usize,
+    pub max_open: usize,
 }
 
 impl Model {
@@ -135,7 +135,7 @@ impl Model {
             .values()
             .filter(|hold| hold.account == account)
             .count()
-            >= self.most_open
+            >= self.max_open
         {
             return Admission::TooMany;
         }

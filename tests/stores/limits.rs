@@ -88,7 +88,7 @@ impl<'a> Caller<'a> {
         lease: Duration,
     ) -> ReserveReply {
         let request_id = &format!("req_{}_{request}", self.account);
-        let (full, floor, account, most_open) = (micro(full), micro(floor), self.account, 500);
+        let (full, floor, account, max_open) = (micro(full), micro(floor), self.account, 500);
         let within = (!bounds.is_unbounded()).then_some((self.key.as_str(), bounds));
         self.store
             .reserve(&ReserveCommand {
@@ -97,7 +97,7 @@ impl<'a> Caller<'a> {
                 full,
                 floor,
                 lease,
-                most_open,
+                max_open,
                 within,
             })
             .await

@@ -32,9 +32,9 @@ pub(super) fn encode_unnumbered(record: &JournalRecord) -> io::Result<Vec<u8>> {
 
 /// Fills in a line's number and checksum.
 pub(super) fn set_number(line: &mut [u8], number: u64) {
-    if let Some(place) = line.get_mut(NUMBER_OFFSET..NUMBER_OFFSET + NUMBER_DIGITS) {
+    if let Some(digits) = line.get_mut(NUMBER_OFFSET..NUMBER_OFFSET + NUMBER_DIGITS) {
         let mut rest = number;
-        for digit in place.iter_mut().rev() {
+        for digit in digits.iter_mut().rev() {
             *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
             rest /= 10;
         }
@@ -44,15 +44,15 @@ pub(super) fn set_number(line: &mut [u8], number: u64) {
         "{:08x}",
         crc32fast::hash(line.get(NUMBER_OFFSET..end).unwrap_or_default())
     );
-    for (place, digit) in line.iter_mut().skip(1).zip(crc.bytes()) {
-        *place = digit;
+    for (byte, digit) in line.iter_mut().skip(1).zip(crc.bytes()) {
+        *byte = digit;
     }
 }
 
 /// Encodes `record` as a complete line.
-pub(super) fn encode(record: &JournalRecord, its: u64) -> io::Result<Vec<u8>> {
+pub(super) fn encode(record: &JournalRecord, number: u64) -> io::Result<Vec<u8>> {
     let mut line = encode_unnumbered(record)?;
-    set_number(&mut line, its);
+    set_number(&mut line, number);
     Ok(line)
 }
 

@@ -85,18 +85,18 @@ fn repair(line: &[u8]) -> Option<JournalLine> {
         return Some(record);
     }
     let (head, rest) = line.split_at_checked(HEAD_BYTES)?;
-    let has = crc32fast::hash(rest);
+    let actual = crc32fast::hash(rest);
     let flipped: u32 = head
         .iter()
-        .zip(format!("{has:08x} ").bytes())
+        .zip(format!("{actual:08x} ").bytes())
         .map(|(a, b)| (a ^ b).count_ones())
         .sum();
     if flipped == 1 {
         return parse_body(rest);
     }
-    let says =
+    let recorded =
         u32::from_str_radix(std::str::from_utf8(head.get(..HEAD_BYTES - 1)?).ok()?, 16).ok()?;
-    let (index, bit) = find_flipped_bit(has ^ says, rest.len())?;
+    let (index, bit) = find_flipped_bit(actual ^ recorded, rest.len())?;
     let mut copy = line.to_vec();
     *copy.get_mut(HEAD_BYTES + index)? ^= 1 << bit;
     decode(&copy)

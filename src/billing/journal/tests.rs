@@ -76,16 +76,16 @@ fn left(data_dir: &Path) -> OrphanedJournal {
 }
 
 /// Each request with whether it completed; sorted.
-fn told(endings: Vec<Ending>) -> Vec<(String, bool)> {
+fn completions(endings: Vec<Ending>) -> Vec<(String, bool)> {
     let completed = |ending: Ending| {
         (
             ending.request_id,
             ending.detail.outcome == RequestOutcome::Completed,
         )
     };
-    let mut told: Vec<_> = endings.into_iter().map(completed).collect();
-    told.sort();
-    told
+    let mut completions: Vec<_> = endings.into_iter().map(completed).collect();
+    completions.sort();
+    completions
 }
 
 fn expected(requests: &[(&str, bool)]) -> Vec<(String, bool)> {
@@ -167,7 +167,7 @@ fn every_request_that_a_dead_process_knew_of_is_told_as_it_last_stood() {
     );
     let (endings, unreadable) = left.endings().unwrap();
     assert_eq!(
-        told(endings),
+        completions(endings),
         expected(&[("req_a", true), ("req_b", false), ("req_c", true)])
     );
     assert_eq!(unreadable, 0);
@@ -206,7 +206,7 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     let left = left(dir.path());
     let (endings, unreadable) = left.endings().unwrap();
     assert_eq!(
-        (told(endings), unreadable),
+        (completions(endings), unreadable),
         (expected(&[("req_1", true), ("req_3", true)]), 2)
     );
     left.remove(unreadable).unwrap();
@@ -238,8 +238,9 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
 fn no_byte_of_a_line_can_change_unnoticed() {
     // Its checksum begins with a zero and has a letter, so both could be spelled differently.
     let mut lines = (0..).map(|number| encode(&end(&format!("req_{number}")), 7).unwrap());
-    let wanted = |line: &Vec<u8>| line[1] == b'0' && line[1..9].iter().any(u8::is_ascii_lowercase);
-    let line = lines.find(wanted).unwrap();
+    let has_zero_and_letter =
+        |line: &Vec<u8>| line[1] == b'0' && line[1..9].iter().any(u8::is_ascii_lowercase);
+    let line = lines.find(has_zero_and_letter).unwrap();
     let line = &line[1..line.len() - 1];
     assert!(decode(line).is_some());
     for at in 0..line.len() {
@@ -428,7 +429,7 @@ fn a_journal_of_a_version_before_lines_were_numbered_is_read() {
     .unwrap();
     let (endings, faults) = left(dir.path()).endings().unwrap();
     assert_eq!(
-        (told(endings), faults),
+        (completions(endings), faults),
         (expected(&[("req_1", true), ("req_2", false)]), 0)
     );
     std::fs::write(&log, []).unwrap();
@@ -469,7 +470,7 @@ fn half_of_an_ending_is_none_and_its_request_was_interrupted() {
     );
     let (endings, unreadable) = left.endings().unwrap();
     assert_eq!(
-        (told(endings), unreadable),
+        (completions(endings), unreadable),
         (expected(&[("req_done", true), ("req_torn", false)]), 0)
     );
 }
@@ -532,7 +533,7 @@ fn on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room()
         ("req_3", false),
         ("req_4", true),
     ];
-    assert_eq!((told(endings), unreadable), (expected(&known), 0));
+    assert_eq!((completions(endings), unreadable), (expected(&known), 0));
 }
 
 fn fill_the_disk(dir: &Path) {
@@ -543,7 +544,7 @@ fn fill_the_disk(dir: &Path) {
         folder(dir, &journal).join("000001.log"),
         folder(dir, &journal).join(RESERVE_FILE),
     );
-    let room = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+    let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
     for request in ["req_1", "req_2", "req_3", "req_4"] {
         journal.write(&open(request)).unwrap();
     }
@@ -581,12 +582,12 @@ fn fill_the_disk(dir: &Path) {
     journal.write(&end("req_4")).unwrap();
 
     // Not one more byte fits anywhere, but the reserve keeps its preallocated bytes.
-    let set_aside = room(&reserve);
+    let set_aside = blocks(&reserve);
     limit_files(Some(0));
     assert!(journal.write(&end("req_5")).is_err());
     assert!(journal.write(&open("req_late")).is_err());
     assert!(journal.is_degraded());
-    assert_eq!((length(&reserve), room(&reserve)), (0, set_aside));
+    assert_eq!((length(&reserve), blocks(&reserve)), (0, set_aside));
     limit_files(None);
 }
 
@@ -685,7 +686,7 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     );
     let dead = died_with(dir.path(), &[end("req_1")]);
     let living = begin(dir.path());
-    let place = InstanceDir::create(dir.path()).unwrap();
+    let instance_dir = InstanceDir::create(dir.path()).unwrap();
     // A journal that is being created, and a file that never was a journal.
     let unnamed = dir.path().join("journal/.0190");
     std::fs::create_dir(&unnamed).unwrap();
@@ -697,14 +698,17 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
         [
             name(&dead),
             living.instance_id().into(),
-            place.instance_id.clone()
+            instance_dir.instance_id.clone()
         ]
     );
     assert_eq!(
         live_instance_ids(dir.path()).unwrap(),
-        [living.instance_id().to_owned(), place.instance_id.clone()]
+        [
+            living.instance_id().to_owned(),
+            instance_dir.instance_id.clone()
+        ]
     );
-    for taken in [living.instance_id(), place.instance_id.as_str()] {
+    for taken in [living.instance_id(), instance_dir.instance_id.as_str()] {
         let error = claim_journal(&dir.path().join("journal").join(taken))
             .err()
             .unwrap();
@@ -735,7 +739,7 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     );
     assert!(claim_orphaned(dir.path()).unwrap().is_empty());
     drop(claimed);
-    place.remove();
+    instance_dir.remove();
     assert_eq!(
         instance_ids(dir.path()).unwrap(),
         [name(&dead), living.instance_id().into()]
@@ -778,7 +782,7 @@ fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
     left.remove_reserve();
     assert_eq!(std::fs::read(&reserve).unwrap(), needed);
     assert_eq!(
-        told(left.endings().unwrap().0),
+        completions(left.endings().unwrap().0),
         expected(&[("req_1", true)])
     );
     std::fs::write(&reserve, []).unwrap();
@@ -786,7 +790,7 @@ fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
     assert!(!reserve.exists());
     left.remove_reserve();
     assert_eq!(
-        told(left.endings().unwrap().0),
+        completions(left.endings().unwrap().0),
         expected(&[("req_1", false)])
     );
 }
@@ -814,7 +818,7 @@ fn a_copy_has_the_living_and_the_dead_and_a_needed_reserve() {
         .flat_map(|left| left.endings().unwrap().0)
         .collect();
     assert_eq!(
-        told(endings),
+        completions(endings),
         expected(&[("req_1", false), ("req_2", true), ("req_3", true)])
     );
 }

@@ -36,8 +36,8 @@ impl IngestWorker {
         for partition in 0..PARTITIONS {
             // If one node is unreachable, the others are still checked.
             match self.store.partition_server(partition).await {
-                Ok(lineage) if self.refresh_if_unchanged(partition, &lineage) => {}
-                Ok(lineage) => changed.push((partition, lineage)),
+                Ok(current) if self.refresh_if_unchanged(partition, &current) => {}
+                Ok(current) => changed.push((partition, current)),
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
@@ -51,7 +51,7 @@ impl IngestWorker {
     pub(super) fn refresh_if_unchanged(
         &mut self,
         partition: u32,
-        lineage: &PartitionServer,
+        current: &PartitionServer,
     ) -> bool {
         let slot = usize::try_from(partition)
             .ok()
@@ -59,7 +59,7 @@ impl IngestWorker {
         let Some(Some(found)) = slot else {
             return false;
         };
-        let same = found.server == lineage.server && has_same_epoch(found, lineage);
+        let same = found.server == current.server && has_same_epoch(found, current);
         if same {
             found.seen_ms = clock::now_ms();
         }
@@ -72,10 +72,10 @@ impl IngestWorker {
     ) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         let mut since_ms = now_ms;
-        let mut anew = BTreeMap::new();
-        for (partition, lineage) in &changed {
+        let mut new_epochs = BTreeMap::new();
+        for (partition, current) in &changed {
             let known = self.ledger.partition_location(*partition)?;
-            match known.filter(|found| has_same_epoch(found, lineage)) {
+            match known.filter(|found| has_same_epoch(found, current)) {
                 Some(found) => {
                     since_ms = since_ms.min(found.seen_ms.saturating_sub(MAX_FAILOVER_LOSS_MS))
                 }
@@ -85,24 +85,24 @@ impl IngestWorker {
                     // the new epoch does not begin.
                     let token =
                         format!("{RESTORING_EPOCH_PREFIX}{}", uuid::Uuid::now_v7().simple());
-                    self.begin_epoch(*partition, &lineage.epoch, &token).await?;
-                    anew.insert(*partition, token);
+                    self.begin_epoch(*partition, &current.epoch, &token).await?;
+                    new_epochs.insert(*partition, token);
                 }
             }
         }
-        let which: Vec<_> = changed.iter().map(|(partition, _)| *partition).collect();
-        let restored = self.restore_since(&which, since_ms, now_ms).await?;
+        let partitions: Vec<_> = changed.iter().map(|(partition, _)| *partition).collect();
+        let restored = self.restore_since(&partitions, since_ms, now_ms).await?;
         let mut found = Vec::new();
-        for (partition, lineage) in changed {
-            let mut epoch = lineage.epoch;
-            if let Some(token) = anew.get(&partition) {
+        for (partition, current) in changed {
+            let mut epoch = current.epoch;
+            if let Some(token) = new_epochs.get(&partition) {
                 epoch = uuid::Uuid::now_v7().simple().to_string();
                 self.begin_epoch(partition, token, &epoch).await?;
             }
             found.push((
                 partition,
                 PartitionLocation {
-                    server: lineage.server,
+                    server: current.server,
                     epoch,
                     seen_ms: now_ms,
                 },
@@ -119,10 +119,10 @@ impl IngestWorker {
         }
         // The loss may include keys and revocations, so publish all keys again.
         self.keys_after = Default::default();
-        if !anew.is_empty() {
+        if !new_epochs.is_empty() {
             self.keys_known = false;
         }
-        let (all, new) = (which.len(), anew.len());
+        let (all, new) = (partitions.len(), new_epochs.len());
         log::warn!(
             "{all} partitions of the shared store moved to another server, {new} of them empty; restored {restored} requests"
         );
@@ -197,8 +197,8 @@ impl IngestWorker {
     }
 }
 
-fn has_same_epoch(found: &PartitionLocation, lineage: &PartitionServer) -> bool {
-    found.epoch == lineage.epoch && !lineage.epoch.is_empty()
+fn has_same_epoch(found: &PartitionLocation, current: &PartitionServer) -> bool {
+    found.epoch == current.epoch && !current.epoch.is_empty()
 }
 
 fn restore_entry(entry: LedgerEntry) -> RestoreEntry {

@@ -112,8 +112,8 @@ impl IngestWorker {
     /// its markers.
     pub(super) async fn seed_account(&mut self, account: &str) -> Result<(), StoreError> {
         let partition = partition(account);
-        let lineage = self.store.partition_server(partition).await?;
-        if !self.refresh_if_unchanged(partition, &lineage) {
+        let current = self.store.partition_server(partition).await?;
+        if !self.refresh_if_unchanged(partition, &current) {
             self.locate_partitions().await?;
         }
         self.consume(partition).await?;
@@ -137,7 +137,7 @@ impl IngestWorker {
             epoch: &found.epoch,
         };
         self.store.seed_account(&seed).await?;
-        self.seed_keys(account, &found.epoch, lineage.now_ms).await
+        self.seed_keys(account, &found.epoch, current.now_ms).await
     }
 
     /// Starts the store's spend counters for those of an account's keys that have a limit. The
@@ -210,11 +210,11 @@ impl IngestWorker {
         for partition in 0..PARTITIONS {
             held.extend(self.store.held_by_account(partition).await?);
         }
-        let gone = self
+        let released = self
             .mirrored
             .keys()
             .filter(|account| !held.contains_key(*account));
-        let gone = gone.map(|account| (account.clone(), CreditSplit::ZERO));
+        let released = released.map(|account| (account.clone(), CreditSplit::ZERO));
         let changed = held
             .iter()
             .filter(|(account, parts)| self.mirrored.get(*account) != Some(*parts));
@@ -224,7 +224,7 @@ impl IngestWorker {
             held,
             settled: CreditSplit::ZERO,
         };
-        let rows: Vec<_> = gone
+        let rows: Vec<_> = released
             .chain(changed)
             .map(|(account, held)| (account, claim(held)))
             .collect();

@@ -48,16 +48,16 @@ impl SharedBilling {
                 "the shared store does not answer".into(),
             ));
         }
-        if inner.relay.pending() >= inner.most_pending {
+        if inner.relay.pending() >= inner.max_pending {
             return Err(ReserveError::Unavailable(
                 "the shared store lags behind".into(),
             ));
         }
-        if inner.open.load(Ordering::Relaxed) >= inner.most_open {
+        if inner.open.load(Ordering::Relaxed) >= inner.max_open {
             return Err(ReserveError::Busy);
         }
         let full = quote.cost(quote.output_limit);
-        let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
+        let max_open = inner.max_open_per_account.load(Ordering::Relaxed);
         let floor = if exact {
             full
         } else {
@@ -70,7 +70,7 @@ impl SharedBilling {
             floor,
             lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed))
                 .saturating_add(LEASE_MARGIN),
-            most_open,
+            max_open,
             within: (!request.bounds.is_unbounded()).then_some((&*request.key_id, &request.bounds)),
         };
         // Journal before the store reserves anything. So this edge knows of every hold in the
@@ -98,7 +98,7 @@ impl SharedBilling {
                     affordable_output(parts),
                 ));
             }
-            Ok(other) => reserve_error(other, floor, most_open),
+            Ok(other) => reserve_error(other, floor, max_open),
             // The store may have reserved the credits anyway. An ending without cost releases them
             // as soon as the store is reachable.
             Err(why) => {
@@ -115,21 +115,21 @@ impl SharedBilling {
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
-    pub async fn authorize(&self, payer: &Payer<'_>, least: Micro) -> Result<(), ReserveError> {
+    pub async fn authorize(&self, payer: &Payer<'_>, min_cost: Micro) -> Result<(), ReserveError> {
         let inner = &self.0;
         if inner.store.is_unavailable() {
             return Err(ReserveError::Unavailable(
                 "the shared store does not answer".into(),
             ));
         }
-        let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
+        let max_open = inner.max_open_per_account.load(Ordering::Relaxed);
         let command = ReserveCommand {
             request_id: "",
             account: payer.account,
-            full: least,
-            floor: least,
+            full: min_cost,
+            floor: min_cost,
             lease: Duration::ZERO,
-            most_open,
+            max_open,
             within: (!payer.bounds.is_unbounded()).then_some((&**payer.key, payer.bounds)),
         };
         match self
@@ -138,7 +138,7 @@ impl SharedBilling {
             .map_err(ReserveError::Unavailable)?
         {
             ReserveReply::Held(_) | ReserveReply::HeldWithin(..) => Ok(()),
-            other => Err(reserve_error(other, least, most_open)),
+            other => Err(reserve_error(other, min_cost, max_open)),
         }
     }
 
@@ -150,11 +150,10 @@ impl SharedBilling {
         let until = Instant::now() + ADMISSION_TIMEOUT;
         let (mut has_requested_seed, mut ended_checks) = (false, 0);
         loop {
-            let answer = tokio::time::timeout_at(until, store.reserve(command)).await;
-            let answer =
-                answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
+            let reply = tokio::time::timeout_at(until, store.reserve(command)).await;
+            let reply = reply.map_err(|_| "the shared store does not answer in time".to_owned())?;
             failpoint::hit(Point::HeldThere);
-            match answer.map_err(count_store_error)? {
+            match reply.map_err(count_store_error)? {
                 ReserveReply::Unknown => {}
                 ReserveReply::Limited(RateLimitWait {
                     limited: RateLimitKind::Concurrent,
@@ -182,7 +181,7 @@ impl SharedBilling {
 }
 
 /// Converts a refusal of the store.
-fn reserve_error(reply: ReserveReply, needed: Micro, most_open: u64) -> ReserveError {
+fn reserve_error(reply: ReserveReply, needed: Micro, max_open: u64) -> ReserveError {
     match reply {
         ReserveReply::Insufficient { available } => {
             ReserveError::Insufficient { available, needed }
@@ -190,7 +189,7 @@ fn reserve_error(reply: ReserveReply, needed: Micro, most_open: u64) -> ReserveE
         ReserveReply::TrialExpired => ReserveError::TrialExpired,
         ReserveReply::KeySpendLimit { free } => ReserveError::KeySpendLimit { free },
         ReserveReply::Limited(wait) => ReserveError::Limited(wait),
-        ReserveReply::TooManyOpen => ReserveError::TooManyOpen { limit: most_open },
+        ReserveReply::TooManyOpen => ReserveError::TooManyOpen { limit: max_open },
         other => {
             ReserveError::Unavailable(format!("unexpected reply of the shared store: {other:?}"))
         }

@@ -57,9 +57,9 @@ fn all_refunds_of_a_debit_together_never_pass_it() {
         "9.4 held 0 available 9.4",
         "the gateway sees it at once"
     );
-    let again = refund(Some("0.4"), "ticket 1").unwrap();
+    let repeated = refund(Some("0.4"), "ticket 1").unwrap();
     assert_eq!(
-        (again.is_new, again.change, again.balance),
+        (repeated.is_new, repeated.change, repeated.balance),
         (false, credits("0.4"), credits("9.4"))
     );
     assert!(refused(refund(Some("0.5"), "ticket 1")).contains("already used for something else"));

@@ -24,7 +24,7 @@ pub struct ReserveCommand<'a> {
     /// Time after which the store releases a hold that nobody settled. Zero is a dry run: the store
     /// reserves and counts nothing, and only replies whether it would.
     pub lease: Duration,
-    pub most_open: u64,
+    pub max_open: u64,
     /// The API key and the limits of the request; `None` if it has no limits.
     pub within: Option<(&'a str, &'a RequestLimits)>,
 }
@@ -67,7 +67,7 @@ impl SharedStore {
         call.arg(command.full.get())
             .arg(command.floor.get())
             .arg(lease_ms)
-            .arg(command.most_open);
+            .arg(command.max_open);
         if let Some((
             key_id,
             RequestLimits {
