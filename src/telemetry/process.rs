@@ -120,15 +120,16 @@ impl ProcessStat {
 )]
 fn start_time_seconds() -> Option<f64> {
     let machine = std::fs::read_to_string("/proc/stat").ok()?;
-    let boot: f64 = machine
+    let boot_time: f64 = machine
         .lines()
         .find_map(|line| line.strip_prefix("btime "))?
         .trim()
         .parse()
         .ok()?;
     Some(
-        boot + ProcessStat::read()?.start_ticks as f64
-            / rustix::param::clock_ticks_per_second() as f64,
+        boot_time
+            + ProcessStat::read()?.start_ticks as f64
+                / rustix::param::clock_ticks_per_second() as f64,
     )
 }
 

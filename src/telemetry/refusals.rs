@@ -20,8 +20,8 @@ const WINDOW_INTERVAL: Duration = Duration::from_secs(10);
 pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
     METRICS.count_refusal(reason);
     let admission = window(reason).admit(Instant::now());
-    if let Some(left_out) = admission.left_out {
-        log_suppressed(reason, left_out);
+    if let Some(suppressed) = admission.suppressed {
+        log_suppressed(reason, suppressed);
     }
     if admission.write {
         let client = client
@@ -50,9 +50,9 @@ fn schedule_summary(reason: RefusalReason) {
     };
     runtime.spawn(async move {
         tokio::time::sleep(WINDOW_INTERVAL).await;
-        let left_out = window(reason).take_suppressed();
-        if left_out > 0 {
-            log_suppressed(reason, left_out);
+        let suppressed = window(reason).take_suppressed();
+        if suppressed > 0 {
+            log_suppressed(reason, suppressed);
         }
     });
 }
@@ -62,7 +62,7 @@ fn schedule_summary(reason: RefusalReason) {
 struct LogWindow {
     began: Option<Instant>,
     written: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 /// The log decision for one refusal.
@@ -72,23 +72,23 @@ struct LogAdmission {
     /// True for the first line that this window suppresses.
     schedule: bool,
     /// Number of lines that the previous window suppressed, if its summary was not written.
-    left_out: Option<u64>,
+    suppressed: Option<u64>,
 }
 
 impl LogWindow {
     const NEW: Self = Self {
         began: None,
         written: 0,
-        left_out: 0,
+        suppressed: 0,
     };
 
     fn admit(&mut self, now: Instant) -> LogAdmission {
-        let mut left_out = None;
+        let mut suppressed = None;
         if self
             .began
             .is_none_or(|began| now.duration_since(began) >= WINDOW_INTERVAL)
         {
-            left_out = Some(self.left_out).filter(|count| *count > 0);
+            suppressed = Some(self.suppressed).filter(|count| *count > 0);
             *self = Self {
                 began: Some(now),
                 ..Self::NEW
@@ -99,14 +99,14 @@ impl LogWindow {
             return LogAdmission {
                 write: true,
                 schedule: false,
-                left_out,
+                suppressed,
             };
         }
-        self.left_out = self.left_out.saturating_add(1);
+        self.suppressed = self.suppressed.saturating_add(1);
         LogAdmission {
             write: false,
-            schedule: self.left_out == 1,
-            left_out,
+            schedule: self.suppressed == 1,
+            suppressed,
         }
     }
 }
@@ -130,7 +130,7 @@ impl LockedLogWindow {
     }
 
     fn take_suppressed(mut self) -> u64 {
-        std::mem::take(&mut self.0.left_out)
+        std::mem::take(&mut self.0.suppressed)
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
         let mut window = LogWindow::NEW;
         let written = (0..1_000).filter(|_| window.admit(begin).write).count();
         assert_eq!(
-            (written as u32, window.left_out),
+            (written as u32, window.suppressed),
             (
                 MAX_LINES_PER_WINDOW,
                 1_000 - u64::from(MAX_LINES_PER_WINDOW)
@@ -156,10 +156,10 @@ mod tests {
             LogAdmission {
                 write: true,
                 schedule: false,
-                left_out: Some(990)
+                suppressed: Some(990)
             }
         );
-        assert_eq!(window.left_out, 0);
+        assert_eq!(window.suppressed, 0);
     }
 
     #[test]

@@ -300,10 +300,10 @@ mod tests {
     #[test]
     fn each_address_of_a_name_is_tried_up_to_a_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let here = listener.local_addr().unwrap();
+        let address = listener.local_addr().unwrap();
         // Addresses of this machine without a listener.
-        let nobody = (2..).map(|last| SocketAddr::from(([127, 0, 0, last], here.port())));
-        let reached = |dead: usize| connect(nobody.clone().take(dead).chain([here])).is_ok();
+        let nobody = (2..).map(|last| SocketAddr::from(([127, 0, 0, last], address.port())));
+        let reached = |dead: usize| connect(nobody.clone().take(dead).chain([address])).is_ok();
         assert!(reached(0) && reached(1) && reached(MAX_ADDRESSES - 1));
         assert!(!reached(MAX_ADDRESSES), "one batch does not wait for ever");
         assert!(connect([].into_iter()).is_err());
@@ -334,7 +334,7 @@ mod tests {
             began: Duration::ZERO,
             ended: Duration::ZERO,
             is_failed: false,
-            facts: Vec::new(),
+            attributes: Vec::new(),
         };
         traces.export(vec![span(), span()]);
         assert_eq!(dropped.get(), before + 2);

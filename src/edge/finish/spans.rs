@@ -27,7 +27,7 @@ pub(super) fn build_spans(ctx: &mut RequestContext, status: u16, took: Duration)
         began,
         ended,
         is_failed: status >= 500,
-        facts: request_attributes(ctx, status),
+        attributes: request_attributes(ctx, status),
     }];
     // An attempt ends where the next one begins.
     let ends = trace
@@ -47,7 +47,7 @@ pub(super) fn build_spans(ctx: &mut RequestContext, status: u16, took: Duration)
             began: at(attempt.began),
             ended: attempt_ended,
             is_failed: status == 0 || status >= 400,
-            facts: vec![
+            attributes: vec![
                 (
                     "server.address",
                     AttributeValue::Text(attempt.endpoint.clone()),
@@ -63,7 +63,7 @@ pub(super) fn build_spans(ctx: &mut RequestContext, status: u16, took: Duration)
 }
 
 fn request_attributes(ctx: &RequestContext, status: u16) -> Vec<(&'static str, AttributeValue)> {
-    let mut facts = vec![
+    let mut attributes = vec![
         (
             "gateway.request_id",
             AttributeValue::Text(ctx.record.request_id.clone()),
@@ -79,23 +79,23 @@ fn request_attributes(ctx: &RequestContext, status: u16) -> Vec<(&'static str, A
     ];
     let surface = ctx.record.route.surface(ctx.record.surface);
     if !surface.is_empty() {
-        facts.push(("gateway.surface", AttributeValue::Text(surface.to_owned())));
+        attributes.push(("gateway.surface", AttributeValue::Text(surface.to_owned())));
     }
-    facts.extend(
+    attributes.extend(
         ctx.record
             .reason
             .map(|reason| ("gateway.reason", AttributeValue::Text(reason.to_owned()))),
     );
     if let Stage::Admitted(call) = &ctx.stage {
-        facts.push((
+        attributes.push((
             "gen_ai.request.model",
             AttributeValue::Text(call.model.id.clone()),
         ));
-        facts.push((
+        attributes.push((
             "gateway.vendor",
             AttributeValue::Text(call.model.vendor.name.clone()),
         ));
-        facts.extend(call.billed.map(|(outcome, _)| {
+        attributes.extend(call.billed.map(|(outcome, _)| {
             (
                 "gateway.outcome",
                 AttributeValue::Text(outcome.as_str().to_owned()),
@@ -112,7 +112,7 @@ fn request_attributes(ctx: &RequestContext, status: u16) -> Vec<(&'static str, A
         let micros = |time: Duration| {
             AttributeValue::Number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
         };
-        facts.extend(named.map(|(key, time)| (key, micros(time))));
+        attributes.extend(named.map(|(key, time)| (key, micros(time))));
     }
-    facts
+    attributes
 }

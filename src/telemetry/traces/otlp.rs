@@ -24,8 +24,8 @@ pub fn encode_document(spans: &[TraceSpan]) -> String {
 }
 
 fn encode_span(span: &TraceSpan) -> Value {
-    let facts: Vec<_> = span
-        .facts
+    let attributes: Vec<_> = span
+        .attributes
         .iter()
         .map(|(key, fact)| encode_attribute(key, fact))
         .collect();
@@ -36,7 +36,7 @@ fn encode_span(span: &TraceSpan) -> Value {
         "kind": span.kind as u32,
         "startTimeUnixNano": span.began.as_nanos().to_string(),
         "endTimeUnixNano": span.ended.as_nanos().to_string(),
-        "attributes": facts,
+        "attributes": attributes,
     });
     if let Some(parent) = &span.parent {
         object["parentSpanId"] = hex(parent).into();

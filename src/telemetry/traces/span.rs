@@ -33,7 +33,7 @@ pub struct TraceSpan {
     pub began: Duration,
     pub ended: Duration,
     pub is_failed: bool,
-    pub facts: Vec<(&'static str, AttributeValue)>,
+    pub attributes: Vec<(&'static str, AttributeValue)>,
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
