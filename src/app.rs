@@ -268,7 +268,7 @@ fn build_edge(
         pressure: Arc::clone(&gateway.pressure),
         access,
         traces,
-        endpoints: Arc::clone(&gateway.fleet),
+        endpoints: Arc::clone(&gateway.endpoint_registry),
     };
     let server = build_edge_server(
         &settings.load(),

@@ -122,9 +122,9 @@ mod tests {
     async fn the_reasons_are_text_or_json() {
         let body = |reasons, accept: Option<&'static str>| async move {
             let accept = accept.map(|accept| (header::ACCEPT, accept.parse().unwrap()));
-            let answer = build_response(reasons, &accept.into_iter().collect());
-            let status = answer.status().as_u16();
-            let bytes = axum::body::to_bytes(answer.into_body(), 1_024)
+            let response = build_response(reasons, &accept.into_iter().collect());
+            let status = response.status().as_u16();
+            let bytes = axum::body::to_bytes(response.into_body(), 1_024)
                 .await
                 .unwrap();
             (status, String::from_utf8(bytes.to_vec()).unwrap())

@@ -72,7 +72,7 @@ impl ConfigReloader {
         self: Arc<Self>,
         is_over: impl Fn() -> bool + Send + 'static,
     ) -> std::io::Result<()> {
-        let look = move || {
+        let poll = move || {
             let mut changing = None;
             while !is_over() {
                 std::thread::sleep(POLL_INTERVAL);
@@ -81,7 +81,7 @@ impl ConfigReloader {
         };
         std::thread::Builder::new()
             .name("files".into())
-            .spawn(look)
+            .spawn(poll)
             .map(drop)
     }
 

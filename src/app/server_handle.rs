@@ -58,7 +58,7 @@ impl ServerHandle {
             Duration::from_secs(limits.total_seconds),
         );
         let began = Instant::now();
-        let (mut quiet_since, mut told_at) = (Instant::now(), None);
+        let (mut quiet_since, mut signal_at) = (Instant::now(), None);
         loop {
             let (running, now) = (self.in_flight.load(Ordering::Acquire), Instant::now());
             let draining = self.draining.load(Ordering::Acquire);
@@ -71,12 +71,12 @@ impl ServerHandle {
             } else {
                 HANDOVER_QUIET_INTERVAL
             };
-            let told_at = if draining {
-                *told_at.get_or_insert(now)
+            let drain_began = if draining {
+                *signal_at.get_or_insert(now)
             } else {
                 began
             };
-            let end = told_at + if draining { drain } else { total };
+            let end = drain_began + if draining { drain } else { total };
             if draining {
                 self.shutdown.set_cutoff(end);
             }

@@ -40,10 +40,10 @@ pub struct Activity {
 pub struct ReceiptLookup(Arc<Activity>);
 
 impl ReceiptLookup {
-    /// Counts a lookup. Returns `None` if `most` lookups are in progress already.
-    pub fn enter(account: Arc<Activity>, most: u64) -> Option<Self> {
+    /// Counts a lookup. Returns `None` if `max_lookups` lookups are in progress already.
+    pub fn enter(account: Arc<Activity>, max_lookups: u64) -> Option<Self> {
         let lookup = Self(account);
-        (lookup.0.lookups.fetch_add(1, Ordering::AcqRel) < most).then_some(lookup)
+        (lookup.0.lookups.fetch_add(1, Ordering::AcqRel) < max_lookups).then_some(lookup)
     }
 }
 

@@ -282,8 +282,8 @@ async fn admit_api_request(
                         .map_err(unanswerable)?;
                     Ok(AdmissionOutcome::Answered("count"))
                 }
-                call::PreparedRequest::Replay(answer) => {
-                    local_api::send_replay(session, ctx, answer)
+                call::PreparedRequest::Replay(response) => {
+                    local_api::send_replay(session, ctx, response)
                         .await
                         .map_err(unanswerable)?;
                     Ok(AdmissionOutcome::Answered("replayed"))
@@ -358,12 +358,12 @@ const KEY_HEADERS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-
 /// Returns 401 if the request has no key or two different keys. Which of two keys pays must not
 /// depend on who reads the header.
 fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
-    let (mut seen, mut found, mut is_given) = (None, None, false);
+    let (mut seen, mut found, mut has_key_header) = (None, None, false);
     for (name, value) in KEY_HEADERS
         .iter()
         .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
     {
-        is_given = true;
+        has_key_header = true;
         // Proxies join the values of a repeated field with commas.
         for part in value.to_str().unwrap_or_default().split(',').map(str::trim) {
             let (key, has_scheme) = match part.split_once(' ') {
@@ -383,7 +383,7 @@ fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
         }
     }
     found.ok_or_else(|| {
-        Failure::from_kind(if is_given {
+        Failure::from_kind(if has_key_header {
             Kind::BadKey
         } else {
             Kind::MissingKey
@@ -420,7 +420,7 @@ mod tests {
         crate::account::generate_key().unwrap().text
     }
 
-    fn carried(fields: &[(&'static str, &str)]) -> Result<String, Kind> {
+    fn extract(fields: &[(&'static str, &str)]) -> Result<String, Kind> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
@@ -453,7 +453,7 @@ mod tests {
                 .iter()
                 .map(|(name, value)| (*name, value.as_str()))
                 .collect();
-            assert_eq!(carried(&fields), Ok(one.clone()), "{fields:?}");
+            assert_eq!(extract(&fields), Ok(one.clone()), "{fields:?}");
         }
         for fields in [
             vec![
@@ -478,8 +478,8 @@ mod tests {
                 .iter()
                 .map(|(name, value)| (*name, value.as_str()))
                 .collect();
-            assert_eq!(carried(&fields), Err(Kind::BadKey), "{fields:?}");
+            assert_eq!(extract(&fields), Err(Kind::BadKey), "{fields:?}");
         }
-        assert_eq!(carried(&[("x-other", &one)]), Err(Kind::MissingKey));
+        assert_eq!(extract(&[("x-other", &one)]), Err(Kind::MissingKey));
     }
 }

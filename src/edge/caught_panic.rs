@@ -42,8 +42,8 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let place = info.location().map(ToString::to_string).unwrap_or_default();
-    format!("{} at {place}", text.unwrap_or("no message"))
+    let location = info.location().map(ToString::to_string).unwrap_or_default();
+    format!("{} at {location}", text.unwrap_or("no message"))
 }
 
 /// Returns the task of one request, so that the message of a panic in it is kept. It is no `async

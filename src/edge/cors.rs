@@ -19,8 +19,8 @@ pub struct CorsHeaders {
 impl CorsHeaders {
     /// Returns `None` if no page of another origin may call the API.
     pub fn from_request(origins: &CorsOrigins, headers: &HeaderMap) -> Option<Self> {
-        let mut given = headers.get_all(header::ORIGIN).iter();
-        let origin = given.next().filter(|_| given.next().is_none());
+        let mut values = headers.get_all(header::ORIGIN).iter();
+        let origin = values.next().filter(|_| values.next().is_none());
         let allow_origin = match origins {
             CorsOrigins::None => return None,
             CorsOrigins::Any => origin.map(|_| HeaderValue::from_static("*")),
@@ -52,9 +52,9 @@ impl CorsHeaders {
 mod tests {
     use super::*;
 
-    fn allow_origin(origins: &CorsOrigins, given: &[&str]) -> Option<String> {
+    fn allow_origin(origins: &CorsOrigins, values: &[&str]) -> Option<String> {
         let mut headers = HeaderMap::new();
-        for origin in given {
+        for origin in values {
             headers.append(header::ORIGIN, origin.parse().unwrap());
         }
         let cors = CorsHeaders::from_request(origins, &headers)?;

@@ -177,8 +177,8 @@ impl PoolState {
 
 impl QueuedJob {
     /// Waits for a permit. Returns `None` if none arrived in time.
-    async fn wait(&mut self, most: Duration) -> Option<CpuPermit> {
-        timeout(most, &mut self.permit).await.ok()?.ok()
+    async fn wait(&mut self, time_limit: Duration) -> Option<CpuPermit> {
+        timeout(time_limit, &mut self.permit).await.ok()?.ok()
     }
 }
 
@@ -269,8 +269,9 @@ impl CpuWorker {
             )))));
         }
         let queued = state.queues.get(&self.account).map_or(0, VecDeque::len);
-        let has_room = state.waiting < self.queued_max && queued < self.queued_per_account_max;
-        has_room.then(|| {
+        let is_below_limits =
+            state.waiting < self.queued_max && queued < self.queued_per_account_max;
+        is_below_limits.then(|| {
             PermitOutcome::Queued(QueuedJob {
                 permit: state.enqueue(&self.account),
                 pool: Arc::clone(&self.pool),

@@ -275,8 +275,8 @@ fn check_target(head: &RequestHeader) -> Result<(), RequestDefect> {
     let below = ["/v1/v1", "/v1", ""]
         .into_iter()
         .find_map(|before| path.strip_prefix(before)?.strip_prefix(MODELS_PREFIX));
-    let looked_up = below.map(|id| format!("{}{}", MODELS_PREFIX, decode_model_id(id)));
-    if is_unambiguous_path(looked_up.as_deref().unwrap_or(path)) {
+    let decoded_path = below.map(|id| format!("{}{}", MODELS_PREFIX, decode_model_id(id)));
+    if is_unambiguous_path(decoded_path.as_deref().unwrap_or(path)) {
         Ok(())
     } else {
         Err(defect(

@@ -25,10 +25,10 @@ pub fn check_and_add(
     gateway: &Gateway,
     settings: &Settings,
     principal: &Principal,
-    what: FreeUse,
+    free_use: FreeUse,
 ) -> Result<(), Failure> {
-    check(gateway, settings, principal, what)?;
-    add(gateway, settings, principal, what);
+    check(gateway, settings, principal, free_use)?;
+    add(gateway, settings, principal, free_use);
     Ok(())
 }
 
@@ -40,30 +40,30 @@ pub fn check(
     gateway: &Gateway,
     settings: &Settings,
     principal: &Principal,
-    what: FreeUse,
+    free_use: FreeUse,
 ) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     for (whose, id, limit) in applicable_limits(settings, principal) {
         let activity = gateway.activity.get(id);
         let wait_ms = activity
             .free_usage()
-            .wait_ms(what, weight(what), limit, now_ms);
+            .wait_ms(free_use, weight(free_use), limit, now_ms);
         if wait_ms > 0 {
-            return Err(limit_failure(what, whose, limit, wait_ms));
+            return Err(limit_failure(free_use, whose, limit, wait_ms));
         }
     }
     Ok(())
 }
 
 /// Counts one free request, regardless of the limit.
-pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, what: FreeUse) {
+pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, free_use: FreeUse) {
     let now_ms = clock::now_ms();
     for (_, id, limit) in applicable_limits(settings, principal) {
         gateway
             .activity
             .get(id)
             .free_usage()
-            .add(what, weight(what), limit, now_ms);
+            .add(free_use, weight(free_use), limit, now_ms);
     }
 }
 
@@ -91,20 +91,20 @@ fn applicable_limits<'p>(
         .filter(move |(_, _, limit)| default > 0 && *limit > 0)
 }
 
-fn weight(what: FreeUse) -> u64 {
-    match what {
+fn weight(free_use: FreeUse) -> u64 {
+    match free_use {
         FreeUse::Count => FREE_REQUESTS_PER_REQUEST,
         FreeUse::Question | FreeUse::Refused => 1,
     }
 }
 
-fn limit_failure(what: FreeUse, whose: LimitScope, limit: u64, wait_ms: u64) -> Failure {
+fn limit_failure(free_use: FreeUse, whose: LimitScope, limit: u64, wait_ms: u64) -> Failure {
     let whose = match whose {
         LimitScope::Key => "key",
         LimitScope::Account => "account",
     };
     let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-    let may_have = match what {
+    let may_have = match free_use {
         FreeUse::Count => format!("{} token counts", limit / FREE_REQUESTS_PER_REQUEST),
         FreeUse::Question => format!("{limit} free requests"),
         FreeUse::Refused => format!("{limit} requests with invalid bodies"),

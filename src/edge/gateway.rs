@@ -42,7 +42,7 @@ pub struct Gateway {
     pub(super) cpu: Arc<CpuPool>,
     pub pressure: Arc<ResourceGuard>,
     /// State of the vendors' endpoints.
-    pub fleet: Arc<EndpointRegistry>,
+    pub endpoint_registry: Arc<EndpointRegistry>,
     /// Token counts that vendors reported for earlier turns. The gateway uses them to estimate
     /// turns for which the vendor has not reported usage.
     pub(super) turns: ReportedTurns,
@@ -71,7 +71,7 @@ impl Gateway {
             sidecar: None,
             cpu,
             pressure: Arc::default(),
-            fleet: Arc::default(),
+            endpoint_registry: Arc::default(),
             turns: ReportedTurns::default(),
             resolver: Arc::default(),
         }
@@ -101,6 +101,9 @@ impl Gateway {
     /// # Errors
     /// Returns an error if the thread cannot be started.
     pub fn watch_upstreams(&self) -> std::io::Result<()> {
-        Arc::clone(&self.resolver).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
+        Arc::clone(&self.resolver).watch(
+            Arc::clone(&self.settings),
+            Arc::clone(&self.endpoint_registry),
+        )
     }
 }

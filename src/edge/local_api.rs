@@ -63,16 +63,16 @@ pub async fn send_count(
 pub async fn send_replay(
     session: &mut Session,
     ctx: &mut RequestContext,
-    answer: ReplayedResponse,
+    response: ReplayedResponse,
 ) -> pingora::Result<()> {
     ctx.record.status = 200;
-    ctx.record.request_id = answer.request_id;
+    ctx.record.request_id = response.request_id;
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
-    for (name, value) in answer.headers {
+    for (name, value) in response.headers {
         head.insert_header(name, value.into_bytes())?;
     }
     head.insert_header("x-gateway-replayed", "true")?;
-    respond::send_response(session, ctx, head, answer.body.into()).await
+    respond::send_response(session, ctx, head, response.body.into()).await
 }
 
 /// Answers a request to one of the gateway's own endpoints.

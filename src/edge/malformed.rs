@@ -75,30 +75,30 @@ impl MalformedResponse {
 /// since it arrived, 0 if unknown.
 pub fn record_malformed(
     recorders: &Recorders,
-    answer: &MalformedResponse,
+    response: &MalformedResponse,
     reason: RefusalReason,
     client: Option<IpAddr>,
     (method, path): (String, String),
     took: Duration,
 ) {
     let route = RouteLabel::Malformed.as_str();
-    let surface = answer.surface.map_or("", Protocol::as_str);
+    let surface = response.surface.map_or("", Protocol::as_str);
     METRICS
         .requests
-        .with_label_values(&[route, surface, "", &answer.status.to_string()])
+        .with_label_values(&[route, surface, "", &response.status.to_string()])
         .inc();
     if recorders.access.is_on() {
         recorders.access.write(AccessRecord {
             at_ms: clock::now_ms()
                 .saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
-            request_id: answer.request_id.clone(),
+            request_id: response.request_id.clone(),
             client,
             method,
             path,
             route,
             handler: MALFORMED,
             surface,
-            status: answer.status,
+            status: response.status,
             reason: Some(reason.as_str()),
             account: None,
             key_id: None,

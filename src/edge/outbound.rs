@@ -54,7 +54,7 @@ pub(super) struct UpstreamRequest {
     /// Output limit, lowered to what the account can pay.
     output_limit: Option<u64>,
     /// Whether the caller set the thinking budget itself.
-    budget_is_given: bool,
+    is_budget_from_client: bool,
     /// Whether the request is passed on with changes, because the model refuses parts of it.
     is_repaired: bool,
     /// Context of the response's translation.
@@ -121,7 +121,7 @@ impl<'a> OutboundRequest<'a> {
                 None => translated.body,
             };
             return Ok(UpstreamRequest {
-                budget_is_given: translated.budget_is_given,
+                is_budget_from_client: translated.budget_is_given,
                 body,
                 warnings: translated.warnings,
                 streams: translated.streams,
@@ -158,7 +158,7 @@ impl<'a> OutboundRequest<'a> {
             ),
         };
         let (warnings, is_repaired) = (stripped.warnings.clone(), stripped.is_repaired);
-        let budget_is_given = !stripped.makes_budget;
+        let is_budget_from_client = !stripped.makes_budget;
         self.reject_if_strict(&warnings)?;
         Ok(UpstreamRequest {
             body: request::rewrite_cleaned(&self.body, self.summary, &edits, stripped),
@@ -166,7 +166,7 @@ impl<'a> OutboundRequest<'a> {
             streams: self.summary.stream,
             carries_thinking,
             output_limit,
-            budget_is_given,
+            is_budget_from_client,
             is_repaired,
             translation: None,
         })
@@ -233,7 +233,9 @@ impl<'a> OutboundRequest<'a> {
         };
         if let Some(summary) = &mut translated {
             // A budget that the gateway set itself can be made smaller or left out.
-            summary.thinking_budget = summary.thinking_budget.filter(|_| encoded.budget_is_given);
+            summary.thinking_budget = summary
+                .thinking_budget
+                .filter(|_| encoded.is_budget_from_client);
         }
         let quote = self.quote(translated.as_ref().unwrap_or(self.summary), text_bytes)?;
         Ok(QuotedRequest {
@@ -281,13 +283,15 @@ impl<'a> OutboundRequest<'a> {
 
     /// Returns the name of the output limit's field in the caller's protocol.
     fn output_limit_field(&self) -> &'static str {
-        let usual = match self.surface {
+        let default_field = match self.surface {
             surface if surface == self.model.protocol() => self.model.output_limit_field(),
             Protocol::Chat => "max_completion_tokens",
             Protocol::Responses => "max_output_tokens",
             Protocol::Messages => "max_tokens",
         };
-        self.summary.output_limit.map_or(usual, |limit| limit.field)
+        self.summary
+            .output_limit
+            .map_or(default_field, |limit| limit.field)
     }
 
     /// Returns what the gateway sends to a stream's client while the vendor is silent. Also for a
@@ -372,10 +376,10 @@ fn translation_request<'a>(
 /// Returns the lowered thinking budget, if it must be lowered: it must stay below the output limit.
 fn clamp_thinking_budget(settings: &Settings, summary: &RequestSummary, limit: u64) -> Option<u64> {
     let budget = summary.thinking_budget?;
-    let most = limit
+    let max_budget = limit
         .saturating_sub(settings.limits.min_output_tokens)
         .max(quote::MIN_THINKING_TOKENS);
-    (budget > most).then_some(most)
+    (budget > max_budget).then_some(max_budget)
 }
 
 /// Prefix of the preview flag that lets a model think between its tool calls, with a budget larger

@@ -217,7 +217,7 @@ impl EndpointProbe<'_> {
         };
         let timeout = timeout.min(Duration::from_secs(self.limits.first_byte_seconds));
         match tokio::time::timeout(timeout, exchange).await {
-            Ok(answer) => answer,
+            Ok(response) => response,
             Err(_) => Error::e_explain(
                 ErrorType::ReadTimedout,
                 format!("no answer within {} s", timeout.as_secs()),
@@ -234,15 +234,15 @@ impl EndpointProbe<'_> {
         if !self.endpoint.has_other_paths() {
             return None;
         }
-        let answer = match self.header(Method::GET, "/v1/models") {
+        let response = match self.header(Method::GET, "/v1/models") {
             Ok(header) => {
                 self.exchange(address, header, Bytes::new(), LIST_TIMEOUT)
                     .await
             }
             Err(error) => Err(error),
         };
-        let answer = match answer {
-            Ok(answer) => answer,
+        let response = match response {
+            Ok(response) => response,
             Err(error) => {
                 report.add_note(format!(
                     "could not list the vendor's models: {}",
@@ -251,23 +251,23 @@ impl EndpointProbe<'_> {
                 return None;
             }
         };
-        if matches!(answer.status, 401 | 403) {
+        if matches!(response.status, 401 | 403) {
             report.key = VendorKeyStatus::Refused;
             report.add_fault(format!(
                 "the vendor refused the key ({}): {}",
-                answer.status,
-                self.message(&answer)
+                response.status,
+                self.message(&response)
             ));
             return None;
         }
-        let value = answer.json().filter(|_| answer.is_good());
+        let value = response.json().filter(|_| response.is_good());
         let listed = value
             .as_ref()
             .and_then(|value| value.get("data").unwrap_or(value).as_array());
         let Some(listed) = listed else {
             report.add_note(format!(
                 "the vendor has no list of models there (status {})",
-                answer.status
+                response.status
             ));
             return None;
         };
@@ -295,7 +295,7 @@ impl EndpointProbe<'_> {
         let usual_path = translate::vendor_path(model.protocol());
         let body = Bytes::from(test_request_body(model).to_string());
         let began = Instant::now();
-        let answer = match self.header(Method::POST, usual_path) {
+        let response = match self.header(Method::POST, usual_path) {
             Ok(mut header) => match set_body_headers(&mut header, body.len()) {
                 Ok(()) => self.exchange(address, header, body, ANSWER_TIMEOUT).await,
                 Err(error) => Err(error),
@@ -303,8 +303,8 @@ impl EndpointProbe<'_> {
             Err(error) => Err(error),
         };
         let name = &model.upstream_model;
-        let answer = match answer {
-            Ok(answer) => answer,
+        let response = match response {
+            Ok(response) => response,
             Err(error) => {
                 return report.add_fault(format!(
                     "{name} did not answer: {}",
@@ -313,7 +313,7 @@ impl EndpointProbe<'_> {
             }
         };
         let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let value = answer.json();
+        let value = response.json();
         let usage = value.as_ref().map(|value| &value["usage"]);
         let count = |names: [&str; 2]| {
             usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()))
@@ -322,7 +322,7 @@ impl EndpointProbe<'_> {
             count(["input_tokens", "prompt_tokens"]),
             count(["output_tokens", "completion_tokens"]),
         );
-        let status = answer.status;
+        let status = response.status;
         report.requests.push(TestRequest {
             model: name.clone(),
             protocol: model.protocol(),
@@ -350,29 +350,29 @@ impl EndpointProbe<'_> {
                 report.key = VendorKeyStatus::Refused;
                 report.add_fault(format!(
                     "the vendor refused the key ({status}): {}",
-                    self.message(&answer)
+                    self.message(&response)
                 ));
             }
             404 => {
                 let path = self.endpoint.display_url(usual_path).unwrap_or_default();
                 report.add_fault(format!(
                     "the vendor does not know {path} or the model {name} (404): {}",
-                    self.message(&answer)
+                    self.message(&response)
                 ));
             }
             _ => report.add_fault(format!(
                 "the vendor refused a request to {name} ({status}): {}",
-                self.message(&answer)
+                self.message(&response)
             )),
         }
     }
 
     /// The vendor's error message in one line, without secrets.
-    fn message(&self, answer: &ProbeResponse) -> String {
+    fn message(&self, response: &ProbeResponse) -> String {
         let secrets = std::iter::once(&self.vendor.api_key)
             .chain(self.endpoint.headers.iter().map(|(_, value)| value))
             .chain(self.endpoint.query.iter().map(|(_, value)| value));
-        report::error_message(&answer.body, secrets.map(|secret| secret.reveal()))
+        report::error_message(&response.body, secrets.map(|secret| secret.reveal()))
     }
 
     fn describe(&self, error: &Error, address: Option<SocketAddr>) -> String {

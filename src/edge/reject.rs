@@ -179,14 +179,14 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
     if let Err(error) = sent.await {
         log::debug!("cannot answer a CONNECT request: {error}");
     }
-    let answer = MalformedResponse {
+    let response = MalformedResponse {
         request_id: std::mem::take(&mut record.request_id),
         surface: Some(record.surface),
         status: record.status,
         bytes: Vec::new(),
     };
     let took = record.arrived.elapsed();
-    record_malformed(recorders, &answer, reason, address, (method, path), took);
+    record_malformed(recorders, &response, reason, address, (method, path), took);
 }
 
 /// The reasons of what the sidecar refuses, by its status.

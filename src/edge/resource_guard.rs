@@ -158,8 +158,9 @@ fn memory_budget(configured: u64, found: impl FnOnce() -> Option<u64>) -> Option
 }
 
 fn find_shortage((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Option<Shortage> {
-    let is_full =
-        |used: u64, most: u64| used >= most / 100 * FULL_PERCENT + most % 100 * FULL_PERCENT / 100;
+    let is_full = |used: u64, limit: u64| {
+        used >= limit / 100 * FULL_PERCENT + limit % 100 * FULL_PERCENT / 100
+    };
     if is_full(files, limit) {
         Some(Shortage::Files)
     } else if is_full(resident, budget) {

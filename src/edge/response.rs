@@ -54,13 +54,13 @@ pub fn filter_body(
         ResponseMode::Error { body: kept, .. } => {
             collect_error(kept, &piece);
             if end {
-                let answer = process_error(call, surface, &record.request_id)?;
+                let response = process_error(call, surface, &record.request_id)?;
                 status = Some(
                     call.failure
                         .as_ref()
                         .map_or(200, |failure| failure.status(surface)),
                 );
-                Ok(Some(answer))
+                Ok(Some(response))
             } else {
                 Ok(None)
             }

@@ -28,7 +28,7 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
         .failure
         .as_ref()
         .is_some_and(|failure| failure.kind == Kind::UpstreamEventTooLarge);
-    let ended_here = matches!(
+    let ended_by_gateway = matches!(
         progress.ended,
         Some(AbortReason::Total | AbortReason::Drained | AbortReason::Shutdown)
     ) && call.attempts.was_sent;
@@ -53,7 +53,7 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
     // generating when the gateway stopped reading. If the vendor failed before producing output,
     // nothing is billed.
     let billed = match outcome {
-        RequestOutcome::ClientLeft => generated > 0 || ended_here,
+        RequestOutcome::ClientLeft => generated > 0 || ended_by_gateway,
         RequestOutcome::GatewayEnded => true,
         _ => false,
     };

@@ -72,7 +72,7 @@ pub async fn select_vendor_peer(
     trace: Option<&mut RequestTrace>,
     call: &mut AdmittedRequest,
 ) -> Result<Box<HttpPeer>> {
-    attempts::begin_attempt(&gateway.fleet, call).await?;
+    attempts::begin_attempt(&gateway.endpoint_registry, call).await?;
     let Some(endpoint) = call.endpoint().cloned() else {
         return Error::e_explain(
             ErrorType::InternalError,
@@ -198,11 +198,12 @@ pub fn build_vendor_header(
     let Some(endpoint) = call.endpoint() else {
         return Err(no_upstream());
     };
-    let mut fresh = target::build_request_header(Method::POST, endpoint, call.vendor_call.path)?;
-    fresh.set_version(version);
-    fresh.insert_header(header::CONTENT_TYPE, "application/json")?;
-    fresh.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
-    fresh.insert_header(
+    let mut upstream_header =
+        target::build_request_header(Method::POST, endpoint, call.vendor_call.path)?;
+    upstream_header.set_version(version);
+    upstream_header.insert_header(header::CONTENT_TYPE, "application/json")?;
+    upstream_header.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
+    upstream_header.insert_header(
         header::ACCEPT,
         if call.vendor_call.streams {
             "text/event-stream"
@@ -210,29 +211,29 @@ pub fn build_vendor_header(
             "application/json"
         },
     )?;
-    fresh.insert_header(header::ACCEPT_ENCODING, "identity")?;
-    fresh.insert_header(
+    upstream_header.insert_header(header::ACCEPT_ENCODING, "identity")?;
+    upstream_header.insert_header(
         header::USER_AGENT,
         concat!("model-gateway/", env!("CARGO_PKG_VERSION")),
     )?;
     let vendor = &call.model.vendor;
     match call.model.protocol() {
         Protocol::Chat | Protocol::Responses => {
-            fresh.insert_header("x-client-request-id", &record.request_id)?
+            upstream_header.insert_header("x-client-request-id", &record.request_id)?
         }
         Protocol::Messages => {
             if let Some((name, default)) = &vendor.version_header {
                 let version = call.vendor_call.version.as_deref().unwrap_or(default);
-                fresh.insert_header(name.clone(), version)?;
+                upstream_header.insert_header(name.clone(), version)?;
             }
             if let Some(previews) = &call.vendor_call.previews {
-                fresh.insert_header("anthropic-beta", previews)?;
+                upstream_header.insert_header("anthropic-beta", previews)?;
             }
         }
     }
-    target::add_credentials(&mut fresh, endpoint, &vendor.api_key)?;
+    target::add_credentials(&mut upstream_header, endpoint, &vendor.api_key)?;
     if let Some(traceparent) = traceparent {
-        fresh.insert_header(TRACEPARENT, traceparent)?;
+        upstream_header.insert_header(TRACEPARENT, traceparent)?;
     }
     // Only for HTTP/1: other requests may share an HTTP/2 connection.
     if version != Version::HTTP_2
@@ -240,7 +241,7 @@ pub fn build_vendor_header(
     {
         call.exchange.cork(socket);
     }
-    *header = fresh;
+    *header = upstream_header;
     Ok(())
 }
 

@@ -105,8 +105,8 @@ pub async fn prepare(
     )
     .await?
     {
-        IdempotencyOutcome::Go(idempotency) => idempotency,
-        IdempotencyOutcome::Replay(answer) => return Ok(PreparedRequest::Replay(answer)),
+        IdempotencyOutcome::Proceed(idempotency) => idempotency,
+        IdempotencyOutcome::Replay(response) => return Ok(PreparedRequest::Replay(response)),
     };
     let flags = preview_flags(session, surface);
     let outbound_request = OutboundRequest {
@@ -174,7 +174,9 @@ pub async fn prepare(
         version,
         previews,
         streams: encoded.streams,
-        endpoints: gateway.fleet.pool_for(&outbound_request.model.vendor),
+        endpoints: gateway
+            .endpoint_registry
+            .pool_for(&outbound_request.model.vendor),
         affinity_key: outbound_request.affinity_key(operation.free),
     };
     let (model, sent_bytes, is_drained) = (

@@ -130,9 +130,9 @@ async fn check(
         bounds: &bounds,
     };
     let PendingRequests { of_account, .. } = arrival.others();
-    let most_open = settings.limits.open_requests_per_account;
-    if of_account >= most_open {
-        return Err(ReserveError::TooManyOpen { limit: most_open });
+    let max_open = settings.limits.open_requests_per_account;
+    if of_account >= max_open {
+        return Err(ReserveError::TooManyOpen { limit: max_open });
     }
     let is_short = declared_bytes.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
     if gateway.store.authorizes_remotely() && is_short && !operation.free {

@@ -16,7 +16,7 @@ use pingora::proxy::Session;
 /// What the gateway does with the request.
 pub enum IdempotencyOutcome {
     /// Answer the request. Holds the idempotency key, if the request has one.
-    Go(Option<Box<IdempotencyGuard>>),
+    Proceed(Option<Box<IdempotencyGuard>>),
     /// Replay the earlier response.
     Replay(ReplayedResponse),
 }
@@ -37,7 +37,7 @@ pub async fn claim_key(
     request_id: &str,
 ) -> Result<IdempotencyOutcome, Failure> {
     let Some(key) = read_key(session, operation)? else {
-        return Ok(IdempotencyOutcome::Go(None));
+        return Ok(IdempotencyOutcome::Proceed(None));
     };
     let scope = (&*principal.account_id, operation.path, key);
     let begun = gateway
@@ -52,8 +52,10 @@ pub async fn claim_key(
         .await;
     let found = begun.map_err(store_failure)?;
     match found {
-        idempotency::KeyLookupOutcome::New(running) => Ok(IdempotencyOutcome::Go(Some(running))),
-        idempotency::KeyLookupOutcome::Done(answer) => Ok(IdempotencyOutcome::Replay(answer)),
+        idempotency::KeyLookupOutcome::New(running) => {
+            Ok(IdempotencyOutcome::Proceed(Some(running)))
+        }
+        idempotency::KeyLookupOutcome::Done(response) => Ok(IdempotencyOutcome::Replay(response)),
         idempotency::KeyLookupOutcome::Running => Err(Failure::from_kind(Kind::IdempotencyRunning)),
         idempotency::KeyLookupOutcome::OtherBody => {
             Err(Failure::from_kind(Kind::IdempotencyConflict))
@@ -91,12 +93,12 @@ fn read_key<'s>(
     session: &'s Session,
     operation: &ApiOperation,
 ) -> Result<Option<&'s str>, Failure> {
-    let mut given = session
+    let mut values = session
         .req_header()
         .headers
         .get_all("idempotency-key")
         .iter();
-    match (given.next(), given.next()) {
+    match (values.next(), values.next()) {
         _ if operation.free => Ok(None),
         (None, _) => Ok(None),
         (Some(key), None) if idempotency::is_valid_key(key.as_bytes()) => Ok(key.to_str().ok()),

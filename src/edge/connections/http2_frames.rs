@@ -175,7 +175,7 @@ mod tests {
             frame(GOAWAY, &[0, 0, 0, 1, 0, 0, 0, 9, b'w', b'h', b'y']),
         ]
         .concat();
-        let wanted = [
+        let expected = [
             RefusedFrame::Error(RefusalReason::Http2Stream, 1),
             RefusedFrame::Answer(RefusalReason::Http2Stream, 400),
             RefusedFrame::Answer(RefusalReason::HeaderTooLarge, 431),
@@ -184,7 +184,7 @@ mod tests {
             RefusedFrame::Error(RefusalReason::Http2Connection, 9),
         ];
         for pieces in [1, 2, 3, 7, 9, 16, 4_096, bytes.len()] {
-            assert_eq!(refusals(&bytes, pieces), wanted, "in pieces of {pieces}");
+            assert_eq!(refusals(&bytes, pieces), expected, "in pieces of {pieces}");
         }
     }
 }

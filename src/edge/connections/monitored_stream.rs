@@ -49,7 +49,7 @@ pub struct MonitoredStream {
     /// Bytes that were read to detect the protocol and that Pingora has not read yet.
     peeked: Vec<u8>,
     /// Rest of the response that replaces Pingora's.
-    answer: Vec<u8>,
+    response: Vec<u8>,
     /// Number of bytes read of the current header, and of what arrived with it.
     header_bytes: u64,
     /// Timer for the current header. It is created when a header is due, and reset if it fires too
@@ -66,13 +66,13 @@ impl MonitoredStream {
             },
             _ => ConnectionProtocol::Http1,
         };
-        let (peeked, answer) = (Vec::new(), Vec::new());
+        let (peeked, response) = (Vec::new(), Vec::new());
         Self {
             inner,
             connection,
             protocol,
             peeked,
-            answer,
+            response,
             header_bytes: 0,
             timer: None,
         }
@@ -193,7 +193,7 @@ impl MonitoredStream {
                 false
             }
             ConnectionProtocol::Http1 => {
-                self.answer = self.connection.malformed_response(bytes);
+                self.response = self.connection.malformed_response(bytes);
                 true
             }
             ConnectionProtocol::Http2 { frames, .. } => {
@@ -213,12 +213,12 @@ impl MonitoredStream {
 
     /// Writes the gateway's own response instead of Pingora's.
     fn poll_write_response(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.answer.is_empty() {
-            let written = ready!(Pin::new(&mut self.inner).poll_write(context, &self.answer))?;
+        while !self.response.is_empty() {
+            let written = ready!(Pin::new(&mut self.inner).poll_write(context, &self.response))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.answer.drain(..written);
+            self.response.drain(..written);
         }
         Poll::Ready(Ok(()))
     }
@@ -368,7 +368,7 @@ impl Peek for MonitoredStream {
 #[async_trait]
 impl Shutdown for MonitoredStream {
     async fn shutdown(&mut self) {
-        if !self.answer.is_empty() {
+        if !self.response.is_empty() {
             // The client may have closed its connection; then nobody reads the response.
             let _ = poll_fn(|context| self.poll_write_response(context)).await;
             let _ = self.inner.flush().await;

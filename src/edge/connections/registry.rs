@@ -47,13 +47,13 @@ struct OpenConnections {
 }
 
 impl OpenConnections {
-    /// Returns up to `most` idle connections: those of the address with the most connections first,
-    /// and of these the longest idle first. `examined` keeps every examined connection alive until
-    /// the lock is free: a connection may end meanwhile, and dropping the last reference takes the
-    /// lock.
+    /// Returns up to `max_count` idle connections: those of the address with the most connections
+    /// first, and of these the longest idle first. `examined` keeps every examined connection alive
+    /// until the lock is free: a connection may end meanwhile, and dropping the last reference
+    /// takes the lock.
     fn select_idle(
         &mut self,
-        most: usize,
+        max_count: usize,
         now: Instant,
         examined: &mut Vec<Arc<ClientConnection>>,
     ) -> Vec<Arc<ClientConnection>> {
@@ -69,7 +69,7 @@ impl OpenConnections {
             (Reverse(self.counts.count_for(found.client)), *since)
         });
         self.all_busy_until = idle.is_empty().then(|| now + SEARCH_INTERVAL);
-        idle.truncate(most);
+        idle.truncate(max_count);
         idle.into_iter()
             .map(|(_, found)| Arc::clone(found))
             .collect()
@@ -146,8 +146,8 @@ impl Connections {
         if entered == Err(ExceededLimit::Total) {
             // Close several at a time, so that a flood of new connections does not cause a new
             // search for each.
-            let most = usize::try_from(limit / EVICTION_DIVISOR + 1).unwrap_or(usize::MAX);
-            let idle = open.select_idle(most, Instant::now(), &mut examined);
+            let max_count = usize::try_from(limit / EVICTION_DIVISOR + 1).unwrap_or(usize::MAX);
+            let idle = open.select_idle(max_count, Instant::now(), &mut examined);
             open.close(&idle);
             entered = open.counts.enter(client, per_address, limit);
         }
@@ -197,8 +197,8 @@ impl Connections {
     pub fn close_idle(&self) {
         let mut examined = Vec::new();
         let mut open = self.lock();
-        let most = open.watched.len() / 8 + 1;
-        let idle = open.select_idle(most, Instant::now(), &mut examined);
+        let max_count = open.watched.len() / 8 + 1;
+        let idle = open.select_idle(max_count, Instant::now(), &mut examined);
         open.close(&idle);
         drop(open);
         drop(examined);
@@ -365,17 +365,17 @@ impl ClientConnection {
 
     /// The library for HTTP/2 answered a request by itself, with this status alone.
     pub(super) fn record_bare_answer(&self, reason: RefusalReason, status: u16) {
-        let answer = MalformedResponse::bare(status);
+        let response = MalformedResponse::bare(status);
         self.record_refusal(
             reason,
             &format_args!(
                 "an HTTP/2 request, answered with {status}. Request {}",
-                answer.request_id
+                response.request_id
             ),
         );
         malformed::record_malformed(
             &self.connections.recorders,
-            &answer,
+            &response,
             reason,
             self.address,
             Default::default(),
@@ -405,23 +405,23 @@ impl ClientConnection {
             loggable_path(target),
         );
         drop(inbound);
-        let answer = malformed::build_malformed_response(&failure, &path, is_head);
+        let response = malformed::build_malformed_response(&failure, &path, is_head);
         self.record_refusal(
             reason,
             &format_args!(
                 "{method} {path}: {} Request {}",
-                failure.message, answer.request_id
+                failure.message, response.request_id
             ),
         );
         malformed::record_malformed(
             &self.connections.recorders,
-            &answer,
+            &response,
             reason,
             self.address,
             (method, path),
             Duration::ZERO,
         );
-        answer.bytes
+        response.bytes
     }
 }
 

@@ -25,7 +25,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-fn place(worker: &CpuWorker) -> CpuPermit {
+fn take_permit(worker: &CpuWorker) -> CpuPermit {
     match worker.request_permit() {
         Some(PermitOutcome::Granted(permit)) => permit,
         _ => panic!("no place"),
@@ -39,7 +39,7 @@ fn queued(worker: &CpuWorker) -> QueuedJob {
     }
 }
 
-fn has_place(queued: &mut QueuedJob) -> Option<CpuPermit> {
+fn try_take_permit(queued: &mut QueuedJob) -> Option<CpuPermit> {
     queued.permit.try_recv().ok()
 }
 
@@ -47,24 +47,24 @@ fn has_place(queued: &mut QueuedJob) -> Option<CpuPermit> {
 fn accounts_take_turns_however_many_jobs_one_of_them_has() {
     let pool = Arc::new(CpuPool::new(1));
     let [many, few] = ["many", "few"].map(|name| pool.worker(&account(name), &limits(100, 50)));
-    let running = place(&many);
+    let running = take_permit(&many);
     let mut waiting_many: Vec<_> = (0..20).map(|_| queued(&many)).collect();
     let mut waiting_few: Vec<_> = (0..2).map(|_| queued(&few)).collect();
     drop(running);
-    let first = has_place(&mut waiting_many[0]).unwrap();
+    let first = try_take_permit(&mut waiting_many[0]).unwrap();
     assert!(
-        has_place(&mut waiting_few[0]).is_none(),
+        try_take_permit(&mut waiting_few[0]).is_none(),
         "one place, one job"
     );
     drop(first);
-    let second = has_place(&mut waiting_few[0]).expect("the other account's turn");
+    let second = try_take_permit(&mut waiting_few[0]).expect("the other account's turn");
     drop(second);
-    let third = has_place(&mut waiting_many[1]).unwrap();
+    let third = try_take_permit(&mut waiting_many[1]).unwrap();
     drop(third);
-    drop(has_place(&mut waiting_few[1]).unwrap());
+    drop(try_take_permit(&mut waiting_few[1]).unwrap());
     // The account now has the pool for itself.
     for waiting in &mut waiting_many[2..] {
-        drop(has_place(waiting).unwrap());
+        drop(try_take_permit(waiting).unwrap());
     }
     let state = pool.lock();
     assert_eq!(
@@ -77,7 +77,7 @@ fn accounts_take_turns_however_many_jobs_one_of_them_has() {
 fn queues_are_bounded_in_all_and_for_each_account() {
     let pool = Arc::new(CpuPool::new(2));
     let workers = ["a", "b", "c"].map(|name| pool.worker(&account(name), &limits(3, 2)));
-    let running = [place(&workers[0]), place(&workers[0])];
+    let running = [take_permit(&workers[0]), take_permit(&workers[0])];
     let first = [queued(&workers[0]), queued(&workers[0])];
     assert!(workers[0].request_permit().is_none(), "its own bound");
     let _second = queued(&workers[1]);
@@ -93,12 +93,12 @@ fn queues_are_bounded_in_all_and_for_each_account() {
 fn a_place_that_was_given_to_a_request_that_is_gone_is_passed_on() {
     let pool = Arc::new(CpuPool::new(1));
     let worker = pool.worker(&account("a"), &limits(10, 10));
-    let running = place(&worker);
+    let running = take_permit(&worker);
     let (left, mut stays, unread) = (queued(&worker), queued(&worker), queued(&worker));
     drop(left);
     assert_eq!(pool.lock().waiting, 2);
     drop(running);
-    drop(has_place(&mut stays).unwrap());
+    drop(try_take_permit(&mut stays).unwrap());
     // It has the permit, and ends without having read it.
     drop(unread);
     let state = pool.lock();
@@ -109,7 +109,7 @@ fn a_place_that_was_given_to_a_request_that_is_gone_is_passed_on() {
 fn who_waits_too_long_gets_no_place_and_leaves_the_queue() {
     let pool = Arc::new(CpuPool::new(1));
     let worker = pool.worker(&account("a"), &limits(10, 10));
-    let _running = place(&worker);
+    let _running = take_permit(&worker);
     let mut waiting = queued(&worker);
     assert!(
         runtime()
@@ -151,7 +151,7 @@ fn an_admitted_job_runs_without_a_place_rather_than_not_at_all() {
         wait: Duration::from_millis(20),
         ..pool.worker(&account("a"), &limits(10, 10))
     };
-    let _running = place(&worker);
+    let _running = take_permit(&worker);
     let ran = runtime().block_on(async move {
         tokio::spawn(async move { worker.run_admitted(usize::MAX, || true) })
             .await
@@ -165,7 +165,7 @@ fn an_admitted_job_runs_without_a_place_rather_than_not_at_all() {
 fn a_panic_of_a_job_is_the_requests_and_frees_the_place() {
     let pool = Arc::new(CpuPool::new(1));
     let worker = pool.worker(&account("a"), &limits(10, 10));
-    let slot = CpuSlot(Some(place(&worker)));
+    let slot = CpuSlot(Some(take_permit(&worker)));
     let begun = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&begun);
     let outcome = runtime().block_on(async move {

@@ -237,14 +237,14 @@ mod tests {
 
     #[test]
     fn an_account_holds_a_quarter_of_the_room_and_gives_it_back() {
-        let (room, account, other) = (
+        let (bodies, account, other) = (
             ProcessBodies::default(),
             BodyBytes::default(),
             BodyBytes::default(),
         );
-        let mut first = room.share(&account, None, 1);
+        let mut first = bodies.share(&account, None, 1);
         assert_eq!(kind(first.grow(3_000)), None);
-        let mut second = room.share(&account, None, 1);
+        let mut second = bodies.share(&account, None, 1);
         assert_eq!(kind(second.check_declared(1_000)), None);
         assert_eq!(
             kind(second.check_declared(1_001)),
@@ -253,20 +253,20 @@ mod tests {
         assert_eq!(kind(second.grow(1_000)), None, "at the limit");
         assert_eq!(kind(second.grow(1)), Some(Kind::AccountBodies));
         assert_eq!(
-            kind(room.share(&other, None, 1).grow(4_000)),
+            kind(bodies.share(&other, None, 1).grow(4_000)),
             None,
             "another account has its own share"
         );
         drop(second);
         assert_eq!(
-            (room.held(), account.load(Ordering::Acquire)),
+            (bodies.held(), account.load(Ordering::Acquire)),
             (3_000, 3_000)
         );
-        assert_eq!(kind(room.share(&account, None, 1).grow(1_000)), None);
+        assert_eq!(kind(bodies.share(&account, None, 1).grow(1_000)), None);
         drop(first);
         assert_eq!(
             (
-                room.held(),
+                bodies.held(),
                 account.load(Ordering::Acquire),
                 other.load(Ordering::Acquire)
             ),
@@ -276,24 +276,25 @@ mod tests {
 
     #[test]
     fn a_connection_holds_a_sixteenth_and_the_process_no_more_than_the_room() {
-        let (room, account, connection) = (
+        let (bodies, account, connection) = (
             ProcessBodies::default(),
             BodyBytes::default(),
             BodyBytes::default(),
         );
-        let mut first = room.share(&account, Some(&connection), 1);
+        let mut first = bodies.share(&account, Some(&connection), 1);
         assert_eq!(kind(first.grow(900)), None);
         assert_eq!(
-            kind(room.share(&account, Some(&connection), 1).grow(61)),
+            kind(bodies.share(&account, Some(&connection), 1).grow(61)),
             Some(Kind::ConnectionBodies)
         );
         assert_eq!(
-            kind(room.share(&account, Some(&connection), 1).grow(60)),
+            kind(bodies.share(&account, Some(&connection), 1).grow(60)),
             None
         );
         assert_eq!(
             kind(
-                room.share(&account, Some(&BodyBytes::default()), 1)
+                bodies
+                    .share(&account, Some(&BodyBytes::default()), 1)
                     .grow(61)
             ),
             None,
@@ -301,12 +302,12 @@ mod tests {
         );
         let shares: Vec<_> = (0..4)
             .map(|_| {
-                let mut share = room.share(&BodyBytes::default(), None, 1);
+                let mut share = bodies.share(&BodyBytes::default(), None, 1);
                 assert_eq!(kind(share.grow(3_000)), None);
                 share
             })
             .collect();
-        let mut last = room.share(&BodyBytes::default(), None, 1);
+        let mut last = bodies.share(&BodyBytes::default(), None, 1);
         assert_eq!(
             kind(last.grow(3_100)),
             None,
@@ -314,19 +315,19 @@ mod tests {
         );
         assert_eq!(kind(last.grow(1)), Some(Kind::BodiesFull));
         drop((first, shares, last));
-        assert_eq!((room.held(), connection.load(Ordering::Acquire)), (0, 0));
+        assert_eq!((bodies.held(), connection.load(Ordering::Acquire)), (0, 0));
     }
 
     #[test]
     fn one_body_of_the_largest_size_fits_and_so_does_whatever_is_alone() {
-        let (room, account, connection) = (
+        let (bodies, account, connection) = (
             ProcessBodies::default(),
             BodyBytes::default(),
             BodyBytes::default(),
         );
-        let mut small = room.share(&account, Some(&connection), 5_000);
+        let mut small = bodies.share(&account, Some(&connection), 5_000);
         assert_eq!(kind(small.grow(10)), None);
-        let mut large = room.share(&account, Some(&connection), 5_000);
+        let mut large = bodies.share(&account, Some(&connection), 5_000);
         assert_eq!(
             kind(large.grow(4_990)),
             None,
@@ -334,7 +335,7 @@ mod tests {
         );
         assert_eq!(kind(large.grow(1)), Some(Kind::ConnectionBodies));
         drop((small, large));
-        let mut alone = room.share(&account, Some(&connection), 5_000);
+        let mut alone = bodies.share(&account, Some(&connection), 5_000);
         assert_eq!(
             kind(alone.grow(16_000)),
             None,

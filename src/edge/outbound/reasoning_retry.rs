@@ -42,21 +42,23 @@ impl OutboundRequest<'_> {
         // Responses bodies show whether they carry reasoning, and the official chat vendor receives
         // none.
         let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
-        let is_another_ones = is_fallback
+        let is_from_another_model = is_fallback
             && self.model.passes_through(self.surface)
             && self.surface != Protocol::Responses
             && !has_none;
         // Reasoning in the gateway's own reasoning tokens is no loss for the caller. Chat has no
         // such tokens.
         let may = !self.strict || encoded.translation.is_some() && self.surface != Protocol::Chat;
-        ((encoded.carries_thinking || is_another_ones) && may).then(|| RetryWithoutReasoning {
-            surface: self.surface,
-            strict: self.strict,
-            body: self.body.clone(),
-            output_limit: encoded.output_limit,
-            account_id: Arc::clone(&self.account_id),
-            request_id: self.request_id.to_owned(),
-            estimator: self.turn.estimator(),
+        ((encoded.carries_thinking || is_from_another_model) && may).then(|| {
+            RetryWithoutReasoning {
+                surface: self.surface,
+                strict: self.strict,
+                body: self.body.clone(),
+                output_limit: encoded.output_limit,
+                account_id: Arc::clone(&self.account_id),
+                request_id: self.request_id.to_owned(),
+                estimator: self.turn.estimator(),
+            }
         })
     }
 }

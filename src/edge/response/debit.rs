@@ -15,7 +15,7 @@ pub(super) struct ResponseUsage {
     /// Set once the vendor has reported the complete usage.
     pub(super) usage: Option<MeteredUsage>,
     /// Usage as far as the vendor has reported it.
-    pub(super) learned: Option<Usage>,
+    pub(super) reported_usage: Option<Usage>,
     pub(super) generated_bytes: u64,
     pub(super) refused_free: bool,
     /// Usage to bill for a response that was ended at its hold.
@@ -29,7 +29,7 @@ pub(super) fn settle(
 ) -> Result<Option<Micro>, Failure> {
     let ResponseUsage {
         usage,
-        learned,
+        reported_usage,
         generated_bytes,
         refused_free,
         cut,
@@ -54,7 +54,7 @@ pub(super) fn settle(
         call.turn.remember(&metered.usage, generated_bytes);
     }
     let usage = cut.or(usage.map(|metered| metered.usage));
-    let usage = usage.unwrap_or_else(|| call.estimate(learned, generated_bytes));
+    let usage = usage.unwrap_or_else(|| call.estimate(reported_usage, generated_bytes));
     let estimated = hold.record_verdict(verdict);
     let credits = hold
         .settle(usage, outcome, estimated, clock::now_ms())

@@ -51,9 +51,9 @@ pub(super) fn process_error(
     else {
         return Err(retry.into_up());
     };
-    if let Some(answer) = substitute_for_error(call, surface, status, &body) {
+    if let Some(substitute) = substitute_for_error(call, surface, status, &body) {
         drop(call.exchange.take_idempotency());
-        return Ok(answer);
+        return Ok(substitute);
     }
     let model = &call.model;
     let vendor = model.protocol();
@@ -114,7 +114,7 @@ fn substitute_for_error(
     body: &[u8],
 ) -> Option<Bytes> {
     let mut headers = Vec::new();
-    let answer = if let Some(tokens) = call
+    let substitute = if let Some(tokens) = call
         .response
         .estimated_count
         .filter(|_| matches!(status, 404 | 405 | 501))
@@ -146,9 +146,9 @@ fn substitute_for_error(
     };
     call.exchange.set_deferred_head(DeferredHead {
         status: Some(200),
-        content_length: Some(answer.len()),
+        content_length: Some(substitute.len()),
         headers,
     });
     call.exchange.set_completed();
-    Some(answer)
+    Some(substitute)
 }

@@ -98,7 +98,7 @@ pub fn filter_header(
     let vendor_request_id = text("request-id").or_else(|| text("x-request-id"));
     let vendor_request_id = vendor_request_id
         .filter(|id| is_forwardable_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
-    let ours = build_response_header(
+    let client_header = build_response_header(
         record,
         call,
         if header.status.is_success() {
@@ -108,8 +108,8 @@ pub fn filter_header(
         },
         vendor_request_id,
     )?;
-    record.status = ours.status.as_u16();
-    *header = ours;
+    record.status = client_header.status.as_u16();
+    *header = client_header;
     Ok(())
 }
 
@@ -136,14 +136,14 @@ fn build_response_header(
     vendor_request_id: Option<String>,
 ) -> Result<ResponseHeader> {
     let surface = record.surface;
-    let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
+    let mut client_header = ResponseHeader::build_no_case(status, Some(10))?;
     let response = &mut call.response;
     let is_simulated_stream = call.stream
         && response.translation.is_some()
         && matches!(response.mode, ResponseMode::Whole(_));
     let stream = is_simulated_stream || matches!(response.mode, ResponseMode::Stream(..));
     response.streams = stream;
-    ours.insert_header(
+    client_header.insert_header(
         header::CONTENT_TYPE,
         if stream {
             "text/event-stream; charset=utf-8"
@@ -151,12 +151,12 @@ fn build_response_header(
             "application/json"
         },
     )?;
-    ours.insert_header("x-request-id", &record.request_id)?;
-    ours.insert_header("request-id", &record.request_id)?;
+    client_header.insert_header("x-request-id", &record.request_id)?;
+    client_header.insert_header("request-id", &record.request_id)?;
     if let Some(vendor_request_id) =
         vendor_request_id.and_then(|id| HeaderValue::from_str(&id).ok())
     {
-        ours.insert_header("x-upstream-request-id", vendor_request_id)?;
+        client_header.insert_header("x-upstream-request-id", vendor_request_id)?;
     }
     if stream {
         let sequencer = call.response.sequencer().cloned();
@@ -169,30 +169,30 @@ fn build_response_header(
                 &request_id,
             )
         });
-        ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
-        ours.insert_header("x-accel-buffering", "no")?;
+        client_header.insert_header(header::CACHE_CONTROL, "no-cache")?;
+        client_header.insert_header("x-accel-buffering", "no")?;
     }
     if !call.warnings.is_empty() {
-        ours.insert_header("x-gateway-warnings", encode_warnings(&mut call.warnings))?;
+        client_header.insert_header("x-gateway-warnings", encode_warnings(&mut call.warnings))?;
     }
     if status == 200
         && let Some(hold) = &call.hold
     {
         for (name, value) in rate_limits::headers(surface, &hold.rate_limits(), clock::now_ms()) {
-            ours.insert_header(name, value)?;
+            client_header.insert_header(name, value)?;
         }
     }
     if let Some(mut idempotency) = call.exchange.take_idempotency() {
-        idempotency.set_headers(replayable_headers(&ours));
+        idempotency.set_headers(replayable_headers(&client_header));
         call.exchange.set_idempotency(Some(idempotency));
     }
     // Added after the copy that is kept for a replay: the replay may go to another page.
     if let Some(cors) = &record.cors {
-        cors.apply(&mut ours)?;
+        cors.apply(&mut client_header)?;
     }
     let phases = call.phases(record.arrived);
-    ours.insert_header("server-timing", phases.to_string())?;
-    Ok(ours)
+    client_header.insert_header("server-timing", phases.to_string())?;
+    Ok(client_header)
 }
 
 /// Converts a vendor's `retry-after` to seconds, also if it is a date.

@@ -17,10 +17,10 @@ pub(super) fn exceeds_output_limit(
     counted_output: u64,
     generated_bytes: u64,
 ) -> bool {
-    let most = bounds.output;
+    let max_output = bounds.output;
     let certain = Usage::lower_bound(generated_bytes).output;
-    let is_counted = counted_output > most && counted_output <= generated_bytes;
-    !model.vendor.official && (certain > most || is_counted)
+    let is_counted = counted_output > max_output && counted_output <= generated_bytes;
+    !model.vendor.official && (certain > max_output || is_counted)
 }
 
 /// Returns the usage to bill for a response that is ended at its hold.
@@ -31,12 +31,12 @@ pub(super) fn usage_at_hold(
 ) -> Option<Usage> {
     let ResponseUsage {
         usage,
-        learned,
+        reported_usage,
         generated_bytes,
         ..
     } = *so_far;
     let usage = usage.map(|metered| metered.usage);
-    Some(
-        hold?.clamp_usage(usage.unwrap_or_else(|| terms.estimator.usage(learned, generated_bytes))),
-    )
+    Some(hold?.clamp_usage(
+        usage.unwrap_or_else(|| terms.estimator.usage(reported_usage, generated_bytes)),
+    ))
 }

@@ -68,7 +68,7 @@ pub(super) fn process_stream(
     }
     let mut counted = ResponseUsage {
         usage: pass.usage(),
-        learned: pass.usage_so_far(),
+        reported_usage: pass.usage_so_far(),
         generated_bytes: pass.generated_bytes(),
         refused_free: pass.refused_free(),
         cut: None,
@@ -150,7 +150,7 @@ pub(super) fn fold_stream(
     }
     let mut counted = ResponseUsage {
         usage: stream.usage(),
-        learned: stream.usage_so_far(),
+        reported_usage: stream.usage_so_far(),
         generated_bytes: stream.generated_bytes(),
         refused_free: stream.refused_free(),
         cut: None,

@@ -62,17 +62,17 @@ pub(super) fn process_whole(
         return Ok(None);
     };
     let kept = Bytes::from(std::mem::take(kept));
-    let (outcome, lost) = call.cpu.run_admitted(cpu_pool::work_of(&kept), || {
+    let (outcome, unbilled_usage) = call.cpu.run_admitted(cpu_pool::work_of(&kept), || {
         let outcome = read_whole(call, surface, kept.clone());
-        let lost = outcome.as_ref().err().and_then(|_| {
+        let unbilled_usage = outcome.as_ref().err().and_then(|_| {
             passthrough::read_usage(call.model.protocol(), &kept, &call.metering_terms())
         });
-        (outcome, lost)
+        (outcome, unbilled_usage)
     });
     let whole = match outcome {
         Ok(whole) => whole,
         Err(fault) => {
-            call.response.unbilled_usage = lost;
+            call.response.unbilled_usage = unbilled_usage;
             return Err(handle_fault(call, &fault, true));
         }
     };
@@ -88,7 +88,7 @@ pub(super) fn process_whole(
         body,
         ResponseUsage {
             usage,
-            learned,
+            reported_usage: learned,
             generated_bytes,
             refused_free,
             cut: None,

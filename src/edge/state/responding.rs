@@ -190,8 +190,10 @@ impl Responding {
             ResponseMode::Fold { stream, .. } => stream.has_started() && !stream.is_complete(),
             _ => return self.unbilled_usage.take(),
         };
-        let (usage, learned, generated_bytes) = self.partial_usage();
+        let (usage, reported_usage, generated_bytes) = self.partial_usage();
         let usage = usage.map(|metered| metered.usage);
-        has_begun.then(|| usage.unwrap_or_else(|| terms.estimator.usage(learned, generated_bytes)))
+        has_begun.then(|| {
+            usage.unwrap_or_else(|| terms.estimator.usage(reported_usage, generated_bytes))
+        })
     }
 }

@@ -37,7 +37,10 @@ const KEY_VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Returns an error if no endpoint is available. `call.failure` holds the reason.
-pub async fn begin_attempt(fleet: &EndpointRegistry, call: &mut AdmittedRequest) -> Result<()> {
+pub async fn begin_attempt(
+    endpoint_registry: &EndpointRegistry,
+    call: &mut AdmittedRequest,
+) -> Result<()> {
     let next = std::mem::take(&mut call.attempts.next);
     if next != NextAttempt::OtherEndpoint && call.attempt.is_some() {
         return Ok(());
@@ -64,7 +67,7 @@ pub async fn begin_attempt(fleet: &EndpointRegistry, call: &mut AdmittedRequest)
             Err(why) => why,
         };
         call.failure = call.failure.take().or(Some(unavailable_failure(why)));
-        if !call.is_unanswered() || !select_next_fallback(fleet, call) {
+        if !call.is_unanswered() || !select_next_fallback(endpoint_registry, call) {
             return Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint is available");
         }
     }

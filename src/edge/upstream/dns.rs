@@ -131,14 +131,14 @@ impl EndpointResolver {
     pub fn watch(
         self: Arc<Self>,
         settings: Arc<ArcSwap<Settings>>,
-        fleet: Arc<EndpointRegistry>,
+        endpoint_registry: Arc<EndpointRegistry>,
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let watch = async move {
             loop {
-                self.tick(&settings.load(), &fleet);
+                self.tick(&settings.load(), &endpoint_registry);
                 tokio::time::sleep(TICK_INTERVAL).await;
             }
         };
@@ -149,12 +149,12 @@ impl EndpointResolver {
     }
 
     /// Starts the lookups and checks that are due.
-    fn tick(&self, settings: &Settings, fleet: &Arc<EndpointRegistry>) {
+    fn tick(&self, settings: &Settings, endpoint_registry: &Arc<EndpointRegistry>) {
         let models = settings.catalog.models().iter();
         let vendors: HashMap<_, _> = models
             .map(|model| (&model.vendor.name, &model.vendor))
             .collect();
-        fleet.retain_vendors(vendors.values().copied());
+        endpoint_registry.retain_vendors(vendors.values().copied());
         // Two vendors may share an address.
         let mut owners: HashMap<&VendorEndpoint, EndpointOwners> = HashMap::new();
         for vendor in vendors.into_values() {
@@ -169,7 +169,12 @@ impl EndpointResolver {
         let every = Duration::from_secs(settings.limits.dns_refresh_seconds);
         for (endpoint, owners) in owners {
             let balancer = self.balancer(endpoint, &settings.limits);
-            balancer.tick(owners, endpoint.health_check.as_ref(), every, fleet);
+            balancer.tick(
+                owners,
+                endpoint.health_check.as_ref(),
+                every,
+                endpoint_registry,
+            );
         }
     }
 }
@@ -184,7 +189,7 @@ struct EndpointBalancer {
     /// How long the last addresses stay in use while no resolver answers. A reload may change it.
     stale_seconds: Arc<AtomicU64>,
     /// Keeps lookups of one name from overlapping.
-    looking: tokio::sync::Mutex<()>,
+    refreshing: tokio::sync::Mutex<()>,
     is_busy: AtomicBool,
     /// When the last lookup and the last check began.
     began: Mutex<(Option<Instant>, Option<Instant>)>,
@@ -207,7 +212,7 @@ impl EndpointBalancer {
             balancer: LoadBalancer::from_backends(backends),
             host: endpoint.host.clone(),
             stale_seconds,
-            looking: tokio::sync::Mutex::new(()),
+            refreshing: tokio::sync::Mutex::new(()),
             is_busy: AtomicBool::new(false),
             began: Mutex::default(),
         }
@@ -247,7 +252,7 @@ impl EndpointBalancer {
     /// Resolves the name. A second caller waits for the first.
     async fn refresh(&self) -> io::Result<()> {
         let requested_at = Instant::now();
-        let _looking = self.looking.lock().await;
+        let _refreshing = self.refreshing.lock().await;
         let is_fresh = lock(&self.began)
             .0
             .is_some_and(|began| began >= requested_at);
@@ -267,16 +272,16 @@ impl EndpointBalancer {
         owners: EndpointOwners,
         check: Option<&ActiveHealthCheck>,
         refresh_every: Duration,
-        fleet: &Arc<EndpointRegistry>,
+        endpoint_registry: &Arc<EndpointRegistry>,
     ) {
-        let (looked_at, checked_at) = *lock(&self.began);
+        let (resolved_at, checked_at) = *lock(&self.began);
         let due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
-        let lookup_is_due = due(looked_at, refresh_every);
+        let lookup_is_due = due(resolved_at, refresh_every);
         let check_is_due = check.is_some_and(|check| due(checked_at, check.interval));
         if !lookup_is_due && !check_is_due || self.is_busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (balancer, fleet) = (Arc::clone(self), Arc::clone(fleet));
+        let (balancer, endpoint_registry) = (Arc::clone(self), Arc::clone(endpoint_registry));
         tokio::spawn(async move {
             if lookup_is_due {
                 // The log has the error. The known addresses stay.
@@ -291,7 +296,7 @@ impl EndpointBalancer {
                     .iter()
                     .any(|backend| backends.ready(backend));
                 for (vendor, index) in owners {
-                    fleet
+                    endpoint_registry
                         .pool_for(&vendor)
                         .set_health_check_result(index, passes);
                 }

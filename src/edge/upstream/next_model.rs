@@ -13,13 +13,16 @@ use std::sync::Arc;
 
 /// Replaces the request with the request for the next model: its body, its endpoints and its price.
 /// Returns false if no model is left.
-pub fn select_next_fallback(fleet: &EndpointRegistry, call: &mut AdmittedRequest) -> bool {
+pub fn select_next_fallback(
+    endpoint_registry: &EndpointRegistry,
+    call: &mut AdmittedRequest,
+) -> bool {
     let Some(mut fallbacks) = call.fallbacks.take() else {
         return false;
     };
     fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
     while let Some(next) = fallbacks.remaining.pop_front() {
-        if switch_to_fallback(fleet, call, &fallbacks, next) {
+        if switch_to_fallback(endpoint_registry, call, &fallbacks, next) {
             call.fallbacks = Some(fallbacks);
             return true;
         }
@@ -28,7 +31,7 @@ pub fn select_next_fallback(fleet: &EndpointRegistry, call: &mut AdmittedRequest
 }
 
 fn switch_to_fallback(
-    fleet: &EndpointRegistry,
+    endpoint_registry: &EndpointRegistry,
     call: &mut AdmittedRequest,
     fallbacks: &Fallbacks,
     PendingFallback { model, quoted }: PendingFallback,
@@ -60,7 +63,7 @@ fn switch_to_fallback(
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
         streams: encoded.streams,
-        endpoints: fleet.pool_for(&model.vendor),
+        endpoints: endpoint_registry.pool_for(&model.vendor),
         affinity_key: model
             .vendor
             .sticky

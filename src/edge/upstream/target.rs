@@ -26,9 +26,9 @@ pub fn build_request_header(
             format!("endpoint {} has no path for {usual_path}", endpoint.label()),
         );
     };
-    let mut fresh = RequestHeader::build_no_case(method, target.as_bytes(), Some(16))?;
-    fresh.insert_header(header::HOST, &endpoint.authority)?;
-    Ok(fresh)
+    let mut upstream_header = RequestHeader::build_no_case(method, target.as_bytes(), Some(16))?;
+    upstream_header.insert_header(header::HOST, &endpoint.authority)?;
+    Ok(upstream_header)
 }
 
 /// Moves the host into `:authority`, where HTTP/2 expects it: some servers (nginx) refuse a request
@@ -65,20 +65,20 @@ pub fn use_authority(header: &mut RequestHeader, tls: bool) -> Result<()> {
 /// # Errors
 /// Returns an error if a configured value is not a valid header value.
 pub fn add_credentials(
-    fresh: &mut RequestHeader,
+    upstream_header: &mut RequestHeader,
     endpoint: &VendorEndpoint,
     key: &Secret,
 ) -> Result<()> {
     for (name, value) in &endpoint.headers {
-        fresh.insert_header(field_name(name)?, sensitive_value(value.reveal())?)?;
+        upstream_header.insert_header(field_name(name)?, sensitive_value(value.reveal())?)?;
     }
     match &endpoint.auth {
         EndpointAuth::Bearer => {
             let value = sensitive_value(&format!("Bearer {}", key.reveal()))?;
-            fresh.insert_header(header::AUTHORIZATION, value)
+            upstream_header.insert_header(header::AUTHORIZATION, value)
         }
         EndpointAuth::Header(name) => {
-            fresh.insert_header(field_name(name)?, sensitive_value(key.reveal())?)
+            upstream_header.insert_header(field_name(name)?, sensitive_value(key.reveal())?)
         }
         EndpointAuth::None => Ok(()),
     }

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 /// Resolver that returns configured addresses and counts the lookups.
 #[derive(Default)]
-struct Book {
+struct FakeResolver {
     addresses: Mutex<Option<Vec<SocketAddr>>>,
-    asked: AtomicUsize,
+    lookups: AtomicUsize,
     is_silent: bool,
 }
 
-impl Book {
-    fn say(&self, addresses: Option<&[&str]>) {
+impl FakeResolver {
+    fn set_addresses(&self, addresses: Option<&[&str]>) {
         *self.addresses.lock().unwrap() = addresses.map(|list| {
             list.iter()
                 .map(|address| address.parse().unwrap())
@@ -30,9 +30,9 @@ impl Book {
 }
 
 #[async_trait]
-impl DnsResolver for Book {
+impl DnsResolver for FakeResolver {
     async fn addresses(&self, _host: &str, _port: u16) -> io::Result<Vec<SocketAddr>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.lookups.fetch_add(1, Ordering::SeqCst);
         if self.is_silent {
             std::future::pending::<()>().await;
         }
@@ -61,26 +61,26 @@ fn address(text: &str) -> SocketAddr {
 
 #[tokio::test]
 async fn every_address_has_its_turn_and_none_is_tried_twice() {
-    let book = Arc::new(Book::default());
-    book.say(Some(&["10.0.0.1:80", "10.0.0.2:80", "[::1]:80"]));
-    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
+    let fake = Arc::new(FakeResolver::default());
+    fake.set_addresses(Some(&["10.0.0.1:80", "10.0.0.2:80", "[::1]:80"]));
+    let resolver = EndpointResolver::new(Arc::clone(&fake) as Arc<dyn DnsResolver>);
     let (mut tried, limits) = (Vec::new(), limits());
-    while let Ok(address) = names.address(&endpoint(), &tried, &limits).await {
+    while let Ok(address) = resolver.address(&endpoint(), &tried, &limits).await {
         assert!(!tried.contains(&address), "{address} after {tried:?}");
-        assert!(names.has_untried(&endpoint(), &tried, &limits));
+        assert!(resolver.has_untried(&endpoint(), &tried, &limits));
         tried.push(address);
     }
     assert_eq!(tried.len(), 3);
-    assert!(!names.has_untried(&endpoint(), &tried, &limits));
+    assert!(!resolver.has_untried(&endpoint(), &tried, &limits));
     let mut first = Vec::new();
     for _ in 0..6 {
-        first.push(names.address(&endpoint(), &[], &limits).await.unwrap());
+        first.push(resolver.address(&endpoint(), &[], &limits).await.unwrap());
     }
     first.sort();
     first.dedup();
     assert_eq!(first.len(), 3, "all take part");
     assert_eq!(
-        book.asked.load(Ordering::SeqCst),
+        fake.lookups.load(Ordering::SeqCst),
         1,
         "asked once, known from then on"
     );
@@ -88,34 +88,34 @@ async fn every_address_has_its_turn_and_none_is_tried_twice() {
 
 #[tokio::test]
 async fn a_name_that_moves_is_followed_and_the_last_good_address_kept_where_nobody_tells() {
-    let book = Arc::new(Book::default());
-    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
+    let fake = Arc::new(FakeResolver::default());
+    let resolver = EndpointResolver::new(Arc::clone(&fake) as Arc<dyn DnsResolver>);
     let limits = limits();
     assert!(
-        names.address(&endpoint(), &[], &limits).await.is_err(),
+        resolver.address(&endpoint(), &[], &limits).await.is_err(),
         "nothing was ever known"
     );
-    book.say(Some(&["10.0.0.1:80"]));
+    fake.set_addresses(Some(&["10.0.0.1:80"]));
     assert_eq!(
-        names.address(&endpoint(), &[], &limits).await.unwrap(),
+        resolver.address(&endpoint(), &[], &limits).await.unwrap(),
         address("10.0.0.1:80")
     );
-    book.say(Some(&["10.0.0.2:80"]));
+    fake.set_addresses(Some(&["10.0.0.2:80"]));
     assert_eq!(
-        names.address(&endpoint(), &[], &limits).await.unwrap(),
+        resolver.address(&endpoint(), &[], &limits).await.unwrap(),
         address("10.0.0.1:80"),
         "not asked again"
     );
-    names.refresh(&endpoint(), &limits).await.unwrap();
+    resolver.refresh(&endpoint(), &limits).await.unwrap();
     assert_eq!(
-        names.address(&endpoint(), &[], &limits).await.unwrap(),
+        resolver.address(&endpoint(), &[], &limits).await.unwrap(),
         address("10.0.0.2:80")
     );
     for nothing in [None, Some(&[] as &[&str])] {
-        book.say(nothing);
-        assert!(names.refresh(&endpoint(), &limits).await.is_err());
+        fake.set_addresses(nothing);
+        assert!(resolver.refresh(&endpoint(), &limits).await.is_err());
         assert_eq!(
-            names.address(&endpoint(), &[], &limits).await.unwrap(),
+            resolver.address(&endpoint(), &[], &limits).await.unwrap(),
             address("10.0.0.2:80"),
             "the last good one"
         );
@@ -124,67 +124,70 @@ async fn a_name_that_moves_is_followed_and_the_last_good_address_kept_where_nobo
 
 #[tokio::test]
 async fn what_was_known_is_not_believed_for_ever() {
-    let book = Arc::new(Book::default());
-    book.say(Some(&["10.0.0.1:80"]));
-    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
+    let fake = Arc::new(FakeResolver::default());
+    fake.set_addresses(Some(&["10.0.0.1:80"]));
+    let resolver = EndpointResolver::new(Arc::clone(&fake) as Arc<dyn DnsResolver>);
     let limits = Limits {
         dns_stale_seconds: 0,
         ..Limits::default()
     };
-    assert!(names.address(&endpoint(), &[], &limits).await.is_ok());
-    book.say(None);
-    let _ = names.refresh(&endpoint(), &limits).await;
-    assert!(names.address(&endpoint(), &[], &limits).await.is_err());
+    assert!(resolver.address(&endpoint(), &[], &limits).await.is_ok());
+    fake.set_addresses(None);
+    let _ = resolver.refresh(&endpoint(), &limits).await;
+    assert!(resolver.address(&endpoint(), &[], &limits).await.is_err());
 }
 
 /// The new `dns_stale_seconds` applies at once, even to known addresses: an operator changes it
 /// while no resolver answers.
 #[tokio::test]
 async fn how_long_the_last_address_is_believed_can_be_changed_while_nobody_tells() {
-    let book = Arc::new(Book::default());
-    book.say(Some(&["10.0.0.1:80"]));
-    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
+    let fake = Arc::new(FakeResolver::default());
+    fake.set_addresses(Some(&["10.0.0.1:80"]));
+    let resolver = EndpointResolver::new(Arc::clone(&fake) as Arc<dyn DnsResolver>);
     let of = |dns_stale_seconds| Limits {
         dns_stale_seconds,
         ..Limits::default()
     };
-    assert!(names.address(&endpoint(), &[], &of(60)).await.is_ok());
-    book.say(None);
-    assert!(names.refresh(&endpoint(), &of(86_400)).await.is_err());
+    assert!(resolver.address(&endpoint(), &[], &of(60)).await.is_ok());
+    fake.set_addresses(None);
+    assert!(resolver.refresh(&endpoint(), &of(86_400)).await.is_err());
     assert_eq!(
-        names.address(&endpoint(), &[], &of(86_400)).await.unwrap(),
+        resolver
+            .address(&endpoint(), &[], &of(86_400))
+            .await
+            .unwrap(),
         address("10.0.0.1:80")
     );
-    let _ = names.refresh(&endpoint(), &of(0)).await;
+    let _ = resolver.refresh(&endpoint(), &of(0)).await;
     assert!(
-        names.address(&endpoint(), &[], &of(0)).await.is_err(),
+        resolver.address(&endpoint(), &[], &of(0)).await.is_err(),
         "and shortened"
     );
 }
 
 #[tokio::test]
 async fn a_resolver_that_says_nothing_is_given_up_and_many_requests_ask_once() {
-    let book = Arc::new(Book {
+    let fake = Arc::new(FakeResolver {
         is_silent: true,
-        ..Book::default()
+        ..FakeResolver::default()
     });
-    let names = EndpointResolver::new(Arc::clone(&book) as Arc<dyn DnsResolver>);
+    let resolver = EndpointResolver::new(Arc::clone(&fake) as Arc<dyn DnsResolver>);
     let began = Instant::now();
-    assert!(names.address(&endpoint(), &[], &limits()).await.is_err());
+    assert!(resolver.address(&endpoint(), &[], &limits()).await.is_err());
     let took = began.elapsed();
     assert!(
         took > Duration::from_secs(2) && took < Duration::from_secs(20),
         "{took:?}"
     );
-    let book = Arc::new(Book::default());
-    book.say(Some(&["10.0.0.1:80"]));
-    let names = Arc::new(EndpointResolver::new(
-        Arc::clone(&book) as Arc<dyn DnsResolver>
+    let fake = Arc::new(FakeResolver::default());
+    fake.set_addresses(Some(&["10.0.0.1:80"]));
+    let resolver = Arc::new(EndpointResolver::new(
+        Arc::clone(&fake) as Arc<dyn DnsResolver>
     ));
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..50 {
-        let names = Arc::clone(&names);
-        asking.spawn(async move { names.address(&endpoint(), &[], &limits()).await.unwrap() });
+        let resolver = Arc::clone(&resolver);
+        asking.spawn(async move { resolver.address(&endpoint(), &[], &limits()).await.unwrap() });
     }
     assert!(
         asking
@@ -193,5 +196,5 @@ async fn a_resolver_that_says_nothing_is_given_up_and_many_requests_ask_once() {
             .iter()
             .all(|found| *found == address("10.0.0.1:80"))
     );
-    assert_eq!(book.asked.load(Ordering::SeqCst), 1);
+    assert_eq!(fake.lookups.load(Ordering::SeqCst), 1);
 }
