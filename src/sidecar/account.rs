@@ -64,8 +64,8 @@ struct SignUpPage {
     invite: String,
     fault: Option<String>,
     trial: Option<String>,
-    least: usize,
-    most: usize,
+    min_chars: usize,
+    max_chars: usize,
 }
 
 #[derive(Template)]
@@ -91,8 +91,8 @@ fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) ->
         invite: String::new(),
         fault,
         trial: describe_trial(&signup),
-        least: PASSWORD_LEAST_CHARS,
-        most: PASSWORD_MOST_CHARS,
+        min_chars: PASSWORD_LEAST_CHARS,
+        max_chars: PASSWORD_MOST_CHARS,
     }
 }
 
@@ -153,12 +153,12 @@ pub async fn sign_up(
     // count if it is a proxy that does not name its client: anyone may be behind it.
     let counted =
         !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED_CLIENT_HEADER);
-    let who = ThrottleKey::AddressSigningUp(client_prefix(address));
+    let throttle_key = ThrottleKey::AddressSigningUp(client_prefix(address));
     let rate = AttemptLimit {
         count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),
         window_ms: 3_600_000,
     };
-    if counted && let Err(seconds) = app.throttle.try_acquire(&who, rate, now_ms) {
+    if counted && let Err(seconds) = app.throttle.try_acquire(&throttle_key, rate, now_ms) {
         let fault =
             Some("Too many sign-ups from this network address. Try again later.".to_owned());
         return Ok(with_retry_after(
@@ -171,7 +171,7 @@ pub async fn sign_up(
     }
     let (accounts, billing, signup) = (app.accounts.clone(), app.billing.clone(), settings.signup);
     let (sent, code) = (email.clone(), invite.clone());
-    let made = app.hashing.run(move || {
+    let created = app.hashing.run(move || {
         let stranger = SignUpForm {
             email: &sent,
             password: &password,
@@ -179,7 +179,7 @@ pub async fn sign_up(
         };
         account::sign_up(&accounts, &billing, &signup, &stranger, now_ms)
     });
-    match made.await? {
+    match created.await? {
         Ok(SignUpResult { account, trial }) => {
             let had_one = trial.is_none() && describe_trial(&settings.signup).is_some();
             let to = if had_one {
@@ -194,7 +194,7 @@ pub async fn sign_up(
             // whether an invitation code is valid or an e-mail has an account. Otherwise an
             // attacker could try addresses without limit.
             if counted && !matches!(error, AccountError::NoInvite | AccountError::EmailTaken) {
-                app.throttle.release(&who, rate);
+                app.throttle.release(&throttle_key, rate);
             }
             let (status, fault) = describe_sign_up_error(error)?;
             let response = html(
@@ -313,8 +313,8 @@ async fn try_password(
 ) -> Result<PasswordOutcome, PageError> {
     let now_ms = now_ms();
     let email = normalize_email(email);
-    let (place, account) = (client_prefix(address), email.clone());
-    if let Err(seconds) = app.patience.check(&email, place, now_ms) {
+    let (prefix, account) = (client_prefix(address), email.clone());
+    if let Err(seconds) = app.login_backoff.check(&email, prefix, now_ms) {
         return Ok(PasswordOutcome::TooOften { seconds });
     }
     if let Err(seconds) = count_sign_in(app, &email, address, now_ms) {
@@ -326,12 +326,12 @@ async fn try_password(
         .run(move || accounts.check_password(&account, &password))
         .await??
     else {
-        app.patience.record_failure(&email, place, now_ms);
+        app.login_backoff.record_failure(&email, prefix, now_ms);
         return Ok(PasswordOutcome::Wrong);
     };
-    app.patience.record_success(&email, place);
-    for (who, rate) in sign_in_limits(&email, address) {
-        app.throttle.release(&who, rate);
+    app.login_backoff.record_success(&email, prefix);
+    for (throttle_key, rate) in sign_in_limits(&email, address) {
+        app.throttle.release(&throttle_key, rate);
     }
     Ok(PasswordOutcome::Right(account))
 }
@@ -345,7 +345,7 @@ pub struct ConfirmationError {
 /// Confirms the user's identity by a password typed in the same form.
 pub async fn confirm_password(
     app: &SidecarState,
-    visitor: &CurrentUser,
+    user: &CurrentUser,
     password: &str,
     address: IpAddr,
 ) -> Result<Result<(), ConfirmationError>, PageError> {
@@ -353,9 +353,9 @@ pub async fn confirm_password(
     if password.is_empty() {
         return unconfirmed(StatusCode::FORBIDDEN, "Enter your password to confirm.");
     }
-    match try_password(app, &visitor.account.email, password.to_owned(), address).await? {
-        PasswordOutcome::Right(account) if account.id == visitor.account.id => {
-            let (accounts, token) = (app.accounts.clone(), visitor.token.clone());
+    match try_password(app, &user.account.email, password.to_owned(), address).await? {
+        PasswordOutcome::Right(account) if account.id == user.account.id => {
+            let (accounts, token) = (app.accounts.clone(), user.token.clone());
             run_blocking(move || accounts.confirm_session(&token, now_ms())).await??;
             Ok(Ok(()))
         }
@@ -375,10 +375,10 @@ pub async fn confirm_password_unless_recent(
     form: &SignedForm,
     address: IpAddr,
 ) -> Result<Result<(), ConfirmationError>, PageError> {
-    if form.visitor.confirmed {
+    if form.user.confirmed {
         return Ok(Ok(()));
     }
-    confirm_password(app, &form.visitor, form.field("password"), address).await
+    confirm_password(app, &form.user, form.field("password"), address).await
 }
 
 /// Normalizes an e-mail as a key for counting. It is cut at the maximum length of an e-mail, which
@@ -395,11 +395,11 @@ fn normalize_email(email: &str) -> String {
 /// Limits that an attempt to sign in counts against. It counts before the hash, so that concurrent
 /// attempts cannot bypass the limits.
 fn sign_in_limits(email: &str, address: IpAddr) -> [(ThrottleKey, AttemptLimit); 3] {
-    let place = client_prefix(address);
+    let prefix = client_prefix(address);
     [
-        (ThrottleKey::AddressSigningIn(place), SIGN_IN_ADDRESS),
+        (ThrottleKey::AddressSigningIn(prefix), SIGN_IN_ADDRESS),
         (
-            ThrottleKey::EmailSigningInFrom(email.to_owned(), place),
+            ThrottleKey::EmailSigningInFrom(email.to_owned(), prefix),
             SIGN_IN_EMAIL,
         ),
         (
@@ -410,8 +410,8 @@ fn sign_in_limits(email: &str, address: IpAddr) -> [(ThrottleKey, AttemptLimit);
 }
 
 fn count_sign_in(app: &SidecarState, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
-    for (who, rate) in sign_in_limits(email, address) {
-        app.throttle.try_acquire(&who, rate, now_ms)?;
+    for (throttle_key, rate) in sign_in_limits(email, address) {
+        app.throttle.try_acquire(&throttle_key, rate, now_ms)?;
     }
     Ok(())
 }
@@ -467,7 +467,7 @@ pub async fn sign_out(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let (accounts, CurrentUser { token, site, .. }) = (app.accounts.clone(), form.visitor);
+    let (accounts, CurrentUser { token, site, .. }) = (app.accounts.clone(), form.user);
     run_blocking(move || accounts.end_session(&token)).await??;
     let cookie = session_cookie("", &site)?;
     Ok((

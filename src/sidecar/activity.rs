@@ -45,17 +45,17 @@ struct ActivityPage {
     fault: Option<&'static str>,
     rows: Vec<ActivityRow>,
     older: Option<String>,
-    rows_most: String,
+    max_rows: String,
 }
 
 pub async fn list(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let before = query.cursor()?;
-    let account = &visitor.account.id;
+    let account = &user.account.id;
     let (status, receipts, fault) = match query.filter() {
         // One more row than is shown, to know whether there is another page.
         Ok(filter) => (
@@ -78,7 +78,7 @@ pub async fn list(
             format!("{at_ms}.{seq}")
         });
     let page = ActivityPage {
-        frame: Frame::new("Activity", &visitor),
+        frame: Frame::new("Activity", &user),
         keys: key_choices(&app, account, &query.key)?,
         models: model_choices(&app, &query.model),
         outcomes: outcome_choices(&query.outcome),
@@ -86,7 +86,7 @@ pub async fn list(
         fault,
         rows: rows(shown),
         older,
-        rows_most: group_digits(download::MAX_ROWS.into()),
+        max_rows: group_digits(download::MAX_ROWS.into()),
         query,
     };
     Ok(html(status, &page))

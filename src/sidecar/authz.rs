@@ -40,9 +40,9 @@ impl FromRequestParts<Arc<SidecarState>> for Operator {
         parts: &mut Parts,
         app: &Arc<SidecarState>,
     ) -> Result<Self, PageError> {
-        let visitor = CurrentUser::from_request_parts(parts, app).await?;
-        if may_view(&visitor.account) {
-            Ok(Self(visitor))
+        let user = CurrentUser::from_request_parts(parts, app).await?;
+        if may_view(&user.account) {
+            Ok(Self(user))
         } else {
             Err(PageError::NotFound)
         }
@@ -54,17 +54,17 @@ impl FromRequest<Arc<SidecarState>> for OperatorForm {
 
     async fn from_request(request: Request, app: &Arc<SidecarState>) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
-        let Operator(visitor) = Operator::from_request_parts(&mut parts, app).await?;
-        if !may_administer(&visitor.account) {
+        let Operator(user) = Operator::from_request_parts(&mut parts, app).await?;
+        if !may_administer(&user.account) {
             return Err(PageError::ViewerOnly);
         }
         let Ok(ClientIp(address)) = ClientIp::from_request_parts(&mut parts, app).await;
         let by = Actor {
-            actor: visitor.account.id.clone(),
+            actor: user.account.id.clone(),
             address: address.to_canonical().to_string(),
         };
         let form =
-            SignedForm::from_user_request(visitor, Request::from_parts(parts, body), app).await?;
+            SignedForm::from_user_request(user, Request::from_parts(parts, body), app).await?;
         Ok(Self { form, by })
     }
 }

@@ -10,5 +10,5 @@ pub async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, PageError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| PageError::Inside(error.to_string()))
+        .map_err(|error| PageError::Internal(error.to_string()))
 }

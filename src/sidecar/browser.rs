@@ -27,14 +27,14 @@ const SYSTEMS: [(&str, &str); 6] = [
 
 /// Describes the browser, such as `Firefox on Linux`.
 pub fn describe(headers: &HeaderMap) -> String {
-    let said = headers
+    let user_agent = headers
         .get(header::USER_AGENT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     let find = |names: &[(&str, &'static str)]| {
         names
             .iter()
-            .find(|(mark, _)| said.contains(mark))
+            .find(|(mark, _)| user_agent.contains(mark))
             .map(|(_, name)| *name)
     };
     match (find(&BROWSERS), find(&SYSTEMS)) {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_browser_is_known_by_name_alone() {
-        let told = |text: &'static str| {
+        let describe_text = |text: &'static str| {
             describe(
                 &[(header::USER_AGENT, HeaderValue::from_static(text))]
                     .into_iter()
@@ -59,12 +59,12 @@ mod tests {
             )
         };
         let chrome = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36";
-        assert_eq!(told(chrome), "Chrome on Linux");
+        assert_eq!(describe_text(chrome), "Chrome on Linux");
         assert_eq!(
-            told("Mozilla/5.0 (Windows NT 10.0) Gecko/20100101 Firefox/140.0"),
+            describe_text("Mozilla/5.0 (Windows NT 10.0) Gecko/20100101 Firefox/140.0"),
             "Firefox on Windows"
         );
-        assert_eq!(told("<script>alert(1)</script>"), "unknown");
+        assert_eq!(describe_text("<script>alert(1)</script>"), "unknown");
         assert_eq!(describe(&HeaderMap::new()), "unknown");
     }
 }

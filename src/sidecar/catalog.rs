@@ -92,7 +92,8 @@ fn limitations_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> 
             &route_for_surface(model, surface).accepts,
         ),
     });
-    each.filter(|lost| !lost.members.is_empty()).collect()
+    each.filter(|limitations| !limitations.members.is_empty())
+        .collect()
 }
 
 /// Limitations by surface, for surfaces without translation, whose requests are repaired.
@@ -101,13 +102,14 @@ fn repairs_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
         .into_iter()
         .filter(|surface| route_for_surface(model, *surface).passes_through(*surface));
     let each = own.map(|surface| {
-        let door = route_for_surface(model, surface);
+        let route = route_for_surface(model, surface);
         SurfaceLimitations {
             surface,
-            members: limitations::repair_limitations(&door.accepts, &door.repairs),
+            members: limitations::repair_limitations(&route.accepts, &route.repairs),
         }
     });
-    each.filter(|lost| !lost.members.is_empty()).collect()
+    each.filter(|limitations| !limitations.members.is_empty())
+        .collect()
 }
 
 fn join_protocols(protocols: impl IntoIterator<Item = Protocol>) -> String {
@@ -123,7 +125,7 @@ struct CatalogRow {
     aliases: Vec<String>,
     vendor: String,
     /// The model's native protocols, which need no translation.
-    spoken: String,
+    native_protocols: String,
     surfaces: String,
     /// Ids of the fallback models.
     fallback: Vec<String>,
@@ -137,7 +139,7 @@ struct CatalogRow {
     classes: Vec<TokenClassRow>,
     /// Descriptions of the other prices.
     extras: Vec<String>,
-    lost: Vec<SurfaceLimitations>,
+    limitations: Vec<SurfaceLimitations>,
 }
 
 struct PriceTierRow {
@@ -167,7 +169,7 @@ fn row(model: &Arc<CatalogModel>) -> CatalogRow {
         id: model.id.clone(),
         aliases: model.aliases.clone(),
         vendor: model.vendor.name.clone(),
-        spoken: join_protocols(vendor_protocols(model)),
+        native_protocols: join_protocols(vendor_protocols(model)),
         surfaces: join_protocols(surfaces(model)),
         fallback: model.fallback.clone(),
         context_tokens: group_digits(model.context_tokens),
@@ -184,7 +186,7 @@ fn row(model: &Arc<CatalogModel>) -> CatalogRow {
             .collect(),
         classes: token_classes(price),
         extras: extra_prices(price),
-        lost: [repairs_by_surface(model), limitations_by_surface(model)]
+        limitations: [repairs_by_surface(model), limitations_by_surface(model)]
             .into_iter()
             .flatten()
             .collect(),
@@ -192,14 +194,14 @@ fn row(model: &Arc<CatalogModel>) -> CatalogRow {
 }
 
 fn token_classes(price: &PriceList) -> Vec<TokenClassRow> {
-    let usual = TokenPrices {
+    let default_prices = TokenPrices {
         input: price.input,
         cache_read: price.cache_read,
         cache_write_5m: price.cache_write_5m,
         cache_write_1h: price.cache_write_1h,
         output: price.output,
     };
-    let rates: Vec<_> = std::iter::once(usual)
+    let rates: Vec<_> = std::iter::once(default_prices)
         .chain(price.tiers.iter().map(|tier| tier.rates))
         .collect();
     let class = |name, of: fn(&TokenPrices) -> Micro| TokenClassRow {

@@ -98,11 +98,11 @@ fn row(conversation: &activity::Conversation) -> ConversationRow {
 
 pub async fn list(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     query: Result<Query<ConversationListQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(ConversationListQuery { before }) = query.map_err(|_| PageError::NotFound)?;
-    let place = match before.as_str() {
+    let cursor = match before.as_str() {
         "" => None,
         text => {
             let (last_ms, id) = text.split_once('.').ok_or(PageError::NotFound)?;
@@ -111,14 +111,14 @@ pub async fn list(
     };
     let found = app
         .billing
-        .conversations(&visitor.account.id, place, ROWS_PER_PAGE + 1)?;
+        .conversations(&user.account.id, cursor, ROWS_PER_PAGE + 1)?;
     let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let shown = found.get(..page_rows.min(found.len())).unwrap_or_default();
     let last = shown.last().filter(|_| found.len() > page_rows);
     let page = ConversationsPage {
-        frame: Frame::new("Conversations", &visitor),
+        frame: Frame::new("Conversations", &user),
         rows: shown.iter().map(row).collect(),
-        first: place.is_none(),
+        first: cursor.is_none(),
         older: last.map(|last| format!("{}.{}", last.last_ms, last.id)),
     };
     Ok(html(StatusCode::OK, &page))
@@ -126,10 +126,10 @@ pub async fn list(
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     Path(id): Path<String>,
 ) -> Result<Response, PageError> {
-    let account = &visitor.account.id;
+    let account = &user.account.id;
     let conversation = app
         .billing
         .conversation(account, &id)?
@@ -147,7 +147,7 @@ pub async fn show(
         )
     });
     receipts.reverse();
-    let frame = Frame::new("Conversations", &visitor).with_charts();
+    let frame = Frame::new("Conversations", &user).with_charts();
     Ok(html(
         StatusCode::OK,
         &conversation_page(frame, &conversation, &receipts),

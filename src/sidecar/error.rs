@@ -24,20 +24,20 @@ pub enum PageError {
     /// A viewer tried to make a change.
     ViewerOnly,
     /// An administrator tried to lock themselves out.
-    OwnDoor,
+    OwnAccount,
     /// Internal error; the text is for the log only.
-    Inside(String),
+    Internal(String),
 }
 
 impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
-        Self::Inside(error.to_string())
+        Self::Internal(error.to_string())
     }
 }
 
 impl From<AccountError> for PageError {
     fn from(error: AccountError) -> Self {
-        Self::Inside(error.to_string())
+        Self::Internal(error.to_string())
     }
 }
 

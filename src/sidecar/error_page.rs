@@ -64,7 +64,7 @@ impl IntoResponse for PageError {
                 "Refused",
                 "You have read-only access. Ask an administrator to make this change.",
             ),
-            Self::OwnDoor => (
+            Self::OwnAccount => (
                 StatusCode::CONFLICT,
                 "Refused",
                 "You would lock yourself out. Ask another administrator to suspend this account.",
@@ -79,7 +79,7 @@ impl IntoResponse for PageError {
                 "Busy",
                 "The gateway has too many requests of this kind at the moment. Try again soon.",
             ),
-            Self::Inside(what) => {
+            Self::Internal(what) => {
                 reference = new_reference();
                 let shown = reference.as_deref().unwrap_or("none");
                 log::error!("sidecar: {what} (reference {shown})");

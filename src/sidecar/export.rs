@@ -25,10 +25,10 @@ const ENTRIES_PER_PAGE: u32 = 200;
 
 pub async fn export(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
 ) -> Result<Response, PageError> {
     let now_ms = now_ms();
-    let account = visitor.account;
+    let account = user.account;
     let balance = app.billing.balance(&account.id, now_ms)?;
     let mut head = json!({
         "exported_at": rfc3339(now_ms),

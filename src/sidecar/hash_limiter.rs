@@ -15,14 +15,14 @@ const MAX_PENDING_HASHES: usize = 34;
 
 /// Limits the number of concurrent password hashes.
 pub struct PasswordHashLimiter {
-    places: Arc<Semaphore>,
+    pending: Arc<Semaphore>,
     running: Arc<Semaphore>,
 }
 
 impl Default for PasswordHashLimiter {
     fn default() -> Self {
         Self {
-            places: Arc::new(Semaphore::new(MAX_PENDING_HASHES)),
+            pending: Arc::new(Semaphore::new(MAX_PENDING_HASHES)),
             running: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)),
         }
     }
@@ -35,16 +35,16 @@ impl PasswordHashLimiter {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PageError> {
-        let place = Arc::clone(&self.places)
+        let pending_permit = Arc::clone(&self.pending)
             .try_acquire_owned()
             .map_err(|_| PageError::Busy)?;
-        let turn = Arc::clone(&self.running)
+        let running_permit = Arc::clone(&self.running)
             .acquire_owned()
             .await
             .map_err(|_| PageError::Busy)?;
         run_blocking(move || {
             let value = work();
-            drop((turn, place));
+            drop((running_permit, pending_permit));
             value
         })
         .await
@@ -89,12 +89,12 @@ mod tests {
         let work = || {
             let (go, running) = (Arc::clone(&go), Arc::clone(&running));
             move || {
-                let beside = running.fetch_add(1, Ordering::SeqCst);
+                let concurrent = running.fetch_add(1, Ordering::SeqCst);
                 while !go.load(Ordering::SeqCst) {
                     std::thread::yield_now();
                 }
                 running.fetch_sub(1, Ordering::SeqCst);
-                beside
+                concurrent
             }
         };
         let waiting: Vec<_> = (0..MAX_PENDING_HASHES)
@@ -104,7 +104,7 @@ mod tests {
             })
             .collect();
         until("every place is taken", || {
-            hashing.places.available_permits() == 0
+            hashing.pending.available_permits() == 0
         })
         .await;
         until("two work", || {
@@ -117,10 +117,10 @@ mod tests {
         );
         drop(gate);
         for one in waiting {
-            let beside = one.await.unwrap().expect("whoever has a place is served");
+            let concurrent = one.await.unwrap().expect("whoever has a place is served");
             assert!(
-                beside < MAX_CONCURRENT_HASHES,
-                "{beside} others worked beside it"
+                concurrent < MAX_CONCURRENT_HASHES,
+                "{concurrent} others worked beside it"
             );
         }
         assert!(hashing.run(work()).await.is_ok(), "there is room again");

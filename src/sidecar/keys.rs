@@ -31,7 +31,7 @@ struct KeysPage {
     frame: Frame,
     csrf: String,
     keys: Vec<KeyListRow>,
-    made: Option<CreatedKey>,
+    created: Option<CreatedKey>,
     fault: Option<String>,
     name: String,
     name_chars_max: usize,
@@ -127,37 +127,37 @@ fn row(app: &SidecarState, key: ApiKey) -> Result<KeyListRow, PageError> {
     })
 }
 
-fn rows(app: &SidecarState, visitor: &CurrentUser) -> Result<Vec<KeyListRow>, PageError> {
+fn rows(app: &SidecarState, user: &CurrentUser) -> Result<Vec<KeyListRow>, PageError> {
     app.accounts
-        .keys(&visitor.account.id)?
+        .keys(&user.account.id)?
         .into_iter()
         .map(|key| row(app, key))
         .collect()
 }
 
-fn needs_password(visitor: &CurrentUser) -> bool {
-    may_administer(&visitor.account) && !visitor.confirmed
+fn needs_password(user: &CurrentUser) -> bool {
+    may_administer(&user.account) && !user.confirmed
 }
 
-fn page(app: &SidecarState, visitor: &CurrentUser) -> Result<KeysPage, PageError> {
+fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {
     Ok(KeysPage {
-        frame: Frame::new("Keys", visitor),
-        csrf: visitor.csrf.clone(),
-        keys: rows(app, visitor)?,
-        made: None,
+        frame: Frame::new("Keys", user),
+        csrf: user.csrf.clone(),
+        keys: rows(app, user)?,
+        created: None,
         fault: None,
         name: String::new(),
         name_chars_max: MAX_KEY_NAME_CHARS,
         choices: KeyFormOptions::new(app, &KeySettingsForm::default()),
-        asks_password: needs_password(visitor),
+        asks_password: needs_password(user),
     })
 }
 
 pub async fn list(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
 ) -> Result<Response, PageError> {
-    Ok(html(StatusCode::OK, &page(&app, &visitor)?))
+    Ok(html(StatusCode::OK, &page(&app, &user)?))
 }
 
 /// Responds with the page itself instead of a redirect: the key cannot be read again later.
@@ -168,7 +168,7 @@ pub async fn create(
 ) -> Result<Response, PageError> {
     let name = form.field("name").to_owned();
     let typed = KeySettingsForm::from_form(&form);
-    let refused = |status, fault: String, name: String, visitor: &CurrentUser| {
+    let refuse = |status, fault: String, name: String, user: &CurrentUser| {
         let choices = KeyFormOptions::new(&app, &typed);
         Ok(html(
             status,
@@ -176,46 +176,45 @@ pub async fn create(
                 fault: Some(fault),
                 name,
                 choices,
-                ..page(&app, visitor)?
+                ..page(&app, user)?
             },
         ))
     };
     let set = match typed.parse(&app, &[], now_ms()) {
         Ok(set) => set,
-        Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.visitor),
+        Err(fault) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.user),
     };
-    if may_administer(&form.visitor.account)
+    if may_administer(&form.user.account)
         && let Err(ConfirmationError { status, fault }) =
             confirm_password_unless_recent(&app, &form, address).await?
     {
-        return refused(status, fault.to_owned(), name, &form.visitor);
+        return refuse(status, fault.to_owned(), name, &form.user);
     }
-    let visitor = CurrentUser {
+    let user = CurrentUser {
         confirmed: true,
-        ..form.visitor
+        ..form.user
     };
-    let (accounts, account, wanted) = (
-        app.accounts.clone(),
-        visitor.account.id.clone(),
-        name.clone(),
-    );
-    match run_blocking(move || accounts.create_key_with(&account, &wanted, &set, now_ms())).await? {
-        Ok(new) => render_created_key(&app, &visitor, new, None),
+    let (accounts, account, key_name) =
+        (app.accounts.clone(), user.account.id.clone(), name.clone());
+    match run_blocking(move || accounts.create_key_with(&account, &key_name, &set, now_ms()))
+        .await?
+    {
+        Ok(new) => render_created_key(&app, &user, new, None),
         Err(error) => {
             let (status, fault) = describe_key_error(error)?;
-            refused(status, fault, name, &visitor)
+            refuse(status, fault, name, &user)
         }
     }
 }
 
 fn render_created_key(
     app: &SidecarState,
-    visitor: &CurrentUser,
+    user: &CurrentUser,
     new: NewKey,
     old_until: Option<String>,
 ) -> Result<Response, PageError> {
     let snippets = Snippets::new(&app.settings.load(), Some(&new.key));
-    let made = Some(CreatedKey {
+    let created = Some(CreatedKey {
         name: new.name,
         key: new.key,
         snippets,
@@ -224,8 +223,8 @@ fn render_created_key(
     Ok(html(
         StatusCode::CREATED,
         &KeysPage {
-            made,
-            ..page(app, visitor)?
+            created,
+            ..page(app, user)?
         },
     ))
 }
@@ -251,25 +250,25 @@ fn describe_key_error(error: AccountError) -> Result<(StatusCode, String), PageE
 }
 
 /// Finds a live key of the current user.
-fn find_own_key(app: &SidecarState, visitor: &CurrentUser, id: &str) -> Result<ApiKey, PageError> {
+fn find_own_key(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<ApiKey, PageError> {
     let found = app
         .accounts
-        .key(Some(&visitor.account.id), id)?
+        .key(Some(&user.account.id), id)?
         .map(|(_, key)| key);
     found
         .filter(|key| key.status != ApiKeyStatus::Revoked)
         .ok_or(PageError::NotFound)
 }
 
-fn key_page(app: &SidecarState, visitor: &CurrentUser, id: &str) -> Result<KeyPage, PageError> {
-    let key = find_own_key(app, visitor, id)?;
+fn key_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<KeyPage, PageError> {
+    let key = find_own_key(app, user, id)?;
     Ok(KeyPage {
-        frame: Frame::new("Keys", visitor),
-        csrf: visitor.csrf.clone(),
+        frame: Frame::new("Keys", user),
+        csrf: user.csrf.clone(),
         choices: KeyFormOptions::new(app, &KeySettingsForm::from_settings(&key.settings)),
         key: row(app, key)?,
         overlaps: ROTATION_OVERLAPS,
-        asks_password: needs_password(visitor),
+        asks_password: needs_password(user),
         done: None,
         fault: None,
     })
@@ -277,10 +276,10 @@ fn key_page(app: &SidecarState, visitor: &CurrentUser, id: &str) -> Result<KeyPa
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     Path(id): Path<String>,
 ) -> Result<Response, PageError> {
-    Ok(html(StatusCode::OK, &key_page(&app, &visitor, &id)?))
+    Ok(html(StatusCode::OK, &key_page(&app, &user, &id)?))
 }
 
 /// Applies the settings in the form; settings without a field stay unchanged.
@@ -289,26 +288,26 @@ pub async fn change(
     Path(id): Path<String>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let before = find_own_key(&app, &form.visitor, &id)?;
+    let before = find_own_key(&app, &form.user, &id)?;
     let typed = KeySettingsForm::from_form(&form);
-    let refused = |status, fault: String| {
+    let refuse = |status, fault: String| {
         let choices = KeyFormOptions::new(&app, &typed);
         Ok(html(
             status,
             &KeyPage {
                 fault: Some(fault),
                 choices,
-                ..key_page(&app, &form.visitor, &id)?
+                ..key_page(&app, &form.user, &id)?
             },
         ))
     };
     let set = match typed.parse(&app, &before.settings.allowed_models, now_ms()) {
         Ok(set) => set,
-        Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault),
+        Err(fault) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, fault),
     };
     let (accounts, account, key) = (
         app.accounts.clone(),
-        form.visitor.account.id.clone(),
+        form.user.account.id.clone(),
         id.clone(),
     );
     let keeps_expiry = typed.keeps_expiry();
@@ -329,13 +328,13 @@ pub async fn change(
     };
     if let Err(error) = run_blocking(work).await? {
         let (status, fault) = describe_key_error(error)?;
-        return refused(status, fault);
+        return refuse(status, fault);
     }
     Ok(html(
         StatusCode::OK,
         &KeyPage {
             done: Some("Saved."),
-            ..key_page(&app, &form.visitor, &id)?
+            ..key_page(&app, &form.user, &id)?
         },
     ))
 }
@@ -362,7 +361,7 @@ async fn set_enabled(
     form: SignedForm,
     enabled: bool,
 ) -> Result<Response, PageError> {
-    let (accounts, account, key) = (app.accounts.clone(), form.visitor.account.id, id.clone());
+    let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
     let is_set =
         run_blocking(move || accounts.set_own_key_enabled(&account, &key, enabled)).await??;
     if is_set {
@@ -380,13 +379,13 @@ pub async fn rotate(
     ClientIp(address): ClientIp,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    find_own_key(&app, &form.visitor, &id)?;
-    let refused = |status, fault: String, visitor: &CurrentUser| {
+    find_own_key(&app, &form.user, &id)?;
+    let refuse = |status, fault: String, user: &CurrentUser| {
         Ok(html(
             status,
             &KeyPage {
                 fault: Some(fault),
-                ..key_page(&app, visitor, &id)?
+                ..key_page(&app, user, &id)?
             },
         ))
     };
@@ -394,50 +393,50 @@ pub async fn rotate(
         .iter()
         .find(|(hours, _)| *hours == form.field("overlap_hours"));
     let Some(hours) = chosen.and_then(|(hours, _)| hours.parse::<i64>().ok()) else {
-        return refused(
+        return refuse(
             StatusCode::UNPROCESSABLE_ENTITY,
             "Choose how long the old key keeps working.".into(),
-            &form.visitor,
+            &form.user,
         );
     };
-    if may_administer(&form.visitor.account)
+    if may_administer(&form.user.account)
         && let Err(ConfirmationError { status, fault }) =
             confirm_password_unless_recent(&app, &form, address).await?
     {
-        return refused(status, fault.to_owned(), &form.visitor);
+        return refuse(status, fault.to_owned(), &form.user);
     }
-    let visitor = CurrentUser {
+    let user = CurrentUser {
         confirmed: true,
-        ..form.visitor
+        ..form.user
     };
-    let (accounts, account, key) = (app.accounts.clone(), visitor.account.id.clone(), id.clone());
+    let (accounts, account, key) = (app.accounts.clone(), user.account.id.clone(), id.clone());
     let now_ms = now_ms();
     match run_blocking(move || accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms))
         .await?
     {
         Ok(new) => {
-            let old = app.accounts.key(Some(&visitor.account.id), &id)?;
+            let old = app.accounts.key(Some(&user.account.id), &id)?;
             let until = old
                 .and_then(|(_, old)| old.settings.expires_at_ms)
                 .map(format_time);
-            render_created_key(&app, &visitor, new, until)
+            render_created_key(&app, &user, new, until)
         }
         Err(error) => {
             let (status, fault) = describe_key_error(error)?;
-            refused(status, fault, &visitor)
+            refuse(status, fault, &user)
         }
     }
 }
 
 pub async fn confirm_revoke(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     Path(id): Path<String>,
 ) -> Result<Response, PageError> {
-    let key = row(&app, find_own_key(&app, &visitor, &id)?)?;
+    let key = row(&app, find_own_key(&app, &user, &id)?)?;
     let page = RevokePage {
-        frame: Frame::new("Keys", &visitor),
-        csrf: visitor.csrf.clone(),
+        frame: Frame::new("Keys", &user),
+        csrf: user.csrf.clone(),
         key,
     };
     Ok(html(StatusCode::OK, &page))
@@ -448,7 +447,7 @@ pub async fn revoke(
     Path(id): Path<String>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let (accounts, account) = (app.accounts.clone(), form.visitor.account.id);
+    let (accounts, account) = (app.accounts.clone(), form.user.account.id);
     let revoked =
         run_blocking(move || accounts.revoke_key(Some(&account), &id, now_ms())).await??;
     if revoked {

@@ -103,12 +103,12 @@ struct LatestRowsFragment {
 
 struct LiveStream {
     app: Arc<SidecarState>,
-    place: StreamSlot,
+    slot: StreamSlot,
     token: String,
     closing: watch::Receiver<bool>,
     ticks: Interval,
     reads: u64,
-    reading: Option<SpendingSnapshot>,
+    snapshot: Option<SpendingSnapshot>,
     last: Option<BalanceView>,
     /// Position of the latest response that was sent.
     last_ending: Option<i64>,
@@ -133,9 +133,9 @@ impl LiveStream {
                 .map_err(failed)?;
             session.ok_or(())?;
         }
-        if self.reading.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
-            self.reading = Some(
-                SpendingSnapshot::load(&self.app.billing, &self.place.account, now_ms)
+        if self.snapshot.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
+            self.snapshot = Some(
+                SpendingSnapshot::load(&self.app.billing, &self.slot.account, now_ms)
                     .map_err(failed)?,
             );
         }
@@ -158,11 +158,11 @@ impl LiveStream {
     }
 
     fn balance_update(&mut self, now_ms: i64) -> Result<Option<&BalanceView>, StoreError> {
-        let balance = self.app.billing.balance(&self.place.account, now_ms)?;
-        let Some(reading) = &self.reading else {
+        let balance = self.app.billing.balance(&self.slot.account, now_ms)?;
+        let Some(snapshot) = &self.snapshot else {
             return Ok(None);
         };
-        let shown = reading.to_view(&balance, now_ms);
+        let shown = snapshot.to_view(&balance, now_ms);
         if self.last.as_ref() == Some(&shown) {
             return Ok(None);
         }
@@ -171,12 +171,12 @@ impl LiveStream {
 
     /// The latest responses as HTML, if there is a new one. The template escapes all values.
     fn latest_rows_update(&mut self) -> Result<Option<String>, StoreError> {
-        let last = self.app.billing.last_ending_seq(&self.place.account)?;
+        let last = self.app.billing.last_ending_seq(&self.slot.account)?;
         if self.last_ending.replace(last) == Some(last) || last == 0 {
             return Ok(None);
         }
         let rows = LatestRowsFragment {
-            rows: latest(&self.app.billing, &self.place.account)?,
+            rows: latest(&self.app.billing, &self.slot.account)?,
         };
         Ok(rows.render().ok())
     }
@@ -199,25 +199,21 @@ impl Stream for LiveStream {
 
 pub async fn live(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
 ) -> Result<Response, PageError> {
-    let place = StreamSlot::try_acquire(
-        &app.streams,
-        &visitor.account.id,
-        &app.settings.load().limits,
-    )
-    .ok_or(PageError::Busy)?;
+    let slot = StreamSlot::try_acquire(&app.streams, &user.account.id, &app.settings.load().limits)
+        .ok_or(PageError::Busy)?;
     let mut ticks = interval(Duration::from_millis(READ_INTERVAL_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let closing = app.closing.clone();
     let live = LiveStream {
         app,
-        place,
-        token: visitor.token,
+        slot,
+        token: user.token,
         closing,
         ticks,
         reads: 0,
-        reading: None,
+        snapshot: None,
         last: None,
         last_ending: None,
         silent: 0,

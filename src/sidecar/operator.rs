@@ -52,7 +52,7 @@ struct AccountsPage {
 
 pub async fn accounts(
     State(app): State<Arc<SidecarState>>,
-    Operator(visitor): Operator,
+    Operator(user): Operator,
     search: Result<Query<AccountSearchQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(AccountSearchQuery { q, after }) = search.map_err(|_| PageError::NotFound)?;
@@ -64,7 +64,7 @@ pub async fn accounts(
     };
     let full = found.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let page = AccountsPage {
-        frame: Frame::new("Operator", &visitor),
+        frame: Frame::new("Operator", &user),
         tab: "accounts",
         next: found.last().filter(|_| full).map(|last| last.id.clone()),
         rows: found.into_iter().map(AccountListRow::from).collect(),

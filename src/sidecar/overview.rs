@@ -40,19 +40,19 @@ pub struct OverviewQuery {
 
 pub async fn overview(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
-    said: Result<Query<OverviewQuery>, QueryRejection>,
+    user: CurrentUser,
+    query: Result<Query<OverviewQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     // The page shows a fixed text, never text from the URL, and only if it is true: not to an
     // account that has a trial.
-    let said = said
+    let had_trial = query
         .ok()
-        .and_then(|Query(said)| said.trial)
+        .and_then(|Query(query)| query.trial)
         .is_some_and(|word| word == "had");
-    let account = &visitor.account.id;
+    let account = &user.account.id;
     let now_ms = now_ms();
     let keys = app.accounts.keys(account)?;
-    let reading = SpendingSnapshot::load(&app.billing, account, now_ms)?;
+    let snapshot = SpendingSnapshot::load(&app.billing, account, now_ms)?;
     let balance = app.billing.balance(account, now_ms)?;
     let over = match &balance.trial {
         _ if balance.balance.is_positive() => None,
@@ -60,8 +60,8 @@ pub async fn overview(
         _ => Some("You have no credits left."),
     };
     let page = OverviewPage {
-        frame: Frame::new("Overview", &visitor).with_charts(),
-        shown: reading.to_view(&balance, now_ms),
+        frame: Frame::new("Overview", &user).with_charts(),
+        shown: snapshot.to_view(&balance, now_ms),
         over,
         has_key: keys.iter().any(|key| key.status == ApiKeyStatus::Active),
         rows: latest(&app.billing, account)?,
@@ -70,7 +70,7 @@ pub async fn overview(
                 .hourly_spend(account, spending::first_hour_of_month(now_ms))?,
             now_ms,
         ),
-        had_trial: said && balance.trial.is_none(),
+        had_trial: had_trial && balance.trial.is_none(),
         base_url: app.settings.load().base_url.clone(),
     };
     Ok(html(StatusCode::OK, &page))

@@ -96,16 +96,16 @@ impl Frame {
         }
     }
 
-    pub fn new(title: &'static str, visitor: &CurrentUser) -> Self {
+    pub fn new(title: &'static str, user: &CurrentUser) -> Self {
         let viewer = FrameUser {
-            email: visitor.account.email.clone(),
-            csrf: visitor.csrf.clone(),
-            suspended: visitor.account.status == AccountStatus::Suspended,
-            operator: may_view(&visitor.account),
+            email: user.account.email.clone(),
+            csrf: user.csrf.clone(),
+            suspended: user.account.status == AccountStatus::Suspended,
+            operator: may_view(&user.account),
         };
         Self {
             viewer: Some(viewer),
-            insecure: visitor.insecure,
+            insecure: user.insecure,
             ..Self::public(title)
         }
     }
@@ -176,8 +176,8 @@ pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Respo
     } else {
         ([(header::CONTENT_TYPE, asset.content_type)], asset.bytes).into_response()
     };
-    let etag =
-        HeaderValue::from_str(&asset.etag).map_err(|error| PageError::Inside(error.to_string()))?;
+    let etag = HeaderValue::from_str(&asset.etag)
+        .map_err(|error| PageError::Internal(error.to_string()))?;
     response.headers_mut().insert(header::ETAG, etag);
     let forever = HeaderValue::from_static("public, max-age=31536000, immutable");
     response

@@ -37,8 +37,8 @@ struct ProfilePage {
     done: Option<&'static str>,
     /// The form with a fault, and the fault.
     fault: Option<(ProfileForm, String)>,
-    least: usize,
-    most: usize,
+    min_chars: usize,
+    max_chars: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,9 +112,9 @@ fn row(session: SessionSummary, this: &str) -> ProfileSessionRow {
     }
 }
 
-fn page(app: &SidecarState, visitor: &CurrentUser) -> Result<ProfilePage, PageError> {
-    let this = session_id(&visitor.token);
-    let account = &visitor.account;
+fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError> {
+    let this = session_id(&user.token);
+    let account = &user.account;
     let sessions: Vec<_> = app
         .accounts
         .sessions(&account.id, now_ms())?
@@ -122,8 +122,8 @@ fn page(app: &SidecarState, visitor: &CurrentUser) -> Result<ProfilePage, PageEr
         .map(|session| row(session, &this))
         .collect();
     Ok(ProfilePage {
-        frame: Frame::new("Account", visitor),
-        csrf: visitor.csrf.clone(),
+        frame: Frame::new("Account", user),
+        csrf: user.csrf.clone(),
         id: account.id.clone(),
         email: account.email.clone(),
         status: account.status.name(),
@@ -132,14 +132,14 @@ fn page(app: &SidecarState, visitor: &CurrentUser) -> Result<ProfilePage, PageEr
         sessions,
         done: None,
         fault: None,
-        least: PASSWORD_LEAST_CHARS,
-        most: PASSWORD_MOST_CHARS,
+        min_chars: PASSWORD_LEAST_CHARS,
+        max_chars: PASSWORD_MOST_CHARS,
     })
 }
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     query: Result<Query<ProfileQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let done = query
@@ -149,7 +149,7 @@ pub async fn show(
         StatusCode::OK,
         &ProfilePage {
             done,
-            ..page(&app, &visitor)?
+            ..page(&app, &user)?
         },
     ))
 }
@@ -159,7 +159,7 @@ pub async fn end_session(
     Path(id): Path<String>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let (accounts, account) = (app.accounts.clone(), form.visitor.account.id);
+    let (accounts, account) = (app.accounts.clone(), form.user.account.id);
     let ended = run_blocking(move || accounts.end_own_session(&account, &id)).await??;
     if ended {
         Ok(Redirect::to("/dashboard/account?done=session").into_response())
@@ -172,14 +172,14 @@ pub async fn end_others(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let (accounts, CurrentUser { account, token, .. }) = (app.accounts.clone(), form.visitor);
+    let (accounts, CurrentUser { account, token, .. }) = (app.accounts.clone(), form.user);
     run_blocking(move || accounts.end_other_sessions(&account.id, &token)).await??;
     Ok(Redirect::to("/dashboard/account?done=others").into_response())
 }
 
 fn render_with_fault(
     app: &SidecarState,
-    visitor: &CurrentUser,
+    user: &CurrentUser,
     form: ProfileForm,
     status: StatusCode,
     fault: &str,
@@ -188,7 +188,7 @@ fn render_with_fault(
         status,
         &ProfilePage {
             fault: Some((form, fault.to_owned())),
-            ..page(app, visitor)?
+            ..page(app, user)?
         },
     ))
 }
@@ -205,13 +205,13 @@ pub async fn change_password(
         form.field("password").to_owned(),
         form.field("new_password").to_owned(),
     );
-    let visitor = form.visitor;
+    let user = form.user;
     if let Err(ConfirmationError { status, fault }) =
-        confirm_password(&app, &visitor, &old, address).await?
+        confirm_password(&app, &user, &old, address).await?
     {
-        return render_with_fault(&app, &visitor, ProfileForm::Password, status, fault);
+        return render_with_fault(&app, &user, ProfileForm::Password, status, fault);
     }
-    let (accounts, account) = (app.accounts.clone(), visitor.account.id.clone());
+    let (accounts, account) = (app.accounts.clone(), user.account.id.clone());
     match app
         .hashing
         .run(move || accounts.replace_password(&account, &new))
@@ -224,7 +224,7 @@ pub async fn change_password(
             );
             return render_with_fault(
                 &app,
-                &visitor,
+                &user,
                 ProfileForm::Password,
                 StatusCode::UNPROCESSABLE_ENTITY,
                 &fault,
@@ -232,7 +232,7 @@ pub async fn change_password(
         }
         Err(other) => return Err(other.into()),
     }
-    let (accounts, account, site) = (app.accounts.clone(), visitor.account.id, visitor.site);
+    let (accounts, account, site) = (app.accounts.clone(), user.account.id, user.site);
     let (address, browser) = (
         address.to_canonical().to_string(),
         browser::describe(&headers),
@@ -261,38 +261,32 @@ pub async fn delete(
     ClientIp(address): ClientIp,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let visitor = &form.visitor;
+    let user = &form.user;
     if !form
         .field("confirmation")
         .trim()
-        .eq_ignore_ascii_case(&visitor.account.email)
+        .eq_ignore_ascii_case(&user.account.email)
     {
         let fault = "This is not your e-mail. Type it exactly as shown above.";
         return render_with_fault(
             &app,
-            visitor,
+            user,
             ProfileForm::Delete,
             StatusCode::UNPROCESSABLE_ENTITY,
             fault,
         );
     }
     if let Err(ConfirmationError { status, fault }) =
-        confirm_password(&app, visitor, form.field("password"), address).await?
+        confirm_password(&app, user, form.field("password"), address).await?
     {
-        return render_with_fault(&app, visitor, ProfileForm::Delete, status, fault);
+        return render_with_fault(&app, user, ProfileForm::Delete, status, fault);
     }
-    if visitor.account.status == AccountStatus::Suspended {
+    if user.account.status == AccountStatus::Suspended {
         let fault = "A suspended account cannot be deleted. Ask the operator of this gateway.";
-        return render_with_fault(
-            &app,
-            visitor,
-            ProfileForm::Delete,
-            StatusCode::CONFLICT,
-            fault,
-        );
+        return render_with_fault(&app, user, ProfileForm::Delete, StatusCode::CONFLICT, fault);
     }
     let by = Actor {
-        actor: visitor.account.id.clone(),
+        actor: user.account.id.clone(),
         address: address.to_canonical().to_string(),
     };
     let accounts = app.accounts.clone();
@@ -302,16 +296,10 @@ pub async fn delete(
         CloseAccountOutcome::LastAdministrator => {
             let fault = "You are the only administrator who can sign in: without you, nobody could manage the accounts of this gateway. \
                          Create another administrator first, with `model-gateway account create --admin`.";
-            return render_with_fault(
-                &app,
-                visitor,
-                ProfileForm::Delete,
-                StatusCode::CONFLICT,
-                fault,
-            );
+            return render_with_fault(&app, user, ProfileForm::Delete, StatusCode::CONFLICT, fault);
         }
     }
-    let cookie = session_cookie("", &visitor.site)?;
+    let cookie = session_cookie("", &user.site)?;
     let page = html(
         StatusCode::OK,
         &FarewellPage {

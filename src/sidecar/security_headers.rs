@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_change_comes_from_our_own_pages() {
-        let judge = |pairs: &[(&'static str, &'static str)]| {
+        let is_allowed = |pairs: &[(&'static str, &'static str)]| {
             let headers = pairs
                 .iter()
                 .map(|(name, value)| {
@@ -116,19 +116,19 @@ mod tests {
                 .collect();
             is_same_origin(&headers, "https://gw.example/base")
         };
-        assert!(judge(&[
+        assert!(is_allowed(&[
             ("sec-fetch-site", "same-origin"),
             ("origin", "null")
         ]));
-        assert!(judge(&[("origin", "https://gw.example")]));
-        assert!(judge(&[
+        assert!(is_allowed(&[("origin", "https://gw.example")]));
+        assert!(is_allowed(&[
             ("origin", "http://10.0.0.1:8080"),
             ("host", "10.0.0.1:8080")
         ]));
-        assert!(judge(&[]));
+        assert!(is_allowed(&[]));
         for bad in ["cross-site", "same-site", ""] {
             assert!(
-                !judge(&[("sec-fetch-site", bad), ("origin", "https://gw.example")]),
+                !is_allowed(&[("sec-fetch-site", bad), ("origin", "https://gw.example")]),
                 "{bad}"
             );
         }
@@ -139,7 +139,10 @@ mod tests {
             "https://gw.example.evil.example",
             "",
         ] {
-            assert!(!judge(&[("origin", bad), ("host", "10.0.0.1")]), "{bad}");
+            assert!(
+                !is_allowed(&[("origin", bad), ("host", "10.0.0.1")]),
+                "{bad}"
+            );
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct CurrentUser {
 
 /// A form that a signed-in user sent from one of our pages.
 pub struct SignedForm {
-    pub visitor: CurrentUser,
+    pub user: CurrentUser,
     fields: HashMap<String, String>,
 }
 
@@ -101,24 +101,24 @@ impl FromRequest<Arc<SidecarState>> for SignedForm {
 
     async fn from_request(request: Request, app: &Arc<SidecarState>) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
-        let visitor = CurrentUser::from_request_parts(&mut parts, app).await?;
-        Self::from_user_request(visitor, Request::from_parts(parts, body), app).await
+        let user = CurrentUser::from_request_parts(&mut parts, app).await?;
+        Self::from_user_request(user, Request::from_parts(parts, body), app).await
     }
 }
 
 impl SignedForm {
-    /// Extracts the form that `visitor` sent.
+    /// Extracts the form that `user` sent.
     pub async fn from_user_request(
-        visitor: CurrentUser,
+        user: CurrentUser,
         request: Request,
         app: &Arc<SidecarState>,
     ) -> Result<Self, PageError> {
         let Form(fields) = Form::<HashMap<String, String>>::from_request(request, app).await?;
-        let sent = fields.get("csrf").map_or("", String::as_str);
-        if !bool::from(sent.as_bytes().ct_eq(visitor.csrf.as_bytes())) {
+        let token = fields.get("csrf").map_or("", String::as_str);
+        if !bool::from(token.as_bytes().ct_eq(user.csrf.as_bytes())) {
             return Err(PageError::StaleForm);
         }
-        Ok(Self { visitor, fields })
+        Ok(Self { user, fields })
     }
 }
 
@@ -126,19 +126,20 @@ impl<S: Sync> FromRequestParts<S> for ClientIp {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let told = parts
+        let forwarded = parts
             .headers
             .get("x-forwarded-for")
             .and_then(|value| value.to_str().ok());
-        let told = told.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
-        let seen = || {
+        let forwarded = forwarded.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
+        let peer = || {
             parts
                 .extensions
                 .get::<ConnectInfo<PeerAddress>>()
                 .map(|info| info.0.0.ip())
         };
         Ok(Self(
-            told.or_else(seen)
+            forwarded
+                .or_else(peer)
                 .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         ))
     }
@@ -185,7 +186,7 @@ pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, PageError>
         cookie
     };
     HeaderValue::from_str(&cookie.build().to_string())
-        .map_err(|error| PageError::Inside(error.to_string()))
+        .map_err(|error| PageError::Internal(error.to_string()))
 }
 
 /// Name of the session cookie. The prefix binds the cookie to this host and to https; plain HTTP

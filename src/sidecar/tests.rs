@@ -30,13 +30,13 @@ struct World {
     served: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
-struct Answer {
+struct TestResponse {
     status: u16,
     headers: HashMap<String, String>,
     body: String,
 }
 
-impl Answer {
+impl TestResponse {
     /// The value of the form token on the page.
     fn csrf(&self) -> String {
         let start = self
@@ -102,7 +102,13 @@ impl World {
         credits::price_list::PriceList::clone(&settings.catalog.models()[0].price)
     }
 
-    async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> TestResponse {
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
             self.address
@@ -136,18 +142,18 @@ impl World {
         let headers = lines
             .filter_map(|line| line.split_once(": "))
             .map(|(name, value)| (name.into(), value.into()));
-        Answer {
+        TestResponse {
             status,
             headers: headers.collect(),
             body: body.to_owned(),
         }
     }
 
-    async fn get(&self, path: &str, cookie: &str) -> Answer {
+    async fn get(&self, path: &str, cookie: &str) -> TestResponse {
         self.ask("GET", path, &[("cookie", cookie)], "").await
     }
 
-    async fn post(&self, path: &str, cookie: &str, body: &str) -> Answer {
+    async fn post(&self, path: &str, cookie: &str, body: &str) -> TestResponse {
         let origin = format!("http://{}", self.address);
         self.ask(
             "POST",
@@ -159,23 +165,23 @@ impl World {
     }
 
     /// Signs up a new account and returns its cookie.
-    async fn visitor(&self, email: &str) -> String {
-        let answer = self
+    async fn sign_up(&self, email: &str) -> String {
+        let response = self
             .post(
                 "/dashboard/sign-up",
                 "",
                 &format!("email={email}&password={PASSWORD}"),
             )
             .await;
-        assert_eq!(answer.status, 303, "{}", answer.body);
-        answer.cookie()
+        assert_eq!(response.status, 303, "{}", response.body);
+        response.cookie()
     }
 }
 
 #[tokio::test]
 async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let world = world(&[]).await;
-    let cookie = world.visitor("a@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
     let overview = world.get("/dashboard", &cookie).await;
     assert_eq!(overview.status, 200);
     assert_eq!(overview.inside("balance"), "300");
@@ -235,7 +241,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
         "asking does not revoke"
     );
 
-    let stranger = world.visitor("b@example.com").await;
+    let stranger = world.sign_up("b@example.com").await;
     let own = world.get("/dashboard/keys", &stranger).await.csrf();
     assert_eq!(world.get(&path, &stranger).await.status, 404);
     assert_eq!(
@@ -263,7 +269,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
 #[tokio::test]
 async fn a_change_needs_our_own_page_a_session_and_its_token() {
     let world = world(&[]).await;
-    let cookie = world.visitor("a@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
     let csrf = world.get("/dashboard/keys", &cookie).await.csrf();
     let body = format!("name=k&csrf={csrf}");
     for (name, value) in [
@@ -271,7 +277,7 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
         ("origin", "null"),
         ("sec-fetch-site", "cross-site"),
     ] {
-        let answer = world
+        let response = world
             .ask(
                 "POST",
                 "/dashboard/keys",
@@ -279,7 +285,7 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
                 &body,
             )
             .await;
-        assert_eq!(answer.status, 403, "{name}: {value}");
+        assert_eq!(response.status, 403, "{name}: {value}");
     }
     for bad in [
         "name=k",
@@ -326,7 +332,7 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
 #[tokio::test]
 async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
     let world = world(&[]).await;
-    let old = world.visitor("a@example.com").await;
+    let old = world.sign_up("a@example.com").await;
     let good = format!("email=A@example.com&password={PASSWORD}");
     let new = world.post("/dashboard/sign-in", &old, &good).await;
     assert_eq!(
@@ -403,7 +409,7 @@ async fn sign_up_says_what_is_wrong_and_is_counted_by_address() {
             .body
             .contains("300 free credits for 7 days")
     );
-    world.visitor("a@example.com").await;
+    world.sign_up("a@example.com").await;
     for (body, status) in [
         (format!("email=A@example.com&password={PASSWORD}"), 409),
         (format!("email=nonsense&password={PASSWORD}"), 422),
@@ -469,9 +475,9 @@ async fn every_answer_is_hardened_and_unknown_paths_are_pages() {
         ("/nothing", 404),
         ("/dashboard/sign-out", 405),
     ] {
-        let answer = world.get(path, "").await;
-        assert_eq!(answer.status, status, "{path}");
-        let csp = &answer.headers["content-security-policy"];
+        let response = world.get(path, "").await;
+        assert_eq!(response.status, status, "{path}");
+        let csp = &response.headers["content-security-policy"];
         assert!(
             csp.starts_with("default-src 'none'; script-src 'self';") && !csp.contains("unsafe"),
             "{csp}"
@@ -482,22 +488,22 @@ async fn every_answer_is_hardened_and_unknown_paths_are_pages() {
             ("cross-origin-opener-policy", "same-origin"),
             ("cross-origin-resource-policy", "same-origin"),
         ] {
-            assert_eq!(answer.headers[name], value, "{path}");
+            assert_eq!(response.headers[name], value, "{path}");
         }
         assert!(
-            !answer.headers.contains_key("strict-transport-security"),
+            !response.headers.contains_key("strict-transport-security"),
             "plain HTTP"
         );
         assert!(
-            status == 303 || answer.body.starts_with("<!doctype html>"),
+            status == 303 || response.body.starts_with("<!doctype html>"),
             "{path}"
         );
         assert!(
-            !answer.body.contains("style=") && !answer.body.contains("onclick"),
+            !response.body.contains("style=") && !response.body.contains("onclick"),
             "{path}: inline"
         );
     }
-    let cookie = world.visitor("a@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
     assert_eq!(
         world.get("/dashboard", &cookie).await.headers["cache-control"],
         "no-store"
@@ -657,10 +663,10 @@ fn spend(world: &World, email: &str, count: u32) -> String {
 #[tokio::test]
 async fn activity_comes_in_pages_of_fifty_and_whole_as_a_file_and_never_to_a_stranger() {
     let world = world(&[]).await;
-    let cookie = world.visitor("a@example.com").await;
-    let stranger = world.visitor("b@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
+    let stranger = world.sign_up("b@example.com").await;
     spend(&world, "a@example.com", 1_120);
-    let rows = |answer: &Answer| answer.body.matches("Receipt of ").count();
+    let rows = |response: &TestResponse| response.body.matches("Receipt of ").count();
     let (mut path, mut seen) = ("/dashboard/activity?model=even%3Cb%3E".to_owned(), 0);
     let mut pages = 0;
     loop {
@@ -757,7 +763,7 @@ async fn https_binds_the_cookie_to_the_host() {
         "base_url: \"https://gw.example\"",
     )])
     .await;
-    let cookie = world.visitor("a@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
     assert!(cookie.starts_with("__Host-gw="));
     let overview = world.get("/dashboard", &cookie).await;
     assert_eq!(

@@ -37,16 +37,16 @@ const CSV_HEADER: &str = "time,request_id,model,surface,key,outcome,estimated,in
 
 pub async fn download(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let filter = query.filter().map_err(|_| PageError::NotFound)?;
-    let account = visitor.account.id;
-    let place = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
+    let account = user.account.id;
+    let slot = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
     let file = CsvDownload {
-        _place: place,
+        _slot: slot,
         billing: app.billing.clone(),
         account,
         filter,
@@ -65,7 +65,7 @@ pub async fn download(
 
 struct CsvDownload {
     /// Counts as one of the account's streams.
-    _place: StreamSlot,
+    _slot: StreamSlot,
     billing: Billing,
     account: String,
     filter: ActivityFilter,
@@ -91,8 +91,8 @@ impl CsvDownload {
             self.filter.clone(),
         );
         // One more row than the file may have, to know whether it was cut.
-        let most = CHUNK_ROWS.min(self.left.saturating_add(1));
-        tokio::task::spawn_blocking(move || billing.activity(&account, &filter, before, most))
+        let max_rows = CHUNK_ROWS.min(self.left.saturating_add(1));
+        tokio::task::spawn_blocking(move || billing.activity(&account, &filter, before, max_rows))
     }
 
     fn encode_rows(&mut self, receipts: &[Receipt]) -> String {

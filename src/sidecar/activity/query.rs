@@ -26,7 +26,7 @@ impl ActivityQuery {
     /// # Errors
     /// Returns what is wrong with the filter, as a text for the user.
     pub(super) fn filter(&self) -> Result<ActivityFilter, &'static str> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let day = |text: &str| match text {
             "" => Ok(None),
             text => day_start_ms(text)
@@ -50,8 +50,8 @@ impl ActivityQuery {
             return Err("The first day must not be after the last day.");
         }
         Ok(ActivityFilter {
-            model: given(&self.model),
-            key_id: given(&self.key),
+            model: non_empty(&self.model),
+            key_id: non_empty(&self.key),
             outcome,
             conversation: None,
             from_ms,
@@ -63,14 +63,14 @@ impl ActivityQuery {
         if self.before.is_empty() {
             return Ok(None);
         }
-        let place = || {
+        let parse = || {
             let (at_ms, seq) = self.before.split_once('.')?;
             Some(ActivityCursor {
                 at_ms: at_ms.parse().ok()?,
                 seq: seq.parse().ok()?,
             })
         };
-        place().map(Some).ok_or(PageError::NotFound)
+        parse().map(Some).ok_or(PageError::NotFound)
     }
 
     pub(super) fn is_filtered(&self) -> bool {
@@ -120,14 +120,14 @@ mod tests {
 
     #[test]
     fn a_page_begins_at_a_place_or_nowhere() {
-        let place = |text: &str| query_with(|query| query.before = text.into()).cursor();
+        let cursor = |text: &str| query_with(|query| query.before = text.into()).cursor();
         assert!(matches!(
-            place("17.-3"),
+            cursor("17.-3"),
             Ok(Some(ActivityCursor { at_ms: 17, seq: -3 }))
         ));
-        assert!(matches!(place(""), Ok(None)));
+        assert!(matches!(cursor(""), Ok(None)));
         for bad in ["17", "17.", "x.1", "17.1.1", "99999999999999999999.1"] {
-            assert!(matches!(place(bad), Err(PageError::NotFound)), "{bad}");
+            assert!(matches!(cursor(bad), Err(PageError::NotFound)), "{bad}");
         }
     }
 }

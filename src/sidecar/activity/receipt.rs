@@ -65,17 +65,17 @@ struct ReceiptPage {
 
 pub async fn receipt(
     State(app): State<Arc<SidecarState>>,
-    visitor: CurrentUser,
+    user: CurrentUser,
     Path(request_id): Path<String>,
 ) -> Result<Response, PageError> {
-    let account = &visitor.account.id;
+    let account = &user.account.id;
     let receipt = app
         .billing
         .receipt(account, &request_id)?
         .ok_or(PageError::NotFound)?;
     Ok(html(
         StatusCode::OK,
-        &receipt_page(Frame::new("Activity", &visitor), &receipt),
+        &receipt_page(Frame::new("Activity", &user), &receipt),
     ))
 }
 
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_no_cheaper_saves_nothing() {
-        let dear = PriceList::new(
+        let expensive = PriceList::new(
             [50, 500, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)),
         );
         let usage = Usage {
@@ -349,14 +349,14 @@ mod tests {
             cache_read: 1_234,
             ..Usage::default()
         };
-        assert_eq!(left(usage, dear.clone()).cache_savings(), Micro::ZERO);
+        assert_eq!(left(usage, expensive.clone()).cache_savings(), Micro::ZERO);
         assert_eq!(
             left(
                 Usage {
                     cache_read: 0,
                     ..usage
                 },
-                dear
+                expensive
             )
             .cache_savings(),
             Micro::ZERO

@@ -261,14 +261,14 @@ fn chat_model_limitations(model: &ChatModel, surface: Protocol) -> Vec<Limitatio
 mod tests {
     use super::*;
 
-    fn fate<'a>(losses: &'a [Limitation], member: &str) -> Option<&'a str> {
-        let fates: Vec<_> = losses
+    fn effect<'a>(losses: &'a [Limitation], member: &str) -> Option<&'a str> {
+        let effects: Vec<_> = losses
             .iter()
             .filter(|loss| loss.members.contains(&member))
             .map(|loss| loss.what)
             .collect();
-        assert!(fates.len() <= 1, "{member}: {fates:?}");
-        fates.first().copied()
+        assert!(effects.len() <= 1, "{member}: {effects:?}");
+        effects.first().copied()
     }
 
     #[test]
@@ -276,15 +276,15 @@ mod tests {
         let model = ModelCapabilities::Messages(MessagesModel::default());
         assert_eq!(repair_limitations(&model, &KnownCapabilities::NONE), []);
         let losses = repair_limitations(&model, &KnownCapabilities::ALL);
-        assert!(fate(&losses, "top_k").is_some() && fate(&losses, "thinking").is_some());
+        assert!(effect(&losses, "top_k").is_some() && effect(&losses, "thinking").is_some());
         let chat = ModelCapabilities::Chat(ChatModel {
             stop: false,
             ..ChatModel::default()
         });
         let losses = repair_limitations(&chat, &KnownCapabilities::ALL);
-        assert!(fate(&losses, "temperature").is_none() && fate(&losses, "stop").is_some());
+        assert!(effect(&losses, "temperature").is_none() && effect(&losses, "stop").is_some());
         assert_eq!(
-            fate(&losses, "reasoning_effort"),
+            effect(&losses, "reasoning_effort"),
             Some("removed: the model does not reason")
         );
     }
@@ -295,14 +295,18 @@ mod tests {
             Protocol::Chat,
             &ModelCapabilities::Messages(MessagesModel::default()),
         );
-        assert!(fate(&strict, "temperature").unwrap().starts_with("removed"));
-        assert_eq!(fate(&strict, "seed"), Some("removed, with a warning"));
-        assert_eq!(fate(&strict, "n"), Some("refused with 400"));
+        assert!(
+            effect(&strict, "temperature")
+                .unwrap()
+                .starts_with("removed")
+        );
+        assert_eq!(effect(&strict, "seed"), Some("removed, with a warning"));
+        assert_eq!(effect(&strict, "n"), Some("refused with 400"));
         assert_eq!(
-            fate(&strict, "web_search_options"),
+            effect(&strict, "web_search_options"),
             Some("refused with 400")
         );
-        assert!(fate(&strict, "response_format").is_some() && fate(&strict, "tools").is_none());
+        assert!(effect(&strict, "response_format").is_some() && effect(&strict, "tools").is_none());
 
         let able = MessagesModel {
             sampling: SamplingSupport::Free,
@@ -311,22 +315,23 @@ mod tests {
             ..MessagesModel::default()
         };
         let able = translation_limitations(Protocol::Chat, &ModelCapabilities::Messages(able));
-        assert_eq!(fate(&able, "temperature"), Some("lowered to at most 1"));
+        assert_eq!(effect(&able, "temperature"), Some("lowered to at most 1"));
         assert!(
-            fate(&able, "web_search_options").is_none() && fate(&able, "response_format").is_none()
+            effect(&able, "web_search_options").is_none()
+                && effect(&able, "response_format").is_none()
         );
 
         let plain = translation_limitations(
             Protocol::Messages,
             &ModelCapabilities::Chat(ChatModel::default()),
         );
-        assert!(fate(&plain, "temperature").is_none());
+        assert!(effect(&plain, "temperature").is_none());
         assert_eq!(
-            fate(&plain, "stop_sequences"),
+            effect(&plain, "stop_sequences"),
             Some("only the first four are sent")
         );
-        assert_eq!(fate(&plain, "top_k"), Some("removed, with a warning"));
-        assert_eq!(fate(&plain, "thread"), Some("refused with 400"));
+        assert_eq!(effect(&plain, "top_k"), Some("removed, with a warning"));
+        assert_eq!(effect(&plain, "thread"), Some("refused with 400"));
         let lists = translation_limitations(
             Protocol::Messages,
             &ModelCapabilities::Chat(ChatModel {
@@ -335,7 +340,7 @@ mod tests {
             }),
         );
         assert!(
-            fate(&lists, "top_k").is_none(),
+            effect(&lists, "top_k").is_none(),
             "a compatible server that takes it"
         );
     }
@@ -378,11 +383,11 @@ mod tests {
             &ModelCapabilities::Messages(MessagesModel::default()),
         );
         assert_eq!(
-            fate(&messages, "previous_response_id"),
+            effect(&messages, "previous_response_id"),
             Some("refused with 400")
         );
         assert_eq!(
-            fate(&messages, "truncation"),
+            effect(&messages, "truncation"),
             Some("removed, with a warning")
         );
         let plain = ResponsesModel {
@@ -393,12 +398,14 @@ mod tests {
         let plain = [Protocol::Chat, Protocol::Messages].map(|surface| {
             translation_limitations(surface, &ModelCapabilities::Responses(plain.clone()))
         });
-        assert!(fate(&plain[0], "verbosity").is_none() && fate(&plain[0], "reasoning").is_some());
-        assert!(fate(&plain[1], "thinking").is_some());
+        assert!(
+            effect(&plain[0], "verbosity").is_none() && effect(&plain[0], "reasoning").is_some()
+        );
+        assert!(effect(&plain[1], "thinking").is_some());
         let chat = translation_limitations(
             Protocol::Responses,
             &ModelCapabilities::Chat(ChatModel::default()),
         );
-        assert!(fate(&chat, "temperature").is_none() && fate(&chat, "reasoning").is_some());
+        assert!(effect(&chat, "temperature").is_none() && effect(&chat, "reasoning").is_some());
     }
 }

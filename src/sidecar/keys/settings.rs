@@ -178,15 +178,15 @@ impl KeyFormOptions {
             .collect();
         // Models that are no longer in the catalog keep their boxes. Otherwise the form would not
         // send them, and a key that is restricted to them alone would lose its restriction list.
-        let gone = typed.models.iter().filter(|id| !is_offered(id));
-        let gone: Vec<_> = gone
+        let unoffered = typed.models.iter().filter(|id| !is_offered(id));
+        let unoffered: Vec<_> = unoffered
             .map(|id| choice(id, format!("{id} (no longer offered)"), true))
             .collect();
         Self {
             expiries: kept.into_iter().chain(offered).collect(),
             credits: typed.credits.clone(),
             periods: Period::ALL.into_iter().map(period).collect(),
-            models: offered_models.into_iter().chain(gone).collect(),
+            models: offered_models.into_iter().chain(unoffered).collect(),
             is_set: !typed.expires_days.is_empty()
                 || !typed.credits.is_empty()
                 || !typed.models.is_empty(),

@@ -57,7 +57,7 @@ struct OperatorAccountPage {
     csrf: String,
     account: AccountListRow,
     /// The user is an administrator and may make changes.
-    acts: bool,
+    may_act: bool,
     is_active: bool,
     is_deleted: bool,
     balance: String,
@@ -71,9 +71,9 @@ struct OperatorAccountPage {
     done: Option<String>,
     fault: Option<String>,
     /// Why suspending or resuming the account failed.
-    door_fault: Option<&'static str>,
+    status_fault: Option<&'static str>,
     /// Values of the submitted form, so that the user need not type them again.
-    sent: PostingForm,
+    submitted: PostingForm,
     reference_max: usize,
     reason_max: usize,
 }
@@ -88,7 +88,7 @@ struct PostingForm {
 
 fn page(
     app: &SidecarState,
-    visitor: &CurrentUser,
+    user: &CurrentUser,
     account: Account,
 ) -> Result<OperatorAccountPage, PageError> {
     let now_ms = now_ms();
@@ -128,10 +128,10 @@ fn page(
         })
     });
     Ok(OperatorAccountPage {
-        frame: Frame::new("Operator", visitor),
+        frame: Frame::new("Operator", user),
         tab: "accounts",
-        csrf: visitor.csrf.clone(),
-        acts: may_administer(&visitor.account),
+        csrf: user.csrf.clone(),
+        may_act: may_administer(&user.account),
         is_active: account.status == AccountStatus::Active,
         is_deleted: account.status == AccountStatus::Deleted,
         balance: shown.balance,
@@ -140,11 +140,11 @@ fn page(
         trial: shown.trial,
         keys: keys.collect(),
         entries: entries.collect::<Result<_, StoreError>>()?,
-        asks_password: !visitor.confirmed,
+        asks_password: !user.confirmed,
         done: None,
         fault: None,
-        door_fault: None,
-        sent: PostingForm::default(),
+        status_fault: None,
+        submitted: PostingForm::default(),
         reference_max: MAX_REFERENCE_CHARS,
         reason_max: MAX_REASON_CHARS,
         account: account.into(),
@@ -161,11 +161,11 @@ fn find(app: &SidecarState, id: &str) -> Result<Account, PageError> {
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(visitor): Operator,
+    Operator(user): Operator,
     Path(id): Path<String>,
 ) -> Result<Response, PageError> {
     let account = find(&app, &id)?;
-    Ok(html(StatusCode::OK, &page(&app, &visitor, account)?))
+    Ok(html(StatusCode::OK, &page(&app, &user, account)?))
 }
 
 /// A posting from a well-formed form.
@@ -184,25 +184,25 @@ enum PostingKind {
 }
 
 impl PostingOrder {
-    fn parse(sent: &PostingForm) -> Result<Self, String> {
-        let kind = match sent.kind.as_str() {
+    fn parse(submitted: &PostingForm) -> Result<Self, String> {
+        let kind = match submitted.kind.as_str() {
             "grant" => PostingKind::Grant,
             "topup" => PostingKind::TopUp,
             "adjustment" => PostingKind::Adjust,
             _ => return Err("Choose the kind of posting.".into()),
         };
-        let amount = sent
+        let amount = submitted
             .credits
             .trim()
             .parse::<Micro>()
             .map_err(|error| format!("Credits: {error}."))?;
-        if !is_valid_reference(&sent.reference) {
+        if !is_valid_reference(&submitted.reference) {
             return Err(format!(
                 "A reference must have 1 to {MAX_REFERENCE_CHARS} characters."
             ));
         }
         match kind {
-            PostingKind::Adjust if !is_valid_reason(&sent.reason) => Err(format!(
+            PostingKind::Adjust if !is_valid_reason(&submitted.reason) => Err(format!(
                 "An adjustment needs a reason of at most {MAX_REASON_CHARS} characters."
             )),
             PostingKind::Adjust if amount == Micro::ZERO => Err("Credits must not be 0.".into()),
@@ -212,8 +212,8 @@ impl PostingOrder {
             _ => Ok(Self {
                 kind,
                 amount,
-                reference: sent.reference.clone(),
-                reason: sent.reason.clone(),
+                reference: submitted.reference.clone(),
+                reason: submitted.reason.clone(),
             }),
         }
     }
@@ -255,33 +255,40 @@ pub async fn post(
     let account = find(&app, &id)?;
     let [kind, credits, reference, reason] =
         ["kind", "credits", "ref", "reason"].map(|name| form.field(name).to_owned());
-    let sent = PostingForm {
+    let submitted = PostingForm {
         kind,
         credits,
         reference,
         reason,
     };
-    let answer = |status, fault: String, sent: PostingForm, visitor: &CurrentUser| {
+    let respond = |status, fault: String, submitted: PostingForm, user: &CurrentUser| {
         let page = OperatorAccountPage {
             fault: Some(fault),
-            sent,
-            ..page(&app, visitor, account.clone())?
+            submitted,
+            ..page(&app, user, account.clone())?
         };
         Ok(html(status, &page))
     };
-    let order = match PostingOrder::parse(&sent) {
+    let order = match PostingOrder::parse(&submitted) {
         Ok(order) => order,
-        Err(fault) => return answer(StatusCode::UNPROCESSABLE_ENTITY, fault, sent, &form.visitor),
+        Err(fault) => {
+            return respond(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                fault,
+                submitted,
+                &form.user,
+            );
+        }
     };
     if let Err(ConfirmationError { status, fault }) =
         confirm_password_unless_recent(&app, &form, address).await?
     {
-        return answer(status, fault.to_owned(), sent, &form.visitor);
+        return respond(status, fault.to_owned(), submitted, &form.user);
     }
     let (work, to) = (Arc::clone(&app), id.clone());
-    let visitor = CurrentUser {
+    let user = CurrentUser {
         confirmed: true,
-        ..form.visitor
+        ..form.user
     };
     match run_blocking(move || order.post(&work, &to, &by)).await? {
         Ok(posted) => {
@@ -298,7 +305,7 @@ pub async fn post(
             };
             let page = OperatorAccountPage {
                 done: Some(done),
-                ..page(&app, &visitor, account)?
+                ..page(&app, &user, account)?
             };
             Ok(html(
                 if posted.is_new {
@@ -311,11 +318,11 @@ pub async fn post(
         }
         Err(
             StoreError::Refused(why) | StoreError::Unknown(why) | StoreError::ReferenceUsed(why),
-        ) => answer(
+        ) => respond(
             StatusCode::CONFLICT,
             format!("Refused: {why}."),
-            sent,
-            &visitor,
+            submitted,
+            &user,
         ),
         Err(other) => Err(other.into()),
     }
@@ -348,7 +355,7 @@ async fn set_status(
 ) -> Result<Response, PageError> {
     let found = find(&app, &id)?;
     if status == AccountStatus::Suspended && found.id == by.actor {
-        return Err(PageError::OwnDoor);
+        return Err(PageError::OwnAccount);
     }
     if let Err(ConfirmationError { status, fault }) =
         confirm_password_unless_recent(&app, &form, address).await?
@@ -356,8 +363,8 @@ async fn set_status(
         return Ok(html(
             status,
             &OperatorAccountPage {
-                door_fault: Some(fault),
-                ..page(&app, &form.visitor, found)?
+                status_fault: Some(fault),
+                ..page(&app, &form.user, found)?
             },
         ));
     }
@@ -372,7 +379,7 @@ async fn set_status(
     {
         CloseAccountOutcome::Done => {}
         CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
-        CloseAccountOutcome::LastAdministrator => return Err(PageError::OwnDoor),
+        CloseAccountOutcome::LastAdministrator => return Err(PageError::OwnAccount),
     }
     Ok(Redirect::to(&format!("/dashboard/operator/accounts/{account}")).into_response())
 }

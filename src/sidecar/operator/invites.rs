@@ -44,7 +44,7 @@ struct InvitesPage {
     tab: &'static str,
     csrf: String,
     /// The user is an administrator and may make changes.
-    acts: bool,
+    may_act: bool,
     /// Sign-up requires a code.
     in_force: bool,
     rows: Vec<InviteListRow>,
@@ -80,7 +80,7 @@ fn row(invite: Invite, now_ms: i64) -> InviteListRow {
 
 fn page(
     app: &SidecarState,
-    visitor: &CurrentUser,
+    user: &CurrentUser,
     before: Option<&str>,
 ) -> Result<InvitesPage, PageError> {
     let now_ms = now_ms();
@@ -93,10 +93,10 @@ fn page(
         .map(|invite| row(invite, now_ms))
         .collect();
     Ok(InvitesPage {
-        frame: Frame::new("Operator", visitor),
+        frame: Frame::new("Operator", user),
         tab: "invites",
-        csrf: visitor.csrf.clone(),
-        acts: may_administer(&visitor.account),
+        csrf: user.csrf.clone(),
+        may_act: may_administer(&user.account),
         in_force: app.settings.load().signup.mode == SignupMode::Invite,
         older: rows.last().filter(|_| !is_last).map(|last| last.id.clone()),
         rows,
@@ -110,14 +110,11 @@ fn page(
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(visitor): Operator,
+    Operator(user): Operator,
     query: Result<Query<InviteListQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(InviteListQuery { before }) = query.map_err(|_| PageError::NotFound)?;
-    Ok(html(
-        StatusCode::OK,
-        &page(&app, &visitor, before.as_deref())?,
-    ))
+    Ok(html(StatusCode::OK, &page(&app, &user, before.as_deref())?))
 }
 
 /// Responds with the page itself instead of a redirect: the codes cannot be read again later.
@@ -129,13 +126,13 @@ pub async fn create(
     let count = form.field("count").trim().parse().unwrap_or(0);
     let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
     let accounts = app.accounts.clone();
-    let made = run_blocking(move || {
+    let created = run_blocking(move || {
         accounts
             .with_actor(&by, now_ms())
             .create_invites(count, days.saturating_mul(DAY_MS))
     })
     .await?;
-    let (status, codes, fault) = match made {
+    let (status, codes, fault) = match created {
         Ok(codes) => (StatusCode::CREATED, codes, None),
         Err(error @ AccountError::BadInvite) => {
             (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(error))
@@ -151,7 +148,7 @@ pub async fn create(
         &InvitesPage {
             codes,
             fault,
-            ..page(&app, &form.visitor, None)?
+            ..page(&app, &form.user, None)?
         },
     ))
 }

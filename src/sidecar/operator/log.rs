@@ -44,7 +44,7 @@ struct AuditLogPage {
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(visitor): Operator,
+    Operator(user): Operator,
     page: Result<Query<AuditLogQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(AuditLogQuery { before }) = page.map_err(|_| PageError::NotFound)?;
@@ -63,7 +63,7 @@ pub async fn show(
         after: line.after,
     });
     let page = AuditLogPage {
-        frame: Frame::new("Operator", &visitor),
+        frame: Frame::new("Operator", &user),
         tab: "log",
         rows: rows.collect(),
         older,

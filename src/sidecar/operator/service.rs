@@ -86,7 +86,7 @@ struct ServicePage {
     tab: &'static str,
     csrf: String,
     /// The user is an administrator and may make changes.
-    acts: bool,
+    may_act: bool,
     models: Vec<ModelRow>,
     endpoints: Vec<EndpointRow>,
     holds: Option<HoldsView>,
@@ -106,7 +106,7 @@ fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState
         address: format!("{scheme}://{label}"),
         weight: endpoint.weight,
         running: state.map(|state| match state.max_concurrent {
-            Some(most) => format!("{} of {most}", state.in_flight),
+            Some(max_concurrent) => format!("{} of {max_concurrent}", state.in_flight),
             None => state.in_flight.to_string(),
         }),
         health: state.map_or_else(|| "Unknown to this process".to_owned(), describe_health),
@@ -143,7 +143,7 @@ fn describe_health(state: &EndpointState) -> String {
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(visitor): Operator,
+    Operator(user): Operator,
 ) -> Result<Response, PageError> {
     let settings = app.settings.load_full();
     let models: Vec<_> = settings
@@ -213,10 +213,10 @@ pub async fn show(
         last,
     } = app.audits.snapshot();
     let page = ServicePage {
-        frame: Frame::new("Operator", &visitor),
+        frame: Frame::new("Operator", &user),
         tab: "service",
-        csrf: visitor.csrf.clone(),
-        acts: may_administer(&visitor.account),
+        csrf: user.csrf.clone(),
+        may_act: may_administer(&user.account),
         models,
         endpoints,
         holds,

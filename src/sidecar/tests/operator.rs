@@ -41,11 +41,11 @@ async fn root() -> Root {
 }
 
 impl Root {
-    async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> TestResponse {
         self.world.get(path, &self.cookie).await
     }
 
-    async fn post(&self, path: &str, fields: &str) -> Answer {
+    async fn post(&self, path: &str, fields: &str) -> TestResponse {
         self.world
             .post(path, &self.cookie, &format!("csrf={}&{fields}", self.csrf))
             .await
@@ -161,10 +161,10 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
         .await;
     assert_eq!(granted.status, 201, "{}", granted.body);
     assert_eq!(granted.inside("account-balance"), "12.5");
-    let again = root
+    let second = root
         .post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1")
         .await;
-    assert_eq!(again.status, 200);
+    assert_eq!(second.status, 200);
     assert!(again.body.contains("already posted, so nothing changed"));
     for (fields, status) in [
         ("kind=grant&credits=1&ref=", 422),
@@ -603,7 +603,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     );
     let settings =
         Arc::new(config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap());
-    let fleet = Arc::new(crate::upstreams::EndpointRegistry::default());
+    let endpoint_registry = Arc::new(crate::upstreams::EndpointRegistry::default());
     let state = Sidecar::new(
         world.accounts.clone(),
         world.billing.clone(),
@@ -617,7 +617,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     tokio::spawn(serve(
         listener,
         None,
-        state.with_endpoint_registry(Arc::clone(&fleet)),
+        state.with_endpoint_registry(Arc::clone(&endpoint_registry)),
         std::future::pending(),
     ));
     let health = async || {
@@ -629,7 +629,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
             .collect::<Vec<_>>()
     };
     let vendor = &settings.catalog.models()[0].vendor;
-    let endpoints = fleet.pool_for(vendor);
+    let endpoints = endpoint_registry.pool_for(vendor);
     let all = health().await;
     assert_eq!(
         all.iter().filter(|state| *state == "Healthy").count(),

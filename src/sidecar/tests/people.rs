@@ -27,19 +27,19 @@ fn by_command() -> Actor {
 #[tokio::test]
 async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
     let world = world(&[]).await;
-    let here = world.visitor("a@example.com").await;
-    let stranger = world.visitor("b@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
+    let stranger = world.sign_up("b@example.com").await;
     let credentials = format!("email=a@example.com&password={PASSWORD}");
     let browser = ("user-agent", "Mozilla/5.0 (Windows NT 10.0) Firefox/140.0");
     let from = ("x-forwarded-for", "192.0.2.7");
     let mut others = Vec::new();
     for _ in 0..3 {
-        let answer = world
+        let response = world
             .ask("POST", "/dashboard/sign-in", &[browser, from], &credentials)
             .await;
-        others.push(answer.cookie());
+        others.push(response.cookie());
     }
-    let page = world.get("/dashboard/account", &here).await;
+    let page = world.get("/dashboard/account", &cookie).await;
     assert_eq!(page.body.matches("Firefox on Windows").count(), 3);
     assert_eq!(page.body.matches("192.0.2.7").count(), 3);
     assert_eq!(page.body.matches("(this one)").count(), 1);
@@ -65,7 +65,7 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
     for bad in ["", "zz", "00", &"0".repeat(32), &"é".repeat(16)] {
         assert_eq!(
             world
-                .post(&end(bad), &here, &format!("csrf={token}"))
+                .post(&end(bad), &cookie, &format!("csrf={token}"))
                 .await
                 .status,
             404,
@@ -81,7 +81,7 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
     };
     assert_eq!(alive().await, 3);
     let ended = world
-        .post(&end(ids[0]), &here, &format!("csrf={token}"))
+        .post(&end(ids[0]), &cookie, &format!("csrf={token}"))
         .await;
     assert_eq!(
         (ended.status, ended.headers["location"].as_str()),
@@ -91,13 +91,13 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
     world
         .post(
             "/dashboard/account/end-other-sessions",
-            &here,
+            &cookie,
             &format!("csrf={token}"),
         )
         .await;
     assert_eq!(alive().await, 0);
     assert_eq!(
-        world.get("/dashboard", &here).await.status,
+        world.get("/dashboard", &cookie).await.status,
         200,
         "one's own session stays"
     );
@@ -111,17 +111,17 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
 #[tokio::test]
 async fn a_new_password_asks_for_the_old_one_and_ends_every_other_session() {
     let world = world(&[]).await;
-    let here = world.visitor("a@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
     let credentials = format!("email=a@example.com&password={PASSWORD}");
     let other = world
         .post("/dashboard/sign-in", "", &credentials)
         .await
         .cookie();
-    let token = csrf(&world, &here).await;
+    let token = csrf(&world, &cookie).await;
     let change = async |old: &str, new: &str| {
         let body = format!("csrf={token}&password={old}&new_password={new}");
         world
-            .post("/dashboard/account/password", &here, &body)
+            .post("/dashboard/account/password", &cookie, &body)
             .await
     };
     assert_eq!(change("", "another password").await.status, 403);
@@ -142,9 +142,9 @@ async fn a_new_password_asks_for_the_old_one_and_ends_every_other_session() {
         (303, "/dashboard/account?done=password")
     );
     let new = changed.cookie();
-    assert_ne!(new, here, "the session has a new token");
+    assert_ne!(new, cookie, "the session has a new token");
     assert_eq!(world.get("/dashboard", &new).await.status, 200);
-    for dead in [&here, &other] {
+    for dead in [&cookie, &other] {
         assert_eq!(world.get("/dashboard", dead).await.status, 303);
     }
     assert_eq!(
@@ -167,7 +167,7 @@ async fn a_new_password_asks_for_the_old_one_and_ends_every_other_session() {
 #[tokio::test]
 async fn a_copy_of_ones_data_has_all_entries_and_no_secret() {
     let world = world(&[]).await;
-    let cookie = world.visitor("a@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
     let account = world.accounts.find("a@example.com").unwrap().unwrap();
     let key = world
         .accounts
@@ -185,10 +185,10 @@ async fn a_copy_of_ones_data_has_all_entries_and_no_secret() {
             )
             .unwrap();
     }
-    let answer = world.get("/dashboard/account/export", &cookie).await;
-    assert_eq!(answer.status, 200);
-    assert!(answer.headers["content-disposition"].starts_with("attachment"));
-    let text = unchunked(&answer.body);
+    let response = world.get("/dashboard/account/export", &cookie).await;
+    assert_eq!(response.status, 200);
+    assert!(response.headers["content-disposition"].starts_with("attachment"));
+    let text = unchunked(&response.body);
     let value: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value["account"]["email"], "a@example.com");
     assert_eq!(value["account"]["balance"], "750");
@@ -230,8 +230,8 @@ fn unchunked(body: &str) -> String {
 #[tokio::test]
 async fn a_deleted_account_is_gone_but_for_its_entries() {
     let world = world(&[]).await;
-    let cookie = world.visitor("a@example.com").await;
-    let other = world.visitor("b@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
+    let other = world.sign_up("b@example.com").await;
     let account = world.accounts.find("a@example.com").unwrap().unwrap();
     let key = world
         .accounts
@@ -298,12 +298,14 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
     );
 
     // The e-mail is free for another account, which is informed that it gets no second trial.
-    let again = world.post("/dashboard/sign-up", "", &credentials).await;
+    let second = world.post("/dashboard/sign-up", "", &credentials).await;
     assert_eq!(
-        (again.status, again.headers["location"].as_str()),
+        (second.status, second.headers["location"].as_str()),
         (303, "/dashboard?trial=had")
     );
-    let page = world.get(&again.headers["location"], &again.cookie()).await;
+    let page = world
+        .get(&second.headers["location"], &second.cookie())
+        .await;
     assert!(
         page.inside("had-trial")
             .contains("this mailbox had its trial"),
@@ -323,9 +325,10 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
         world.accounts.find("a@example.com").unwrap().unwrap().id,
         account.id
     );
-    let told = world.accounts.audit_log(None, 10).unwrap();
+    let audit_log = world.accounts.audit_log(None, 10).unwrap();
     assert_eq!(
-        told.iter()
+        audit_log
+            .iter()
             .filter(|line| line.act == "account.delete" && line.object == account.id)
             .count(),
         1
@@ -388,11 +391,11 @@ async fn an_invitation_opens_one_account() {
         .unwrap();
     let body = |email: &str, code: &str| format!("email={email}&password={PASSWORD}&invite={code}");
     for bad in ["", "invite-0", &expired[0], &codes[0][..codes[0].len() - 1]] {
-        let answer = world
+        let response = world
             .post("/dashboard/sign-up", "", &body("a@example.com", bad))
             .await;
-        assert_eq!(answer.status, 403, "{bad}");
-        assert!(answer.body.contains("unknown, used or expired"));
+        assert_eq!(response.status, 403, "{bad}");
+        assert!(response.body.contains("unknown, used or expired"));
     }
     assert!(world.accounts.list().unwrap().is_empty());
 
@@ -458,18 +461,18 @@ async fn past_the_days_budget_nobody_gets_a_trial_until_tomorrow() {
     )])
     .await;
     for index in 0..2 {
-        world.visitor(&format!("a{index}@example.com")).await;
+        world.sign_up(&format!("a{index}@example.com")).await;
     }
-    let answer = world
+    let response = world
         .post(
             "/dashboard/sign-up",
             "",
             &format!("email=c@example.com&password={PASSWORD}"),
         )
         .await;
-    assert_eq!(answer.status, 429);
-    assert!(answer.body.contains("No trials are left today"));
-    let wait: i64 = answer.headers["retry-after"].parse().unwrap();
+    assert_eq!(response.status, 429);
+    assert!(response.body.contains("No trials are left today"));
+    let wait: i64 = response.headers["retry-after"].parse().unwrap();
     assert!((1..=86_401).contains(&wait), "{wait}");
     assert_eq!(world.accounts.list().unwrap().len(), 2);
 }
@@ -477,8 +480,8 @@ async fn past_the_days_budget_nobody_gets_a_trial_until_tomorrow() {
 #[tokio::test]
 async fn after_five_wrong_passwords_the_right_one_waits_too() {
     let world = world(&[]).await;
-    world.visitor("a@example.com").await;
-    world.visitor("b@example.com").await;
+    world.sign_up("a@example.com").await;
+    world.sign_up("b@example.com").await;
     let from = async |address: &str, email: &str, password: &str| {
         let body = format!("email={email}&password={password}");
         world
@@ -509,7 +512,7 @@ async fn after_five_wrong_passwords_the_right_one_waits_too() {
 #[tokio::test]
 async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     let world = world(&[]).await;
-    let cookie = world.visitor("a@example.com").await;
+    let cookie = world.sign_up("a@example.com").await;
     let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
     let token = csrf(&world, &cookie).await;
     let post = async |path: &str, fields: &str| {

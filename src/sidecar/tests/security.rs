@@ -226,7 +226,7 @@ impl People {
         token: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> TestResponse {
         let cookie = format!("gw-session={token}; __Host-gw={token}");
         let headers = [&[("cookie", cookie.as_str())], headers].concat();
         if path != "/dashboard/live" {
@@ -247,7 +247,7 @@ impl People {
         }
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let headers = head.lines().filter_map(|line| line.split_once(": "));
-        Answer {
+        TestResponse {
             status,
             headers: headers
                 .map(|(name, value)| (name.into(), value.into()))
@@ -279,7 +279,7 @@ impl People {
     }
 }
 
-fn hardened(answer: &Answer, what: &str, https: bool) {
+fn hardened(response: &TestResponse, what: &str, https: bool) {
     let csp = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
     for (name, value) in [
@@ -290,21 +290,21 @@ fn hardened(answer: &Answer, what: &str, https: bool) {
         ("cross-origin-resource-policy", "same-origin"),
     ] {
         assert_eq!(
-            answer.headers.get(name).map(String::as_str),
+            response.headers.get(name).map(String::as_str),
             Some(value),
             "{what}: {name}"
         );
     }
-    let transport = answer
+    let transport = response
         .headers
         .get("strict-transport-security")
         .map(String::as_str);
     assert_eq!(transport, https.then_some("max-age=31536000"), "{what}");
     for inline in [" style=\"", " onclick", "<style", "javascript:"] {
-        assert!(!answer.body.contains(inline), "{what}: {inline}");
+        assert!(!response.body.contains(inline), "{what}: {inline}");
     }
     assert!(
-        !answer
+        !response
             .body
             .replace("<script src=\"/dashboard/static/", "")
             .contains("<script"),
@@ -348,16 +348,16 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
             for (account, status) in roles.into_iter().zip(expected) {
                 let token = people.token(account);
                 let body = format!("csrf={}", csrf_token(&token));
-                let answer = people
+                let response = people
                     .ask(method, &filled(path, "x"), &token, &[], &body)
                     .await;
                 let what = format!("{method} {path} for {account:?}");
-                assert_eq!(answer.status, *status, "{what}: {}", answer.body);
+                assert_eq!(response.status, *status, "{what}: {}", response.body);
                 if *status == 303 && account.is_empty() && *path != "/" {
-                    assert_eq!(answer.headers["location"], "/dashboard/sign-in", "{what}");
+                    assert_eq!(response.headers["location"], "/dashboard/sign-in", "{what}");
                 }
-                hardened(&answer, &what, https);
-                let kept = answer.headers.get("cache-control").map(String::as_str);
+                hardened(&response, &what, https);
+                let kept = response.headers.get("cache-control").map(String::as_str);
                 let public = path.starts_with("/docs");
                 assert!(
                     kept == Some("no-store") || public || *path == "/dashboard/live",
@@ -407,17 +407,17 @@ async fn no_id_of_another_account_opens_anything() {
         "a@example.com",
         &invite,
     ];
-    let stranger = world.visitor("b@example.com").await;
+    let stranger = world.sign_up("b@example.com").await;
     let stranger = stranger.split_once('=').unwrap().1;
     let before = people.state();
     let mut asked = 0;
     for (method, path, _) in MATRIX.iter().filter(|(_, path, _)| path.contains("{")) {
         for id in ids {
             let body = format!("csrf={}&overlap_hours=1", csrf_token(stranger));
-            let answer = people
+            let response = people
                 .ask(method, &filled(path, id), stranger, &[], &body)
                 .await;
-            assert_eq!(answer.status, 404, "{method} {path} with {id}");
+            assert_eq!(response.status, 404, "{method} {path} with {id}");
             asked += 1;
         }
     }
@@ -564,11 +564,11 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
     let signed_up = world.post("/dashboard/sign-up", &planted, &body).await;
     assert_ne!(signed_up.cookie(), planted);
     assert_eq!(world.get("/dashboard", &planted).await.status, 303);
-    let again = world
+    let second = world
         .post("/dashboard/sign-in", &signed_up.cookie(), &body)
         .await;
     assert_ne!(
-        again.cookie(),
+        second.cookie(),
         signed_up.cookie(),
         "a new token at every sign-in"
     );
@@ -577,13 +577,13 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
         303
     );
     let out = world
-        .get("/dashboard/account", &again.cookie())
+        .get("/dashboard/account", &second.cookie())
         .await
         .csrf();
     let ended = world
         .post(
             "/dashboard/sign-out",
-            &again.cookie(),
+            &second.cookie(),
             &format!("csrf={out}"),
         )
         .await;
@@ -592,13 +592,13 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
         "{}",
         ended.headers["set-cookie"]
     );
-    assert_eq!(world.get("/dashboard", &again.cookie()).await.status, 303);
+    assert_eq!(world.get("/dashboard", &second.cookie()).await.status, 303);
 }
 
 #[tokio::test]
 async fn sign_in_leads_to_the_dashboard_wherever_it_is_told_to_lead() {
     let world = world(&[]).await;
-    world.visitor("a@example.com").await;
+    world.sign_up("a@example.com").await;
     for next in [
         "https://evil.example",
         "//evil.example",
@@ -612,9 +612,9 @@ async fn sign_in_leads_to_the_dashboard_wherever_it_is_told_to_lead() {
             "{next}"
         );
         let body = format!("email=a@example.com&password={PASSWORD}&next={next}");
-        let answer = world.post(&path, "", &body).await;
+        let response = world.post(&path, "", &body).await;
         assert_eq!(
-            (answer.status, answer.headers["location"].as_str()),
+            (response.status, response.headers["location"].as_str()),
             (303, "/dashboard"),
             "{next}"
         );
@@ -624,26 +624,26 @@ async fn sign_in_leads_to_the_dashboard_wherever_it_is_told_to_lead() {
 #[tokio::test]
 async fn a_stranger_cannot_tell_who_has_an_account_by_signing_in() {
     let world = world(&[]).await;
-    world.visitor("a@example.com").await;
+    world.sign_up("a@example.com").await;
     let mut fastest = [Duration::MAX; 2];
     let mut answers = Vec::new();
     for index in 0..3 {
         for (who, email) in ["a@example.com", "x@example.com"].into_iter().enumerate() {
             let began = std::time::Instant::now();
             let body = format!("email={email}&password=wrong{index}");
-            let answer = world.post("/dashboard/sign-in", "", &body).await;
+            let response = world.post("/dashboard/sign-in", "", &body).await;
             fastest[who] = fastest[who].min(began.elapsed());
-            let mut headers: Vec<_> = answer
+            let mut headers: Vec<_> = response
                 .headers
                 .into_iter()
                 .filter(|(name, _)| name != "date")
                 .collect();
             headers.sort();
-            answers.push((answer.status, headers, answer.body.replace(email, "")));
+            answers.push((response.status, headers, response.body.replace(email, "")));
         }
     }
     assert!(
-        answers.iter().all(|answer| *answer == answers[0]),
+        answers.iter().all(|response| *response == answers[0]),
         "{answers:#?}"
     );
     assert_eq!(answers[0].0, 401);
@@ -674,18 +674,18 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
         // Alternate, so that other load on the machine affects both.
         for (who, name) in ["a", "x"].into_iter().enumerate() {
             let body = format!("email={name}{}@example.com&password=wrong", index / 5);
-            let place = format!("10.{who}.{}.1", index / 5);
+            let address = format!("10.{who}.{}.1", index / 5);
             let began = std::time::Instant::now();
-            let answer = world
+            let response = world
                 .ask(
                     "POST",
                     "/dashboard/sign-in",
-                    &[("x-forwarded-for", &place)],
+                    &[("x-forwarded-for", &address)],
                     &body,
                 )
                 .await;
             took[who].push(began.elapsed());
-            assert_eq!(answer.status, 401);
+            assert_eq!(response.status, 401);
         }
     }
     let [known, unknown] = took.map(|mut times| {
