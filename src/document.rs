@@ -23,8 +23,8 @@ pub fn account(account: &Account) -> Value {
 }
 
 /// An account with its balance.
-pub fn account_with_balance(of: &Account, balance: &Balance) -> Value {
-    let mut value = account(of);
+pub fn account_with_balance(holder: &Account, balance: &Balance) -> Value {
+    let mut value = account(holder);
     value["balance"] = json!(balance.balance);
     value["held"] = json!(balance.held);
     value["available"] = json!(balance.available);

@@ -28,7 +28,7 @@ pub enum AdminError {
     /// The request timed out; the change may have been made.
     TimedOut,
     /// Internal error; the text is for the log only.
-    Inside(String),
+    Internal(String),
 }
 
 impl IntoResponse for AdminError {
@@ -65,7 +65,7 @@ impl IntoResponse for AdminError {
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
             }
-            Self::Inside(what) => {
+            Self::Internal(what) => {
                 log::error!("admin: {what}");
                 let message =
                     "something went wrong on our side: repeat the request with the same reference"
@@ -102,7 +102,7 @@ impl From<StoreError> for AdminError {
             | StoreError::Redis { .. }
             | StoreError::Io { .. }
             | StoreError::CircuitOpen(_)
-            | StoreError::Unusable(_) => Self::Inside(error.to_string()),
+            | StoreError::Unusable(_) => Self::Internal(error.to_string()),
         }
     }
 }

@@ -30,26 +30,28 @@ type JsonResult = Result<(StatusCode, Json<Value>), AdminError>;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AmountBody {
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     credits: Option<Value>,
-    #[serde(default, rename = "ref", deserialize_with = "given")]
+    #[serde(default, rename = "ref", deserialize_with = "deserialize_present")]
     reference: Option<Value>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AdjustmentBody {
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     credits: Option<Value>,
-    #[serde(default, rename = "ref", deserialize_with = "given")]
+    #[serde(default, rename = "ref", deserialize_with = "deserialize_present")]
     reference: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     reason: Option<Value>,
 }
 
 /// Deserializes a member that is present, even as `null`. A missing member has a defined meaning;
 /// `null` does not.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+fn deserialize_present<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 

@@ -53,6 +53,6 @@ impl AdminState {
         };
         tokio::task::spawn_blocking(work)
             .await
-            .map_err(|error| AdminError::Inside(error.to_string()))?
+            .map_err(|error| AdminError::Internal(error.to_string()))?
     }
 }

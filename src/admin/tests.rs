@@ -19,13 +19,13 @@ struct World {
     key_id: String,
 }
 
-struct Answer {
+struct TestResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl TestResponse {
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
@@ -67,7 +67,7 @@ async fn world() -> World {
 }
 
 impl World {
-    async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TestResponse {
         let length = body.len();
         let head = format!(
             "{method} /admin/v1{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}"
@@ -82,14 +82,14 @@ impl World {
         let text = String::from_utf8(text).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer {
+        TestResponse {
             status,
             head: head.to_lowercase(),
             body: body.to_owned(),
         }
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+    async fn ask(&self, method: &str, path: &str, body: &str) -> TestResponse {
         self.send(
             method,
             path,
@@ -99,18 +99,18 @@ impl World {
         .await
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Answer {
+    async fn post(&self, path: &str, body: &Value) -> TestResponse {
         self.ask("POST", path, &body.to_string()).await
     }
 
     async fn fails(&self, method: &str, path: &str, body: &str, status: u16, code: &str) -> String {
-        let answer = self.ask(method, path, body).await;
+        let response = self.ask(method, path, body).await;
         assert_eq!(
-            answer.status, status,
+            response.status, status,
             "{method} {path} {body}: {}",
-            answer.body
+            response.body
         );
-        let value = answer.json();
+        let value = response.json();
         assert_eq!(value["error"]["code"], code, "{method} {path} {body}");
         assert_eq!(value["error"].as_object().unwrap().len(), 2, "{value}");
         value["error"]["message"].as_str().unwrap().to_owned()
@@ -145,13 +145,13 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
             ("GET", "/none", ""),
             ("PUT", "/accounts", "{"),
         ] {
-            let answer = world.send(method, path, &headers, body).await;
-            assert_eq!(answer.status, 401, "{headers} {path}: {}", answer.body);
+            let response = world.send(method, path, &headers, body).await;
+            assert_eq!(response.status, 401, "{headers} {path}: {}", response.body);
             assert!(
-                answer.head.contains("www-authenticate: bearer")
-                    && answer.head.contains("no-store")
+                response.head.contains("www-authenticate: bearer")
+                    && response.head.contains("no-store")
             );
-            assert_eq!(answer.json()["error"]["code"], "bad_key");
+            assert_eq!(response.json()["error"]["code"], "bad_key");
         }
     }
     let body = json!({"credits": "1", "ref": "r"}).to_string();
@@ -366,17 +366,17 @@ async fn a_reference_counts_once_whoever_sends_it_again() {
     let grants = format!("/accounts/{account}/grants");
     let grant = json!({"credits": "12.50", "ref": "invoice 1"});
     let first = world.post(&grants, &grant).await;
-    let mut told = json!({
+    let mut expected = json!({
         "account": account, "kind": "grant", "ref": "invoice 1", "credits": "12.5", "balance": "12.5", "new": true,
     });
-    assert_eq!((first.status, first.json()), (201, told.clone()));
+    assert_eq!((first.status, first.json()), (201, expected.clone()));
     assert!(
         first.head.contains("cache-control: no-store")
             && first.head.contains("content-type: application/json")
     );
-    told["new"] = false.into();
-    let again = world.post("/accounts/A@example.com/grants", &grant).await;
-    assert_eq!((again.status, again.json()), (200, told));
+    expected["new"] = false.into();
+    let second = world.post("/accounts/A@example.com/grants", &grant).await;
+    assert_eq!((second.status, second.json()), (200, expected));
     // The command line can repeat the posting too: the actor is not part of its content.
     assert!(
         !world
@@ -584,11 +584,11 @@ async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
         ("suspend", "suspended"),
         ("resume", "active"),
     ] {
-        let answer = world
+        let response = world
             .post(&format!("/accounts/a@example.com/{path}"), &json!({}))
             .await;
         assert_eq!(
-            (answer.status, &answer.json()["status"]),
+            (response.status, &response.json()["status"]),
             (200, &status.into())
         );
         assert_eq!(
@@ -601,11 +601,11 @@ async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
         ("enable", "active"),
         ("enable", "active"),
     ] {
-        let answer = world
+        let response = world
             .post(&format!("/keys/{}/{path}", world.key_id), &json!({}))
             .await;
         assert_eq!(
-            (answer.status, &answer.json()["status"]),
+            (response.status, &response.json()["status"]),
             (200, &status.into())
         );
         assert_eq!(
