@@ -144,14 +144,14 @@ const RENAMED_ARGUMENTS: [(&str, &str); 2] = [
 
 /// Adds the new spelling to the error for an argument that was renamed.
 fn name_new_spelling(mut error: clap::Error) -> clap::Error {
-    for (given, suggested) in [
+    for (invalid, suggested) in [
         (ContextKind::InvalidArg, ContextKind::SuggestedArg),
         (
             ContextKind::InvalidSubcommand,
             ContextKind::SuggestedSubcommand,
         ),
     ] {
-        let Some(ContextValue::String(old)) = error.get(given) else {
+        let Some(ContextValue::String(old)) = error.get(invalid) else {
             continue;
         };
         if let Some((_, new)) = RENAMED_ARGUMENTS.iter().find(|(name, _)| name == old) {
@@ -229,8 +229,8 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn accept_ledger(settings: &Settings, is_asked: bool) -> anyhow::Result<()> {
-    if is_asked {
+fn accept_ledger(settings: &Settings, is_requested: bool) -> anyhow::Result<()> {
+    if is_requested {
         Billing::accept_ledger(&settings.data_dir)?;
     }
     Ok(())
@@ -310,5 +310,20 @@ mod tests {
             assert!(error.contains(new), "{error}");
             assert!(parse(new).is_ok(), "{new}");
         }
+    }
+
+    fn arguments_without_help(command: &clap::Command) -> Vec<String> {
+        let own = command
+            .get_arguments()
+            .filter(|argument| argument.get_help().is_none() && !argument.is_hide_set())
+            .map(|argument| format!("{} {}", command.get_name(), argument.get_id()));
+        own.chain(command.get_subcommands().flat_map(arguments_without_help))
+            .collect()
+    }
+
+    #[test]
+    fn every_argument_has_a_description() {
+        let command = <Cli as clap::CommandFactory>::command();
+        assert_eq!(arguments_without_help(&command), Vec::<String>::new());
     }
 }

@@ -27,6 +27,7 @@ const MAX_PASSWORD_BYTES: u64 = 4_096;
 pub enum AccountCommand {
     /// Create an account, with the trial credits that `signup` in the config file grants.
     Create {
+        /// E-mail address of the account holder, who signs in to the dashboard with it.
         #[arg(long)]
         email: String,
         /// Read a dashboard password from stdin (one line). Without it the account cannot sign in
@@ -135,6 +136,7 @@ pub enum KeyCommand {
     /// Change the settings of a key from the next request on. Settings that are not named stay
     /// unchanged.
     Set {
+        /// Key id, as `key list` shows it.
         key_id: String,
         #[command(flatten)]
         settings: KeyArgs,
@@ -142,6 +144,7 @@ pub enum KeyCommand {
     /// Create a new key with the same settings and print it; it cannot be shown again. The old key
     /// works for a while longer. Use it to replace a key without downtime.
     Rotate {
+        /// Key id, as `key list` shows it.
         key_id: String,
         /// Time that the old key continues to work, such as 90m, 24h or 7d.
         #[arg(long, default_value = "24h")]
@@ -154,11 +157,20 @@ pub enum KeyCommand {
         account: String,
     },
     /// Refuse a key from the next request on, until it is enabled again.
-    Disable { key_id: String },
+    Disable {
+        /// Key id, as `key list` shows it.
+        key_id: String,
+    },
     /// Accept a disabled key again.
-    Enable { key_id: String },
+    Enable {
+        /// Key id, as `key list` shows it.
+        key_id: String,
+    },
     /// Revoke a key permanently; it is refused from the next request on.
-    Revoke { key_id: String },
+    Revoke {
+        /// Key id, as `key list` shows it.
+        key_id: String,
+    },
 }
 
 /// The dependencies of the commands.

@@ -48,18 +48,18 @@ pub fn run(
         Instant::now() + Duration::from_secs(*within_seconds),
     );
     let running = stop_and_wait(data_dir, until)?;
-    let mut carried = ReplayReport::default();
+    let mut report = ReplayReport::default();
     if running == 0 {
         let within = until.saturating_duration_since(Instant::now());
-        carried = outbox::relay_all(
+        report = outbox::relay_all(
             address,
             outbox::claim_orphaned_endings(data_dir)?,
             settings.catalog()?.models(),
             within,
         )?;
     }
-    print_report(running, carried, data_dir, json)?;
-    Ok(if running == 0 && carried.missing == 0 {
+    print_report(running, report, data_dir, json)?;
+    Ok(if running == 0 && report.missing == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -101,7 +101,7 @@ fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
 
 fn print_report(
     running: usize,
-    carried: ReplayReport,
+    report: ReplayReport,
     data_dir: &Path,
     json: bool,
 ) -> anyhow::Result<()> {
@@ -109,7 +109,7 @@ fn print_report(
         new,
         missing,
         unreadable,
-    } = carried;
+    } = report;
     let mut out = io::stdout().lock();
     if json {
         let is_drained = running == 0 && missing == 0;

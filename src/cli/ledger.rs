@@ -94,12 +94,18 @@ pub enum LedgerCommand {
     /// Copy accounts, ledger and journal into a new directory. Works whether or not the gateway
     /// runs. To restore the backup, start a gateway with a copy of that directory as its
     /// `data_dir`.
-    Backup { dir: PathBuf },
+    Backup {
+        /// Directory that the command creates; it must not exist yet.
+        dir: PathBuf,
+    },
     /// Enter the requests from a journal directory that was left behind into the ledger. Repeating
     /// it has no effect. With a shared store, run it on any machine that reaches the store, with
     /// the directory copied there: the command publishes the entries to the store, and the sidecar
     /// posts them.
-    Replay { dir: PathBuf },
+    Replay {
+        /// Journal directory: one of the folders in `journal` of the `data_dir`.
+        dir: PathBuf,
+    },
 }
 
 impl LedgerCommand {
@@ -305,12 +311,12 @@ fn replay(
     models: &[Arc<CatalogModel>],
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let carried = outbox::replay_journal(dir, address, models, REPLAY_TIMEOUT)?;
+    let report = outbox::replay_journal(dir, address, models, REPLAY_TIMEOUT)?;
     let ReplayReport {
         new,
         missing,
         unreadable,
-    } = carried;
+    } = report;
     let mut out = io::stdout().lock();
     if json {
         writeln!(

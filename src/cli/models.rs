@@ -37,10 +37,12 @@ pub fn run(command: &ModelsCommand, file: &Path, json: bool) -> anyhow::Result<(
             bail!("{why}");
         }
         let known: Vec<_> = presets::names().collect();
-        let meant = suggest::nearest(name, known.iter().copied());
-        let meant = meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
+        let suggestion = suggest::nearest(name, known.iter().copied());
+        let suggestion = suggestion.map_or_else(String::new, |suggestion| {
+            format!(" Did you mean {suggestion:?}?")
+        });
         bail!(
-            "there is no preset {name:?}.{meant} Known: {}",
+            "there is no preset {name:?}.{suggestion} Known: {}",
             known.join(", ")
         );
     };

@@ -100,10 +100,10 @@ impl KeyArgs {
                 continue;
             }
             match catalog.find(model) {
-                Some(meant) => {
+                Some(suggestion) => {
                     bail!(
                         "cannot restrict a key to {model:?}: it is an alias; use the model id {:?} instead",
-                        meant.id
+                        suggestion.id
                     )
                 }
                 None => bail!("cannot restrict a key to {model:?}: the catalog has no such model"),

@@ -112,10 +112,10 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
         && !all.iter().any(|(vendor, _)| vendor.name == *name)
     {
         let known: Vec<_> = all.iter().map(|(vendor, _)| vendor.name.as_str()).collect();
-        let meant = suggest::hint(name, known.iter().copied());
+        let suggestion = suggest::hint(name, known.iter().copied());
         let off = "A vendor is in use if a model names it and its api_key is not empty";
         bail!(
-            "no vendor {name:?} is in use. {off}. In use: {}{meant}",
+            "no vendor {name:?} is in use. {off}. In use: {}{suggestion}",
             known.join(", ")
         );
     }
@@ -149,19 +149,19 @@ async fn probe_all(
     let mut probes = JoinSet::new();
     for (vendor, models) in vendors {
         for index in 0..vendor.endpoints.len() {
-            let (place, limits) = (probes.len(), settings.limits.clone());
+            let (position, limits) = (probes.len(), settings.limits.clone());
             let (vendor, models) = (Arc::clone(vendor), models.clone());
             probes.spawn(async move {
                 let endpoint = vendor.endpoints.get(index)?;
                 Some((
-                    place,
+                    position,
                     probe::test_endpoint(&vendor, endpoint, &models, &limits).await,
                 ))
             });
         }
     }
     let mut reports: Vec<_> = probes.join_all().await.into_iter().flatten().collect();
-    reports.sort_by_key(|(place, _)| *place);
+    reports.sort_by_key(|(position, _)| *position);
     reports.into_iter().map(|(_, report)| report).collect()
 }
 
