@@ -178,11 +178,11 @@ impl ConfigValidator {
                 self.add_fault("listen", format!("{address} is listed twice"));
             }
         }
-        for (key, value, least, most) in config.limits.bounds() {
-            if !(least..=most).contains(&value) {
+        for (key, value, min, max) in config.limits.bounds() {
+            if !(min..=max).contains(&value) {
                 self.add_fault(
                     format!("limits.{key}"),
-                    format!("must be {least} to {most}, not {value}"),
+                    format!("must be {min} to {max}, not {value}"),
                 );
             }
         }

@@ -30,8 +30,8 @@ impl ConfigValidator {
                     format!("at most {MAX_ALIASES} aliases are allowed"),
                 );
             }
-            for (place, alias) in model.aliases.iter().enumerate() {
-                let key = format!("{key}[{place}]");
+            for (position, alias) in model.aliases.iter().enumerate() {
+                let key = format!("{key}[{position}]");
                 if let Some(message) = alias_fault(index, alias, models, &ids) {
                     self.add_fault(key, message);
                 } else if let Some(owner) = owners.insert(alias, index) {

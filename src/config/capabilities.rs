@@ -163,7 +163,7 @@ pub fn misplaced_keys(
         ),
     ];
     keys.into_iter()
-        .filter(|(_, given, by)| *given && !is_supported(by))
+        .filter(|(_, is_set, by)| *is_set && !is_supported(by))
         .map(|(name, ..)| name)
         .collect()
 }

@@ -118,13 +118,13 @@ impl ConfigValidator {
                 format!("must be 1 to 1000, not {}", endpoint.weight),
             );
         }
-        if let Some(most) = endpoint
+        if let Some(max_concurrent) = endpoint
             .max_concurrent
-            .filter(|most| !(1..=65_536).contains(most))
+            .filter(|value| !(1..=65_536).contains(value))
         {
             self.add_fault(
                 format!("{key}.max_concurrent"),
-                format!("must be 1 to 65536, not {most}"),
+                format!("must be 1 to 65536, not {max_concurrent}"),
             );
         }
         let health_check = endpoint
@@ -323,13 +323,13 @@ impl ConfigValidator {
             ("passes_after", check.passes_after.into(), 100),
             ("fails_after", check.fails_after.into(), 100),
         ];
-        for (name, value, most) in bounds
+        for (name, value, max) in bounds
             .into_iter()
-            .filter(|(_, value, most)| !(1..=*most).contains(value))
+            .filter(|(_, value, max)| !(1..=*max).contains(value))
         {
             self.add_fault(
                 format!("{key}.health_check.{name}"),
-                format!("must be 1 to {most}, not {value}"),
+                format!("must be 1 to {max}, not {value}"),
             );
         }
         let path: Result<http::uri::PathAndQuery, _> = check.path.parse();

@@ -29,15 +29,15 @@ impl ConfigValidator {
                 );
             }
             let mut seen = HashSet::from([model.id.as_str()]);
-            for (place, id) in model.fallback.iter().enumerate() {
-                let key = format!("{key}[{place}]");
+            for (position, id) in model.fallback.iter().enumerate() {
+                let key = format!("{key}[{position}]");
                 if !ids.contains(id.as_str()) {
                     let owner = models.iter().find(|model| model.aliases.contains(id));
-                    let meant = match owner {
+                    let suggestion = match owner {
                         Some(owner) => format!("; it is an alias of {:?}: use that id", owner.id),
                         None => suggest::hint(id, ids.iter().copied()),
                     };
-                    self.add_fault(key, format!("no model has the id {id:?}{meant}"));
+                    self.add_fault(key, format!("no model has the id {id:?}{suggestion}"));
                 } else if !seen.insert(id) {
                     self.add_fault(
                         key,
@@ -93,10 +93,11 @@ impl ConfigValidator {
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
             match vendors.get(&model.vendor) {
                 None => {
-                    let meant = suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
+                    let suggestion =
+                        suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
                     self.add_fault(
                         format!("{key}.vendor"),
-                        format!("no vendor is named {:?}{meant}", model.vendor),
+                        format!("no vendor is named {:?}{suggestion}", model.vendor),
                     );
                 }
                 Some(VendorEntry { vendor: None, .. }) => {}

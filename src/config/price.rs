@@ -44,7 +44,7 @@ pub fn misplaced_keys(protocols: [Option<Protocol>; 2], price: &raw::Price) -> V
             .any(|protocol| by.contains(protocol))
     };
     keys.into_iter()
-        .filter(|(_, given, by)| *given && !is_counted(by))
+        .filter(|(_, is_set, by)| *is_set && !is_counted(by))
         .map(|(name, ..)| name)
         .collect()
 }
@@ -195,23 +195,23 @@ impl ConfigValidator {
         })
     }
 
-    /// Parses price factors. `usual`: names that have the base prices.
+    /// Parses price factors. `base_names`: names that have the base prices.
     fn factors(
         &mut self,
         key: &str,
         factors: &BTreeMap<String, raw::Decimal>,
-        usual: &[&str],
+        base_names: &[&str],
     ) -> Option<TierFactors> {
         let mut read = |(name, text): (&String, &raw::Decimal)| {
             let key = format!("{key}.{name}");
             let tier =
-                ServiceTier::from_price_list(name).filter(|_| !usual.contains(&name.as_str()));
+                ServiceTier::from_price_list(name).filter(|_| !base_names.contains(&name.as_str()));
             if tier.is_none() {
-                let usual = usual.join(", ");
+                let base_names = base_names.join(", ");
                 self.add_fault(
                     key.as_str(),
                     format!(
-                        "must be 1 to 23 characters of a-z, 0-9, _ and -, and not one of: {usual}"
+                        "must be 1 to 23 characters of a-z, 0-9, _ and -, and not one of: {base_names}"
                     ),
                 );
             }

@@ -795,7 +795,7 @@ pub const MAX_DRAIN_SECONDS: u64 = 3_600;
 pub const MAX_ATTEMPTS: u64 = 8;
 
 macro_rules! limits {
-    ($( $(#[doc = $doc:literal])* $name:ident = $default:literal, $least:literal ..= $most:expr; )*) => {
+    ($( $(#[doc = $doc:literal])* $name:ident = $default:literal, $min:literal ..= $max:expr; )*) => {
         /// Every buffer, queue, timeout and attempt count, with its unit in its name.
         #[derive(Debug, Clone, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
@@ -821,7 +821,7 @@ macro_rules! limits {
         impl Limits {
             /// Each numeric limit: its key, value, minimum and maximum.
             pub fn bounds(&self) -> Vec<(&'static str, u64, u64, u64)> {
-                vec![$( (stringify!($name), self.$name, $least, $most), )*]
+                vec![$( (stringify!($name), self.$name, $min, $max), )*]
             }
         }
     };

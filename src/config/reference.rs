@@ -23,8 +23,8 @@ pub fn markdown(schema: &Value) -> String {
         text: HEAD.to_owned(),
         bounds: HashMap::new(),
     };
-    for (key, _, least, most) in Limits::default().bounds() {
-        page.bounds.insert(key, (least, most));
+    for (key, _, min, max) in Limits::default().bounds() {
+        page.bounds.insert(key, (min, max));
     }
     page.section("", schema);
     page.text
@@ -95,8 +95,8 @@ impl<'a> ReferenceWriter<'a> {
         } else if suffix == ".NAME" {
             kind = format!("a map; each value: {kind}");
         }
-        if let Some((least, most)) = self.bounds.get(key).filter(|_| path == "limits") {
-            kind = format!("{least} to {most}");
+        if let Some((min, max)) = self.bounds.get(key).filter(|_| path == "limits") {
+            kind = format!("{min} to {max}");
         }
         let default = match &property["default"] {
             _ if required => "required".to_owned(),

@@ -6,25 +6,28 @@
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     // Up to a third of the letters may differ, but at least one and at most three.
-    let most = (word.chars().count() / 3).clamp(1, 3);
+    let max_distance = (word.chars().count() / 3).clamp(1, 3);
     // A prefix of a known word counts as one difference.
     let begins = |known: &str| word.len() > 2 && known.to_lowercase().starts_with(&word);
-    let far = |known: &str| {
+    let distance_to = |known: &str| {
         if begins(known) {
             1
         } else {
             distance(&word, &known.to_lowercase())
         }
     };
-    let near = known.into_iter().map(|known| (far(known), known));
-    near.filter(|(distance, _)| *distance <= most)
+    let candidates = known.into_iter().map(|known| (distance_to(known), known));
+    candidates
+        .filter(|(distance, _)| *distance <= max_distance)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, known)| known)
 }
 
 /// `; did you mean "WORD"?`, or an empty text.
 pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
+    nearest(word, known).map_or_else(String::new, |suggestion| {
+        format!("; did you mean {suggestion:?}?")
+    })
 }
 
 /// Edit distance: insertions, deletions, substitutions and swaps of adjacent letters.
@@ -37,8 +40,8 @@ fn distance(one: &str, other: &str) -> usize {
         for (column, against) in other.iter().enumerate() {
             let at =
                 |line: &[usize], column: usize| line.get(column).copied().unwrap_or(usize::MAX / 2);
-            let mut least = at(&last, column) + usize::from(letter != against);
-            least = least
+            let mut min_distance = at(&last, column) + usize::from(letter != against);
+            min_distance = min_distance
                 .min(at(&last, column + 1) + 1)
                 .min(at(&line, column) + 1);
             let is_swapped = row > 0
@@ -46,9 +49,9 @@ fn distance(one: &str, other: &str) -> usize {
                 && one.get(row - 1) == Some(against)
                 && other.get(column - 1) == Some(letter);
             if is_swapped {
-                least = least.min(at(&before_last, column - 1) + 1);
+                min_distance = min_distance.min(at(&before_last, column - 1) + 1);
             }
-            line.push(least);
+            line.push(min_distance);
         }
         before_last = std::mem::replace(&mut last, line);
     }
@@ -62,7 +65,7 @@ mod tests {
     #[test]
     fn a_slip_is_near_and_another_word_is_not() {
         let known = ["bearer", "x-api-key", "api-key", "none"];
-        for (word, meant) in [
+        for (word, suggestion) in [
             ("bearr", Some("bearer")),
             ("Bearer", Some("bearer")),
             ("baerer", Some("bearer")),
@@ -72,7 +75,7 @@ mod tests {
             ("basic", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, known), meant, "{word}");
+            assert_eq!(nearest(word, known), suggestion, "{word}");
         }
         assert_eq!(hint("nun", known), "");
         assert_eq!(hint("nonne", known), "; did you mean \"none\"?");

@@ -58,13 +58,14 @@ impl ConfigValidator {
                 Some(why) => self.add_fault(key, why),
                 None => {
                     let known: Vec<_> = presets::names().collect();
-                    let meant = suggest::nearest(name, known.iter().copied());
-                    let meant =
-                        meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
+                    let suggestion = suggest::nearest(name, known.iter().copied());
+                    let suggestion = suggestion.map_or_else(String::new, |suggestion| {
+                        format!(" Did you mean {suggestion:?}?")
+                    });
                     self.add_fault(
                         key,
                         format!(
-                            "there is no preset {name:?}.{meant} Known: {}",
+                            "there is no preset {name:?}.{suggestion} Known: {}",
                             known.join(", ")
                         ),
                     );
@@ -158,9 +159,9 @@ impl ConfigValidator {
     }
 
     /// The vendor's key. `None` if it has a fault or is empty, which disables the vendor.
-    fn api_key(&mut self, key: &str, written: Option<&str>, is_wanted: bool) -> Option<Secret> {
+    fn api_key(&mut self, key: &str, written: Option<&str>, is_required: bool) -> Option<Secret> {
         let Some(written) = written else {
-            if is_wanted {
+            if is_required {
                 self.add_fault(
                     key,
                     "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` if the server needs no key",
@@ -173,12 +174,12 @@ impl ConfigValidator {
             return Some(Secret::new(PLACEHOLDER.into()));
         }
         let api_key = self.secret(key, written)?;
-        if api_key.reveal().is_empty() && is_wanted {
+        if api_key.reveal().is_empty() && is_required {
             return None;
         }
         if HeaderValue::from_str(api_key.reveal()).is_err() {
             self.add_fault(key, "contains characters that a header cannot have");
-        } else if !api_key.reveal().is_empty() && !is_wanted {
+        } else if !api_key.reveal().is_empty() && !is_required {
             self.add_fault(
                 key,
                 "has no effect: `auth` is none, so the gateway never sends it",

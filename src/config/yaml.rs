@@ -312,13 +312,13 @@ impl SchemaValidator<'_> {
                 .iter()
                 .map(|choice| choice.as_str().map_or(choice.to_string(), Into::into))
                 .collect();
-            let meant = value
+            let suggestion = value
                 .as_str()
                 .map(|word| suggest::hint(word, choices.iter().filter_map(Value::as_str)));
             let message = format!(
                 "expected one of: {}{}",
                 names.join(", "),
-                meant.unwrap_or_default()
+                suggestion.unwrap_or_default()
             );
             return self.add_fault(node.line, path, message);
         }
@@ -341,11 +341,11 @@ impl SchemaValidator<'_> {
         path: &str,
     ) {
         for (key, value) in entries {
-            let here = join(path, key);
+            let key_path = join(path, key);
             if let Some(property) = schema["properties"].get(key) {
-                self.check_node(value, property, &here);
+                self.check_node(value, property, &key_path);
             } else if schema["additionalProperties"].is_object() {
-                self.check_node(value, &schema["additionalProperties"], &here);
+                self.check_node(value, &schema["additionalProperties"], &key_path);
             } else {
                 let known: Vec<_> = schema["properties"]
                     .as_object()
@@ -353,8 +353,8 @@ impl SchemaValidator<'_> {
                     .flatten()
                     .map(|(key, _)| key.as_str())
                     .collect();
-                let message = unknown_key_message(&here, key, &known);
-                self.add_fault(value.line, &here, message);
+                let message = unknown_key_message(&key_path, key, &known);
+                self.add_fault(value.line, &key_path, message);
             }
         }
         for key in schema["required"]
@@ -399,17 +399,17 @@ fn one_of(root: &Value, schema: &Value) -> Option<Vec<Value>> {
     )
 }
 
-fn type_fits(wanted: &Value, found: &str) -> bool {
-    let fits = |wanted: &str| wanted == found || (wanted == "number" && found == "integer");
-    match wanted {
+fn type_fits(expected: &Value, found: &str) -> bool {
+    let fits = |expected: &str| expected == found || (expected == "number" && found == "integer");
+    match expected {
         Value::String(name) => fits(name),
         Value::Array(names) => names.iter().filter_map(Value::as_str).any(fits),
         _ => true,
     }
 }
 
-fn type_names(wanted: &Value) -> String {
-    match wanted {
+fn type_names(expected: &Value) -> String {
+    match expected {
         Value::String(name) => name.clone(),
         Value::Array(names) => names
             .iter()
@@ -433,10 +433,12 @@ fn unknown_key_message(path: &str, key: &str, known: &[&str]) -> String {
     if let Some((_, new)) = RENAMED_KEYS.iter().find(|(old, _)| *old == path) {
         return format!("this key is now called {new:?}");
     }
-    let known_here = known.join(", ");
+    let known_keys = known.join(", ");
     match suggest::nearest(key, known.iter().copied()) {
-        Some(meant) => format!("unknown key; did you mean {meant:?}? Known here: {known_here}"),
-        None => format!("unknown key; known here: {known_here}"),
+        Some(suggestion) => {
+            format!("unknown key; did you mean {suggestion:?}? Known here: {known_keys}")
+        }
+        None => format!("unknown key; known here: {known_keys}"),
     }
 }
 
