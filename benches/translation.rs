@@ -253,7 +253,7 @@ impl Case {
             let body = agent_request(self.to, 1 << 10);
             translate::translate_request(&models.asked(self.to, self.from, &body), false)
                 .unwrap()
-                .recall
+                .response_context
         })
     }
 

@@ -446,7 +446,7 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
     }
     let recall = ask(vector, request)
         .unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message))
-        .recall;
+        .response_context;
     let streamed = serde_json::from_slice::<Value>(request).unwrap()["stream"] == json!(true);
     let mut stream =
         StreamTranslation::new(vector.vendor, vector.surface, recall, streamed, 1 << 20);
@@ -504,7 +504,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
     }
     let recall = ask(vector, request)
         .unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message))
-        .recall;
+        .response_context;
     match translate::translate_response(
         vector.vendor,
         vector.surface,

@@ -204,10 +204,13 @@ fn worst_cases(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) 
     let tokens = max_input_tokens(model, summary, text_bytes);
     let audio_input = priced.audio_input.filter(|_| features.audio_input);
     let audio_output = priced.audio_output.filter(|_| features.audio_output);
-    let within = model.price.bands().take_while(|span| span.least <= tokens);
+    let within = model
+        .price
+        .bands()
+        .take_while(|span| span.min_tokens <= tokens);
     within
         .map(|span| WorstCase {
-            input_tokens: tokens.min(span.most),
+            input_tokens: tokens.min(span.max_tokens),
             input_price: max_input_price(model.protocol(), summary, &span.rates)
                 .max(audio_input.unwrap_or_default()),
             output_price: span.rates.output.max(audio_output.unwrap_or_default()),

@@ -68,7 +68,7 @@ impl UpstreamRequest {
     pub fn sequencer(&self, is_kept: bool) -> Option<EventSequencer> {
         self.translation
             .as_ref()
-            .and_then(|context| context.voice.clone())
+            .and_then(|context| context.sequencer.clone())
             .filter(|_| !is_kept)
     }
 }
@@ -116,19 +116,19 @@ impl<'a> OutboundRequest<'a> {
                 ..input
             };
             let translated = translate::translate_request(&input, false)?;
-            let body = match thinking_budget.filter(|_| translated.budget_is_given) {
+            let body = match thinking_budget.filter(|_| translated.has_client_budget) {
                 Some(budget) => self.set_thinking_budget(&translated.body, budget)?,
                 None => translated.body,
             };
             return Ok(UpstreamRequest {
-                is_budget_from_client: translated.budget_is_given,
+                is_budget_from_client: translated.has_client_budget,
                 body,
                 warnings: translated.warnings,
                 streams: translated.streams,
                 carries_thinking: translated.carries_thinking,
                 output_limit,
                 is_repaired: false,
-                translation: Some(translated.recall),
+                translation: Some(translated.response_context),
             });
         }
         let official = self.model.vendor.official;

@@ -112,7 +112,7 @@ pub fn limit_failure(surface: Protocol, wait: &RateLimitWait, now_ms: i64) -> Fa
     let RateLimitWait {
         limited,
         whose,
-        most,
+        limit: most,
         ms,
         meters,
     } = wait;

@@ -627,11 +627,11 @@ proptest! {
         let features = &price.features;
         let largest = usage.input_total().saturating_add(slack);
         let limit = usage.output.saturating_add(usage.audio_output);
-        let reaches = price.bands().filter(|span| span.least <= largest).map(|span| {
+        let reaches = price.bands().filter(|span| span.min_tokens <= largest).map(|span| {
             let rates = span.rates;
             let classes = [rates.cache_read, rates.cache_write_5m, rates.cache_write_1h, rates.input];
             WorstCase {
-                input_tokens: largest.min(span.most),
+                input_tokens: largest.min(span.max_tokens),
                 input_price: classes.into_iter().chain(features.audio_input).max().unwrap(),
                 output_price: rates.output.max(features.audio_output.unwrap_or_default()),
             }

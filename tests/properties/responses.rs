@@ -59,7 +59,7 @@ fn tell(vendor: Protocol, kind: u8, pieces: &[&[u8]], event_bytes_max: usize) ->
         &model_of(vendor, kind),
     )
     .unwrap()
-    .recall;
+    .response_context;
     let mut stream =
         StreamTranslation::new(vendor, Protocol::Responses, recall, true, event_bytes_max);
     let mut out = Vec::new();
@@ -139,7 +139,7 @@ proptest! {
     ) {
         let answer: &String = pick.get(answers_of(vendor).1);
         let answer = changed(answer, &changes);
-        let recall = ask(Protocol::Responses, USUAL.as_bytes(), &model_of(vendor, kind)).unwrap().recall;
+        let recall = ask(Protocol::Responses, USUAL.as_bytes(), &model_of(vendor, kind)).unwrap().response_context;
         if let Ok(whole) = translate::translate_response(vendor, Protocol::Responses, recall, false, answer.as_bytes()) {
             let body: Value = serde_json::from_slice(&whole.body)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {answer}")))?;
@@ -173,7 +173,7 @@ proptest! {
                        "usage": usage})
             }
         };
-        let told = translate::translate_response(vendor, Protocol::Responses, translated.recall, false, answer.to_string().as_bytes());
+        let told = translate::translate_response(vendor, Protocol::Responses, translated.response_context, false, answer.to_string().as_bytes());
         let told: Value = serde_json::from_slice(&told.unwrap().body).unwrap();
         prop_assert_eq!(&told["output"][0]["type"], "custom_tool_call");
         prop_assert_eq!(told["output"][0]["input"].as_str(), Some(text.as_str()));

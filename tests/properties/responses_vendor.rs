@@ -103,7 +103,7 @@ fn tell(usual: usize, pieces: &[&[u8]], event_bytes_max: usize) -> (String, bool
     let (surface, request) = USUAL[usual];
     let recall = ask(surface, request.as_bytes(), &accepts(true))
         .unwrap()
-        .recall;
+        .response_context;
     let mut stream =
         StreamTranslation::new(Protocol::Responses, surface, recall, true, event_bytes_max);
     let (mut out, mut failed) = (Vec::new(), false);
@@ -291,7 +291,7 @@ proptest! {
     fn a_whole_answer_is_legal_however_its_vendor_garbles_it(usual in 0..2_usize, pick: Index, changes in changes()) {
         let answer = changed(pick.get::<String>(CORPUS.wholes.as_slice()), &changes);
         let (surface, request) = USUAL[usual];
-        let recall = ask(surface, request.as_bytes(), &accepts(true)).unwrap().recall;
+        let recall = ask(surface, request.as_bytes(), &accepts(true)).unwrap().response_context;
         if let Ok(whole) = translate::translate_response(Protocol::Responses, surface, recall, false, answer.as_bytes()) {
             let body: Value = serde_json::from_slice(&whole.body)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {answer}")))?;

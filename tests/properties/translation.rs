@@ -242,7 +242,7 @@ pub struct Told {
 fn tell(surface: Protocol, request: &str, pieces: &[&[u8]], event_bytes_max: usize) -> Told {
     let recall = ask(surface, request.as_bytes(), &model(surface, 1))
         .unwrap()
-        .recall;
+        .response_context;
     let mut stream = StreamTranslation::new(other(surface), surface, recall, true, event_bytes_max);
     let mut out = Vec::new();
     let mut failed = false;
@@ -398,7 +398,7 @@ proptest! {
     fn a_whole_answer_is_legal_however_its_vendor_garbles_it(surface in surface(), pick: Index, changes in changes()) {
         let answer: &String = pick.get(corpus_of(surface).wholes.as_slice());
         let answer = changed(answer, &changes);
-        let recall = ask(surface, usual(surface).as_bytes(), &model(surface, 1)).unwrap().recall;
+        let recall = ask(surface, usual(surface).as_bytes(), &model(surface, 1)).unwrap().response_context;
         if let Ok(whole) = translate::translate_response(other(surface), surface, recall, false, answer.as_bytes()) {
             let body: Value = serde_json::from_slice(&whole.body)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {answer}")))?;
@@ -413,7 +413,7 @@ proptest! {
         let _ = ask(surface, &bytes, &accepts);
         let data = [b"data: ".as_slice(), &bytes, b"\n\n"].concat();
         tell(surface, usual(surface), &[&bytes, &data], EVENT_BYTES_MAX);
-        let recall = ask(surface, usual(surface).as_bytes(), &accepts).unwrap().recall;
+        let recall = ask(surface, usual(surface).as_bytes(), &accepts).unwrap().response_context;
         let _ = translate::translate_response(other(surface), surface, recall, true, &bytes);
     }
 

@@ -166,7 +166,7 @@ fn must_wait(
         panic!("{reserved:?}")
     };
     assert_eq!(
-        (wait.limited, wait.whose, wait.most),
+        (wait.limited, wait.whose, wait.limit),
         (limited, whose, most)
     );
     assert!(wait.ms > 0, "{wait:?}");

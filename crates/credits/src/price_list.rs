@@ -106,11 +106,11 @@ pub struct PriceList {
     pub features: FeaturePrices,
 }
 
-/// The prices for every input from `least` to `most` tokens, both inclusive.
+/// The prices for every input from `min_tokens` to `max_tokens` tokens, both inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PriceBand {
-    pub least: u64,
-    pub most: u64,
+    pub min_tokens: u64,
+    pub max_tokens: u64,
     /// Threshold of the tier; `None` for the base prices.
     pub above_input_tokens: Option<u64>,
     pub rates: TokenPrices,
@@ -120,12 +120,12 @@ impl PriceBand {
     /// Fewest and most tokens that an input within this band has beyond `tokens`; `None` if every
     /// input in the band has fewer.
     pub fn range_beyond(&self, tokens: u64) -> Option<(u64, u64)> {
-        let most = if self.most == u64::MAX {
+        let max_tokens = if self.max_tokens == u64::MAX {
             u64::MAX
         } else {
-            self.most.checked_sub(tokens)?
+            self.max_tokens.checked_sub(tokens)?
         };
-        Some((self.least.saturating_sub(tokens), most))
+        Some((self.min_tokens.saturating_sub(tokens), max_tokens))
     }
 }
 
@@ -197,8 +197,8 @@ impl PriceList {
                 .map_or(u64::MAX, |next| next.above_input_tokens)
         };
         let base = PriceBand {
-            least: 0,
-            most: ends(0),
+            min_tokens: 0,
+            max_tokens: ends(0),
             above_input_tokens: None,
             rates: self.base_prices(),
         };
@@ -207,8 +207,8 @@ impl PriceList {
             .iter()
             .enumerate()
             .map(move |(index, tier)| PriceBand {
-                least: tier.above_input_tokens.saturating_add(1),
-                most: ends(index.saturating_add(1)),
+                min_tokens: tier.above_input_tokens.saturating_add(1),
+                max_tokens: ends(index.saturating_add(1)),
                 above_input_tokens: Some(tier.above_input_tokens),
                 rates: tier.rates,
             });
@@ -218,13 +218,13 @@ impl PriceList {
     /// The price band for an input of this many tokens, all classes together.
     pub fn band_for(&self, input_tokens: u64) -> PriceBand {
         let base = PriceBand {
-            least: 0,
-            most: u64::MAX,
+            min_tokens: 0,
+            max_tokens: u64::MAX,
             above_input_tokens: None,
             rates: self.base_prices(),
         };
         self.bands()
-            .find(|span| input_tokens <= span.most)
+            .find(|span| input_tokens <= span.max_tokens)
             .unwrap_or(base)
     }
 
@@ -415,9 +415,12 @@ mod tests {
         ] {
             let span = price.band_for(tokens);
             assert_eq!(span.above_input_tokens, above, "{tokens}");
-            assert!((span.least..=span.most).contains(&tokens));
+            assert!((span.min_tokens..=span.max_tokens).contains(&tokens));
         }
-        let ends: Vec<_> = price.bands().map(|span| (span.least, span.most)).collect();
+        let ends: Vec<_> = price
+            .bands()
+            .map(|span| (span.min_tokens, span.max_tokens))
+            .collect();
         assert_eq!(
             ends,
             [(0, 200_000), (200_001, 500_000), (500_001, u64::MAX)]
@@ -428,8 +431,8 @@ mod tests {
         assert_eq!(
             flat.band_for(u64::MAX),
             PriceBand {
-                least: 0,
-                most: u64::MAX,
+                min_tokens: 0,
+                max_tokens: u64::MAX,
                 above_input_tokens: None,
                 rates: base()
             }

@@ -42,7 +42,7 @@ pub enum LimitScope {
 pub struct RateLimitWait {
     pub limited: RateLimitKind,
     pub whose: LimitScope,
-    pub most: u64,
+    pub limit: u64,
     pub ms: u64,
     pub meters: RateLimitStatuses,
 }
@@ -173,11 +173,11 @@ impl RateCounter {
             .into_iter()
             .filter(|(_, _, ms)| *ms > 0)
             .max_by_key(|(_, _, ms)| *ms);
-        longest.map_or(Ok(()), |(limited, most, ms)| {
+        longest.map_or(Ok(()), |(limited, limit, ms)| {
             Err(RateLimitWait {
                 limited,
                 whose,
-                most,
+                limit,
                 ms,
                 meters: self.statuses(rates, now_ms),
             })
@@ -415,7 +415,7 @@ mod tests {
             .check(&both, LimitScope::Account, 5, 10, NOW)
             .unwrap_err();
         assert_eq!(
-            (wait.limited, wait.whose, wait.most, wait.ms),
+            (wait.limited, wait.whose, wait.limit, wait.ms),
             (RateLimitKind::Tokens, LimitScope::Account, 10, 60_000)
         );
         let meter = |limit, remaining| {

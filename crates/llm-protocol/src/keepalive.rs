@@ -21,9 +21,9 @@ pub enum KeepAlive {
 impl KeepAlive {
     /// Returns the keep-alive of `surface`. The second argument is the stream's event sequencer, if
     /// it has one.
-    pub fn new(surface: Protocol, voice: Option<EventSequencer>) -> KeepAlive {
-        match (surface, voice) {
-            (Protocol::Responses, Some(voice)) => KeepAlive::Numbered(voice),
+    pub fn new(surface: Protocol, sequencer: Option<EventSequencer>) -> KeepAlive {
+        match (surface, sequencer) {
+            (Protocol::Responses, Some(sequencer)) => KeepAlive::Numbered(sequencer),
             (Protocol::Messages, _) => KeepAlive::Fixed(messages::write_stream::KEEP_ALIVE),
             // An SSE comment, which no client takes for an event.
             (Protocol::Chat | Protocol::Responses, _) => {
@@ -45,7 +45,7 @@ impl KeepAlive {
     pub fn bytes(&self) -> Bytes {
         match self {
             KeepAlive::Fixed(bytes) => Bytes::from_static(bytes),
-            KeepAlive::Numbered(voice) => voice.keep_alive().into(),
+            KeepAlive::Numbered(sequencer) => sequencer.keep_alive().into(),
         }
     }
 }
@@ -53,12 +53,12 @@ impl KeepAlive {
 /// Returns the last events of a stream that failed after its 200 was sent. Nothing may follow them.
 pub fn encode_terminal_error(
     surface: Protocol,
-    voice: Option<&EventSequencer>,
+    sequencer: Option<&EventSequencer>,
     failure: &Failure,
     request_id: &str,
 ) -> Vec<u8> {
-    match voice.filter(|_| surface == Protocol::Responses) {
-        Some(voice) => voice.failure_events(failure),
+    match sequencer.filter(|_| surface == Protocol::Responses) {
+        Some(sequencer) => sequencer.failure_events(failure),
         None => failure.encode_stream_error(surface, request_id),
     }
 }

@@ -60,9 +60,9 @@
 //!     r#"{"type":"message_stop"}"#,
 //! ];
 //! let vendor: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-//! let recall = translated.recall;
+//! let response_context = translated.response_context;
 //! let mut stream =
-//!     StreamTranslation::new(Protocol::Messages, Protocol::Chat, recall, true, 1_048_576);
+//!     StreamTranslation::new(Protocol::Messages, Protocol::Chat, response_context, true, 1_048_576);
 //! let mut out = Vec::new();
 //! stream.push(vendor.as_bytes(), &mut out).unwrap();
 //! assert!(stream.is_complete());
@@ -105,7 +105,7 @@
 //!         "message":{"role":"assistant","content":"Hi"}}],
 //!     "usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#;
 //! let answer =
-//!     translate_response(Protocol::Chat, Protocol::Messages, translated.recall, false, vendor)
+//!     translate_response(Protocol::Chat, Protocol::Messages, translated.response_context, false, vendor)
 //!         .unwrap();
 //! let answer = std::str::from_utf8(&answer.body).unwrap();
 //! assert!(answer.contains(r#""text":"Hi""#), "{answer}");

@@ -78,7 +78,7 @@ struct PassthroughState {
     messages: messages::MessagesStreamState,
     responses: responses::ResponsesStreamState,
     /// Writes the end of a responses stream that fails.
-    voice: Option<EventSequencer>,
+    sequencer: Option<EventSequencer>,
 }
 
 impl StreamPassthrough {
@@ -109,7 +109,7 @@ impl StreamPassthrough {
                 chat: chat::ChatStreamState::default(),
                 messages: messages::MessagesStreamState::default(),
                 responses: responses::ResponsesStreamState::default(),
-                voice: (protocol == Protocol::Responses)
+                sequencer: (protocol == Protocol::Responses)
                     .then(|| EventSequencer::from_vendor(public_model)),
             },
             is_over: false,
@@ -127,7 +127,7 @@ impl StreamPassthrough {
 
     /// Returns the stream's event sequencer, if its protocol numbers events.
     pub fn sequencer(&self) -> Option<&EventSequencer> {
-        self.watch.voice.as_ref()
+        self.watch.sequencer.as_ref()
     }
 
     /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
@@ -573,8 +573,8 @@ impl PassthroughState {
         self.generated_bytes = self.generated_bytes.saturating_add(seen.delta_bytes);
         self.shows_thinking |= seen.has_reasoning;
         self.responses.record_event(&seen, event_text(event));
-        if let Some(voice) = &self.voice {
-            voice.observe_vendor(
+        if let Some(sequencer) = &self.sequencer {
+            sequencer.observe_vendor(
                 self.responses.id_json().trim_matches('"'),
                 self.responses.next_sequence(),
             );

@@ -143,7 +143,7 @@ impl SummaryReader<'_> {
         if let Some(setting) = Setting::from_name(name)
             && scan.kind()? != JsonKind::Null
         {
-            self.summary.hints.mark_given(setting);
+            self.summary.hints.mark_present(setting);
         }
         if let Some(object) = VendorObject::from_top_level_member(self.protocol, name) {
             return Ok(vendor_state::record_reference(

@@ -19,7 +19,7 @@ pub use completion::{Completion, StopReasonStatus};
 mod complete_response;
 mod completion;
 
-/// Reads a vendor's whole answer. `recall`: the context for translation; `None`: passthrough.
+/// Reads a vendor's whole answer. `response_context`: the context for translation; `None`: passthrough.
 /// `streamed`: the caller wants a stream although the vendor sent a whole answer.
 ///
 /// # Errors
@@ -28,14 +28,14 @@ pub fn convert_response(
     vendor: Protocol,
     surface: Protocol,
     public_model: &str,
-    recall: Option<ResponseContext>,
+    response_context: Option<ResponseContext>,
     streamed: bool,
     body: Bytes,
     terms: &MeteringTerms,
 ) -> Result<CompleteResponse, UpstreamError> {
-    match recall {
+    match response_context {
         None => passthrough::rewrite_response(vendor, public_model, body, terms),
-        Some(recall) => {
+        Some(response_context) => {
             let MeteringTerms {
                 estimator,
                 bounds: usage_bounds,
@@ -46,7 +46,7 @@ pub fn convert_response(
                 ResponseContext {
                     estimator,
                     usage_bounds,
-                    ..recall
+                    ..response_context
                 },
                 streamed,
                 &body,

@@ -132,7 +132,7 @@ pub fn encode_without_reasoning(
     let TranslatedRequest {
         body,
         warnings,
-        recall: translation,
+        response_context: translation,
         ..
     } = translate::translate_request(&input, true)?;
     Ok(ReencodedRequest {

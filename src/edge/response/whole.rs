@@ -79,7 +79,7 @@ pub(super) fn process_whole(
     let CompleteResponse {
         body,
         usage,
-        learned,
+        known_usage: learned,
         generated_bytes,
         refused_free,
     } = whole;

@@ -113,7 +113,7 @@ impl Responding {
     pub fn reset_for_retry(&mut self, mut translation: Option<ResponseContext>) {
         if let Some(context) = &mut translation {
             // The keep-alives continue with the sequencer that they already use.
-            context.voice = self.sequencer().cloned().or(context.voice.take());
+            context.sequencer = self.sequencer().cloned().or(context.sequencer.take());
         }
         self.reset_for_fallback(translation);
     }
@@ -127,7 +127,7 @@ impl Responding {
     pub fn sequencer(&self) -> Option<&EventSequencer> {
         match &self.mode {
             ResponseMode::Stream(StreamConverter::Same(pass), _) => pass.sequencer(),
-            _ => self.translation.as_ref()?.voice.as_ref(),
+            _ => self.translation.as_ref()?.sequencer.as_ref(),
         }
     }
 

@@ -87,7 +87,7 @@ impl ScriptReply {
         Ok(RateLimitWait {
             limited,
             whose,
-            most: self.count(3)?,
+            limit: self.count(3)?,
             ms: self.count(4)?,
             meters: self.rate_limits(5)?,
         })

@@ -125,13 +125,13 @@ pub fn alias_tool_name<'a>(
     name: Cow<'a, str>,
     at: impl Display,
     warnings: &mut Warnings,
-    recall: &mut ResponseContext,
+    response_context: &mut ResponseContext,
 ) -> Cow<'a, str> {
     if is_plain_name(&name) && name.len() <= MAX_TOOL_NAME_CHARS {
         return name;
     }
     let alias = truncate_with_hash(&name, 55);
-    if recall
+    if response_context
         .tool_names
         .insert(alias.clone(), name.into_owned())
         .is_none()
@@ -268,9 +268,15 @@ mod tests {
 
     #[test]
     fn a_tool_name_is_renamed_once_and_can_be_given_back() {
-        let (mut warnings, mut recall) = (Warnings::default(), ResponseContext::default());
+        let (mut warnings, mut response_context) =
+            (Warnings::default(), ResponseContext::default());
         let mut named = |name: &'static str, at: &str| {
-            alias_tool_name(Cow::Borrowed(name), at, &mut warnings, &mut recall)
+            alias_tool_name(
+                Cow::Borrowed(name),
+                at,
+                &mut warnings,
+                &mut response_context,
+            )
         };
         assert_eq!(
             named("get_weather", "tools[0].function.name"),
@@ -291,8 +297,11 @@ mod tests {
                 "renamed:tools[2].function.name"
             ]
         );
-        assert_eq!(recall.client_tool_name(&alias), "home.light on");
-        assert_eq!(recall.client_tool_name("get_weather"), "get_weather");
+        assert_eq!(response_context.client_tool_name(&alias), "home.light on");
+        assert_eq!(
+            response_context.client_tool_name("get_weather"),
+            "get_weather"
+        );
     }
 
     #[test]

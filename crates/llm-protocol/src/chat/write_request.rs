@@ -43,17 +43,19 @@ pub fn write(
     model: &ChatModel,
     given: &WriteContext<'_>,
     warnings: &mut Warnings,
-    recall: &mut ResponseContext,
+    response_context: &mut ResponseContext,
 ) -> Result<EncodedRequest, BoxedFailure> {
     unsupported::check_members(request, warnings)?;
     unsupported::check_blocks(request, false)?;
     strip_billing_header(request);
     pairing::pair_tool_results(request, warnings)?;
-    recall.show_thinking = effort::wants_visible_thinking(request);
-    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    response_context.show_thinking = effort::wants_visible_thinking(request);
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(
+        response_context.input_estimate,
+    ));
     let fallback = TextFallback {
         warnings,
-        recall,
+        response_context,
         marks: model.cache_breakpoints,
     };
     let mut writer = ChatRequestWriter {

@@ -37,9 +37,9 @@ pub struct ChatStreamWriter {
 }
 
 impl ChatStreamWriter {
-    pub fn new(recall: ResponseContext) -> Self {
+    pub fn new(response_context: ResponseContext) -> Self {
         ChatStreamWriter {
-            builder: ChatAnswerBuilder::new(recall, MAX_BUFFERED_BYTES),
+            builder: ChatAnswerBuilder::new(response_context, MAX_BUFFERED_BYTES),
             chunks: ChatChunkEncoder::default(),
         }
     }
@@ -69,9 +69,9 @@ pub struct ChatBodyWriter {
 }
 
 impl ChatBodyWriter {
-    pub fn new(recall: ResponseContext) -> Self {
+    pub fn new(response_context: ResponseContext) -> Self {
         ChatBodyWriter {
-            builder: ChatAnswerBuilder::new(recall, message::MAX_BODY_BYTES),
+            builder: ChatAnswerBuilder::new(response_context, message::MAX_BODY_BYTES),
             message: ChatMessageEncoder::default(),
         }
     }
@@ -116,10 +116,10 @@ mod tests {
     }
 
     fn written(
-        recall: ResponseContext,
+        response_context: ResponseContext,
         events: impl IntoIterator<Item = Event<'static>>,
     ) -> (String, ChatStreamWriter) {
-        let mut stream = ChatStreamWriter::new(recall);
+        let mut stream = ChatStreamWriter::new(response_context);
         stream.event(Event::Start(ResponseStart::default()));
         events.into_iter().for_each(|event| stream.event(event));
         let mut out = Vec::new();
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_call_whose_input_must_wait_and_has_no_room_ends_the_stream() {
         let long = "x".repeat(MAX_BUFFERED_BYTES / 4).leak();
-        let recall = ResponseContext {
+        let response_context = ResponseContext {
             custom_tools: vec!["patch".to_owned()],
             ..ResponseContext::default()
         };
@@ -210,12 +210,12 @@ mod tests {
             piece: call("patch"),
         })
         .chain((0..5).map(|_| delta(1, long)));
-        assert!(written(recall, events).1.overflowed());
+        assert!(written(response_context, events).1.overflowed());
     }
 
     #[test]
     fn usage_that_is_not_the_last_word_is_a_floor() {
-        let recall = ResponseContext {
+        let response_context = ResponseContext {
             include_usage: true,
             estimator: UsageEstimator::from_input_tokens(70),
             ..ResponseContext::default()
@@ -238,7 +238,7 @@ mod tests {
             out.contains(completion) && out.contains(r#""prompt_tokens":70"#)
         };
         let (out, _) = written(
-            recall.clone(),
+            response_context.clone(),
             text.into_iter().chain([usage(9, false), Event::End]),
         );
         assert!(tells(&out, r#""completion_tokens":9"#), "{out}");
@@ -249,17 +249,20 @@ mod tests {
             },
             delta(1, "12345"),
         ];
-        let (out, _) = written(recall, text.into_iter().chain([usage(0, true), Event::End]));
+        let (out, _) = written(
+            response_context,
+            text.into_iter().chain([usage(0, true), Event::End]),
+        );
         assert!(tells(&out, r#""completion_tokens":2"#), "{out}");
     }
 
     #[test]
     fn a_code_fence_moves_what_stands_in_the_content() {
-        let recall = ResponseContext {
+        let response_context = ResponseContext {
             unwrap_fence: true,
             ..ResponseContext::default()
         };
-        let mut whole = ChatBodyWriter::new(recall);
+        let mut whole = ChatBodyWriter::new(response_context);
         let open = |slot, piece| Event::Open { slot, piece };
         for event in [
             Event::Start(ResponseStart::default()),

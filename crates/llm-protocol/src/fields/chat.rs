@@ -192,7 +192,7 @@ mod tests {
         let told = told(request, true)?;
         Ok((
             String::from_utf8(told.body.to_vec()).unwrap(),
-            told.recall.include_usage,
+            told.response_context.include_usage,
         ))
     }
 

@@ -221,7 +221,11 @@ mod tests {
         let translated =
             translate::translate_request(&asked, false).map_err(|failure| failure.message)?;
         let body = serde_json::from_slice(&translated.body).map_err(|error| error.to_string())?;
-        Ok((body, translated.warnings, translated.recall.show_thinking))
+        Ok((
+            body,
+            translated.warnings,
+            translated.response_context.show_thinking,
+        ))
     }
 
     fn both(request: &Value) -> [Told; 2] {

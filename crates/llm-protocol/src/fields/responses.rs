@@ -112,7 +112,7 @@ mod tests {
         let told = told(request)?;
         Ok((
             String::from_utf8(told.body.to_vec()).unwrap(),
-            told.recall.show_thinking,
+            told.response_context.show_thinking,
         ))
     }
 

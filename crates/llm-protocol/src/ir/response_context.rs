@@ -32,7 +32,7 @@ pub struct ResponseContext {
     /// around a whole text.
     pub unwrap_fence: bool,
     /// Whether the caller set a tier, so that the answer names one (chat).
-    pub tell_tier: bool,
+    pub report_tier: bool,
     /// Whether the client sees the reasoning (messages).
     pub show_thinking: bool,
     /// Maximum output tokens of the answer; 0 if the caller set none.
@@ -49,7 +49,7 @@ pub struct ResponseContext {
     /// The form in which a chat vendor requires its reasoning back (responses).
     pub reasoning_replay: ReasoningReplay,
     /// Numbers the events of a stream (responses).
-    pub voice: Option<EventSequencer>,
+    pub sequencer: Option<EventSequencer>,
 }
 
 impl ResponseContext {

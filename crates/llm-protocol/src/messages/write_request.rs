@@ -41,21 +41,26 @@ pub fn write(
     model: &MessagesModel,
     given: &WriteContext<'_>,
     warnings: &mut Warnings,
-    recall: &mut ResponseContext,
+    response_context: &mut ResponseContext,
 ) -> Result<EncodedRequest, BoxedFailure> {
     let emptied = turns::remove_unsendable_blocks(request, given.without_thinking, warnings)?;
     pairing::pair_tool_results(request, warnings)?;
     let request = &*request;
     let extras = extras::check_extras(request, model, warnings)?;
-    recall.legacy_functions = request.legacy_functions;
-    recall.tell_tier = request.tier.is_some();
+    response_context.legacy_functions = request.legacy_functions;
+    response_context.report_tier = request.tier.is_some();
     let max_tokens = settings::max_tokens(request, given, warnings);
     let form = format::output_format(request, model, warnings)?;
-    recall.unwrap_fence = matches!(form, MessagesOutputFormat::Asked(_));
+    response_context.unwrap_fence = matches!(form, MessagesOutputFormat::Asked(_));
 
     let mut arranged = turns::merge_turns(request, model, warnings);
-    let mut tools =
-        MessagesTools::from_request(request, &arranged, extras.web_search, warnings, recall);
+    let mut tools = MessagesTools::from_request(
+        request,
+        &arranged,
+        extras.web_search,
+        warnings,
+        response_context,
+    );
     let thinking = thinking::plan_thinking(
         &thinking::ThinkingInputs {
             reasoning: &request.reasoning,
@@ -78,11 +83,13 @@ pub fn write(
 
     let markers =
         CacheMarkerBudget::new(request, &tools, &arranged, extras.cache.is_some(), warnings);
-    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(
+        response_context.input_estimate,
+    ));
     let streams = request.stream || max_tokens > MAX_UNSTREAMED_TOKENS;
     let carries_thinking = thinking.is_set_by_gateway() || turns::has_thinking(&arranged);
 
-    let mut writer = BlockWriter::new(json, request.surface, markers, warnings, recall);
+    let mut writer = BlockWriter::new(json, request.surface, markers, warnings, response_context);
     writer
         .json
         .open_object()
@@ -277,16 +284,16 @@ mod tests {
             ],
             "messages": [{"role": "user", "content": "Hi"}],
         });
-        let recall = translated(&request, &[], false).recall;
+        let response_context = translated(&request, &[], false).response_context;
         assert!(
-            recall.tell_tier
-                && recall.unwrap_fence
-                && !recall.legacy_functions
-                && !recall.include_usage
+            response_context.report_tier
+                && response_context.unwrap_fence
+                && !response_context.legacy_functions
+                && !response_context.include_usage
         );
-        assert_eq!(recall.custom_tools, ["a.b"]);
+        assert_eq!(response_context.custom_tools, ["a.b"]);
         assert!(
-            recall
+            response_context
                 .tool_names
                 .iter()
                 .any(|(alias, own)| alias.starts_with("a_b_") && own == "a.b")
@@ -295,12 +302,12 @@ mod tests {
             "model": "public-model", "stream": true, "stream_options": {"include_usage": true},
             "functions": [{"name": "c"}], "messages": [{"role": "user", "content": "Hi"}],
         });
-        let recall = translated(&request, &[], false).recall;
+        let response_context = translated(&request, &[], false).response_context;
         assert!(
-            recall.legacy_functions
-                && recall.include_usage
-                && !recall.tell_tier
-                && !recall.unwrap_fence
+            response_context.legacy_functions
+                && response_context.include_usage
+                && !response_context.report_tier
+                && !response_context.unwrap_fence
         );
     }
 }

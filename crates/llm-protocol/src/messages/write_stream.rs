@@ -91,10 +91,10 @@ struct MessagesQueuedCall {
 }
 
 impl MessagesStreamWriter {
-    pub fn new(recall: ResponseContext) -> Self {
+    pub fn new(response_context: ResponseContext) -> Self {
         MessagesStreamWriter {
             out: Vec::new(),
-            heard: MessagesCompletion::new(recall),
+            heard: MessagesCompletion::new(response_context),
             line: VecDeque::new(),
             is_open: false,
             next_index: 0,
@@ -124,7 +124,7 @@ impl MessagesStreamWriter {
         match piece {
             Kind::Text => self.announced = Some((slot, MessagesQueuedBlockKind::Text)),
             Kind::Refusal => self.announced = Some((slot, MessagesQueuedBlockKind::Refusal)),
-            Kind::Thinking if self.heard.recall.show_thinking => {
+            Kind::Thinking if self.heard.response_context.show_thinking => {
                 self.announced = Some((
                     slot,
                     MessagesQueuedBlockKind::Thinking {
@@ -132,7 +132,7 @@ impl MessagesStreamWriter {
                     },
                 ));
             }
-            Kind::Hidden { data } if self.heard.recall.show_thinking => {
+            Kind::Hidden { data } if self.heard.response_context.show_thinking => {
                 let mut kept = JsonStrBuf::default();
                 kept.push(&data);
                 self.enqueue(MessagesQueuedBlock {
@@ -454,7 +454,7 @@ impl MessagesStreamWriter {
         json.key("stop_reason").null().key("stop_sequence").null();
         json.key("usage").open_object();
         json.key("input_tokens")
-            .number(self.heard.recall.input_estimate);
+            .number(self.heard.response_context.input_estimate);
         json.key("cache_creation_input_tokens")
             .number(0)
             .key("cache_read_input_tokens")

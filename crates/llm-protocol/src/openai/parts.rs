@@ -92,7 +92,7 @@ impl TextFallback<'_> {
             FileContent::Pdf(data) => parts.push(ContentPart::new(PartContent::File(file, data))),
             FileContent::Url(url) => {
                 if file.title.is_some() {
-                    let name = if self.recall.voice.is_some() {
+                    let name = if self.response_context.sequencer.is_some() {
                         "filename"
                     } else {
                         "title"

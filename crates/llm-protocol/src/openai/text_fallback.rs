@@ -26,7 +26,7 @@ const SUMMARY_PREFIX: &str = "Summary of the earlier conversation:\n";
 /// Converts the caller's content to text, and warns about content that has no text form.
 pub(crate) struct TextFallback<'w> {
     pub warnings: &'w mut Warnings,
-    pub recall: &'w mut ResponseContext,
+    pub response_context: &'w mut ResponseContext,
     /// Warn about cache breakpoints.
     pub marks: bool,
 }
@@ -34,7 +34,8 @@ pub(crate) struct TextFallback<'w> {
 impl TextFallback<'_> {
     /// Returns the tool's name as it is sent to the vendor.
     pub fn tool_name(&mut self, name: &JsonStr<'_>, at: impl std::fmt::Display) -> String {
-        identifiers::alias_tool_name(name.value(), at, self.warnings, self.recall).into_owned()
+        identifiers::alias_tool_name(name.value(), at, self.warnings, self.response_context)
+            .into_owned()
     }
 
     /// Converts a block of the turn `at` to the pieces of one text. Returns no pieces if the block

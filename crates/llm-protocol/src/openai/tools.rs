@@ -188,7 +188,7 @@ impl ToolWriter<'_, '_> {
                 self.json.key("strict").bool(false);
             }
             self.fallback
-                .recall
+                .response_context
                 .custom_tools
                 .push(own.value().into_owned());
         } else {

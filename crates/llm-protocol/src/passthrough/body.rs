@@ -39,7 +39,7 @@ pub fn rewrite_response(
         generated_bytes,
         refused_free,
     } = seen;
-    let learned = usage
+    let known_usage = usage
         .map(|metered| metered.usage)
         .or_else(|| tier.map(Usage::from_tier));
     let text = std::str::from_utf8(&body).unwrap_or_default();
@@ -54,7 +54,7 @@ pub fn rewrite_response(
         // The estimate that is billed instead.
         None => Some(encode_usage(
             protocol,
-            &terms.estimator.usage(learned, generated_bytes),
+            &terms.estimator.usage(known_usage, generated_bytes),
         )),
     };
     let restated = restated.map(|usage| usage_edit(text, usage_at, closing_brace(text), usage));
@@ -65,7 +65,7 @@ pub fn rewrite_response(
     Ok(CompleteResponse {
         body,
         usage,
-        learned,
+        known_usage,
         generated_bytes,
         refused_free,
     })

@@ -26,11 +26,11 @@ pub(super) fn meter_billed(
     terms: &MeteringTerms,
     generated_bytes: u64,
 ) -> MeteredUsage {
-    let learned = meter_counted(counters, &terms.bounds).usage;
+    let known_usage = meter_counted(counters, &terms.bounds).usage;
     meter(
         counters,
         &terms.bounds,
-        &terms.estimator.usage(Some(learned), generated_bytes),
+        &terms.estimator.usage(Some(known_usage), generated_bytes),
     )
 }
 

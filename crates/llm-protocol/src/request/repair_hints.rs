@@ -13,7 +13,7 @@ use crate::json::scanner::{JsonError, JsonKind, JsonScanner};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RepairHints {
     /// Bit set of the members that are present and not null.
-    given: u16,
+    present: u16,
     pub effort: EnumMember<Effort>,
     pub thinking: EnumMember<ThinkingType>,
     /// Whether there is a message of the role `system`.
@@ -80,12 +80,12 @@ impl Setting {
 }
 
 impl RepairHints {
-    pub fn mark_given(&mut self, setting: Setting) {
-        self.given |= setting as u16;
+    pub fn mark_present(&mut self, setting: Setting) {
+        self.present |= setting as u16;
     }
 
     pub fn has(&self, setting: Setting) -> bool {
-        self.given & setting as u16 != 0
+        self.present & setting as u16 != 0
     }
 
     /// Records the role of a message, as written, with its quotes.

@@ -42,7 +42,7 @@ pub fn write(
     model: &ResponsesModel,
     given: &WriteContext<'_>,
     warnings: &mut Warnings,
-    recall: &mut ResponseContext,
+    response_context: &mut ResponseContext,
 ) -> Result<EncodedRequest, BoxedFailure> {
     let extras = match request.surface {
         Protocol::Messages => {
@@ -56,13 +56,15 @@ pub fn write(
     unsupported::check_blocks(request, true)?;
     strip_billing_header(request);
     pairing::pair_tool_results(request, warnings)?;
-    recall.show_thinking = effort::wants_visible_thinking(request);
-    recall.legacy_functions = request.legacy_functions;
-    recall.tell_tier = request.tier.is_some();
-    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(recall.input_estimate));
+    response_context.show_thinking = effort::wants_visible_thinking(request);
+    response_context.legacy_functions = request.legacy_functions;
+    response_context.report_tier = request.tier.is_some();
+    let json = JsonWriter::with_capacity(estimate::initial_body_capacity(
+        response_context.input_estimate,
+    ));
     let fallback = TextFallback {
         warnings,
-        recall,
+        response_context,
         marks: model.cache_breakpoints,
     };
     let mut writer = ResponsesRequestWriter {
@@ -167,9 +169,10 @@ impl ResponsesRequestWriter<'_> {
         let effort = effort::select_effort(request, &support, self.fallback.warnings);
         let is_extended = request.reasoning.effort_field.starts_with("reasoning.");
         let is_shown = match self.surface {
-            Protocol::Messages => self.fallback.recall.show_thinking,
+            Protocol::Messages => self.fallback.response_context.show_thinking,
             Protocol::Chat | Protocol::Responses => {
-                (is_extended || self.fallback.recall.show_thinking) && !request.reasoning.hide
+                (is_extended || self.fallback.response_context.show_thinking)
+                    && !request.reasoning.hide
             }
         };
         let is_shown = is_shown

@@ -37,8 +37,12 @@ const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
 pub struct ResponsesStreamWriter(ResponsesAnswerBuilder);
 
 impl ResponsesStreamWriter {
-    pub fn new(recall: ResponseContext) -> Self {
-        ResponsesStreamWriter(ResponsesAnswerBuilder::new(recall, true, MAX_STREAM_BYTES))
+    pub fn new(response_context: ResponseContext) -> Self {
+        ResponsesStreamWriter(ResponsesAnswerBuilder::new(
+            response_context,
+            true,
+            MAX_STREAM_BYTES,
+        ))
     }
 
     /// Moves the output written so far to `out`.
@@ -66,8 +70,12 @@ impl EventSink for ResponsesStreamWriter {
 pub struct ResponsesBodyWriter(ResponsesAnswerBuilder);
 
 impl ResponsesBodyWriter {
-    pub fn new(recall: ResponseContext) -> Self {
-        ResponsesBodyWriter(ResponsesAnswerBuilder::new(recall, false, MAX_BODY_BYTES))
+    pub fn new(response_context: ResponseContext) -> Self {
+        ResponsesBodyWriter(ResponsesAnswerBuilder::new(
+            response_context,
+            false,
+            MAX_BODY_BYTES,
+        ))
     }
 
     /// Returns the body once the answer is complete.

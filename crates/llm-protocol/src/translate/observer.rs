@@ -157,28 +157,28 @@ impl StreamObserver {
     pub fn new(
         vendor: Protocol,
         surface: Protocol,
-        recall: ResponseContext,
+        response_context: ResponseContext,
         streamed: bool,
     ) -> Self {
-        let (estimator, bounds) = (recall.estimator, recall.usage_bounds);
+        let (estimator, bounds) = (response_context.estimator, response_context.usage_bounds);
         let writer = match (surface, streamed) {
-            (Protocol::Chat, true) => {
-                SurfaceWriter::ChatStream(chat::write_stream::ChatStreamWriter::new(recall))
-            }
+            (Protocol::Chat, true) => SurfaceWriter::ChatStream(
+                chat::write_stream::ChatStreamWriter::new(response_context),
+            ),
             (Protocol::Chat, false) => {
-                SurfaceWriter::ChatWhole(chat::write_stream::ChatBodyWriter::new(recall))
+                SurfaceWriter::ChatWhole(chat::write_stream::ChatBodyWriter::new(response_context))
             }
             (Protocol::Messages, true) => SurfaceWriter::MessagesStream(
-                messages::write_stream::MessagesStreamWriter::new(recall),
+                messages::write_stream::MessagesStreamWriter::new(response_context),
             ),
             (Protocol::Messages, false) => SurfaceWriter::MessagesWhole(
-                messages::write_stream::MessagesBodyWriter::new(recall),
+                messages::write_stream::MessagesBodyWriter::new(response_context),
             ),
             (Protocol::Responses, true) => SurfaceWriter::ResponsesStream(
-                responses::write_stream::ResponsesStreamWriter::new(recall),
+                responses::write_stream::ResponsesStreamWriter::new(response_context),
             ),
             (Protocol::Responses, false) => SurfaceWriter::ResponsesWhole(
-                responses::write_stream::ResponsesBodyWriter::new(recall),
+                responses::write_stream::ResponsesBodyWriter::new(response_context),
             ),
         };
         StreamObserver {

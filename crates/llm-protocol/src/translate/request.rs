@@ -48,8 +48,8 @@ pub struct TranslatedRequest {
     /// for reasons that only it can check.
     pub carries_thinking: bool,
     /// Whether a thinking budget in it is the caller's own, not one inserted here.
-    pub budget_is_given: bool,
-    pub recall: ResponseContext,
+    pub has_client_budget: bool,
+    pub response_context: ResponseContext,
 }
 
 /// Translates a request to the vendor's protocol. `without_thinking`: retry after the vendor
@@ -120,34 +120,34 @@ pub struct TranslatedRequest {
 /// }
 /// ```
 pub fn translate_request(
-    asked: &TranslationRequest<'_>,
+    input: &TranslationRequest<'_>,
     without_thinking: bool,
 ) -> Result<TranslatedRequest, Failure> {
-    let tree = parse_body(asked.body)?;
+    let tree = parse_body(input.body)?;
     let mut warnings = Warnings::default();
-    let may_search = asked.target.accepts.may_search();
-    let mut request = read_request(asked.surface, &tree, may_search, &mut warnings)
+    let may_search = input.target.accepts.may_search();
+    let mut request = read_request(input.surface, &tree, may_search, &mut warnings)
         .map_err(|refused| *refused)?;
-    let created = (asked.clock)();
-    let mut recall = ResponseContext {
-        public_model: asked.target.public_model.to_owned(),
+    let created = (input.clock)();
+    let mut response_context = ResponseContext {
+        public_model: input.target.public_model.to_owned(),
         created,
-        seed: asked.request_id.to_owned(),
+        seed: input.request_id.to_owned(),
         include_usage: request.include_usage,
         input_estimate: estimate::estimate_input_tokens(&request),
-        estimator: asked.estimator,
+        estimator: input.estimator,
         own_tools: std::mem::take(&mut request.own_tools),
         output_limit: request.limit.map_or(0, |limit| {
-            limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))
+            limit.tokens.min(input.output_limit.unwrap_or(u64::MAX))
         }),
         ..ResponseContext::default()
     };
-    if asked.surface == Protocol::Responses {
-        recall.voice = Some(EventSequencer::new(
+    if input.surface == Protocol::Responses {
+        response_context.sequencer = Some(EventSequencer::new(
             &request,
-            asked.clock,
-            asked.target.public_model,
-            asked.request_id,
+            input.clock,
+            input.target.public_model,
+            input.request_id,
         ));
     }
     let TranslationRequest {
@@ -155,32 +155,44 @@ pub fn translate_request(
         account_id,
         output_limit,
         ..
-    } = *asked;
-    let given = WriteContext {
+    } = *input;
+    let write_context = WriteContext {
         target,
         account_id,
         output_limit,
         without_thinking,
     };
-    let written = match target.accepts {
-        ModelCapabilities::Messages(model) => {
-            messages::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
-        }
-        ModelCapabilities::Chat(model) => {
-            chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
-        }
-        ModelCapabilities::Responses(model) => {
-            responses::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
-        }
+    let encoded = match target.accepts {
+        ModelCapabilities::Messages(model) => messages::write_request::write(
+            &mut request,
+            model,
+            &write_context,
+            &mut warnings,
+            &mut response_context,
+        ),
+        ModelCapabilities::Chat(model) => chat::write_request::write(
+            &mut request,
+            model,
+            &write_context,
+            &mut warnings,
+            &mut response_context,
+        ),
+        ModelCapabilities::Responses(model) => responses::write_request::write(
+            &mut request,
+            model,
+            &write_context,
+            &mut warnings,
+            &mut response_context,
+        ),
     };
-    let written = written.map_err(|refused| *refused)?;
-    if asked.surface == Protocol::Responses {
-        recall.show_thinking = !request.reasoning.hide;
-        recall.reasoning_replay = target.accepts.reasoning_replay();
+    let encoded = encoded.map_err(|refused| *refused)?;
+    if input.surface == Protocol::Responses {
+        response_context.show_thinking = !request.reasoning.hide;
+        response_context.reasoning_replay = target.accepts.reasoning_replay();
     }
-    let budget_is_given = request.reasoning.is_verbatim;
+    let has_client_budget = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
-    if let (true, Some(token)) = (asked.strict, warnings.first()) {
+    if let (true, Some(token)) = (input.strict, warnings.first()) {
         return Err(Failure::new(
             Kind::InvalidRequest,
             format!("Strict mode: {token}"),
@@ -190,14 +202,14 @@ pub fn translate_request(
         body,
         streams,
         carries_thinking,
-    } = written;
+    } = encoded;
     Ok(TranslatedRequest {
         body: body.into(),
         warnings,
         streams,
         carries_thinking,
-        budget_is_given,
-        recall,
+        has_client_budget,
+        response_context,
     })
 }
 

@@ -21,10 +21,10 @@ use crate::{Protocol, chat, messages, responses};
 ///
 /// # Examples
 ///
-/// From each protocol to each other one. `context` returns [`TranslatedRequest::recall`] of a
+/// From each protocol to each other one. `context` returns [`TranslatedRequest::response_context`] of a
 /// request that said "Hello":
 ///
-/// [`TranslatedRequest::recall`]: super::TranslatedRequest::recall
+/// [`TranslatedRequest::response_context`]: super::TranslatedRequest::response_context
 ///
 /// ```
 /// use llm_protocol::Protocol::{self, Chat, Messages, Responses};
@@ -65,7 +65,7 @@ use crate::{Protocol, chat, messages, responses};
 /// #         request_id: "request-1",
 /// #         estimator: UsageEstimator::default(),
 /// #     };
-/// #     translate_request(&request, false).unwrap().recall
+/// #     translate_request(&request, false).unwrap().response_context
 /// # }
 /// # const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#;
 /// # const MESSAGES: &str =
@@ -103,14 +103,14 @@ use crate::{Protocol, chat, messages, responses};
 pub fn translate_response(
     vendor: Protocol,
     surface: Protocol,
-    recall: ResponseContext,
+    response_context: ResponseContext,
     streamed: bool,
     body: &[u8],
 ) -> Result<CompleteResponse, UpstreamError> {
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
         .map_err(|_| UpstreamError::NotJson)?;
-    let mut observer = StreamObserver::new(vendor, surface, recall, streamed);
+    let mut observer = StreamObserver::new(vendor, surface, response_context, streamed);
     match vendor {
         Protocol::Chat => chat::read_stream::read_body(tree.root(), &mut observer)?,
         Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut observer)?,
@@ -129,7 +129,7 @@ pub fn translate_response(
     Ok(CompleteResponse {
         body: out.into(),
         usage: observer.usage(),
-        learned: observer.known_usage(),
+        known_usage: observer.known_usage(),
         generated_bytes: observer.generated_bytes,
         refused_free: observer.refused_free(),
     })
@@ -163,15 +163,15 @@ pub fn is_limit_reached_error(error_body: &[u8]) -> bool {
 pub fn empty_response_at_limit(
     vendor: Protocol,
     surface: Protocol,
-    recall: ResponseContext,
+    response_context: ResponseContext,
     streamed: bool,
 ) -> Vec<u8> {
     let usage = Usage {
-        input: recall.input_estimate,
-        output: recall.output_limit,
+        input: response_context.input_estimate,
+        output: response_context.output_limit,
         ..Usage::default()
     };
-    let mut observer = StreamObserver::new(vendor, surface, recall, streamed);
+    let mut observer = StreamObserver::new(vendor, surface, response_context, streamed);
     observer.event(Event::Start(ResponseStart::default()));
     observer.event(Event::Stop(StopReason::MaxTokens));
     observer.event(Event::Usage {

@@ -19,10 +19,10 @@ const MAX_IDLE_NODES: usize = 1024;
 ///
 /// # Examples
 ///
-/// From each protocol to each other one. `context` returns [`TranslatedRequest::recall`] of a
+/// From each protocol to each other one. `context` returns [`TranslatedRequest::response_context`] of a
 /// request that said "Hello":
 ///
-/// [`TranslatedRequest::recall`]: super::TranslatedRequest::recall
+/// [`TranslatedRequest::response_context`]: super::TranslatedRequest::response_context
 ///
 /// ```
 /// use llm_protocol::Protocol::{self, Chat, Messages, Responses};
@@ -63,7 +63,7 @@ const MAX_IDLE_NODES: usize = 1024;
 /// #         request_id: "request-1",
 /// #         estimator: UsageEstimator::default(),
 /// #     };
-/// #     translate_request(&request, false).unwrap().recall
+/// #     translate_request(&request, false).unwrap().response_context
 /// # }
 /// # const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#;
 /// # const MESSAGES: &str =
@@ -147,7 +147,7 @@ impl StreamTranslation {
     pub fn new(
         vendor: Protocol,
         surface: Protocol,
-        recall: ResponseContext,
+        response_context: ResponseContext,
         streamed: bool,
         event_bytes_max: usize,
     ) -> Self {
@@ -163,7 +163,7 @@ impl StreamTranslation {
         StreamTranslation {
             decoder: SseDecoder::new(event_bytes_max),
             reader,
-            observer: StreamObserver::new(vendor, surface, recall, streamed),
+            observer: StreamObserver::new(vendor, surface, response_context, streamed),
             nodes: NodeBuffer::new(),
             is_over: false,
         }

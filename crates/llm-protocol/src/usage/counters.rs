@@ -260,7 +260,7 @@ impl MessagesUsage {
     /// Returns the counters so far, with the tool uses seen so far; `None` before any input was
     /// counted.
     pub fn so_far(&self) -> Option<VendorCounters> {
-        let tool_uses = self.known.tool_uses.at_least(&self.uses_seen).map(Some);
+        let tool_uses = self.known.tool_uses.max_with(&self.uses_seen).map(Some);
         let is_begun = self.known.input.is_some() || self.known.is_irregular;
         let output = self.output.or(self.known.output);
         is_begun.then_some(VendorCounters::Messages(MessagesCounters {

@@ -130,7 +130,7 @@ impl PerTool<Option<u64>> {
 
     /// Returns the larger of the reported counts and those of `seen`: for an answer that has not
     /// ended.
-    pub fn at_least(&self, seen: &PerTool<u64>) -> PerTool<u64> {
+    pub fn max_with(&self, seen: &PerTool<u64>) -> PerTool<u64> {
         let mut uses = *seen;
         for tool in ServerTool::ALL {
             *uses.get_mut(tool) = self.get(tool).unwrap_or(0).max(*seen.get(tool));
@@ -211,7 +211,7 @@ mod tests {
             }
         );
         assert_eq!(
-            reported.at_least(&seen),
+            reported.max_with(&seen),
             PerTool {
                 web_search: 3,
                 web_fetch: 4,

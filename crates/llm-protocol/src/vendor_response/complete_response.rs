@@ -14,7 +14,7 @@ pub struct CompleteResponse {
     /// Billed usage; `None`: the vendor did not report final counts.
     pub usage: Option<MeteredUsage>,
     /// The usage as far as the vendor reported it.
-    pub learned: Option<Usage>,
+    pub known_usage: Option<Usage>,
     /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
     pub generated_bytes: u64,
     /// Whether a messages vendor refused before any output. The vendor documents this as free.

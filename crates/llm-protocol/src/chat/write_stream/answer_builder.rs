@@ -21,7 +21,7 @@ const DEFAULT_REFUSAL_TEXT: &str = "The model declined to answer.";
 
 /// Encoder of an answer, as chunks or as one body.
 pub(super) trait ChatEncoder {
-    fn start(&mut self, start: &ResponseStart<'_>, recall: &ResponseContext);
+    fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext);
     fn content(&mut self, text: &JsonStr<'_>);
     fn reasoning(&mut self, text: &JsonStr<'_>);
     fn refusal(&mut self, text: &JsonStr<'_>);
@@ -43,7 +43,7 @@ pub(super) enum ChatCallForm {
 
 #[derive(Debug)]
 pub(super) struct ChatAnswerBuilder {
-    pub recall: ResponseContext,
+    pub response_context: ResponseContext,
     pieces: Vec<(u32, ChatOpenItem)>,
     /// A call that ended without arguments. They become an empty object, unless the answer is cut
     /// off there.
@@ -106,10 +106,10 @@ enum ChatAnswerEnding {
 
 impl ChatAnswerBuilder {
     /// `budget`: number of bytes that may be held back.
-    pub fn new(recall: ResponseContext, budget: usize) -> Self {
+    pub fn new(response_context: ResponseContext, budget: usize) -> Self {
         ChatAnswerBuilder {
-            told: ChatUsageTracker::new(recall.estimator),
-            recall,
+            told: ChatUsageTracker::new(response_context.estimator),
+            response_context,
             pieces: Vec::new(),
             bare: None,
             content_points: 0,
@@ -129,7 +129,7 @@ impl ChatAnswerBuilder {
 
     pub fn event(&mut self, event: Event<'_>, shape: &mut impl ChatEncoder) {
         match event {
-            Event::Start(start) => shape.start(&start, &self.recall),
+            Event::Start(start) => shape.start(&start, &self.response_context),
             Event::Open { slot, piece } => self.open(slot, piece, shape),
             Event::Delta { slot, text } => self.delta(slot, &text, shape),
             Event::Signature { slot, signature } => {
@@ -209,9 +209,14 @@ impl ChatAnswerBuilder {
         shape: &mut impl ChatEncoder,
     ) -> ChatOpenItem {
         let name = name.value();
-        let name = self.recall.client_tool_name(&name);
-        let is_wrapped = !is_custom && self.recall.custom_tools.iter().any(|custom| custom == name);
-        let form = match self.recall.legacy_functions {
+        let name = self.response_context.client_tool_name(&name);
+        let is_wrapped = !is_custom
+            && self
+                .response_context
+                .custom_tools
+                .iter()
+                .any(|custom| custom == name);
+        let form = match self.response_context.legacy_functions {
             true => ChatCallForm::Legacy,
             false if is_custom || is_wrapped => ChatCallForm::Custom,
             false => ChatCallForm::Function,
@@ -224,7 +229,7 @@ impl ChatAnswerBuilder {
         let id = id.unwrap_or_else(|| {
             JsonStr::from_value(response_ids::generate_id(
                 "call_",
-                &self.recall.seed,
+                &self.response_context.seed,
                 number,
             ))
         });
@@ -350,7 +355,9 @@ impl ChatAnswerBuilder {
             ChatAnswerEnding::Length => "length",
             ChatAnswerEnding::Declined => "content_filter",
             ChatAnswerEnding::Unknown if self.calls == 0 => "stop",
-            ChatAnswerEnding::Calls | ChatAnswerEnding::Unknown if self.recall.legacy_functions => {
+            ChatAnswerEnding::Calls | ChatAnswerEnding::Unknown
+                if self.response_context.legacy_functions =>
+            {
                 "function_call"
             }
             ChatAnswerEnding::Calls | ChatAnswerEnding::Unknown => "tool_calls",

@@ -74,26 +74,26 @@ impl ChatChunkEncoder {
 }
 
 impl ChatEncoder for ChatChunkEncoder {
-    fn start(&mut self, start: &ResponseStart<'_>, recall: &ResponseContext) {
+    fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
         let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
         json.open_object()
             .key("id")
             .str(&response_ids::chat_response_id(
                 start.id.as_ref(),
-                &recall.seed,
+                &response_context.seed,
             ));
         json.key("object")
             .str("chat.completion.chunk")
             .key("created")
-            .number(recall.created);
+            .number(response_context.created);
         json.key("model")
-            .str(&recall.public_model)
+            .str(&response_context.public_model)
             .key("system_fingerprint")
             .null();
-        write_tier(start.tier.as_ref(), recall, &mut json);
+        write_tier(start.tier.as_ref(), response_context, &mut json);
         json.key("choices").open_array();
         self.head = json.into_bytes();
-        let usage = if recall.include_usage {
+        let usage = if response_context.include_usage {
             USAGE_NULL
         } else {
             b""
@@ -202,7 +202,7 @@ impl ChatEncoder for ChatChunkEncoder {
             .close_array();
         self.out = json.into_bytes();
         self.out.extend_from_slice(&self.tail);
-        if builder.recall.include_usage {
+        if builder.response_context.include_usage {
             self.out.extend_from_slice(&self.head);
             let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
             json.close_array().key("usage");

@@ -137,25 +137,25 @@ impl ChatMessageEncoder {
 }
 
 impl ChatEncoder for ChatMessageEncoder {
-    fn start(&mut self, start: &ResponseStart<'_>, recall: &ResponseContext) {
+    fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
         self.head
             .open_object()
             .key("id")
             .str(&response_ids::chat_response_id(
                 start.id.as_ref(),
-                &recall.seed,
+                &response_context.seed,
             ));
         self.head
             .key("object")
             .str("chat.completion")
             .key("created")
-            .number(recall.created);
+            .number(response_context.created);
         self.head
             .key("model")
-            .str(&recall.public_model)
+            .str(&response_context.public_model)
             .key("system_fingerprint")
             .null();
-        write_tier(start.tier.as_ref(), recall, &mut self.head);
+        write_tier(start.tier.as_ref(), response_context, &mut self.head);
     }
 
     fn content(&mut self, text: &JsonStr<'_>) {
@@ -191,7 +191,7 @@ impl ChatEncoder for ChatMessageEncoder {
     }
 
     fn end(&mut self, builder: &mut ChatAnswerBuilder) {
-        if builder.recall.unwrap_fence {
+        if builder.response_context.unwrap_fence {
             self.unwrap_code_fence(builder);
         }
         let mut json = std::mem::take(&mut self.head);
@@ -222,10 +222,10 @@ fn append_counted(text: &JsonStr<'_>, into: &mut JsonStrBuf, bytes: &mut usize) 
 /// Writes the service tier that served the request, if the caller asked for one.
 pub(super) fn write_tier(
     tier: Option<&JsonStr<'_>>,
-    recall: &ResponseContext,
+    response_context: &ResponseContext,
     json: &mut JsonWriter,
 ) {
-    if recall.tell_tier {
+    if response_context.report_tier {
         let tier = tier.map(JsonStr::value);
         json.key("service_tier").str(match tier.as_deref() {
             Some("priority") => "priority",

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 pub(super) struct BlockWriter<'w> {
     pub json: JsonWriter,
     pub warnings: &'w mut Warnings,
-    pub recall: &'w mut ResponseContext,
+    pub response_context: &'w mut ResponseContext,
     surface: Protocol,
     markers: CacheMarkerBudget,
     ids: CallIdAllocator,
@@ -38,13 +38,13 @@ impl<'w> BlockWriter<'w> {
         surface: Protocol,
         markers: CacheMarkerBudget,
         warnings: &'w mut Warnings,
-        recall: &'w mut ResponseContext,
+        response_context: &'w mut ResponseContext,
     ) -> Self {
         let (ids, open) = (CallIdAllocator::default(), VecDeque::new());
         BlockWriter {
             json,
             warnings,
-            recall,
+            response_context,
             surface,
             markers,
             ids,
@@ -247,7 +247,7 @@ impl<'w> BlockWriter<'w> {
                 of: "name",
             },
             self.warnings,
-            self.recall,
+            self.response_context,
         );
         self.json
             .key("type")

@@ -61,7 +61,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         arranged: &[MessagesTurn<'r, 'a>],
         web_search: Option<JsonValue<'a>>,
         warnings: &mut Warnings,
-        recall: &mut ResponseContext,
+        response_context: &mut ResponseContext,
     ) -> Self {
         let allowed: Option<HashSet<Cow<'_, str>>> = match &request.choice {
             ToolChoice::Allowed { names, .. } => Some(names.iter().map(JsonStr::value).collect()),
@@ -122,18 +122,20 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 continue;
             }
             if let ToolKind::Custom { .. } = tool.kind {
-                recall.custom_tools.push(name.clone().into_owned());
+                response_context
+                    .custom_tools
+                    .push(name.clone().into_owned());
             }
             let path = format_args!("{list}[{}]{member}.name", tool.index);
             tools.list.push((
                 tool,
-                identifiers::alias_tool_name(name, path, warnings, recall),
+                identifiers::alias_tool_name(name, path, warnings, response_context),
             ));
         }
         if tools.list.is_empty() && tools.web_search.is_none() {
-            tools.add_stubs(arranged, warnings, recall);
+            tools.add_stubs(arranged, warnings, response_context);
         }
-        tools.choice = tools.resolve_choice(&request.choice, warnings, recall);
+        tools.choice = tools.resolve_choice(&request.choice, warnings, response_context);
         tools
     }
 
@@ -143,7 +145,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         &mut self,
         arranged: &[MessagesTurn<'_, '_>],
         warnings: &mut Warnings,
-        recall: &mut ResponseContext,
+        response_context: &mut ResponseContext,
     ) {
         let mut seen = HashSet::new();
         for block in arranged
@@ -159,8 +161,9 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 call,
                 of: "name",
             };
-            let name = identifiers::alias_tool_name(call.name.value(), path, warnings, recall)
-                .into_owned();
+            let name =
+                identifiers::alias_tool_name(call.name.value(), path, warnings, response_context)
+                    .into_owned();
             if seen.insert(name.clone()) {
                 self.stubs.push(name);
             }
@@ -174,7 +177,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         &self,
         choice: &ToolChoice<'_>,
         warnings: &mut Warnings,
-        recall: &mut ResponseContext,
+        response_context: &mut ResponseContext,
     ) -> MessagesToolChoice {
         if !self.stubs.is_empty() {
             return MessagesToolChoice::None;
@@ -197,7 +200,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                         name.value(),
                         self.choice_field(),
                         warnings,
-                        recall,
+                        response_context,
                     )
                     .into_owned(),
                 )

@@ -49,9 +49,9 @@ enum MessagesBodyBlockKind {
 }
 
 impl MessagesBodyWriter {
-    pub fn new(recall: ResponseContext) -> Self {
+    pub fn new(response_context: ResponseContext) -> Self {
         MessagesBodyWriter {
-            heard: MessagesCompletion::new(recall),
+            heard: MessagesCompletion::new(response_context),
             blocks: Vec::new(),
             bytes: 0,
             overflowed: false,
@@ -115,12 +115,12 @@ impl MessagesBodyWriter {
         let kind = match piece {
             OutputPart::Text => MessagesBodyBlockKind::Text,
             OutputPart::Refusal => MessagesBodyBlockKind::Refusal,
-            OutputPart::Thinking if self.heard.recall.show_thinking => {
+            OutputPart::Thinking if self.heard.response_context.show_thinking => {
                 MessagesBodyBlockKind::Thinking {
                     signature: String::new(),
                 }
             }
-            OutputPart::Hidden { data } if self.heard.recall.show_thinking => {
+            OutputPart::Hidden { data } if self.heard.response_context.show_thinking => {
                 text.push(&data);
                 MessagesBodyBlockKind::Hidden
             }

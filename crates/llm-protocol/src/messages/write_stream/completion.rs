@@ -14,7 +14,7 @@ use crate::usage::Usage;
 
 #[derive(Debug)]
 pub(super) struct MessagesCompletion {
-    pub recall: ResponseContext,
+    pub response_context: ResponseContext,
     id: String,
     is_priority: bool,
     stop: StopReason<'static>,
@@ -26,9 +26,9 @@ pub(super) struct MessagesCompletion {
 }
 
 impl MessagesCompletion {
-    pub(super) fn new(recall: ResponseContext) -> Self {
+    pub(super) fn new(response_context: ResponseContext) -> Self {
         MessagesCompletion {
-            recall,
+            response_context,
             id: String::new(),
             is_priority: false,
             stop: StopReason::Unknown,
@@ -40,7 +40,8 @@ impl MessagesCompletion {
     }
 
     pub(super) fn start(&mut self, start: &ResponseStart<'_>) {
-        self.id = response_ids::messages_response_id(start.id.as_ref(), &self.recall.seed);
+        self.id =
+            response_ids::messages_response_id(start.id.as_ref(), &self.response_context.seed);
         self.is_priority = start.tier.as_ref().is_some_and(|tier| tier.is("priority"));
     }
 
@@ -59,9 +60,14 @@ impl MessagesCompletion {
             id.into_value().into_owned()
         } else {
             self.ids_made += 1;
-            response_ids::generate_id("call_", &self.recall.seed, self.ids_made)
+            response_ids::generate_id("call_", &self.response_context.seed, self.ids_made)
         };
-        (id, self.recall.client_tool_name(&name.value()).to_owned())
+        (
+            id,
+            self.response_context
+                .client_tool_name(&name.value())
+                .to_owned(),
+        )
     }
 
     pub(super) fn set_stop(&mut self, stop: StopReason<'_>) {
@@ -102,7 +108,7 @@ impl MessagesCompletion {
             .usage
             .and_then(|usage| usage.if_plausible(self.generated_bytes));
         told.unwrap_or_else(|| {
-            self.recall
+            self.response_context
                 .estimator
                 .usage(self.usage, self.generated_bytes)
         })
@@ -116,7 +122,7 @@ impl MessagesCompletion {
             .str("message")
             .key("role")
             .str("assistant");
-        json.key("model").str(&self.recall.public_model);
+        json.key("model").str(&self.response_context.public_model);
     }
 
     /// Writes `stop_reason`, `stop_sequence` and `stop_details`.

@@ -10,7 +10,7 @@ use crate::usage::UsageEstimator;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn recall(show_thinking: bool) -> ResponseContext {
+fn response_context(show_thinking: bool) -> ResponseContext {
     let estimator = UsageEstimator::from_input_tokens(31);
     ResponseContext {
         show_thinking,
@@ -148,12 +148,12 @@ proptest! {
         show_thinking in any::<bool>(),
         finish in prop::sample::select(vec!["stop", "length", "tool_calls"]),
     ) {
-        let mut stream = MessagesStreamWriter::new(recall(show_thinking));
+        let mut stream = MessagesStreamWriter::new(response_context(show_thinking));
         feed(&deltas, finish, &mut stream);
         let mut out = Vec::new();
         stream.take(&mut out);
         let blocks = blocks(&frames(&out));
-        let mut whole = MessagesBodyWriter::new(recall(show_thinking));
+        let mut whole = MessagesBodyWriter::new(response_context(show_thinking));
         feed(&deltas, finish, &mut whole);
         let body: Value = serde_json::from_slice(&whole.body()).unwrap();
 
@@ -177,7 +177,7 @@ proptest! {
 
 /// A stream with a call whose arguments never end, and `bytes` of content queued after it.
 fn waiting(bytes: usize) -> MessagesStreamWriter {
-    let mut stream = MessagesStreamWriter::new(recall(true));
+    let mut stream = MessagesStreamWriter::new(response_context(true));
     stream.event(Event::Start(ResponseStart::default()));
     let piece = OutputPart::Call {
         id: None,
@@ -216,7 +216,7 @@ fn what_waits_is_bounded() {
 
 #[test]
 fn white_space_that_is_held_is_bounded() {
-    let mut stream = MessagesStreamWriter::new(recall(true));
+    let mut stream = MessagesStreamWriter::new(response_context(true));
     stream.event(Event::Open {
         slot: 0,
         piece: OutputPart::Text,
@@ -232,7 +232,7 @@ fn white_space_that_is_held_is_bounded() {
 
 #[test]
 fn what_went_out_no_longer_counts_as_waiting() {
-    let mut stream = MessagesStreamWriter::new(recall(true));
+    let mut stream = MessagesStreamWriter::new(response_context(true));
     stream.event(Event::Start(ResponseStart::default()));
     for slot in 0..64 {
         let piece = OutputPart::Call {
@@ -256,7 +256,7 @@ fn what_went_out_no_longer_counts_as_waiting() {
 
 #[test]
 fn a_number_stands_where_the_vendor_told_none() {
-    let mut stream = MessagesStreamWriter::new(recall(true));
+    let mut stream = MessagesStreamWriter::new(response_context(true));
     feed(&[json!({"content": "Hello"})], "stop", &mut stream);
     let mut out = Vec::new();
     stream.take(&mut out);

@@ -24,8 +24,8 @@ const BUFFERED_COPIES: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct ResponsesAnswerBuilder {
-    recall: ResponseContext,
-    voice: EventSequencer,
+    response_context: ResponseContext,
+    sequencer: EventSequencer,
     /// Events of a stream, or the body of a whole answer.
     pub out: Vec<u8>,
     is_stream: bool,
@@ -86,7 +86,7 @@ impl EventSink for ResponsesAnswerBuilder {
                 } else {
                     &mut unheard
                 };
-                self.voice.begin(start.id.as_ref(), out);
+                self.sequencer.begin(start.id.as_ref(), out);
             }
             Event::Open { slot, piece } => self.open(slot, piece),
             Event::Delta { slot, text } => {
@@ -111,12 +111,12 @@ impl EventSink for ResponsesAnswerBuilder {
 
 impl ResponsesAnswerBuilder {
     /// `bytes_max`: maximum number of bytes to keep.
-    pub fn new(recall: ResponseContext, is_stream: bool, bytes_max: usize) -> Self {
-        let voice = recall.voice.clone().unwrap_or_default();
-        voice.begin_attempt();
+    pub fn new(response_context: ResponseContext, is_stream: bool, bytes_max: usize) -> Self {
+        let sequencer = response_context.sequencer.clone().unwrap_or_default();
+        sequencer.begin_attempt();
         ResponsesAnswerBuilder {
-            recall,
-            voice,
+            response_context,
+            sequencer,
             out: Vec::new(),
             is_stream,
             heard: ResponsesCompletion::default(),
@@ -151,14 +151,16 @@ impl ResponsesAnswerBuilder {
 
     fn emit(&mut self, kind: &str, write: impl FnOnce(&mut JsonWriter, &SequencerState)) {
         if self.is_stream {
-            self.voice.state().write_event(kind, &mut self.out, write);
+            self.sequencer
+                .state()
+                .write_event(kind, &mut self.out, write);
         }
     }
 
     /// Assigns the next item index, and returns it with the id of the item.
     fn allocate_item(&mut self, prefix: &str) -> (usize, String) {
         self.count_bytes(ITEM_OVERHEAD_BYTES);
-        let mut spoken = self.voice.state();
+        let mut spoken = self.sequencer.state();
         let index = spoken.items.len();
         spoken.items.push(None);
         (index, spoken.item_id(prefix, index))
@@ -184,7 +186,7 @@ impl ResponsesAnswerBuilder {
                 json.raw(std::str::from_utf8(&item).unwrap_or("null"));
             });
         }
-        if let Some(place) = self.voice.state().items.get_mut(index) {
+        if let Some(place) = self.sequencer.state().items.get_mut(index) {
             *place = Some(item);
         }
     }
@@ -285,9 +287,9 @@ impl ResponsesAnswerBuilder {
 
     fn call(&mut self, slot: u32, id: Option<JsonStr<'_>>, name: &JsonStr<'_>, is_custom: bool) {
         let name = name.value();
-        let name = self.recall.client_tool_name(&name);
+        let name = self.response_context.client_tool_name(&name);
         let tool = self
-            .recall
+            .response_context
             .own_tools
             .get(name)
             .cloned()
@@ -304,7 +306,7 @@ impl ResponsesAnswerBuilder {
             Some(id) => id.into_value().into_owned(),
             None => {
                 self.ids_made += 1;
-                response_ids::generate_id("call_", &self.recall.seed, self.ids_made)
+                response_ids::generate_id("call_", &self.response_context.seed, self.ids_made)
             }
         };
         self.count_bytes(ITEM_OVERHEAD_BYTES + call_id.len() + tool.name.len());
@@ -407,7 +409,7 @@ impl ResponsesAnswerBuilder {
         let Some(ResponsesOpenItem::Reasoning(mut reasoning)) = self.talk.take() else {
             return;
         };
-        if self.recall.show_thinking {
+        if self.response_context.show_thinking {
             let item = (reasoning.index, reasoning.id.as_str());
             if reasoning.text.is_empty() {
                 self.emit_item_event("response.reasoning_summary_part.added", item, |json| {
@@ -556,7 +558,8 @@ impl ResponsesAnswerBuilder {
             ..
         } = reasoning;
         let (at, text) = ((*index, id.as_str()), text.text());
-        let shown = Some(&text).filter(|text| self.recall.show_thinking && !text.is_empty());
+        let shown =
+            Some(&text).filter(|text| self.response_context.show_thinking && !text.is_empty());
         if let Some(text) = shown {
             self.emit_item_event("response.reasoning_summary_text.done", at, |json| {
                 json.key("summary_index").number(0).key("text").text(text);
@@ -575,7 +578,7 @@ impl ResponsesAnswerBuilder {
 
     /// Returns the reasoning packed in the form that the vendor that produced it wants back.
     fn carrier(&self, text: &JsonStr<'_>, signature: Option<&str>) -> Option<String> {
-        match (signature, self.recall.reasoning_replay) {
+        match (signature, self.response_context.reasoning_replay) {
             (Some(signature), _) if reasoning_token::is_vendor_signature(signature) => {
                 reasoning_token::pack_thinking(text, &JsonStr::from_value(signature))
             }
@@ -713,23 +716,23 @@ impl ResponsesAnswerBuilder {
             "response.completed"
         };
         let ResponsesAnswerBuilder {
-            voice,
+            sequencer,
             heard,
-            recall,
+            response_context,
             out,
             is_stream,
             ..
         } = self;
-        let mut spoken = voice.state();
-        let usage = |json: &mut JsonWriter| heard.write_usage(recall, json);
+        let mut spoken = sequencer.state();
+        let usage = |json: &mut JsonWriter| heard.write_usage(response_context, json);
         if *is_stream {
             spoken.write_event(kind, out, |json, spoken| {
                 json.key("response");
-                voice.write_response(spoken, &status, usage, json);
+                sequencer.write_response(spoken, &status, usage, json);
             });
         } else {
             let mut json = JsonWriter::default();
-            voice.write_response(&spoken, &status, usage, &mut json);
+            sequencer.write_response(&spoken, &status, usage, &mut json);
             *out = json.into_bytes();
         }
         // The last event contained them, and nothing needs them again.

@@ -62,13 +62,16 @@ impl ResponsesCompletion {
 
     /// Writes the member `usage`: the vendor's final usage if it is plausible, otherwise the
     /// estimate.
-    pub fn write_usage(&self, recall: &ResponseContext, json: &mut JsonWriter) {
+    pub fn write_usage(&self, response_context: &ResponseContext, json: &mut JsonWriter) {
         let told = self
             .usage
             .filter(|_| self.is_final)
             .and_then(|usage| usage.if_plausible(self.generated_bytes));
-        let usage =
-            told.unwrap_or_else(|| recall.estimator.usage(self.usage, self.generated_bytes));
+        let usage = told.unwrap_or_else(|| {
+            response_context
+                .estimator
+                .usage(self.usage, self.generated_bytes)
+        });
         json.key("usage");
         write_usage(&usage, json);
     }

@@ -68,8 +68,11 @@ fn events(out: &[u8]) -> Vec<Value> {
     out.split_terminator("\n\n").map(each).collect()
 }
 
-fn told(recall: ResponseContext, given: impl IntoIterator<Item = Event<'static>>) -> Vec<Value> {
-    let mut stream = ResponsesStreamWriter::new(recall);
+fn told(
+    response_context: ResponseContext,
+    given: impl IntoIterator<Item = Event<'static>>,
+) -> Vec<Value> {
+    let mut stream = ResponsesStreamWriter::new(response_context);
     given.into_iter().for_each(|event| stream.event(event));
     assert!(!stream.overflowed());
     let mut out = Vec::new();
@@ -77,8 +80,11 @@ fn told(recall: ResponseContext, given: impl IntoIterator<Item = Event<'static>>
     events(&out)
 }
 
-fn folded(recall: ResponseContext, given: impl IntoIterator<Item = Event<'static>>) -> Value {
-    let mut whole = ResponsesBodyWriter::new(recall);
+fn folded(
+    response_context: ResponseContext,
+    given: impl IntoIterator<Item = Event<'static>>,
+) -> Value {
+    let mut whole = ResponsesBodyWriter::new(response_context);
     given.into_iter().for_each(|event| whole.event(event));
     serde_json::from_slice(&whole.body()).unwrap()
 }
@@ -212,11 +218,11 @@ fn a_whole_answer_is_the_last_event_of_its_stream() {
 
 #[test]
 fn reasoning_is_carried_whether_or_not_it_is_shown() {
-    let recall = ResponseContext {
+    let response_context = ResponseContext {
         show_thinking: false,
         ..with_tools(&[])
     };
-    let told = told(recall, reference());
+    let told = told(response_context, reference());
     assert_eq!(
         kinds(&told)[2..5],
         ["output_item.added", "output_item.done", "output_item.added"]
@@ -232,7 +238,7 @@ fn reasoning_is_carried_whether_or_not_it_is_shown() {
 
 #[test]
 fn a_call_goes_back_as_what_its_tool_is() {
-    let recall = with_tools(&[
+    let response_context = with_tools(&[
         ("ns__look", Some("ns"), "look", ToolCallKind::Function),
         ("patch", None, "patch", ToolCallKind::Custom),
         ("tool_search", None, "tool_search", ToolCallKind::ToolSearch),
@@ -261,7 +267,7 @@ fn a_call_goes_back_as_what_its_tool_is() {
         given.push(close(slot));
     }
     given.extend(ended(StopReason::ToolUse));
-    let told = told(recall, given);
+    let told = told(response_context, given);
     let done: Vec<&Value> = told
         .iter()
         .filter(|event| event["type"] == "response.output_item.done")
@@ -381,7 +387,7 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
 
 #[test]
 fn what_a_client_would_run_by_itself_is_not_run_in_part() {
-    let recall = || {
+    let response_context = || {
         with_tools(&[
             ("shell", None, "shell", ToolCallKind::Shell),
             ("p", None, "p", ToolCallKind::Custom),
@@ -393,7 +399,7 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
     ] {
         let mut given = vec![start(), open(0, call("a", name)), delta(0, cut), close(0)];
         given.extend(ended(StopReason::MaxTokens));
-        let told = told(recall(), given);
+        let told = told(response_context(), given);
         assert_eq!(done(&told), [0_u64; 0], "{name}");
         assert_eq!(
             told.last().unwrap()["response"]["output"][0]["status"],
@@ -404,7 +410,7 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
     // A call without any input before the limit is not a call without arguments.
     let mut given = vec![start(), open(0, call("a", "run")), close(0)];
     given.extend(ended(StopReason::MaxTokens));
-    let told = self::told(recall(), given);
+    let told = self::told(response_context(), given);
     assert_eq!(done(&told), [0_u64; 0]);
     assert_eq!(
         told.last().unwrap()["response"]["output"][0]["status"],
@@ -418,7 +424,7 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
     };
     let mut given = vec![start(), open(0, custom), delta(0, "*** Begin")];
     given.extend(ended(StopReason::MaxTokens));
-    let told = self::told(recall(), given);
+    let told = self::told(response_context(), given);
     assert_eq!(done(&told), [0_u64; 0]);
     let item = &told.last().unwrap()["response"]["output"][0];
     assert_eq!(
@@ -583,7 +589,7 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
             )),
         ),
     ] {
-        let recall = ResponseContext {
+        let response_context = ResponseContext {
             reasoning_replay: replay,
             ..ResponseContext::default()
         };
@@ -593,7 +599,7 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
             signature: JsonStr::from_value(signature),
         }));
         given.extend(ended(StopReason::EndTurn));
-        let item = folded(recall, given)["output"][0].clone();
+        let item = folded(response_context, given)["output"][0].clone();
         assert_eq!(
             item["encrypted_content"]
                 .as_str()
@@ -605,20 +611,20 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
 
 #[test]
 fn signs_of_life_are_numbered_with_the_stream() {
-    let voice = EventSequencer::default();
-    let recall = ResponseContext {
-        voice: Some(voice.clone()),
+    let sequencer = EventSequencer::default();
+    let response_context = ResponseContext {
+        sequencer: Some(sequencer.clone()),
         ..ResponseContext::default()
     };
-    let mut stream = ResponsesStreamWriter::new(recall);
+    let mut stream = ResponsesStreamWriter::new(response_context);
     // Before the vendor sends anything, the response begins with an id that the gateway generates.
-    let mut out = voice.keep_alive();
-    out.extend(voice.keep_alive());
+    let mut out = sequencer.keep_alive();
+    out.extend(sequencer.keep_alive());
     stream.event(start());
     stream.event(open(0, OutputPart::Text));
     stream.event(delta(0, "a"));
     stream.take(&mut out);
-    out.extend(voice.keep_alive());
+    out.extend(sequencer.keep_alive());
     ended(StopReason::EndTurn)
         .into_iter()
         .for_each(|event| stream.event(event));
@@ -643,9 +649,9 @@ fn signs_of_life_are_numbered_with_the_stream() {
 #[test]
 fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
     use crate::failure::{Failure, Kind};
-    let voice = EventSequencer::default();
+    let sequencer = EventSequencer::default();
     let mut stream = ResponsesStreamWriter::new(ResponseContext {
-        voice: Some(voice.clone()),
+        sequencer: Some(sequencer.clone()),
         ..ResponseContext::default()
     });
     let mut out = Vec::new();
@@ -659,7 +665,7 @@ fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
         stream.event(event);
     }
     stream.take(&mut out);
-    out.extend(voice.failure_events(&Failure::from_kind(Kind::Overloaded)));
+    out.extend(sequencer.failure_events(&Failure::from_kind(Kind::Overloaded)));
     let told = events(&out);
     let [.., error, failed] = &told[..] else {
         panic!("{told:?}")

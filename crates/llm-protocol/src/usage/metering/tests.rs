@@ -477,12 +477,12 @@ fn passes_that_shortened_the_conversation_are_added() {
     };
     assert_eq!(messages(&counters, &fits), exact);
     // The estimate does not include passes that were counted.
-    let learned = exact.usage;
+    let known_usage = exact.usage;
     let unfinished = MessagesCounters {
         output: None,
         ..counters
     };
-    let metered = meter(&VendorCounters::Messages(unfinished), &open, &learned);
+    let metered = meter(&VendorCounters::Messages(unfinished), &open, &known_usage);
     assert_eq!(metered.usage.output, 1_912);
 }
 
