@@ -4,7 +4,7 @@
 //!
 //! Read next: `failure/table.rs`.
 
-/// Declares `FailureKind` and lists its variants in `FailureKind::ALL`.
+/// Declares `Kind` and lists its variants in `Kind::ALL`.
 macro_rules! kinds {
     ($(#[$doc:meta])* pub enum Kind { $($(#[$variant_doc:meta])* $variant:ident,)* }) => {
         $(#[$doc])*
