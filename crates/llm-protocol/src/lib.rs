@@ -60,9 +60,9 @@
 //!     r#"{"type":"message_stop"}"#,
 //! ];
 //! let vendor: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-//! let response_context = translated.response_context;
+//! let context = translated.response_context;
 //! let mut stream =
-//!     StreamTranslation::new(Protocol::Messages, Protocol::Chat, response_context, true, 1_048_576);
+//!     StreamTranslation::new(Protocol::Messages, Protocol::Chat, context, true, 1_048_576);
 //! let mut out = Vec::new();
 //! stream.push(vendor.as_bytes(), &mut out).unwrap();
 //! assert!(stream.is_complete());
@@ -104,9 +104,9 @@
 //!     "choices":[{"index":0,"finish_reason":"stop",
 //!         "message":{"role":"assistant","content":"Hi"}}],
 //!     "usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#;
+//! let context = translated.response_context;
 //! let answer =
-//!     translate_response(Protocol::Chat, Protocol::Messages, translated.response_context, false, vendor)
-//!         .unwrap();
+//!     translate_response(Protocol::Chat, Protocol::Messages, context, false, vendor).unwrap();
 //! let answer = std::str::from_utf8(&answer.body).unwrap();
 //! assert!(answer.contains(r#""text":"Hi""#), "{answer}");
 //! ```
@@ -139,6 +139,10 @@ mod surrogates;
 pub mod translate;
 pub mod usage;
 pub mod vendor_response;
+
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct ReadmeDoctests;
 
 /// A protocol. The client's protocol is called the *surface*; the other one is the vendor's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]

@@ -7,6 +7,8 @@
 use super::kind::Kind;
 use super::table;
 use crate::Protocol;
+use std::error::Error;
+use std::fmt::{Display, Formatter};
 
 /// Maximum `retry-after`: official clients take a longer one as "do not retry at all".
 pub(super) const MAX_RETRY_AFTER_SECONDS: u32 = 60;
@@ -97,6 +99,17 @@ impl Failure {
     }
 }
 
+/// Writes the reason and the default message of the kind. It omits `message` and `param`: they may
+/// quote a vendor, and a vendor may quote a key.
+impl Display for Failure {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
+        let row = table::failure_row(self.kind);
+        write!(formatter, "{}: {}", row.reason, row.message)
+    }
+}
+
+impl Error for Failure {}
+
 /// Constructors of failures that need a value; the others use `Failure::from_kind(kind)`.
 impl Failure {
     /// A body that breaks a rule. `param` is the member's JSON path. The messages form has no
@@ -137,8 +150,10 @@ impl Failure {
     /// The path does not exist. `base_url`: the gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
         let hint = match detect_base_url_mistake(path) {
-            Some(BaseUrlMistake::OneTooMany) => " Remove one `/v1` from the client's base address.",
-            Some(BaseUrlMistake::Missing) => " Add `/v1` to the client's base address.",
+            Some(BaseUrlMistake::ExtraVersion) => {
+                " Remove one `/v1` from the client's base address."
+            }
+            Some(BaseUrlMistake::MissingVersion) => " Add `/v1` to the client's base address.",
             None => "",
         };
         let path = truncate_echo(path);
@@ -186,8 +201,8 @@ impl Failure {
 
 /// The mistake in the client's base URL that led to an unknown path.
 enum BaseUrlMistake {
-    OneTooMany,
-    Missing,
+    ExtraVersion,
+    MissingVersion,
 }
 
 /// First segments of the API's paths below `/v1`.
@@ -211,10 +226,10 @@ fn detect_base_url_mistake(path: &str) -> Option<BaseUrlMistake> {
     };
     match path.strip_prefix("/v1") {
         Some(below) if below.starts_with("/v1/") => {
-            is_known(below.trim_start_matches("/v1")).map(|_| BaseUrlMistake::OneTooMany)
+            is_known(below.trim_start_matches("/v1")).map(|_| BaseUrlMistake::ExtraVersion)
         }
         Some(_) => None,
-        None => is_known(path).map(|_| BaseUrlMistake::Missing),
+        None => is_known(path).map(|_| BaseUrlMistake::MissingVersion),
     }
 }
 
@@ -230,4 +245,23 @@ fn truncate_echo(text: &str) -> String {
         short.push('…');
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_display_of_a_failure_quotes_neither_the_vendor_nor_the_caller() {
+        for kind in Kind::ALL {
+            let failure = Failure::new(*kind, "key sk-secret is wrong")
+                .with_param("sk-secret")
+                .with_code("sk-secret");
+            let shown = failure.to_string();
+            assert!(!shown.contains("sk-secret"), "{shown}");
+            let (reason, message) = shown.split_once(": ").unwrap();
+            assert_eq!(reason, failure.reason());
+            assert!(!message.is_empty(), "{kind:?}");
+        }
+    }
 }
