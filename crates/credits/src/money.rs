@@ -348,7 +348,7 @@ mod tests {
             paid: Micro::new(paid),
             trial: Micro::new(trial),
         };
-        for (asked, has, borne) in [
+        for (requested, has, borne) in [
             ((5, 3), (10, 10), (5, 3)),
             ((0, 8), (10, 3), (5, 3)),
             ((8, 0), (3, 10), (3, 5)),
@@ -357,9 +357,9 @@ mod tests {
             ((9, 9), (0, 0), (0, 0)),
         ] {
             assert_eq!(
-                parts(asked.0, asked.1).clamp_to(parts(has.0, has.1)),
+                parts(requested.0, requested.1).clamp_to(parts(has.0, has.1)),
                 parts(borne.0, borne.1),
-                "{asked:?}"
+                "{requested:?}"
             );
         }
         for (has, shown) in [
@@ -416,20 +416,20 @@ mod tests {
 
     #[test]
     fn no_sum_leaves_the_bounds_that_every_store_holds_exactly() {
-        let (most, one) = (Micro(MAX_MICRO), Micro(1));
-        let least = Micro(-MAX_MICRO);
+        let (max, one) = (Micro(MAX_MICRO), Micro(1));
+        let min = Micro(-MAX_MICRO);
         assert_eq!(
             (Micro::new(MAX_MICRO + 1), Micro::new(-MAX_MICRO - 1)),
-            (most, least)
+            (max, min)
         );
-        assert_eq!((most.plus(one), least.minus(one)), (most, least));
+        assert_eq!((max.plus(one), min.minus(one)), (max, min));
         assert_eq!(
-            (most.minus(one), least.plus(one)),
+            (max.minus(one), min.plus(one)),
             (Micro(MAX_MICRO - 1), Micro(1 - MAX_MICRO))
         );
         for (wide, held) in [
-            (i128::MAX, most),
-            (i128::MIN, least),
+            (i128::MAX, max),
+            (i128::MIN, min),
             (7, Micro(7)),
             (0, Micro::ZERO),
             (-7, Micro(-7)),
@@ -516,8 +516,8 @@ mod tests {
             exact_line(3, Micro(75_001), Factor(1_750_001)),
             "0.000000393755475003"
         );
-        let most = exact_line(u64::MAX, Micro(MAX_MICRO), Factor::THOUSAND);
-        assert_eq!(most, "166153499473114465657224609.570750465");
+        let max = exact_line(u64::MAX, Micro(MAX_MICRO), Factor::THOUSAND);
+        assert_eq!(max, "166153499473114465657224609.570750465");
     }
 
     #[test]
@@ -556,8 +556,8 @@ mod tests {
                 "{other} {one}"
             );
         }
-        let most = Factor(i64::MAX).times(Factor::THOUSAND);
-        assert_eq!(most, Factor(i64::MAX));
+        let max = Factor(i64::MAX).times(Factor::THOUSAND);
+        assert_eq!(max, Factor(i64::MAX));
     }
 
     #[test]

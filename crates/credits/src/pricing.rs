@@ -126,8 +126,8 @@ fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
         pass: None,
     };
     let mut lines = [nothing; LINE_COUNT];
-    for (place, line) in lines.iter_mut().zip(tokens.chain(uses)) {
-        *place = line;
+    for (slot, line) in lines.iter_mut().zip(tokens.chain(uses)) {
+        *slot = line;
     }
     lines
 }
@@ -179,21 +179,21 @@ impl TierRequest {
         }
     }
 
-    /// The tier to bill if the vendor reports `told`: that tier, or the requested one if the vendor
-    /// reports none or a more expensive one. `None` is the standard tier.
+    /// The tier to bill: the one that the vendor reported, or the requested one if the vendor
+    /// reported none or a more expensive one. `None` is the standard tier.
     pub fn billed_tier(
         self,
-        told: Option<ServiceTier>,
+        reported: Option<ServiceTier>,
         factors: &TierFactors,
     ) -> Option<ServiceTier> {
-        let asked = match self {
+        let requested = match self {
             Self::Named(tier) => Some(tier),
             Self::Auto | Self::Usual => None,
         };
-        let told = told
-            .filter(|told| factor_for(factors, Some(*told)) <= self.max_factor(factors))
-            .or(asked);
-        told.filter(|told| factors.contains_key(told))
+        let reported = reported
+            .filter(|reported| factor_for(factors, Some(*reported)) <= self.max_factor(factors))
+            .or(requested);
+        reported.filter(|reported| factors.contains_key(reported))
     }
 }
 
@@ -216,11 +216,11 @@ impl ServiceTerms {
 
     /// The largest factor that can be billed.
     pub fn max_factor(&self, price: &PriceList) -> Factor {
-        let asked = [self.tier, self.geo, self.speed];
-        let dearest = asked
+        let requested = [self.tier, self.geo, self.speed];
+        let dearest = requested
             .into_iter()
             .zip(price.features.factors())
-            .map(|(asked, (_, all))| asked.max_factor(all));
+            .map(|(requested, (_, all))| requested.max_factor(all));
         dearest.fold(Factor::ONE, Factor::times)
     }
 
@@ -371,13 +371,13 @@ impl Quote {
     }
 }
 
-/// The largest number from `least` to `most` that fits. The fitting numbers must be contiguous from
-/// `least`.
-fn largest_fitting(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
-    if least > most || !fits(least) {
+/// The largest number from `min` to `max` that fits. The fitting numbers must be contiguous from
+/// `min`.
+fn largest_fitting(min: u64, max: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    if min > max || !fits(min) {
         return None;
     }
-    let (mut fitting, mut rest) = (least, most.saturating_sub(least));
+    let (mut fitting, mut rest) = (min, max.saturating_sub(min));
     // Up to `rest` more may fit, and no more than that.
     while rest > 0 {
         let step = rest.div_ceil(2);
@@ -409,15 +409,15 @@ const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.output,
 ];
 
-/// Lowers `usage` until it costs at most `most`: in each class, keeps as much as fits with the
+/// Lowers `usage` until it costs at most `max_cost`: in each class, keeps as much as fits with the
 /// classes before. An estimate is billed like any usage, so its receipt must add up to the amount
 /// debited.
-pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, most: Micro) -> Usage {
-    let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(most.get());
+pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, max_cost: Micro) -> Usage {
+    let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(max_cost.get());
     if fits(&usage) {
         return usage;
     }
-    let mut given = usage;
+    let mut original = usage;
     let Usage {
         service_tier,
         inference_geo,
@@ -436,13 +436,13 @@ pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, most: Micro) -> Usag
             *of(&mut usage) = count;
             usage
         };
-        let (given, beside) = (*of(&mut given), kept.input_total());
+        let (original, beside) = (*of(&mut original), kept.input_total());
         // Within one price span, a higher count never costs less; from one span to the next it may.
         // So try each span, the highest first. For classes other than input the spans make no
         // difference.
         let fitting = |span: PriceBand| {
-            let (least, most) = span.range_beyond(beside)?;
-            largest_fitting(least, most.min(given), |count| fits(&with(count)))
+            let (min, max) = span.range_beyond(beside)?;
+            largest_fitting(min, max.min(original), |count| fits(&with(count)))
         };
         kept = with(price.bands().rev().find_map(fitting).unwrap_or(0));
     }
@@ -706,7 +706,7 @@ mod tests {
             web_searches: 5,
             ..Usage::default()
         };
-        let told = |usage: &Usage, price: &PriceList| {
+        let line_texts = |usage: &Usage, price: &PriceList| {
             let lines = cost_lines(usage, price)
                 .into_iter()
                 .filter(|line| line.count > 0);
@@ -715,7 +715,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(
-            told(&usage, &list()),
+            line_texts(&usage, &list()),
             [
                 "input tokens 0.001",
                 "audio_input tokens 0.06",
@@ -729,7 +729,10 @@ mod tests {
             service_tier: Some(tier("priority")),
             ..usage
         };
-        assert_eq!(told(&priority, &list())[1], "audio_input tokens 0.105");
+        assert_eq!(
+            line_texts(&priority, &list())[1],
+            "audio_input tokens 0.105"
+        );
         assert_eq!(cost(&priority, &list()), Micro::new(5_000_000 + 553_000));
         let unlisted = Usage {
             service_tier: Some(tier("scale")),
@@ -745,7 +748,7 @@ mod tests {
             "web_search uses 0",
         ];
         assert_eq!(
-            told(&usage, &flat),
+            line_texts(&usage, &flat),
             plain,
             "audio without a price is charged as text"
         );
@@ -755,7 +758,7 @@ mod tests {
     fn the_tier_that_served_is_billed_and_never_one_dearer_than_was_asked_for() {
         let (price, priority, flex) = (list(), tier("priority"), tier("flex"));
         let (usual, other) = (tier("default"), tier("scale"));
-        for (asked, told, billed) in [
+        for (requested, reported, billed) in [
             (TierRequest::Auto, None, None),
             (TierRequest::Auto, Some(usual), None),
             (TierRequest::Auto, Some(priority), Some(priority)),
@@ -773,16 +776,20 @@ mod tests {
         ] {
             let factors = &price.features.service_tier;
             assert_eq!(
-                asked.billed_tier(told, factors),
+                requested.billed_tier(reported, factors),
                 billed,
-                "{told:?} for {asked:?}"
+                "{reported:?} for {requested:?}"
             );
             assert!(
-                factor_for(factors, billed) <= asked.max_factor(factors),
+                factor_for(factors, billed) <= requested.max_factor(factors),
                 "the hold bears what is billed"
             );
         }
-        let text = |asked: TierRequest| asked.max_factor(&price.features.service_tier).to_string();
+        let text = |requested: TierRequest| {
+            requested
+                .max_factor(&price.features.service_tier)
+                .to_string()
+        };
         let dearest = [
             TierRequest::Auto,
             TierRequest::Usual,
@@ -797,14 +804,14 @@ mod tests {
 
     #[test]
     fn the_largest_that_fits_is_found() {
-        for most in 0..40 {
+        for max in 0..40 {
             for bound in 0..45 {
-                for least in 0..4 {
-                    let expected = (least <= bound.min(most)).then_some(bound.min(most));
+                for min in 0..4 {
+                    let expected = (min <= bound.min(max)).then_some(bound.min(max));
                     assert_eq!(
-                        largest_fitting(least, most, |number| number <= bound),
+                        largest_fitting(min, max, |number| number <= bound),
                         expected,
-                        "{least}..={most} to {bound}"
+                        "{min}..={max} to {bound}"
                     );
                 }
             }
@@ -888,7 +895,7 @@ mod tests {
             cost(&cached, &list()),
             Micro::new(12_000 + 2_000_000 + 27_000 + 500_000)
         );
-        for (most, kept) in [
+        for (max_cost, kept) in [
             (2_538_999, (1_100, 10, 2, 9, 999)),
             (2_026_999, (1_100, 10, 2, 4, 5)),
             (1_999_999, (1_100, 10, 1, 9, 1_000)),
@@ -897,7 +904,7 @@ mod tests {
             (10_009, (1_000, 0, 0, 1, 8)),
             (5, (1, 0, 0, 0, 0)),
         ] {
-            let kept_now = clamp_usage_to_cost(cached, &list(), Micro::new(most));
+            let kept_now = clamp_usage_to_cost(cached, &list(), Micro::new(max_cost));
             let Usage {
                 cache_read,
                 input,
@@ -909,9 +916,9 @@ mod tests {
             assert_eq!(
                 (cache_read, input, web_searches, audio_output, output),
                 kept,
-                "{most}"
+                "{max_cost}"
             );
-            assert!(cost(&kept_now, &list()) <= Micro::new(most));
+            assert!(cost(&kept_now, &list()) <= Micro::new(max_cost));
         }
     }
 
@@ -922,7 +929,7 @@ mod tests {
             rates: rates([10; 5]),
         }];
         let price = PriceList::from_tiers(rates([100; 5]), tiers, FeaturePrices::default());
-        let (count, most) = (1_500, Micro::new(14_000));
+        let (count, max_cost) = (1_500, Micro::new(14_000));
         for usage in [
             Usage {
                 cache_read: count,
@@ -945,10 +952,10 @@ mod tests {
                 ..Usage::default()
             },
         ] {
-            let kept = clamp_usage_to_cost(usage, &price, most);
+            let kept = clamp_usage_to_cost(usage, &price, max_cost);
             assert_eq!(
                 (kept.input_total(), cost(&kept, &price)),
-                (1_400, most),
+                (1_400, max_cost),
                 "{usage:?}"
             );
         }

@@ -97,10 +97,10 @@ impl LeakyBucket {
 
     /// Milliseconds until `count` more units fit; 0 if they fit now.
     fn wait_ms(&mut self, limit: u64, count: u64, now_ms: i64) -> u64 {
-        let asked = self
+        let level_after = self
             .level(limit, now_ms)
             .saturating_add(count.saturating_mul(MINUTE_MS));
-        asked
+        level_after
             .saturating_sub(limit.saturating_mul(MINUTE_MS))
             .div_ceil(limit.max(1))
     }
