@@ -16,7 +16,7 @@ use super::usage::SimUsage;
 const FINGERPRINT: &str = "fp_sim0123456";
 
 #[derive(Debug)]
-pub struct SimChatReply {
+pub struct SimChatResponse {
     turn: SimTurn,
     behaviour: Behaviour,
     answer: SimulatedAnswer,
@@ -47,13 +47,13 @@ enum SimChatEvent {
     Done,
 }
 
-impl SimChatReply {
+impl SimChatResponse {
     pub fn new(turn: SimTurn, mut behaviour: Behaviour, serial: String, created: i64) -> Self {
         if turn.legacy_functions {
             behaviour.calls = ToolCallMode::Legacy;
         }
         let answer = SimulatedAnswer::new(&turn, &behaviour);
-        let mut reply = Self {
+        let mut response = Self {
             turn,
             behaviour,
             answer,
@@ -61,10 +61,10 @@ impl SimChatReply {
             created,
             steps: Vec::new(),
         };
-        if reply.turn.stream {
-            reply.plan();
+        if response.turn.stream {
+            response.plan();
         }
-        reply
+        response
     }
 
     /// The member with the service tier.

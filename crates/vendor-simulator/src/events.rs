@@ -7,36 +7,38 @@ use super::{chat, messages, responses};
 
 /// The events of one stream, in order, encoded one by one.
 pub struct SimEventStream {
-    pub reply: SimReply,
+    pub response: SimResponse,
     /// Data of the error event.
     pub error: String,
 }
 
-pub enum SimReply {
-    Chat(chat::SimChatReply),
-    Messages(messages::SimMessagesReply),
-    Responses(responses::SimResponsesReply),
+pub enum SimResponse {
+    Chat(chat::SimChatResponse),
+    Messages(messages::SimMessagesResponse),
+    Responses(responses::SimResponsesResponse),
 }
 
 impl SimEventStream {
     pub fn len(&self) -> usize {
-        match &self.reply {
-            SimReply::Chat(reply) => reply.len(),
-            SimReply::Messages(reply) => reply.len(),
-            SimReply::Responses(reply) => reply.len(),
+        match &self.response {
+            SimResponse::Chat(response) => response.len(),
+            SimResponse::Messages(response) => response.len(),
+            SimResponse::Responses(response) => response.len(),
         }
     }
 
     /// The event at `index`, with its framing.
     pub fn event(&self, index: usize, line_end: &str) -> String {
-        match &self.reply {
-            SimReply::Chat(reply) => frame(None, &reply.event(index).unwrap_or_default(), line_end),
-            SimReply::Messages(reply) => {
-                let (name, data) = reply.event(index).unwrap_or_default();
+        match &self.response {
+            SimResponse::Chat(response) => {
+                frame(None, &response.event(index).unwrap_or_default(), line_end)
+            }
+            SimResponse::Messages(response) => {
+                let (name, data) = response.event(index).unwrap_or_default();
                 frame(Some(name), &data, line_end)
             }
-            SimReply::Responses(reply) => {
-                let (name, data) = reply.event(index).unwrap_or_default();
+            SimResponse::Responses(response) => {
+                let (name, data) = response.event(index).unwrap_or_default();
                 frame(Some(&name), &data, line_end)
             }
         }
@@ -44,17 +46,17 @@ impl SimEventStream {
 
     /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
-        match &self.reply {
-            SimReply::Chat(reply) => reply.shown_bytes(index),
-            SimReply::Messages(reply) => reply.shown_bytes(index),
-            SimReply::Responses(reply) => reply.shown_bytes(index),
+        match &self.response {
+            SimResponse::Chat(response) => response.shown_bytes(index),
+            SimResponse::Messages(response) => response.shown_bytes(index),
+            SimResponse::Responses(response) => response.shown_bytes(index),
         }
     }
 
     /// The vendor's error event.
     pub fn error(&self, line_end: &str) -> String {
-        if let SimReply::Responses(reply) = &self.reply {
-            let frames = reply
+        if let SimResponse::Responses(response) = &self.response {
+            let frames = response
                 .error(&self.error)
                 .into_iter()
                 .map(|(name, data)| frame(Some(name), &data, line_end));
@@ -65,8 +67,8 @@ impl SimEventStream {
 
     /// An event whose data is not JSON.
     pub fn garbage(&self, line_end: &str) -> String {
-        let name = match self.reply {
-            SimReply::Responses(_) => "response.output_text.delta",
+        let name = match self.response {
+            SimResponse::Responses(_) => "response.output_text.delta",
             _ => "content_block_delta",
         };
         frame(
@@ -78,22 +80,22 @@ impl SimEventStream {
 
     /// A keep-alive for a silent connection; it is not an event of the answer.
     pub fn keep_alive(&self, kind: KeepAliveMode, index: usize, line_end: &str) -> String {
-        match (kind, &self.reply) {
+        match (kind, &self.response) {
             (KeepAliveMode::Comment, _) => format!(": keep-alive{line_end}{line_end}"),
             (KeepAliveMode::Data, _) => frame(None, ": keepalive", line_end),
-            (KeepAliveMode::Ping, SimReply::Messages(_)) => {
+            (KeepAliveMode::Ping, SimResponse::Messages(_)) => {
                 frame(Some("ping"), r#"{"type": "ping"}"#, line_end)
             }
-            (KeepAliveMode::Ping, SimReply::Responses(_)) => {
+            (KeepAliveMode::Ping, SimResponse::Responses(_)) => {
                 frame(Some("keepalive"), &responses::keep_alive(index), line_end)
             }
-            (KeepAliveMode::Ping, SimReply::Chat(_)) => format!(": ping{line_end}{line_end}"),
+            (KeepAliveMode::Ping, SimResponse::Chat(_)) => format!(": ping{line_end}{line_end}"),
             (KeepAliveMode::Blank, _) => frame(self.event_name("ping"), "", line_end),
         }
     }
 
     fn event_name(&self, name: &'static str) -> Option<&'static str> {
-        (!matches!(self.reply, SimReply::Chat(_))).then_some(name)
+        (!matches!(self.response, SimResponse::Chat(_))).then_some(name)
     }
 }
 

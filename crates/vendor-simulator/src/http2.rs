@@ -64,9 +64,14 @@ pub async fn serve(socket: Socket, server: Arc<SimServer>) {
     let mut last = None;
     while let Some(event) = next_event(&mut connection, &mut broken, &state).await {
         match event {
-            SimHttp2Event::Request(request, reply) => {
+            SimHttp2Event::Request(request, responder) => {
                 let (server, breaks) = (Arc::clone(&server), breaks.clone());
-                answers.spawn(answer(request, SimHttp2Stream::new(reply), server, breaks));
+                answers.spawn(answer(
+                    request,
+                    SimHttp2Stream::new(responder),
+                    server,
+                    breaks,
+                ));
             }
             SimHttp2Event::Break(StreamAbort {
                 mut stream,
@@ -102,8 +107,8 @@ async fn next_event(
     poll_fn(|cx| {
         // This call also writes the data that the streams have queued.
         match connection.poll_accept(cx) {
-            Poll::Ready(Some(Ok((request, reply)))) => {
-                return Poll::Ready(Some(SimHttp2Event::Request(request, reply)));
+            Poll::Ready(Some(Ok((request, responder)))) => {
+                return Poll::Ready(Some(SimHttp2Event::Request(request, responder)));
             }
             Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(None),
             Poll::Pending => {}

@@ -20,7 +20,7 @@ const MAX_PIECE_BYTES: usize = 16 * 1024;
 
 /// The response side of one stream.
 pub struct SimHttp2Stream {
-    reply: SendResponse<Bytes>,
+    responder: SendResponse<Bytes>,
     /// Set once the head has been sent.
     body: Option<SendStream<Bytes>>,
     /// Error code for a reset.
@@ -28,9 +28,9 @@ pub struct SimHttp2Stream {
 }
 
 impl SimHttp2Stream {
-    pub fn new(reply: SendResponse<Bytes>) -> Self {
+    pub fn new(responder: SendResponse<Bytes>) -> Self {
         Self {
-            reply,
+            responder,
             body: None,
             reason: Reason::INTERNAL_ERROR,
         }
@@ -59,7 +59,7 @@ impl SimHttp2Stream {
             headers.insert(http::header::CONTENT_LENGTH, length.into());
         }
         self.body = Some(
-            self.reply
+            self.responder
                 .send_response(response, false)
                 .map_err(|_| ClientGone)?,
         );
@@ -117,7 +117,7 @@ impl SimHttp2Stream {
     fn poll_reset(&mut self, cx: &mut std::task::Context<'_>) -> Poll<ClientGone> {
         let reset = match &mut self.body {
             Some(body) => body.poll_reset(cx),
-            None => self.reply.poll_reset(cx),
+            None => self.responder.poll_reset(cx),
         };
         reset.map(|_| ClientGone)
     }
@@ -126,7 +126,7 @@ impl SimHttp2Stream {
     pub fn reset(&mut self) {
         match &mut self.body {
             Some(body) => body.send_reset(self.reason),
-            None => self.reply.send_reset(self.reason),
+            None => self.responder.send_reset(self.reason),
         }
     }
 }

@@ -4,13 +4,13 @@
 //! `messages/blocks.rs`.
 
 mod blocks;
-mod reply;
+mod response;
 
 use std::ops::Range;
 
-pub use self::reply::SimMessagesReply;
+pub use self::response::SimMessagesResponse;
 
-use self::reply::{SimBlock, SimMessagesEvent};
+use self::response::{SimBlock, SimMessagesEvent};
 use super::answer::SimulatedAnswer;
 use super::behaviour::{Behaviour, RefusalMode, ToolCallMode, UsageMode};
 use super::json::quote;
@@ -18,7 +18,7 @@ use super::part::SimPart;
 use super::turn::SimTurn;
 use super::usage::SimUsage;
 
-impl SimMessagesReply {
+impl SimMessagesResponse {
     pub fn new(turn: SimTurn, behaviour: Behaviour, serial: String) -> Self {
         let answer = SimulatedAnswer::new(&turn, &behaviour);
         let mut blocks = Vec::with_capacity(answer.parts.len());
@@ -31,7 +31,7 @@ impl SimMessagesReply {
             blocks
                 .retain(|block| matches!(block, SimBlock::Part(part) if matches!(answer.parts[*part], SimPart::Thinking(_))));
         }
-        let mut reply = Self {
+        let mut response = Self {
             turn,
             behaviour,
             answer,
@@ -39,10 +39,10 @@ impl SimMessagesReply {
             blocks,
             steps: Vec::new(),
         };
-        if reply.turn.stream {
-            reply.plan();
+        if response.turn.stream {
+            response.plan();
         }
-        reply
+        response
     }
 
     /// The body of a JSON answer.

@@ -17,7 +17,7 @@ use super::turn::SimTurn;
 use super::usage::SimUsage;
 
 #[derive(Debug)]
-pub struct SimResponsesReply {
+pub struct SimResponsesResponse {
     turn: SimTurn,
     behaviour: Behaviour,
     answer: SimulatedAnswer,
@@ -52,10 +52,10 @@ enum SimResponsesEvent {
     Terminal,
 }
 
-impl SimResponsesReply {
+impl SimResponsesResponse {
     pub fn new(turn: SimTurn, behaviour: Behaviour, serial: String, created: i64) -> Self {
         let answer = SimulatedAnswer::new(&turn, &behaviour);
-        let mut reply = Self {
+        let mut response = Self {
             turn,
             behaviour,
             answer,
@@ -63,10 +63,10 @@ impl SimResponsesReply {
             created,
             steps: Vec::new(),
         };
-        if reply.turn.stream {
-            reply.plan();
+        if response.turn.stream {
+            response.plan();
         }
-        reply
+        response
     }
 
     /// The body of a JSON answer.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::behaviour::{Behaviour, ErrorBody, MalformedShape};
 use super::errors::{self, SimVendor, SimulatedError};
-use super::events::{SimEventStream, SimReply};
+use super::events::{SimEventStream, SimResponse};
 use super::http_message::SimRequest;
 use super::options::{AcceptedKeys, SimulatedFault, SimulatorOptions};
 use super::request::SimParsedBody;
@@ -149,33 +149,36 @@ impl SimCall<'_> {
         if behaviour.shape == Some(MalformedShape::Error) && !streams {
             return Ok(self.json(200, error.body(self.vendor, &self.request_id()), behaviour));
         }
-        let (whole, usage, reply) = match self.vendor {
+        let (whole, usage, response) = match self.vendor {
             SimVendor::Chat => {
                 let created = Timestamp::now().as_second();
-                let reply = chat::SimChatReply::new(turn, behaviour.clone(), serial, created);
+                let response = chat::SimChatResponse::new(turn, behaviour.clone(), serial, created);
                 (
-                    (!streams).then(|| reply.whole()),
-                    reply.usage(),
-                    SimReply::Chat(reply),
+                    (!streams).then(|| response.whole()),
+                    response.usage(),
+                    SimResponse::Chat(response),
                 )
             }
             SimVendor::Responses => {
                 let created = Timestamp::now().as_second();
-                let reply =
-                    responses::SimResponsesReply::new(turn, behaviour.clone(), serial, created);
+                let response =
+                    responses::SimResponsesResponse::new(turn, behaviour.clone(), serial, created);
                 (
-                    (!streams).then(|| reply.whole()),
-                    reply.usage(),
-                    SimReply::Responses(reply),
+                    (!streams).then(|| response.whole()),
+                    response.usage(),
+                    SimResponse::Responses(response),
                 )
             }
             SimVendor::Messages => {
-                let reply =
-                    messages::SimMessagesReply::new(turn, behaviour.clone(), format!("01{serial}"));
+                let response = messages::SimMessagesResponse::new(
+                    turn,
+                    behaviour.clone(),
+                    format!("01{serial}"),
+                );
                 (
-                    (!streams).then(|| reply.whole()),
-                    reply.usage(),
-                    SimReply::Messages(reply),
+                    (!streams).then(|| response.whole()),
+                    response.usage(),
+                    SimResponse::Messages(response),
                 )
             }
         };
@@ -186,7 +189,7 @@ impl SimCall<'_> {
             });
         }
         let error = error.event(self.vendor, &self.request_id());
-        let body = SimBody::Stream(Box::new(SimEventStream { reply, error }));
+        let body = SimBody::Stream(Box::new(SimEventStream { response, error }));
         Ok(SimResponsePlan {
             status: 200,
             head: self.head(),

@@ -9,9 +9,9 @@ use crate::json::quote;
 use crate::part::{SimPart, SimSource, SimToolCall};
 use crate::signature::{SignatureKind, sign};
 
-use super::SimChatReply;
+use super::SimChatResponse;
 
-impl SimChatReply {
+impl SimChatResponse {
     pub(super) fn message(&self, choice: usize) -> String {
         let answer = &self.answer;
         let (text, refusal) = (answer.text(), answer.refusal());

@@ -130,11 +130,11 @@ fn misplaced(path: &str, kind: &str) -> SimulatedError {
     }
 }
 
-/// Rejects a text block without text. `place` is the vendor's name for its position.
-pub fn check_text(place: &str, block: &Value) -> Result<(), SimulatedError> {
+/// Rejects a text block without text. `position` is the vendor's name for its position.
+pub fn check_text(position: &str, block: &Value) -> Result<(), SimulatedError> {
     let Some(text) = block["text"].as_str() else {
         return Err(invalid_request(format!(
-            "{place}: text content blocks must have a `text` field"
+            "{position}: text content blocks must have a `text` field"
         )));
     };
     if text.is_empty() {
@@ -142,21 +142,21 @@ pub fn check_text(place: &str, block: &Value) -> Result<(), SimulatedError> {
             .get("cache_control")
             .is_some_and(|mark| !mark.is_null());
         return Err(invalid_request(match marked {
-            true => format!("{place}: cache_control cannot be set for empty text blocks"),
-            false => format!("{place}: text content blocks must be non-empty"),
+            true => format!("{position}: cache_control cannot be set for empty text blocks"),
+            false => format!("{position}: text content blocks must be non-empty"),
         }));
     }
     if text.trim().is_empty() {
-        Err(blank_text(place))
+        Err(blank_text(position))
     } else {
         Ok(())
     }
 }
 
 /// The error for a text of nothing but whitespace.
-pub fn blank_text(place: &str) -> SimulatedError {
+pub fn blank_text(position: &str) -> SimulatedError {
     invalid_request(format!(
-        "{place}: text content blocks must contain non-whitespace text"
+        "{position}: text content blocks must contain non-whitespace text"
     ))
 }
 

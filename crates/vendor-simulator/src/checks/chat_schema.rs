@@ -84,7 +84,7 @@ impl SimSchemaCheck<'_> {
         let Some(members) = schema.as_object() else {
             return Ok(());
         };
-        let place = format_context(context);
+        let position = format_context(context);
         for name in ["required", "enum"] {
             if members.get(name).is_some_and(|value| !value.is_array()) {
                 let shown = if schema[name].is_null() {
@@ -96,12 +96,12 @@ impl SimSchemaCheck<'_> {
             }
         }
         if is_of(schema, "array") && schema.get("items").is_none() {
-            return Err(
-                self.invalid_schema(&format!("In context={place}, array schema missing items."))
-            );
+            return Err(self.invalid_schema(&format!(
+                "In context={position}, array schema missing items."
+            )));
         }
         if self.strict {
-            self.check_strict_node(schema, &place)?;
+            self.check_strict_node(schema, &position)?;
         }
         for name in ["properties", "$defs"] {
             for (member, inner) in schema[name].as_object().into_iter().flatten() {
@@ -129,18 +129,18 @@ impl SimSchemaCheck<'_> {
         checked
     }
 
-    fn check_strict_node(&self, schema: &Value, place: &str) -> Result<(), SimulatedError> {
+    fn check_strict_node(&self, schema: &Value, position: &str) -> Result<(), SimulatedError> {
         if let Some(name) = NOT_STRICT.iter().find(|name| schema.get(**name).is_some()) {
-            return Err(
-                self.invalid_schema(&format!("In context={place}, '{name}' is not permitted."))
-            );
+            return Err(self.invalid_schema(&format!(
+                "In context={position}, '{name}' is not permitted."
+            )));
         }
         if !is_of(schema, "object") {
             return Ok(());
         }
         if schema["additionalProperties"] != false {
             return Err(self.invalid_schema(&format!(
-                "In context={place}, 'additionalProperties' is required to be supplied and to be false."
+                "In context={position}, 'additionalProperties' is required to be supplied and to be false."
             )));
         }
         let required = list(&schema["required"]);
@@ -150,7 +150,7 @@ impl SimSchemaCheck<'_> {
             .flat_map(|members| members.keys());
         match names.find(|name| !required.iter().any(|required| required == name.as_str())) {
             Some(name) => Err(self.invalid_schema(&format!(
-                "In context={place}, 'required' is required to be supplied and to be an array including every key in \
+                "In context={position}, 'required' is required to be supplied and to be an array including every key in \
                  properties. Missing '{name}'."
             ))),
             None => Ok(()),

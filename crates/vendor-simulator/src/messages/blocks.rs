@@ -8,9 +8,9 @@ use crate::json::quote;
 use crate::part::{SimPart, SimSearch, SimSource, SimText, SimToolCall};
 use crate::signature::{SignatureKind, sign};
 
-use super::reply::{SimBlock, SimMessagesReply};
+use super::response::{SimBlock, SimMessagesResponse};
 
-impl SimMessagesReply {
+impl SimMessagesResponse {
     /// A block of a JSON answer.
     pub(super) fn block(&self, index: usize) -> String {
         match (self.blocks[index], self.part(index)) {
@@ -71,9 +71,9 @@ impl SimMessagesReply {
             quote(&source.url),
             quote(&source.title),
         );
-        let place = sign(SignatureKind::Search, "", &self.seed(index));
+        let encrypted_index = sign(SignatureKind::Search, "", &self.seed(index));
         format!(
-            r#"{{"type":"web_search_result_location","cited_text":{cited},"url":{url},"title":{title},"encrypted_index":"{place}"}}"#
+            r#"{{"type":"web_search_result_location","cited_text":{cited},"url":{url},"title":{title},"encrypted_index":"{encrypted_index}"}}"#
         )
     }
 

@@ -9,9 +9,9 @@ use crate::json::quote;
 use crate::part::{SimPart, SimSearch, SimSource, SimText, SimToolCall};
 use crate::signature::{SignatureKind, sign};
 
-use super::{SimResponsesEvent, SimResponsesReply};
+use super::{SimResponsesEvent, SimResponsesResponse};
 
-impl SimResponsesReply {
+impl SimResponsesResponse {
     /// An item in its final state.
     pub(super) fn item(&self, item: usize) -> String {
         let (id, status) = (self.id(item), self.item_status(item));

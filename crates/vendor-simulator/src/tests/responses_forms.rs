@@ -33,46 +33,46 @@ async fn a_stream_begins_tells_and_ends_each_item_and_lists_them_all_at_its_end(
     let answer = simulator
         .responses(true, &format!("[[sim {BLOCKS} events=1]]"))
         .await;
-    let mut told = names(&answer);
-    told.dedup();
+    let mut actual = names(&answer);
+    actual.dedup();
     let summary = [
         "reasoning_summary_part.added",
         "reasoning_summary_text.delta",
         "reasoning_summary_text.done",
     ];
-    let mut wanted = vec!["created", "in_progress", "output_item.added"];
+    let mut expected = vec!["created", "in_progress", "output_item.added"];
     for _ in 0..2 {
-        wanted.extend(summary);
-        wanted.push("reasoning_summary_part.done");
+        expected.extend(summary);
+        expected.push("reasoning_summary_part.done");
     }
-    wanted.extend([
+    expected.extend([
         "output_item.done",
         "output_item.added",
         "content_part.added",
         "output_text.delta",
     ]);
-    wanted.extend([
+    expected.extend([
         "output_text.annotation.added",
         "output_text.done",
         "content_part.done",
         "output_item.done",
     ]);
-    wanted.extend([
+    expected.extend([
         "output_item.added",
         "function_call_arguments.delta",
         "function_call_arguments.done",
     ]);
-    wanted.extend([
+    expected.extend([
         "output_item.done",
         "output_item.added",
         "custom_tool_call_input.delta",
     ]);
-    wanted.extend([
+    expected.extend([
         "custom_tool_call_input.done",
         "output_item.done",
         "completed",
     ]);
-    assert_eq!(told, wanted);
+    assert_eq!(actual, expected);
     let events = answer.events();
     for (number, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], number, "{event}");
@@ -146,7 +146,7 @@ async fn a_whole_answer_is_the_end_of_its_stream() {
 #[tokio::test]
 async fn items_stand_where_they_are_wanted() {
     let simulator = Simulator::start(SimulatorOptions::default()).await;
-    let told = async |form: &str| {
+    let actual = async |form: &str| {
         let answer = simulator
             .responses(true, &format!("[[sim {BLOCKS} items={form}]]"))
             .await;
@@ -169,11 +169,11 @@ async fn items_stand_where_they_are_wanted() {
             response(&answer)["output"].as_array().unwrap().len(),
         )
     };
-    assert_eq!(told("usual").await, (4, true, 4, 4));
-    assert_eq!(told("whole").await, (4, false, 4, 4));
-    assert_eq!(told("done").await, (0, false, 4, 4));
-    assert_eq!(told("last").await, (0, false, 0, 4));
-    assert_eq!(told("unlisted").await, (4, true, 4, 0));
+    assert_eq!(actual("usual").await, (4, true, 4, 4));
+    assert_eq!(actual("whole").await, (4, false, 4, 4));
+    assert_eq!(actual("done").await, (0, false, 4, 4));
+    assert_eq!(actual("last").await, (0, false, 0, 4));
+    assert_eq!(actual("unlisted").await, (4, true, 4, 0));
     let answer = simulator
         .responses(
             true,

@@ -25,7 +25,7 @@ fn result(id: &str) -> Value {
     json!({"role": "tool", "tool_call_id": id, "content": "x"})
 }
 
-fn said(message: Value) -> Value {
+fn request_with(message: Value) -> Value {
     json!({"messages": [{"role": "user", "content": "hi"}, message]})
 }
 
@@ -121,7 +121,8 @@ fn a_reasoning_model_takes_no_sampling_and_no_stops() {
 fn fields_of_other_vendors_are_unknown() {
     let long = "x".repeat(65);
     let marked = json!([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]);
-    let said = |name: &str| said(json!({"role": "assistant", "content": "a", name: []}));
+    let request_with =
+        |name: &str| request_with(json!({"role": "assistant", "content": "a", name: []}));
     check_all(
         Chat,
         &base("gpt-5.2"),
@@ -130,17 +131,17 @@ fn fields_of_other_vendors_are_unknown() {
             (json!({"top_k": 1}), "Unknown parameter: 'top_k'."),
             (json!({"thinking": {}}), "Unknown parameter: 'thinking'."),
             (json!({"safety_identifier": long}), "maximum length 64"),
-            (said("annotations"), ""),
+            (request_with("annotations"), ""),
             (
-                said("reasoning_content"),
+                request_with("reasoning_content"),
                 "Unknown parameter: 'messages[1].reasoning_content'.",
             ),
             (
-                said("reasoning_details"),
+                request_with("reasoning_details"),
                 "Unknown parameter: 'messages[1].reasoning_details'.",
             ),
             (
-                said("thinking_blocks"),
+                request_with("thinking_blocks"),
                 "Unknown parameter: 'messages[1].thinking_blocks'.",
             ),
             (
@@ -181,19 +182,19 @@ fn results_follow_their_calls() {
                 "'tool_call_id' of 'c' not found",
             ),
             (
-                said(result("a")),
+                request_with(result("a")),
                 "must be a response to a preceeding message",
             ),
             (
-                said(json!({"role": "assistant", "tool_calls": [call(&long)]})),
+                request_with(json!({"role": "assistant", "tool_calls": [call(&long)]})),
                 "maximum length 40",
             ),
             (
-                said(json!({"role": "assistant", "tool_calls": []})),
+                request_with(json!({"role": "assistant", "tool_calls": []})),
                 "Invalid 'messages[1].tool_calls': empty array",
             ),
             (
-                said(json!({"role": "assistant", "content": null})),
+                request_with(json!({"role": "assistant", "content": null})),
                 "expected a string, got null",
             ),
         ],
@@ -206,7 +207,8 @@ fn parts_are_those_of_their_role() {
     let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
     let file =
         |data: &str| json!({"type": "file", "file": {"filename": "a.pdf", "file_data": data}});
-    let tool = |part: Value| said(json!({"role": "tool", "tool_call_id": "a", "content": [part]}));
+    let tool =
+        |part: Value| request_with(json!({"role": "tool", "tool_call_id": "a", "content": [part]}));
     check_all(
         Chat,
         &base("gpt-5.2"),

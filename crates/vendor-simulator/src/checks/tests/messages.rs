@@ -18,7 +18,7 @@ fn with_turns(turns: Value) -> Value {
     json!({"tools": [tool("f")], "messages": turns})
 }
 
-fn said(blocks: Value) -> Value {
+fn request_with(blocks: Value) -> Value {
     with_turns(json!([{"role": "user", "content": blocks}]))
 }
 
@@ -232,7 +232,7 @@ fn thinking_that_was_not_signed_here_is_refused_wherever_it_stands() {
 #[test]
 fn blocks_must_say_something_in_a_form_that_is_known() {
     let image = |kind: &str, data: &str| {
-        said(
+        request_with(
             json!([{"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}]),
         )
     };
@@ -242,32 +242,35 @@ fn blocks_must_say_something_in_a_form_that_is_known() {
         &base("claude-sonnet-4-6"),
         &[
             (
-                said(json!("")),
+                request_with(json!("")),
                 "messages.0: all messages must have non-empty content",
             ),
             (
-                said(json!(" ")),
+                request_with(json!(" ")),
                 "messages: text content blocks must contain non-whitespace text",
             ),
-            (said(json!([])), "all messages must have non-empty content"),
             (
-                said(json!([{"type": "text", "text": ""}])),
+                request_with(json!([])),
+                "all messages must have non-empty content",
+            ),
+            (
+                request_with(json!([{"type": "text", "text": ""}])),
                 "messages: text content blocks must be non-empty",
             ),
             (
-                said(json!([{"type": "text", "text": "\n"}])),
+                request_with(json!([{"type": "text", "text": "\n"}])),
                 "must contain non-whitespace text",
             ),
             (
-                said(json!([{"type": "text", "text": "a", "index": 0}])),
+                request_with(json!([{"type": "text", "text": "a", "index": 0}])),
                 "content.0.text.index: Extra inputs",
             ),
             (
-                said(json!([{"type": "image_url", "image_url": {}}])),
+                request_with(json!([{"type": "image_url", "image_url": {}}])),
                 "Input tag 'image_url' found",
             ),
             (
-                said(json!([call("a")])),
+                request_with(json!([call("a")])),
                 "`tool_use` blocks can only be in `assistant` messages",
             ),
             (image("image/png", png), ""),
@@ -466,7 +469,7 @@ fn four_cache_marks_are_enough() {
     let mark = json!({"type": "ephemeral"});
     let marked = |mark: &Value, count: usize| {
         let block = json!({"type": "text", "text": "a", "cache_control": mark});
-        said(Value::Array(vec![block; count]))
+        request_with(Value::Array(vec![block; count]))
     };
     check_all(
         Messages,

@@ -23,7 +23,7 @@ fn output(id: &str) -> Value {
     json!({"type": "function_call_output", "call_id": id, "output": "x"})
 }
 
-fn said(text: &str) -> Value {
+fn request_with(text: &str) -> Value {
     json!({"role": "assistant", "content": [{"type": "output_text", "text": text}]})
 }
 
@@ -230,7 +230,7 @@ fn reasoning_comes_back_whole_and_before_what_it_led_to() {
         Responses,
         &base("gpt-5.5"),
         &[
-            (input(&[mine(), said("x")]), ""),
+            (input(&[mine(), request_with("x")]), ""),
             (input(&[mine(), mine(), call("c"), output("c")]), ""),
             (input(&[mine(), answer.clone()]), ""),
             (input(&[answer]), "without its required 'reasoning' item"),
@@ -240,34 +240,34 @@ fn reasoning_comes_back_whole_and_before_what_it_led_to() {
                 "without its required following item",
             ),
             (
-                input(&[thought("rs_1", "gw1.m.e30"), said("x")]),
+                input(&[thought("rs_1", "gw1.m.e30"), request_with("x")]),
                 "could not be verified",
             ),
             (
                 input(&[
                     thought("rs_1", &sealed.replace(&sealed[20..24], "AAAA")),
-                    said("x"),
+                    request_with("x"),
                 ]),
                 "could not be verified",
             ),
             (
                 input(&[
                     json!({"type": "reasoning", "id": "rs_1", "summary": []}),
-                    said("x"),
+                    request_with("x"),
                 ]),
                 "Item with id 'rs_1' not found",
             ),
             (
                 input(&[
                     json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}),
-                    said("x"),
+                    request_with("x"),
                 ]),
                 "",
             ),
             (
                 input(&[
                     json!({"type": "reasoning", "id": "rs_1", "encrypted_content": sealed}),
-                    said("x"),
+                    request_with("x"),
                 ]),
                 "summary",
             ),

@@ -10,7 +10,7 @@ use crate::part::SimPart;
 use crate::turn::SimTurn;
 
 #[derive(Debug)]
-pub struct SimMessagesReply {
+pub struct SimMessagesResponse {
     pub(super) turn: SimTurn,
     pub(super) behaviour: Behaviour,
     pub(super) answer: SimulatedAnswer,
@@ -47,7 +47,7 @@ pub(super) enum SimMessagesEvent {
     Stop,
 }
 
-impl SimMessagesReply {
+impl SimMessagesResponse {
     /// The part of the answer that the block at `index` shows.
     pub(super) fn part(&self, index: usize) -> &SimPart {
         let (SimBlock::Part(part) | SimBlock::Result(part)) = self.blocks[index];
