@@ -100,15 +100,16 @@ fn read_usage(
     Ok(is_object.then_some(counters))
 }
 
-/// Reads an object of counters, if the next value is one. `place` returns the counter for a name.
+/// Reads an object of counters, if the next value is one. `counter_for` returns the counter for a
+/// name.
 fn read_details<C>(
     scan: &mut JsonScanner<'_>,
     counters: &mut C,
     irregular: &mut bool,
-    place: impl for<'c> Fn(&'c mut C, &str) -> Option<&'c mut Option<u64>>,
+    counter_for: impl for<'c> Fn(&'c mut C, &str) -> Option<&'c mut Option<u64>>,
 ) -> Result<(), JsonError> {
     scan.object_or_skip(|scan, key| {
-        match place(counters, &key.name()) {
+        match counter_for(counters, &key.name()) {
             Some(count) => *count = read_count(scan, irregular)?,
             None => drop(scan.skip()?),
         }
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn an_integral_number_in_any_form_is_a_count() {
-        for (number, wanted) in [
+        for (number, expected) in [
             ("0", Some(0)),
             ("-0", Some(0)),
             ("-0.0e7", Some(0)),
@@ -286,7 +287,7 @@ mod tests {
             ("-1", None),
             ("-12.0", None),
         ] {
-            assert_eq!(parse_integer(number), wanted, "{number}");
+            assert_eq!(parse_integer(number), expected, "{number}");
         }
     }
 
@@ -374,28 +375,28 @@ mod tests {
             reasoning: Some(20),
             ..ChatCounters::default()
         };
-        let told = r#"{"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
+        let body = r#"{"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
             "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 20}}"#;
-        assert_eq!(read(told, read_chat_usage), parts);
-        let renamed = told
+        assert_eq!(read(body, read_chat_usage), parts);
+        let renamed = body
             .replace("prompt_", "input_")
             .replace("completion_", "output_");
         assert_eq!(read(&renamed, read_responses_usage), parts);
         // Neither protocol reads the other's names.
-        assert_eq!(read(told, read_responses_usage), ChatCounters::default());
+        assert_eq!(read(body, read_responses_usage), ChatCounters::default());
         assert_eq!(read(&renamed, read_chat_usage), ChatCounters::default());
     }
 
     #[test]
     fn audio_and_a_cache_hit_beside_the_parts_are_chats_alone() {
-        let told = r#"{"prompt_tokens": 9, "prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"audio_tokens": 4},
+        let body = r#"{"prompt_tokens": 9, "prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"audio_tokens": 4},
             "completion_tokens": 8, "completion_tokens_details": {"audio_tokens": 5}}"#;
-        let own = read(told, read_chat_usage);
+        let own = read(body, read_chat_usage);
         assert_eq!(
             (own.cached, own.audio_prompt, own.audio_completion),
             (Some(3), Some(4), Some(5))
         );
-        let renamed = told
+        let renamed = body
             .replace("prompt_tokens", "input_tokens")
             .replace("completion_tokens", "output_tokens");
         let whole = ChatCounters {

@@ -172,7 +172,7 @@ pub(super) fn estimate_pages(base64: &str) -> u64 {
         Cow::Borrowed(base64)
     };
     let packed = u64::try_from(base64.len()).unwrap_or(u64::MAX);
-    let told = base64::engine::general_purpose::STANDARD
+    let pages = base64::engine::general_purpose::STANDARD
         .decode(base64.as_bytes())
         .map_or(0, |pdf| {
             let marks = memmem::find_iter(&pdf, b"/Type").filter(|at| {
@@ -183,12 +183,12 @@ pub(super) fn estimate_pages(base64: &str) -> u64 {
             });
             u64::try_from(marks.count()).unwrap_or(u64::MAX)
         });
-    let per_page = if told > 0 {
+    let per_page = if pages > 0 {
         PAGE_BASE64_BYTES
     } else {
         PACKED_PAGE_BASE64_BYTES
     };
-    told.max(packed.div_ceil(per_page)).max(1)
+    pages.max(packed.div_ceil(per_page)).max(1)
 }
 
 #[cfg(test)]

@@ -585,7 +585,7 @@ impl PassthroughState {
             self.completion.set_stop_reason(StopReasonStatus::All);
             self.completion.record_last_event()?;
         }
-        let restated = if is_end && seen.response.is_given && self.lacks_usage() {
+        let restated = if is_end && seen.response.is_present && self.lacks_usage() {
             Some(usage::encode_usage(self.protocol, &self.estimated_usage()))
         } else {
             let raw = seen

@@ -257,7 +257,7 @@ mod tests {
             encrypted: "e".into(),
             ..ReasoningItem::default()
         };
-        for (carrier, kind, wanted) in [
+        for (carrier, kind, expected) in [
             (
                 pack_thinking(&text(odd), &text("EqQ")),
                 "m",
@@ -297,7 +297,7 @@ mod tests {
                 carrier.starts_with(&format!("gw1.{kind}.")) && !is_vendor_signature(&carrier),
                 "{carrier}"
             );
-            assert_eq!(unpack(&carrier), Some(wanted), "{carrier}");
+            assert_eq!(unpack(&carrier), Some(expected), "{carrier}");
             assert_eq!(decode_details(&carrier), None, "{carrier}");
         }
         assert_eq!(pack_hidden(&text("x")).unwrap(), "gw1.m.eyJkIjoieCJ9");
@@ -339,14 +339,14 @@ mod tests {
     fn a_carrier_is_a_mebibyte_at_most() {
         // Base64 encodes three bytes as four characters, after the prefix and the kind. `{"d":""}`
         // surrounds the data.
-        let most = (MAX_TOKEN_BYTES - "gw1.m.".len()) / 4 * 3 - r#"{"d":""}"#.len();
-        let fits = pack_hidden(&text(&"x".repeat(most))).unwrap();
+        let max_len = (MAX_TOKEN_BYTES - "gw1.m.".len()) / 4 * 3 - r#"{"d":""}"#.len();
+        let fits = pack_hidden(&text(&"x".repeat(max_len))).unwrap();
         assert!(fits.len() > MAX_TOKEN_BYTES - 4 && unpack(&fits).is_some());
-        assert_eq!(pack_hidden(&text(&"x".repeat(most + 3))), None);
+        assert_eq!(pack_hidden(&text(&"x".repeat(max_len + 3))), None);
         assert_eq!(
             unpack(&format!(
                 "gw1.m.{}",
-                URL_SAFE_NO_PAD.encode(format!(r#"{{"d":"{}"}}"#, "x".repeat(most + 3)))
+                URL_SAFE_NO_PAD.encode(format!(r#"{{"d":"{}"}}"#, "x".repeat(max_len + 3)))
             )),
             None
         );

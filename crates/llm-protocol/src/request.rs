@@ -83,7 +83,7 @@ pub fn read_summary_bounded(
             choices: 1,
             ..RequestSummary::default()
         },
-        given: [false; BILLING_MEMBERS.len()],
+        present: [false; BILLING_MEMBERS.len()],
     };
     reader.summary.spans.inside = scan.position().saturating_add(1);
     let outcome = scan
@@ -134,7 +134,7 @@ struct SummaryReader<'a> {
     protocol: Protocol,
     text: &'a str,
     summary: RequestSummary,
-    given: [bool; BILLING_MEMBERS.len()],
+    present: [bool; BILLING_MEMBERS.len()],
 }
 
 impl SummaryReader<'_> {
@@ -202,12 +202,12 @@ impl SummaryReader<'_> {
                 Err(self.wrong_type(name, "a string"))
             }
             ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
-                let is_given = scan.kind()? != JsonKind::Null;
+                let is_present = scan.kind()? != JsonKind::Null;
                 let start = scan.position();
                 self.summary
                     .features
                     .read_member(self.protocol, name, scan)?;
-                if is_given {
+                if is_present {
                     self.summary.conversation.record_member(
                         name,
                         Span {
@@ -234,9 +234,9 @@ impl SummaryReader<'_> {
             RESPONSES_ONLY_COUNT
         };
         let known = BILLING_MEMBERS.len().saturating_sub(of_others);
-        for (member, given) in BILLING_MEMBERS.iter().zip(&mut self.given).take(known) {
+        for (member, present) in BILLING_MEMBERS.iter().zip(&mut self.present).take(known) {
             if *member == name {
-                if std::mem::replace(given, true) {
+                if std::mem::replace(present, true) {
                     return Err(self.refuse(name, "This member occurs more than once."));
                 }
                 return Ok(());
@@ -286,18 +286,18 @@ impl SummaryReader<'_> {
     ) -> Result<OutputLimitMember, RequestParseError> {
         // Only messages vendors define 0: they generate nothing and put the prompt into the cache.
         // Source: the vendor's guide to prompt caching ("Pre-warming the cache"), read 2026-11.
-        let least = u64::from(self.protocol != Protocol::Messages);
-        let (tokens, span) = self.number(scan, param, least, MAX_COUNT)?;
+        let min = u64::from(self.protocol != Protocol::Messages);
+        let (tokens, span) = self.number(scan, param, min, MAX_COUNT)?;
         Ok(OutputLimitMember { span, tokens })
     }
 
-    /// Reads an integer from `least` to `most` and its span; `None` for null.
+    /// Reads an integer from `min` to `max` and its span; `None` for null.
     fn number(
         &self,
         scan: &mut JsonScanner<'_>,
         param: &str,
-        least: u64,
-        most: u64,
+        min: u64,
+        max: u64,
     ) -> Result<(Option<u64>, Span), RequestParseError> {
         let kind = scan.kind()?;
         if !matches!(kind, JsonKind::Number | JsonKind::Null) {
@@ -308,11 +308,8 @@ impl SummaryReader<'_> {
             return Ok((None, span));
         }
         match scan.count(span) {
-            Some(count) if (least..=most).contains(&count) => Ok((Some(count), span)),
-            _ => Err(self.refuse(
-                param,
-                &format!("Expected an integer from {least} to {most}."),
-            )),
+            Some(count) if (min..=max).contains(&count) => Ok((Some(count), span)),
+            _ => Err(self.refuse(param, &format!("Expected an integer from {min} to {max}."))),
         }
     }
 
@@ -327,7 +324,7 @@ impl SummaryReader<'_> {
             return Err(self.wrong_type("stream_options", "an object"));
         }
         let inside = scan.position().saturating_add(1);
-        let (mut is_empty, mut include_usage, mut wanted) = (true, None, None);
+        let (mut is_empty, mut include_usage, mut requested) = (true, None, None);
         scan.object(|scan, key| {
             is_empty = false;
             if key.name() != "include_usage" {
@@ -337,9 +334,9 @@ impl SummaryReader<'_> {
             if include_usage.is_some() {
                 return Err(self.refuse(param, "This member occurs more than once."));
             }
-            wanted = self.boolean(scan, param)?;
+            requested = self.boolean(scan, param)?;
             // `true`, `false` and `null` end at the scanner's position.
-            let length = match wanted {
+            let length = match requested {
                 Some(false) => 5,
                 Some(true) | None => 4,
             };
@@ -350,7 +347,7 @@ impl SummaryReader<'_> {
             });
             Ok(())
         })?;
-        self.summary.include_usage = wanted.unwrap_or(false);
+        self.summary.include_usage = requested.unwrap_or(false);
         self.summary.spans.stream_options = Some(StreamOptions::Object {
             inside,
             is_empty,
@@ -516,11 +513,11 @@ impl SummaryReader<'_> {
             return Err(reference.to_failure(self.protocol, self.text));
         }
         if self.protocol == Protocol::Responses {
-            let given = summary
+            let limit = summary
                 .spans
                 .max_output_tokens
                 .and_then(|limit| limit.tokens);
-            summary.output_limit = given.map(|tokens| OutputLimit {
+            summary.output_limit = limit.map(|tokens| OutputLimit {
                 field: "max_output_tokens",
                 tokens,
             });
@@ -544,13 +541,13 @@ impl SummaryReader<'_> {
         Ok(summary)
     }
 
-    fn wrong_type(&self, param: &str, wanted: &str) -> RequestParseError {
+    fn wrong_type(&self, param: &str, expected: &str) -> RequestParseError {
         let message = match self.protocol {
             Protocol::Chat | Protocol::Responses => {
-                format!("Invalid type for '{param}': expected {wanted}.")
+                format!("Invalid type for '{param}': expected {expected}.")
             }
             Protocol::Messages => {
-                let noun = wanted.split_once(' ').map_or(wanted, |(_, noun)| noun);
+                let noun = expected.split_once(' ').map_or(expected, |(_, noun)| noun);
                 format!("Input should be a valid {noun}")
             }
         };

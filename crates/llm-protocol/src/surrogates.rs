@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn only_the_first_half_of_a_pair_at_the_end_is_one() {
-        for (raw, wanted) in [
+        for (raw, expected) in [
             (r"\ud83d", Some(0)),
             (r"hi \uDBFF", Some(3)),
             (r"\\\ud83d", Some(2)),
@@ -89,7 +89,7 @@ mod tests {
             ("", None),
             ("🦀🦀", None),
         ] {
-            assert_eq!(trailing_high_surrogate(raw), wanted, "{raw}");
+            assert_eq!(trailing_high_surrogate(raw), expected, "{raw}");
         }
     }
 

@@ -19,8 +19,8 @@ pub use completion::{Completion, StopReasonStatus};
 mod complete_response;
 mod completion;
 
-/// Reads a vendor's whole answer. `response_context`: the context for translation; `None`: passthrough.
-/// `streamed`: the caller wants a stream although the vendor sent a whole answer.
+/// Reads a vendor's whole answer. `response_context`: the context for translation; `None`:
+/// passthrough. `streamed`: the caller wants a stream although the vendor sent a whole answer.
 ///
 /// # Errors
 /// Returns an [`UpstreamError`] if the body is not a complete answer.

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn an_object_is_itself_nothing_is_empty_and_the_rest_is_wrapped() {
-        for (given, wanted, is_broken) in [
+        for (raw, expected, is_broken) in [
             (r#"{"city":"Paris"}"#, r#"{"city":"Paris"}"#, false),
             ("{ \"a\" : [1,\n 2] }\n", r#"{"a":[1,2]}"#, false),
             ("", "{}", false),
@@ -171,9 +171,9 @@ mod tests {
             ("{}{}", r#"{"_invalid_arguments":"{}{}"}"#, true),
         ] {
             assert_eq!(
-                input(&JsonStr::from_value(given)),
-                (wanted.to_owned(), is_broken),
-                "{given}"
+                input(&JsonStr::from_value(raw)),
+                (expected.to_owned(), is_broken),
+                "{raw}"
             );
         }
         let token = JsonStr::from_token(r#"{\"n\":\"caf\u00e9 \\ud800\"}"#, true);
@@ -206,9 +206,9 @@ mod tests {
 
     #[test]
     fn arguments_that_were_cut_are_never_an_object_of_the_tools() {
-        let cut = |given: &str| {
+        let cut = |raw: &str| {
             let mut json = JsonWriter::default();
-            write_truncated_input(&JsonStr::from_value(given), &mut json);
+            write_truncated_input(&JsonStr::from_value(raw), &mut json);
             String::from_utf8(json.into_bytes()).unwrap()
         };
         assert_eq!(cut(""), r#"{"_invalid_arguments":""}"#);
@@ -225,11 +225,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn broken_arguments_survive_a_round_trip(given in ".*") {
-            let text = JsonStr::from_value(given.as_str());
+        fn broken_arguments_survive_a_round_trip(raw in ".*") {
+            let text = JsonStr::from_value(raw.as_str());
             let (written, is_broken) = input(&text);
             if is_broken {
-                prop_assert_eq!(arguments(&written), given);
+                prop_assert_eq!(arguments(&written), raw);
             }
         }
 

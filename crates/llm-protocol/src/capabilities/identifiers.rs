@@ -32,7 +32,7 @@ const MAX_TOOL_NAME_CHARS: usize = 64;
 pub struct CallIdAllocator {
     calls: u64,
     /// Ids used so far, and how often each was requested.
-    given: HashMap<String, u64>,
+    used: HashMap<String, u64>,
 }
 
 impl CallIdAllocator {
@@ -40,23 +40,23 @@ impl CallIdAllocator {
     pub fn allocate(&mut self, id: Option<&JsonStr<'_>>) -> String {
         let index = self.calls;
         self.calls = self.calls.saturating_add(1);
-        let wanted = match id.map(JsonStr::value) {
+        let candidate = match id.map(JsonStr::value) {
             Some(id) if !id.is_empty() => messages_call_id(id).into_owned(),
             _ => format!("call_{index}"),
         };
-        let Some(before) = self.given.get(&wanted).copied() else {
-            self.given.insert(wanted.clone(), 1);
-            return wanted;
+        let Some(before) = self.used.get(&candidate).copied() else {
+            self.used.insert(candidate.clone(), 1);
+            return candidate;
         };
         // A generated id may equal another call's own id. Counting up stops at the first free one.
         let mut occurrence = before.saturating_add(1);
-        let mut unique = numbered_id(&wanted, occurrence);
-        while self.given.contains_key(&unique) {
+        let mut unique = numbered_id(&candidate, occurrence);
+        while self.used.contains_key(&unique) {
             occurrence = occurrence.saturating_add(1);
-            unique = numbered_id(&wanted, occurrence);
+            unique = numbered_id(&candidate, occurrence);
         }
-        self.given.insert(wanted, occurrence);
-        self.given.insert(unique.clone(), 1);
+        self.used.insert(candidate, occurrence);
+        self.used.insert(unique.clone(), 1);
         unique
     }
 }
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn ids_are_unique_in_a_request_whatever_the_caller_calls_them() {
         let mut ids = CallIdAllocator::default();
-        let given = ["a", "a", "a__2", "a", "", "call_4", "a__3"];
-        let made: Vec<String> = given
+        let requested = ["a", "a", "a__2", "a", "", "call_4", "a__3"];
+        let made: Vec<String> = requested
             .iter()
             .map(|id| ids.allocate(Some(&JsonStr::from_value(*id))))
             .collect();

@@ -449,7 +449,7 @@ mod tests {
         let mut request = request(surface, turns);
         let mut warnings = Warnings::default();
         pair_tool_results(&mut request, &mut warnings).map_err(|refused| *refused)?;
-        let told = |block: &Block<'_>| match &block.kind {
+        let describe = |block: &Block<'_>| match &block.kind {
             BlockKind::Text(text) => text.value().into_owned(),
             BlockKind::Call(call) => format!("call {}", id_value(call.id.as_ref())),
             BlockKind::Result(ToolResult {
@@ -462,7 +462,7 @@ mod tests {
             _ => "?".to_owned(),
         };
         let line = |turn: &Turn<'_>| {
-            let blocks: Vec<String> = turn.blocks.iter().map(told).collect();
+            let blocks: Vec<String> = turn.blocks.iter().map(describe).collect();
             format!("{:?}: {}", turn.side, blocks.join(", "))
         };
         Ok((

@@ -38,7 +38,7 @@ const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub struct ChatStreamReader {
     /// A chunk has arrived.
-    heard: bool,
+    has_chunk: bool,
     started: bool,
     slots: SlotAllocator,
     /// The text or thinking that continues until something else begins.
@@ -114,7 +114,7 @@ impl ChatStreamReader {
     /// Handles `[DONE]`: the vendor has finished, with or without a finish reason.
     fn handle_done(&mut self, to: &mut impl EventSink) -> Result<(), UpstreamError> {
         if !self.started {
-            return Err(if self.heard {
+            return Err(if self.has_chunk {
                 UpstreamError::Empty
             } else {
                 UpstreamError::Cut
@@ -132,7 +132,7 @@ impl ChatStreamReader {
         is_whole: bool,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
-        self.heard = true;
+        self.has_chunk = true;
         let mut start = ResponseStart::default();
         let (mut choice, mut counters, mut is_error) = (None, None, false);
         for (key, value) in chunk.members() {

@@ -41,7 +41,7 @@ const MAX_TOOLS: usize = 128;
 pub fn write(
     request: &mut Request<'_>,
     model: &ChatModel,
-    given: &WriteContext<'_>,
+    write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
 ) -> Result<EncodedRequest, BoxedFailure> {
@@ -61,7 +61,7 @@ pub fn write(
     let mut writer = ChatRequestWriter {
         surface: request.surface,
         model,
-        given,
+        write_context,
         fallback,
         json,
         carries_thinking: false,
@@ -73,7 +73,7 @@ pub fn write(
         .json
         .open_object()
         .key("model")
-        .str(given.target.upstream_model);
+        .str(write_context.target.upstream_model);
     writer.settings(request)?;
     let has_tools = writer.tools(request)?;
     let support = effort::EffortSupport {
@@ -84,7 +84,7 @@ pub fn write(
     if let Some(effort) = effort::select_effort(request, &support, writer.fallback.warnings) {
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
-    api_variant::write_end_user(request, given, &mut writer.json);
+    api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
@@ -114,7 +114,7 @@ pub fn write(
 impl ChatRequestWriter<'_> {
     fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
         if let Some(limit) =
-            api_variant::output_limit(request, self.given, 1, self.fallback.warnings)?
+            api_variant::output_limit(request, self.write_context, 1, self.fallback.warnings)?
         {
             self.json.key(self.model.output_limit_field).number(limit);
         }
@@ -137,8 +137,8 @@ impl ChatRequestWriter<'_> {
     }
 
     fn stop(&mut self, request: &Request<'_>) {
-        let said = || request.stop.iter().filter(|text| !text.is_blank());
-        let count = said().count();
+        let stops = || request.stop.iter().filter(|text| !text.is_blank());
+        let count = stops().count();
         if count == 0 {
             return;
         }
@@ -154,7 +154,7 @@ impl ChatRequestWriter<'_> {
                 .add(WarningAction::Clamped, "stop_sequences");
         }
         self.json.key("stop").open_array();
-        for text in said().take(MAX_STOPS) {
+        for text in stops().take(MAX_STOPS) {
             self.json.text(text);
         }
         self.json.close_array();
@@ -162,7 +162,7 @@ impl ChatRequestWriter<'_> {
 
     /// Writes `tools` and the related members. Returns true if there is a tool.
     fn tools(&mut self, request: &Request<'_>) -> Result<bool, BoxedFailure> {
-        let model = self.given.target.public_model;
+        let model = self.write_context.target.public_model;
         let sent = tools::sendable_tools(request, model, self.fallback.warnings)?;
         if sent.len() > MAX_TOOLS {
             let message = format!("at most {MAX_TOOLS} tools are available for this model");
@@ -211,7 +211,7 @@ impl ChatRequestWriter<'_> {
             if tier.is("standard_only") {
                 self.json.key("service_tier").str("default");
             }
-        } else if self.given.target.official {
+        } else if self.write_context.target.official {
             self.json.key("service_tier").text(tier);
         } else if !tier.is("auto") && !tier.is("default") {
             self.fallback
@@ -238,7 +238,7 @@ impl ChatRequestWriter<'_> {
                 // any of the three.
                 "prompt_cache_key" => {}
                 "prompt_cache_options" | "prompt_cache_retention"
-                    if !self.given.target.official => {}
+                    if !self.write_context.target.official => {}
                 name => drop(self.json.key(name).raw(opaque.value.raw())),
             }
         }

@@ -30,11 +30,11 @@ fn context_too_long_message(message: &str, surface: Protocol) -> Cow<'_, str> {
     let of_messages =
         message.contains("prompt is too long") || message.contains("exceed context limit");
     let of_chat = message.contains("maximum context length");
-    let told = match surface {
+    let fits_surface = match surface {
         Protocol::Chat | Protocol::Responses => of_chat,
         Protocol::Messages => of_messages,
     };
-    if told {
+    if fits_surface {
         return Cow::Borrowed(message);
     }
     match (surface, first_two_numbers(message)) {

@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// Translates the request for a model that accepts as much as any model does.
-    fn told(request: &Value, may_search: bool) -> Result<TranslatedRequest, String> {
+    fn translated(request: &Value, may_search: bool) -> Result<TranslatedRequest, String> {
         let accepts = ModelCapabilities::Messages(MessagesModel {
             sampling: SamplingSupport::Free,
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
@@ -182,17 +182,17 @@ mod tests {
             ..MessagesModel::default()
         });
         let body = request.to_string();
-        let asked = TranslationRequest::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
-        translate::translate_request(&asked, false).map_err(|failure| failure.message)
+        let input = TranslationRequest::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
+        translate::translate_request(&input, false).map_err(|failure| failure.message)
     }
 
     /// Everything in which the caller could notice a difference: the vendor's body, and the setting
     /// that shapes the answer.
     fn shown(request: &Value) -> Result<(String, bool), String> {
-        let told = told(request, true)?;
+        let translated = translated(request, true)?;
         Ok((
-            String::from_utf8(told.body.to_vec()).unwrap(),
-            told.response_context.include_usage,
+            String::from_utf8(translated.body.to_vec()).unwrap(),
+            translated.response_context.include_usage,
         ))
     }
 
@@ -335,7 +335,7 @@ mod tests {
     fn what_is_mapped_goes_without_a_word() {
         let expected: [&[&str]; 3] = [&["rewritten:tools[1]"], &[], &[]];
         for (whole, expected) in wholes().iter().zip(expected) {
-            assert_eq!(told(whole, true).unwrap().warnings, expected);
+            assert_eq!(translated(whole, true).unwrap().warnings, expected);
         }
     }
 
@@ -372,7 +372,7 @@ mod tests {
             if !may_search {
                 request.as_object_mut().unwrap().remove(*path);
             }
-            let before = told(&request, true).unwrap();
+            let before = translated(&request, true).unwrap();
             let holder = match *path {
                 "messages[].content[].input_audio" => {
                     request["messages"][0]["content"][0] = json!({"type": "input_audio"});
@@ -394,14 +394,15 @@ mod tests {
                 }
             };
             holder[last(path)] = sample(path);
-            let told = told(&request, may_search);
+            let translated = translated(&request, may_search);
             match outcome {
                 FieldMapping::Map => {}
-                FieldMapping::Refuse => assert!(told.is_err(), "{path}"),
+                FieldMapping::Refuse => assert!(translated.is_err(), "{path}"),
                 FieldMapping::Drop | FieldMapping::Warn => {
-                    let told = told.unwrap_or_else(|message| panic!("{path}: {message}"));
-                    assert_eq!(told.body, before.body, "{path}");
-                    let added: Vec<_> = told
+                    let translated =
+                        translated.unwrap_or_else(|message| panic!("{path}: {message}"));
+                    assert_eq!(translated.body, before.body, "{path}");
+                    let added: Vec<_> = translated
                         .warnings
                         .iter()
                         .filter(|token| !before.warnings.contains(token))
@@ -438,7 +439,7 @@ mod tests {
         ] {
             let [mut request, ..] = wholes();
             holders(&mut request, path).remove(0)["shade"] = json!("x");
-            let warnings = told(&request, true).unwrap().warnings;
+            let warnings = translated(&request, true).unwrap().warnings;
             assert!(
                 warnings.iter().any(|warning| warning == token),
                 "{path}: {warnings:?}"

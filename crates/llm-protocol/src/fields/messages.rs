@@ -187,9 +187,9 @@ fn typed_row(list: &str, kind: &str) -> Option<FieldMapping> {
         .chain("]".bytes()))
 }
 
-fn row(wanted: impl Iterator<Item = u8> + Clone) -> Option<FieldMapping> {
+fn row(path: impl Iterator<Item = u8> + Clone) -> Option<FieldMapping> {
     let found = FIELDS
-        .binary_search_by(|(path, _)| path.bytes().cmp(wanted.clone()))
+        .binary_search_by(|(listed, _)| listed.bytes().cmp(path.clone()))
         .ok()?;
     FIELDS.get(found).map(|(_, outcome)| *outcome)
 }
@@ -203,11 +203,11 @@ mod tests {
     use crate::translate::{self, TranslationRequest};
     use serde_json::{Value, json};
 
-    type Told = Result<(Value, Vec<String>, bool), String>;
+    type TranslationOutcome = Result<(Value, Vec<String>, bool), String>;
 
     /// Translates the request for a vendor that accepts as much as any vendor does. Returns the
     /// body, the warnings, and whether the answer shows the reasoning.
-    fn told(request: &Value, replay: ReasoningReplay) -> Told {
+    fn translated(request: &Value, replay: ReasoningReplay) -> TranslationOutcome {
         let accepts = ModelCapabilities::Chat(ChatModel {
             reasoning: true,
             effort_values: Effort::ALL.to_vec(),
@@ -216,10 +216,10 @@ mod tests {
             ..ChatModel::default()
         });
         let body = request.to_string();
-        let asked =
+        let input =
             TranslationRequest::in_test(Protocol::Messages, body.as_bytes(), 100_000, &accepts);
         let translated =
-            translate::translate_request(&asked, false).map_err(|failure| failure.message)?;
+            translate::translate_request(&input, false).map_err(|failure| failure.message)?;
         let body = serde_json::from_slice(&translated.body).map_err(|error| error.to_string())?;
         Ok((
             body,
@@ -228,12 +228,12 @@ mod tests {
         ))
     }
 
-    fn both(request: &Value) -> [Told; 2] {
+    fn both(request: &Value) -> [TranslationOutcome; 2] {
         [
             ReasoningReplay::ReasoningContent,
             ReasoningReplay::ReasoningDetails,
         ]
-        .map(|replay| told(request, replay))
+        .map(|replay| translated(request, replay))
     }
 
     const MARKER: &str = r#"{"type":"ephemeral"}"#;
@@ -327,7 +327,11 @@ mod tests {
 
     /// Returns the object that a row is about and the path of the member in it, or `None` if the
     /// row covers a whole block or tool.
-    fn place<'v>(request: &'v mut Value, path: &str, has: bool) -> Option<(&'v mut Value, String)> {
+    fn find_member<'v>(
+        request: &'v mut Value,
+        path: &str,
+        has: bool,
+    ) -> Option<(&'v mut Value, String)> {
         let Some((list, rest)) = path.split_once('[') else {
             return Some((request, path.to_owned()));
         };
@@ -339,8 +343,8 @@ mod tests {
             };
             let (kind, member) = inner.split_once(']')?;
             let member = member.strip_prefix('.')?.to_owned();
-            let wanted = if has { member.clone() } else { String::new() };
-            return Some((typed(&mut request[list], kind, &wanted)?, member));
+            let expected = if has { member.clone() } else { String::new() };
+            return Some((typed(&mut request[list], kind, &expected)?, member));
         }
         Some((typed(&mut request[list], kind, "")?, member.to_owned()))
     }
@@ -392,8 +396,8 @@ mod tests {
 
     #[test]
     fn the_whole_request_is_mapped_without_a_word() {
-        for told in both(&whole()) {
-            let (_, warnings, _) = told.unwrap();
+        for translated in both(&whole()) {
+            let (_, warnings, _) = translated.unwrap();
             // The schema of the one tool is not strict.
             assert_eq!(warnings, ["dropped:tools[0].strict"]);
         }
@@ -406,7 +410,8 @@ mod tests {
     fn the_code_does_what_the_rows_say() {
         for (path, outcome) in FIELDS {
             let mut request = whole();
-            let Some((object, member)) = place(&mut request, path, *outcome == FieldMapping::Map)
+            let Some((object, member)) =
+                find_member(&mut request, path, *outcome == FieldMapping::Map)
             else {
                 check_whole(path, *outcome);
                 continue;
@@ -439,13 +444,13 @@ mod tests {
     }
 
     fn check(path: &str, outcome: FieldMapping, request: &Value, member: &str) {
-        for (told, before) in both(request).into_iter().zip(both(&whole())) {
+        for (translated, before) in both(request).into_iter().zip(both(&whole())) {
             let before = before.unwrap();
             match outcome {
                 FieldMapping::Map => {}
-                FieldMapping::Drop => assert_eq!(told.unwrap(), before, "{path}"),
+                FieldMapping::Drop => assert_eq!(translated.unwrap(), before, "{path}"),
                 FieldMapping::Warn => {
-                    let (body, warnings, _) = told.unwrap();
+                    let (body, warnings, _) = translated.unwrap();
                     assert_eq!(body, before.0, "{path}");
                     let added: Vec<_> = warnings
                         .iter()
@@ -457,19 +462,19 @@ mod tests {
                         "{path}: {added:?}"
                     );
                 }
-                FieldMapping::Refuse => assert!(told.is_err(), "{path}"),
+                FieldMapping::Refuse => assert!(translated.is_err(), "{path}"),
             }
         }
     }
 
     fn check_whole(path: &str, outcome: FieldMapping) {
-        for (told, before) in both(&with_whole(path)).into_iter().zip(both(&whole())) {
+        for (translated, before) in both(&with_whole(path)).into_iter().zip(both(&whole())) {
             let before = before.unwrap();
             match outcome {
-                FieldMapping::Map => assert_ne!(told.unwrap(), before, "{path}"),
-                FieldMapping::Drop => assert_eq!(told.unwrap(), before, "{path}"),
-                FieldMapping::Warn => assert_ne!(told.unwrap().1, before.1, "{path}"),
-                FieldMapping::Refuse => assert!(told.is_err(), "{path}"),
+                FieldMapping::Map => assert_ne!(translated.unwrap(), before, "{path}"),
+                FieldMapping::Drop => assert_eq!(translated.unwrap(), before, "{path}"),
+                FieldMapping::Warn => assert_ne!(translated.unwrap().1, before.1, "{path}"),
+                FieldMapping::Refuse => assert!(translated.is_err(), "{path}"),
             }
         }
     }
@@ -511,11 +516,11 @@ mod tests {
             ),
         ] {
             let mut request = whole();
-            let (object, member) = place(&mut request, path, false).unwrap();
+            let (object, member) = find_member(&mut request, path, false).unwrap();
             set(object, &member, Some(json!({"a": 1})));
-            for told in both(&request) {
+            for translated in both(&request) {
                 assert!(
-                    told.unwrap().1.iter().any(|warning| warning == token),
+                    translated.unwrap().1.iter().any(|warning| warning == token),
                     "{path}"
                 );
             }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     /// Translates the request for a model that accepts as much as any model does.
-    fn told(request: &Value) -> Result<TranslatedRequest, String> {
+    fn translated(request: &Value) -> Result<TranslatedRequest, String> {
         let accepts = ModelCapabilities::Messages(MessagesModel {
             sampling: SamplingSupport::Free,
             thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
@@ -101,18 +101,18 @@ mod tests {
             ..MessagesModel::default()
         });
         let body = request.to_string();
-        let asked =
+        let input =
             TranslationRequest::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
-        translate::translate_request(&asked, false).map_err(|failure| failure.message)
+        translate::translate_request(&input, false).map_err(|failure| failure.message)
     }
 
     /// Everything in which the caller could notice a difference: the vendor's body, and whether the
     /// answer shows the reasoning. Returns the error message if the request is refused.
     fn shown(request: &Value) -> Result<(String, bool), String> {
-        let told = told(request)?;
+        let translated = translated(request)?;
         Ok((
-            String::from_utf8(told.body.to_vec()).unwrap(),
-            told.response_context.show_thinking,
+            String::from_utf8(translated.body.to_vec()).unwrap(),
+            translated.response_context.show_thinking,
         ))
     }
 
@@ -183,7 +183,7 @@ mod tests {
     fn what_is_not_mapped_is_dropped_told_or_refused() {
         let base = json!({"model": "public-model", "input": "Hi", "stream": true, "reasoning": {"summary": "auto"},
                           "prompt_cache_options": {"ttl": "1h"}});
-        let before = told(&base).unwrap();
+        let before = translated(&base).unwrap();
         assert_eq!(before.warnings, [""; 0]);
         for (path, outcome) in FIELDS
             .iter()
@@ -194,21 +194,22 @@ mod tests {
                 Some((first, last)) => request[first][last] = sample(path),
                 None => request[*path] = sample(path),
             }
-            match (outcome, told(&request)) {
-                (FieldMapping::Refuse, told) => assert!(told.is_err(), "{path}"),
-                (outcome, told) => {
-                    let told = told.unwrap_or_else(|message| panic!("{path}: {message}"));
-                    assert_eq!(told.body, before.body, "{path}");
-                    let wanted: Vec<String> = (*outcome == FieldMapping::Warn)
+            match (outcome, translated(&request)) {
+                (FieldMapping::Refuse, translated) => assert!(translated.is_err(), "{path}"),
+                (outcome, translated) => {
+                    let translated =
+                        translated.unwrap_or_else(|message| panic!("{path}: {message}"));
+                    assert_eq!(translated.body, before.body, "{path}");
+                    let expected: Vec<String> = (*outcome == FieldMapping::Warn)
                         .then(|| format!("dropped:{path}"))
                         .into_iter()
                         .collect();
-                    assert_eq!(told.warnings, wanted, "{path}");
+                    assert_eq!(translated.warnings, expected, "{path}");
                 }
             }
         }
         let mut request = base;
         request["shade"] = json!(1);
-        assert_eq!(told(&request).unwrap().warnings, ["dropped:shade"]);
+        assert_eq!(translated(&request).unwrap().warnings, ["dropped:shade"]);
     }
 }

@@ -254,9 +254,9 @@ impl<'a> JsonValue<'a> {
         self.text().map(JsonStr::into_value)
     }
 
-    /// Returns whether the value is the string `wanted`.
-    pub fn is(self, wanted: &str) -> bool {
-        self.text().is_some_and(|text| text.is(wanted))
+    /// Returns whether the value is the string `expected`.
+    pub fn is(self, expected: &str) -> bool {
+        self.text().is_some_and(|text| text.is(expected))
     }
 
     pub fn bool(self) -> Option<bool> {

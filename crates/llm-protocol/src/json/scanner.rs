@@ -347,16 +347,16 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    fn expect(&mut self, wanted: u8) -> Result<(), JsonError> {
-        if self.peek() != Some(wanted) {
+    fn expect(&mut self, expected: u8) -> Result<(), JsonError> {
+        if self.peek() != Some(expected) {
             return Err(self.syntax_error());
         }
         self.at += 1;
         Ok(())
     }
 
-    fn open(&mut self, wanted: u8) -> Result<usize, JsonError> {
-        self.expect(wanted)?;
+    fn open(&mut self, expected: u8) -> Result<usize, JsonError> {
+        self.expect(expected)?;
         self.depth += 1;
         if self.depth > self.depth_max {
             return Err(JsonError::TooDeep);

@@ -92,14 +92,14 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    pub fn is(&self, wanted: &str) -> bool {
+    pub fn is(&self, expected: &str) -> bool {
         match self {
             JsonStr::Token {
                 raw,
                 escaped: false,
                 ..
-            } => *raw == wanted,
-            _ => self.value() == wanted,
+            } => *raw == expected,
+            _ => self.value() == expected,
         }
     }
 

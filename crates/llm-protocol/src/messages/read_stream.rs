@@ -494,9 +494,9 @@ mod tests {
 
     /// Collects the events, one word each.
     #[derive(Default)]
-    struct Told(Vec<String>);
+    struct EventLog(Vec<String>);
 
-    impl EventSink for Told {
+    impl EventSink for EventLog {
         fn event(&mut self, event: Event<'_>) {
             self.0.push(match event {
                 Event::Start(_) => "start".to_owned(),
@@ -531,23 +531,23 @@ mod tests {
     }
 
     fn read(events: &[&str]) -> (Vec<String>, Result<(), UpstreamError>) {
-        let (mut reader, mut told) = (MessagesStreamReader::default(), Told::default());
+        let (mut reader, mut log) = (MessagesStreamReader::default(), EventLog::default());
         for event in events {
             if let (_, Err(fault)) =
-                reader.event(b"", event.as_bytes(), NodeBuffer::new(), &mut told)
+                reader.event(b"", event.as_bytes(), NodeBuffer::new(), &mut log)
             {
-                return (told.0, Err(fault));
+                return (log.0, Err(fault));
             }
         }
-        if told.0.last().is_none_or(|last| last != "end") {
-            reader.finish(&mut told);
+        if log.0.last().is_none_or(|last| last != "end") {
+            reader.finish(&mut log);
         }
-        (told.0, Ok(()))
+        (log.0, Ok(()))
     }
 
     #[test]
     fn text_that_goes_on_after_something_else_began_is_another_piece() {
-        let (told, outcome) = read(&[
+        let (log, outcome) = read(&[
             r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"a"}}"#,
             r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}"#,
             r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"b"}}"#,
@@ -560,7 +560,7 @@ mod tests {
             "ToolUse", "3 closed", "2 closed", "end",
         ];
         assert_eq!(
-            (told.as_slice(), outcome),
+            (log.as_slice(), outcome),
             (expected.map(str::to_owned).as_slice(), Ok(()))
         );
     }
@@ -571,7 +571,7 @@ mod tests {
             r#"{"type":"content_block_start","index":0,"content_block":"#,
             r#"{"type":"tool_use","id":"t","name":"f","input":{"a": 1}}}"#
         );
-        let (told, _) = read(&[call, call, r#"{"type":"message_stop"}"#]);
+        let (log, _) = read(&[call, call, r#"{"type":"message_stop"}"#]);
         let expected = [
             "start",
             "1 call f",
@@ -582,37 +582,34 @@ mod tests {
             "2 closed",
             "end",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(log, expected);
     }
 
     #[test]
     fn blocks_that_are_never_closed_do_not_pile_up() {
-        let (mut reader, mut told) = (MessagesStreamReader::default(), Told::default());
+        let (mut reader, mut log) = (MessagesStreamReader::default(), EventLog::default());
         for index in 0..1000 {
             let begin = format!(
                 r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"text"}}}}"#
             );
-            let _ = reader.event(b"", begin.as_bytes(), NodeBuffer::new(), &mut told);
+            let _ = reader.event(b"", begin.as_bytes(), NodeBuffer::new(), &mut log);
         }
         assert_eq!(reader.open.len(), MAX_OPEN_BLOCKS);
         assert_eq!(
-            told.0
-                .iter()
-                .filter(|word| word.ends_with("closed"))
-                .count(),
+            log.0.iter().filter(|word| word.ends_with("closed")).count(),
             1000 - MAX_OPEN_BLOCKS
         );
     }
 
     #[test]
     fn usage_is_final_once_the_output_was_counted_behind_the_start() {
-        let (told, outcome) = read(&[
+        let (log, outcome) = read(&[
             r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#,
             r#"{"type":"message_delta","delta":{"stop_reason":null},"usage":{"cache_read_input_tokens":4}}"#,
             r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":12}}"#,
         ]);
         assert_eq!(
-            told,
+            log,
             [
                 "start",
                 "1 of false",

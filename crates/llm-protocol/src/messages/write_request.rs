@@ -39,19 +39,20 @@ const MAX_UNSTREAMED_TOKENS: u64 = 8_192;
 pub fn write(
     request: &mut Request<'_>,
     model: &MessagesModel,
-    given: &WriteContext<'_>,
+    write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
 ) -> Result<EncodedRequest, BoxedFailure> {
-    let emptied = turns::remove_unsendable_blocks(request, given.without_thinking, warnings)?;
+    let emptied =
+        turns::remove_unsendable_blocks(request, write_context.without_thinking, warnings)?;
     pairing::pair_tool_results(request, warnings)?;
     let request = &*request;
     let extras = extras::check_extras(request, model, warnings)?;
     response_context.legacy_functions = request.legacy_functions;
     response_context.report_tier = request.tier.is_some();
-    let max_tokens = settings::max_tokens(request, given, warnings);
+    let max_tokens = settings::max_tokens(request, write_context, warnings);
     let form = format::output_format(request, model, warnings)?;
-    response_context.unwrap_fence = matches!(form, MessagesOutputFormat::Asked(_));
+    response_context.unwrap_fence = matches!(form, MessagesOutputFormat::Instruction(_));
 
     let mut arranged = turns::merge_turns(request, model, warnings);
     let mut tools = MessagesTools::from_request(
@@ -69,7 +70,7 @@ pub fn write(
             is_forced: tools.is_forced(),
             choice_field: tools.choice_field(),
             breaks_off: turns::lacks_signed_thinking(&arranged),
-            without: given.without_thinking,
+            without: write_context.without_thinking,
             says_display: request.surface == Protocol::Responses,
         },
         warnings,
@@ -94,7 +95,7 @@ pub fn write(
         .json
         .open_object()
         .key("model")
-        .str(given.target.upstream_model)
+        .str(write_context.target.upstream_model)
         .key("max_tokens")
         .number(max_tokens);
     if streams {
@@ -107,7 +108,7 @@ pub fn write(
     write_output_config(&mut writer.json, &thinking, &form, &extras);
     settings::write(&mut writer, request, model, thinking.is_manual());
     let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
-    let user_id = identifiers::hash_end_user(given.account_id, end_user.as_deref());
+    let user_id = identifiers::hash_end_user(write_context.account_id, end_user.as_deref());
     writer
         .json
         .key("metadata")
@@ -135,14 +136,14 @@ fn write_system(
     blocks: &[Block<'_>],
     form: &MessagesOutputFormat,
 ) -> Result<(), BoxedFailure> {
-    if blocks.is_empty() && !matches!(form, MessagesOutputFormat::Asked(_)) {
+    if blocks.is_empty() && !matches!(form, MessagesOutputFormat::Instruction(_)) {
         return Ok(());
     }
     writer.json.key("system").open_array();
     for block in blocks {
         writer.block(block, markers::MarkerSection::System)?;
     }
-    if let MessagesOutputFormat::Asked(words) = form {
+    if let MessagesOutputFormat::Instruction(words) = form {
         writer.text_block(words);
     }
     writer.json.close_array();
@@ -159,7 +160,7 @@ fn write_output_config(
 ) {
     let schema = match form {
         MessagesOutputFormat::Schema(schema) => Some(schema),
-        MessagesOutputFormat::Free | MessagesOutputFormat::Asked(_) => None,
+        MessagesOutputFormat::Free | MessagesOutputFormat::Instruction(_) => None,
     };
     let own = extras
         .output_config
@@ -167,9 +168,9 @@ fn write_output_config(
         .flat_map(|config| config.members());
     let own: Vec<_> = own
         .filter(|(name, value)| {
-            let is_asked = !matches!(form, MessagesOutputFormat::Free);
+            let has_format = !matches!(form, MessagesOutputFormat::Free);
             let is_ours =
-                name.is("format") && is_asked || name.is("effort") && thinking.effort.is_some();
+                name.is("format") && has_format || name.is("effort") && thinking.effort.is_some();
             !is_ours && !value.is_null()
         })
         .filter(|(name, _)| !name.is("effort") || thinking.is_verbatim())
@@ -215,8 +216,8 @@ mod tests {
             ..MessagesModel::default()
         });
         let body = request.to_string();
-        let asked = TranslationRequest::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
-        translate::translate_request(&asked, without_thinking).unwrap()
+        let input = TranslationRequest::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
+        translate::translate_request(&input, without_thinking).unwrap()
     }
 
     fn body(translated: &TranslatedRequest) -> Value {
@@ -268,9 +269,9 @@ mod tests {
                 "model": "public-model", "max_tokens": max_tokens, "stream": stream,
                 "messages": [{"role": "user", "content": "Hi"}],
             });
-            let told = translated(&request, &[], false);
-            assert_eq!(told.streams, streams);
-            assert_eq!(body(&told).get("stream"), streams.then_some(&json!(true)));
+            let result = translated(&request, &[], false);
+            assert_eq!(result.streams, streams);
+            assert_eq!(body(&result).get("stream"), streams.then_some(&json!(true)));
         }
     }
 

@@ -45,7 +45,7 @@ const MAX_IDLE_BUFFER_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub struct MessagesStreamWriter {
     out: Vec<u8>,
-    heard: MessagesCompletion,
+    completion: MessagesCompletion,
     /// Queue of blocks in output order. Only the first can be open.
     line: VecDeque<MessagesQueuedBlock>,
     is_open: bool,
@@ -64,7 +64,7 @@ pub struct MessagesStreamWriter {
 #[derive(Debug)]
 struct MessagesQueuedBlock {
     slot: u32,
-    said: MessagesQueuedBlockKind,
+    content: MessagesQueuedBlockKind,
     /// Content that could not be sent yet.
     kept: JsonStrBuf,
     is_whole: bool,
@@ -94,7 +94,7 @@ impl MessagesStreamWriter {
     pub fn new(response_context: ResponseContext) -> Self {
         MessagesStreamWriter {
             out: Vec::new(),
-            heard: MessagesCompletion::new(response_context),
+            completion: MessagesCompletion::new(response_context),
             line: VecDeque::new(),
             is_open: false,
             next_index: 0,
@@ -124,7 +124,7 @@ impl MessagesStreamWriter {
         match piece {
             Kind::Text => self.announced = Some((slot, MessagesQueuedBlockKind::Text)),
             Kind::Refusal => self.announced = Some((slot, MessagesQueuedBlockKind::Refusal)),
-            Kind::Thinking if self.heard.response_context.show_thinking => {
+            Kind::Thinking if self.completion.response_context.show_thinking => {
                 self.announced = Some((
                     slot,
                     MessagesQueuedBlockKind::Thinking {
@@ -132,12 +132,12 @@ impl MessagesStreamWriter {
                     },
                 ));
             }
-            Kind::Hidden { data } if self.heard.response_context.show_thinking => {
+            Kind::Hidden { data } if self.completion.response_context.show_thinking => {
                 let mut kept = JsonStrBuf::default();
                 kept.push(&data);
                 self.enqueue(MessagesQueuedBlock {
                     slot,
-                    said: MessagesQueuedBlockKind::Hidden,
+                    content: MessagesQueuedBlockKind::Hidden,
                     kept,
                     is_whole: true,
                 });
@@ -149,7 +149,7 @@ impl MessagesStreamWriter {
                 name,
                 is_custom,
             } => {
-                let (id, name) = self.heard.resolve_call(id, &name);
+                let (id, name) = self.completion.resolve_call(id, &name);
                 let call = MessagesQueuedCall {
                     id,
                     name,
@@ -157,7 +157,7 @@ impl MessagesStreamWriter {
                 };
                 let piece = MessagesQueuedBlock {
                     slot,
-                    said: MessagesQueuedBlockKind::Call(call),
+                    content: MessagesQueuedBlockKind::Call(call),
                     kept: JsonStrBuf::default(),
                     is_whole: false,
                 };
@@ -167,7 +167,7 @@ impl MessagesStreamWriter {
     }
 
     fn enqueue(&mut self, piece: MessagesQueuedBlock) {
-        let names = match &piece.said {
+        let names = match &piece.content {
             MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
             MessagesQueuedBlockKind::Text
             | MessagesQueuedBlockKind::Refusal
@@ -190,7 +190,7 @@ impl MessagesStreamWriter {
             && first.slot == slot
         {
             // Usual case: pass the delta through.
-            match &mut first.said {
+            match &mut first.content {
                 MessagesQueuedBlockKind::Text
                 | MessagesQueuedBlockKind::Refusal
                 | MessagesQueuedBlockKind::Thinking { .. } => self.write_delta(text),
@@ -205,7 +205,7 @@ impl MessagesStreamWriter {
         }
         if let Some(piece) = self.line.iter_mut().rev().find(|piece| piece.slot == slot) {
             let before = piece.kept.len();
-            match &mut piece.said {
+            match &mut piece.content {
                 MessagesQueuedBlockKind::Call(call) => call.arguments.buffer(text, &mut piece.kept),
                 MessagesQueuedBlockKind::Text
                 | MessagesQueuedBlockKind::Refusal
@@ -223,14 +223,15 @@ impl MessagesStreamWriter {
     /// Handles the first delta of an opened text or thinking. A text that merely continues after
     /// omitted content or white space remains one block.
     fn first_delta(&mut self, slot: u32, text: &JsonStr<'_>) {
-        let Some((announced, said)) = self.announced.take_if(|(announced, _)| *announced == slot)
+        let Some((announced, content)) =
+            self.announced.take_if(|(announced, _)| *announced == slot)
         else {
             return;
         };
-        let goes_on = match (self.line.back(), &said) {
+        let goes_on = match (self.line.back(), &content) {
             (
                 Some(MessagesQueuedBlock {
-                    said: MessagesQueuedBlockKind::Text,
+                    content: MessagesQueuedBlockKind::Text,
                     is_whole: false,
                     ..
                 }),
@@ -238,7 +239,7 @@ impl MessagesStreamWriter {
             ) => true,
             (
                 Some(MessagesQueuedBlock {
-                    said: MessagesQueuedBlockKind::Refusal,
+                    content: MessagesQueuedBlockKind::Refusal,
                     is_whole: false,
                     ..
                 }),
@@ -246,7 +247,7 @@ impl MessagesStreamWriter {
             ) => true,
             (
                 Some(MessagesQueuedBlock {
-                    said: MessagesQueuedBlockKind::Thinking { signature },
+                    content: MessagesQueuedBlockKind::Thinking { signature },
                     is_whole: false,
                     ..
                 }),
@@ -263,13 +264,13 @@ impl MessagesStreamWriter {
         }
         let mut kept = JsonStrBuf::default();
         if matches!(
-            said,
+            content,
             MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal
         ) {
             if text.is_blank() {
                 self.held_space.push(text);
                 self.add_waiting_bytes(text_bytes(text));
-                self.announced = Some((announced, said));
+                self.announced = Some((announced, content));
                 return;
             }
             self.waiting_bytes = self.waiting_bytes.saturating_sub(self.held_space.len());
@@ -278,26 +279,28 @@ impl MessagesStreamWriter {
         kept.push(text);
         self.enqueue(MessagesQueuedBlock {
             slot,
-            said,
+            content,
             kept,
             is_whole: false,
         });
     }
 
-    fn set_signature(&mut self, slot: u32, given: &JsonStr<'_>) {
-        let given = given.value().into_owned();
-        self.add_waiting_bytes(given.len());
+    fn set_signature(&mut self, slot: u32, new_signature: &JsonStr<'_>) {
+        let new_signature = new_signature.value().into_owned();
+        self.add_waiting_bytes(new_signature.len());
         if let Some(piece) = self.line.iter_mut().rev().find(|piece| piece.slot == slot) {
-            if let MessagesQueuedBlockKind::Thinking { signature } = &mut piece.said {
-                *signature = given;
+            if let MessagesQueuedBlockKind::Thinking { signature } = &mut piece.content {
+                *signature = new_signature;
             }
-        } else if let Some((slot, _)) = self.announced.take_if(|(announced, said)| {
-            *announced == slot && matches!(said, MessagesQueuedBlockKind::Thinking { .. })
+        } else if let Some((slot, _)) = self.announced.take_if(|(announced, content)| {
+            *announced == slot && matches!(content, MessagesQueuedBlockKind::Thinking { .. })
         }) {
-            let said = MessagesQueuedBlockKind::Thinking { signature: given };
+            let content = MessagesQueuedBlockKind::Thinking {
+                signature: new_signature,
+            };
             self.enqueue(MessagesQueuedBlock {
                 slot,
-                said,
+                content,
                 kept: JsonStrBuf::default(),
                 is_whole: false,
             });
@@ -339,7 +342,7 @@ impl MessagesStreamWriter {
             .number(self.next_index)
             .key("content_block")
             .open_object();
-        match &first.said {
+        match &first.content {
             MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal => {
                 json.key("type").str("text").key("text").str("")
             }
@@ -368,7 +371,7 @@ impl MessagesStreamWriter {
         self.end_frame(json);
         self.is_open = true;
         self.delta_head.clear();
-        let (kind, member) = match &first.said {
+        let (kind, member) = match &first.content {
             MessagesQueuedBlockKind::Text
             | MessagesQueuedBlockKind::Refusal
             | MessagesQueuedBlockKind::Hidden => ("text_delta", "text"),
@@ -383,13 +386,13 @@ impl MessagesStreamWriter {
         self.delta_head.extend_from_slice(head.as_bytes());
         self.waiting_bytes = self.waiting_bytes.saturating_sub(first.kept.len());
         let kept = std::mem::take(&mut first.kept);
-        match &first.said {
+        match &first.content {
             MessagesQueuedBlockKind::Text
             | MessagesQueuedBlockKind::Refusal
             | MessagesQueuedBlockKind::Thinking { .. } => self.write_delta(&kept.text()),
             MessagesQueuedBlockKind::Hidden => {}
             MessagesQueuedBlockKind::Call(call) => {
-                let was_cut = at_end && self.heard.is_cut_short() && self.line.is_empty();
+                let was_cut = at_end && self.completion.is_cut_short() && self.line.is_empty();
                 let text = call.arguments.initial_text(&kept, is_done, was_cut);
                 self.write_delta(&text);
             }
@@ -401,7 +404,7 @@ impl MessagesStreamWriter {
         let Some(first) = self.line.pop_front() else {
             return;
         };
-        if let MessagesQueuedBlockKind::Thinking { signature } = &first.said {
+        if let MessagesQueuedBlockKind::Thinking { signature } = &first.content {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(signature.len());
             let mut json = self.frame("content_block_delta");
             json.key("index")
@@ -423,7 +426,7 @@ impl MessagesStreamWriter {
         let mut json = self.frame("content_block_stop");
         json.key("index").number(self.next_index);
         self.end_frame(json);
-        let names = match &first.said {
+        let names = match &first.content {
             MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
             MessagesQueuedBlockKind::Text
             | MessagesQueuedBlockKind::Refusal
@@ -449,12 +452,12 @@ impl MessagesStreamWriter {
     fn start(&mut self) {
         let mut json = self.frame("message_start");
         json.key("message").open_object();
-        self.heard.write_envelope(&mut json);
+        self.completion.write_envelope(&mut json);
         json.key("content").open_array().close_array();
         json.key("stop_reason").null().key("stop_sequence").null();
         json.key("usage").open_object();
         json.key("input_tokens")
-            .number(self.heard.response_context.input_estimate);
+            .number(self.completion.response_context.input_estimate);
         json.key("cache_creation_input_tokens")
             .number(0)
             .key("cache_read_input_tokens")
@@ -469,10 +472,10 @@ impl MessagesStreamWriter {
         self.advance(true);
         let mut json = self.frame("message_delta");
         json.key("delta").open_object();
-        self.heard.write_stop(&mut json);
+        self.completion.write_stop(&mut json);
         json.key("container").null().close_object();
         json.key("usage");
-        write_usage(&self.heard.usage(), &mut json);
+        write_usage(&self.completion.usage(), &mut json);
         self.end_frame(json);
         let json = self.frame("message_stop");
         self.end_frame(json);
@@ -505,20 +508,20 @@ impl EventSink for MessagesStreamWriter {
         }
         match event {
             Event::Start(start) => {
-                self.heard.start(&start);
+                self.completion.start(&start);
                 self.start();
             }
             Event::Open { slot, piece } => self.open(slot, piece),
             Event::Delta { slot, text } => {
-                self.heard.count_generated(&text);
+                self.completion.count_generated(&text);
                 self.delta(slot, &text);
             }
             Event::Signature { slot, signature } => self.set_signature(slot, &signature),
             // Citations: the text itself names its sources.
             Event::Citation { .. } | Event::Counters { .. } => {}
             Event::Close { slot } => self.close(slot),
-            Event::Stop(stop) => self.heard.set_stop(stop),
-            Event::Usage { usage, .. } => self.heard.set_usage(usage),
+            Event::Stop(stop) => self.completion.set_stop(stop),
+            Event::Usage { usage, .. } => self.completion.set_usage(usage),
             Event::End => self.end(),
         }
         if self.overflowed {
@@ -532,7 +535,7 @@ impl MessagesQueuedBlock {
     /// Returns whether the block can be opened: it has content, and the rest of it is not needed
     /// first.
     fn is_ready(&self) -> bool {
-        match &self.said {
+        match &self.content {
             MessagesQueuedBlockKind::Text
             | MessagesQueuedBlockKind::Refusal
             | MessagesQueuedBlockKind::Hidden => true,
@@ -545,7 +548,7 @@ impl MessagesQueuedBlock {
 
     /// Returns whether the block may close early when other content arrives.
     fn may_close_early(&self) -> bool {
-        match &self.said {
+        match &self.content {
             MessagesQueuedBlockKind::Text
             | MessagesQueuedBlockKind::Refusal
             | MessagesQueuedBlockKind::Thinking { .. }

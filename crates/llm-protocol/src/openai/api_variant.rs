@@ -81,12 +81,12 @@ impl ApiVariant {
 /// Returns an error if the client API requires a limit and there is none, or if the limit is 0.
 pub(crate) fn output_limit(
     request: &Request<'_>,
-    given: &WriteContext<'_>,
-    least: u64,
+    write_context: &WriteContext<'_>,
+    min_tokens: u64,
     warnings: &mut Warnings,
 ) -> Result<Option<u64>, BoxedFailure> {
-    let most = given.target.max_output_tokens;
-    let payable = given.output_limit.unwrap_or(u64::MAX);
+    let model_max = write_context.target.max_output_tokens;
+    let payable = write_context.output_limit.unwrap_or(u64::MAX);
     let Some(RequestedOutputLimit { field, tokens }) = request.limit else {
         if request.surface == Protocol::Messages {
             return Err(invalid_param(
@@ -95,17 +95,17 @@ pub(crate) fn output_limit(
                 "Field required",
             ));
         }
-        return Ok((payable < most).then_some(payable.max(least)));
+        return Ok((payable < model_max).then_some(payable.max(min_tokens)));
     };
     // The readers of the other client APIs refuse 0.
     if tokens == 0 {
         let message = "0 is only supported for models that offer cache pre-warming.";
         return Err(invalid_param(request.surface, field, message));
     }
-    if tokens > most || tokens < least {
+    if tokens > model_max || tokens < min_tokens {
         warnings.add(WarningAction::Clamped, field);
     }
-    Ok(Some(tokens.min(most).min(payable).max(least)))
+    Ok(Some(tokens.min(model_max).min(payable).max(min_tokens)))
 }
 
 /// Writes `temperature` and `top_p`. A model that accepts neither behaves as if they were 1.
@@ -131,18 +131,18 @@ pub(crate) fn write_sampling(
 /// Writes the end user as a hash and, for the vendor's cache, a key that related requests share.
 pub(crate) fn write_end_user(
     request: &Request<'_>,
-    given: &WriteContext<'_>,
+    write_context: &WriteContext<'_>,
     json: &mut JsonWriter,
 ) {
     let user = request.end_user.as_ref().map(JsonStr::value);
     json.key("safety_identifier")
         .str(&identifiers::hash_end_user(
-            given.account_id,
+            write_context.account_id,
             user.as_deref(),
         ));
-    if given.target.official {
+    if write_context.target.official {
         json.key("prompt_cache_key")
-            .str(&cache_key(request, given.account_id));
+            .str(&cache_key(request, write_context.account_id));
     }
 }
 

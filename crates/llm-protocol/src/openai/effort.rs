@@ -26,7 +26,9 @@ enum ThinkingPreference {
 
 fn thinking_preference(request: &Request<'_>) -> ThinkingPreference {
     let level_of = |tokens| {
-        let level = BUDGET_LEVELS.iter().find(|(most, _)| tokens <= *most);
+        let level = BUDGET_LEVELS
+            .iter()
+            .find(|(max_tokens, _)| tokens <= *max_tokens);
         level.map_or(Effort::Xhigh, |(_, level)| *level)
     };
     let Some(thinking) = request.reasoning.thinking else {
@@ -37,7 +39,7 @@ fn thinking_preference(request: &Request<'_>) -> ThinkingPreference {
                 ThinkingPreference::Budget(level_of(tokens))
             });
     };
-    let is = |wanted| thinking.get("type").is_some_and(|kind| kind.is(wanted));
+    let is = |expected| thinking.get("type").is_some_and(|kind| kind.is(expected));
     if is("enabled") {
         let tokens = thinking
             .get("budget_tokens")
@@ -81,23 +83,23 @@ pub(crate) fn select_effort(
     warnings: &mut Warnings,
 ) -> Option<Effort> {
     let preference = thinking_preference(request);
-    let said = request.reasoning.effort;
+    let requested = request.reasoning.effort;
     let is_thinking = request.reasoning.thinking.is_some()
-        && (said.is_none() || preference == ThinkingPreference::Off);
+        && (requested.is_none() || preference == ThinkingPreference::Off);
     let field = if is_thinking || request.reasoning.effort_field.is_empty() {
         "thinking"
     } else {
         request.reasoning.effort_field
     };
     if !support.reasons {
-        let is_wanted = matches!(
+        let is_requested = matches!(
             preference,
             ThinkingPreference::Free | ThinkingPreference::Budget(_)
         );
         // In a messages request, an effort level alone does not ask for reasoning.
-        let is_asked = request.surface != Protocol::Messages
-            && said.is_some_and(|level| level != Effort::None);
-        if is_wanted || is_asked {
+        let is_effort_requested = request.surface != Protocol::Messages
+            && requested.is_some_and(|level| level != Effort::None);
+        if is_requested || is_effort_requested {
             warnings.add(
                 WarningAction::Dropped,
                 if request.reasoning.thinking.is_some() {
@@ -109,24 +111,24 @@ pub(crate) fn select_effort(
         }
         return None;
     }
-    let wanted = match preference {
+    let selected = match preference {
         ThinkingPreference::Off => Some(Effort::None),
-        ThinkingPreference::Budget(level) => said.or(Some(level)),
-        ThinkingPreference::Free | ThinkingPreference::Nothing => said,
+        ThinkingPreference::Budget(level) => requested.or(Some(level)),
+        ThinkingPreference::Free | ThinkingPreference::Nothing => requested,
     };
     if support.is_kept_from {
         if preference == ThinkingPreference::Free
-            || wanted.is_some_and(|level| level != Effort::None)
+            || selected.is_some_and(|level| level != Effort::None)
         {
             warnings.add(WarningAction::Downgraded, field);
         }
         return Some(Effort::None);
     }
-    let wanted = wanted?;
-    let nearest = wanted.nearest(support.levels);
+    let selected = selected?;
+    let nearest = selected.nearest(support.levels);
     match nearest {
         None => warnings.add(WarningAction::Dropped, field),
-        Some(nearest) if nearest != wanted => warnings.add(WarningAction::Downgraded, field),
+        Some(nearest) if nearest != selected => warnings.add(WarningAction::Downgraded, field),
         Some(_) => {}
     }
     nearest

@@ -71,8 +71,12 @@ pub(crate) fn image_detail(
     path: impl Display,
     warnings: &mut Warnings,
 ) -> Option<ImageDetail> {
-    let told = holder.get("detail").filter(|told| !told.is_null())?;
-    let detail = told.string().and_then(|word| ImageDetail::parse(&word));
+    let detail_value = holder
+        .get("detail")
+        .filter(|detail_value| !detail_value.is_null())?;
+    let detail = detail_value
+        .string()
+        .and_then(|word| ImageDetail::parse(&word));
     if detail.is_none() {
         warnings.add(WarningAction::Dropped, format_args!("{path}.detail"));
     }
@@ -313,7 +317,7 @@ mod tests {
     #[test]
     fn what_is_no_image_is_refused() {
         let unsupported = "Unsupported image type 'image/svg+xml'. Use JPEG, PNG, GIF or WebP.";
-        for (url, wanted) in [
+        for (url, expected) in [
             ("data:image/svg+xml;utf8,<svg/>", unsupported),
             ("data:image/svg+xml;base64,PHN2Zy8+", unsupported),
             ("data:image/png;base64,iVBORw0KGgo*", INVALID_IMAGE_DATA),
@@ -325,7 +329,7 @@ mod tests {
             ("", INVALID_IMAGE_URL),
             ("/tmp/a.png", INVALID_IMAGE_URL),
         ] {
-            assert_eq!(media_type(url), Err(wanted.to_owned()), "{url}");
+            assert_eq!(media_type(url), Err(expected.to_owned()), "{url}");
         }
     }
 
@@ -344,7 +348,7 @@ mod tests {
                 "{label}"
             );
         }
-        for (data, wanted) in [
+        for (data, expected) in [
             (
                 "data:text/plain;base64,/////w==",
                 "Unsupported file type 'text/plain'. Use PDF or plain text.",
@@ -355,7 +359,7 @@ mod tests {
             ),
             ("data:text/plain,hello", INVALID_FILE_DATA),
         ] {
-            assert_eq!(read(data).unwrap_err(), wanted);
+            assert_eq!(read(data).unwrap_err(), expected);
         }
     }
 
@@ -414,14 +418,14 @@ mod tests {
 
     #[test]
     fn base64_is_unpacked() {
-        for (packed, wanted) in [
+        for (packed, expected) in [
             ("", ""),
             ("YQ==", "a"),
             ("YWI=", "ab"),
             ("YWJj", "abc"),
             ("YWJjZA==", "abcd"),
         ] {
-            assert_eq!(decode_base64(packed), wanted.as_bytes());
+            assert_eq!(decode_base64(packed), expected.as_bytes());
         }
     }
 }

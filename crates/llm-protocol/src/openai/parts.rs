@@ -13,7 +13,7 @@ const DEFAULT_FILE_NAME: &str = "document.pdf";
 
 /// Part of a user message.
 pub(crate) struct ContentPart<'t> {
-    pub said: PartContent<'t>,
+    pub content: PartContent<'t>,
     /// A cache breakpoint follows it.
     pub is_marked: bool,
 }
@@ -30,15 +30,15 @@ pub(crate) enum PartContent<'t> {
 }
 
 impl<'t> ContentPart<'t> {
-    pub fn new(said: PartContent<'t>) -> Self {
+    pub fn new(content: PartContent<'t>) -> Self {
         ContentPart {
-            said,
+            content,
             is_marked: false,
         }
     }
 
     pub fn is_text(&self) -> bool {
-        matches!(self.said, PartContent::Text(_) | PartContent::Texts(_))
+        matches!(self.content, PartContent::Text(_) | PartContent::Texts(_))
     }
 }
 

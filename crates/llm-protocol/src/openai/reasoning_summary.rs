@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_summary_is_cut_where_it_was_joined_and_nowhere_else() {
-        let said = |parts: &[&str]| {
+        let summary_parts = |parts: &[&str]| {
             Some(
                 parts
                     .iter()
@@ -49,16 +49,16 @@ mod tests {
                     .collect::<Vec<_>>(),
             )
         };
-        assert_eq!(parts("", &[]), said(&[]));
-        assert_eq!(parts("", &[0]), said(&[""]));
-        assert_eq!(parts("hm", &[2]), said(&["hm"]));
+        assert_eq!(parts("", &[]), summary_parts(&[]));
+        assert_eq!(parts("", &[0]), summary_parts(&[""]));
+        assert_eq!(parts("hm", &[2]), summary_parts(&["hm"]));
         assert_eq!(
             parts("größe\n\n🦀\n\n\n\n", &[5, 1, 0, 0]),
-            said(&["größe", "🦀", "", ""])
+            summary_parts(&["größe", "🦀", "", ""])
         );
         assert_eq!(
             parts("größe\n\n🦀\n\n", &[5, 1, 0]),
-            said(&["größe", "🦀", ""])
+            summary_parts(&["größe", "🦀", ""])
         );
         for (text, lengths) in [
             ("hm", &[1][..]),

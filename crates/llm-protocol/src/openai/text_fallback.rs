@@ -143,8 +143,8 @@ impl TextFallback<'_> {
         texts
     }
 
-    fn warn_citations(&mut self, at: JsonPath, are_wanted: bool) {
-        if are_wanted {
+    fn warn_citations(&mut self, at: JsonPath, are_enabled: bool) {
+        if are_enabled {
             self.warnings
                 .add(WarningAction::Dropped, format_args!("{at}.citations"));
         }
@@ -212,7 +212,7 @@ impl TextFallback<'_> {
 #[derive(Default)]
 pub(crate) struct HostedToolResults<'a> {
     open: HashMap<String, JsonValue<'a>>,
-    told: HashMap<String, JsonValue<'a>>,
+    taken: HashMap<String, JsonValue<'a>>,
 }
 
 impl<'a> HostedToolResults<'a> {
@@ -231,12 +231,12 @@ impl<'a> HostedToolResults<'a> {
     /// Takes the result of this call, to be written together with the call.
     fn take(&mut self, call: &str) -> Option<JsonValue<'a>> {
         let (id, value) = self.open.remove_entry(call)?;
-        self.told.insert(id, value);
+        self.taken.insert(id, value);
         Some(value)
     }
 
     fn is_taken(&self, call: &str) -> bool {
-        self.told.contains_key(call)
+        self.taken.contains_key(call)
     }
 }
 

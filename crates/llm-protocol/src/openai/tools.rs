@@ -55,9 +55,9 @@ fn check_vendor_tool(
 ) -> Result<(), BoxedFailure> {
     let kind = kind.value();
     if messages_fields::tool_outcome(&kind) == Some(FieldMapping::Warn) {
-        if let (ToolChoice::Tool(wanted), Some(name)) =
+        if let (ToolChoice::Tool(chosen), Some(name)) =
             (&request.choice, text_member(value, "name"))
-            && wanted.is(&name.value())
+            && chosen.is(&name.value())
         {
             let message = format!("'{}' is not available for model '{model}'", name.value());
             return Err(invalid_param(request.surface, "tool_choice", &message));
@@ -100,10 +100,10 @@ impl ToolWriter<'_, '_> {
         sent: &[&Tool<'_>],
         choice: &ToolChoice<'_>,
     ) -> Result<(), BoxedFailure> {
-        if let ToolChoice::Tool(wanted) = choice
-            && !sent.iter().any(|tool| has_name(tool, wanted))
+        if let ToolChoice::Tool(chosen) = choice
+            && !sent.iter().any(|tool| has_name(tool, chosen))
         {
-            let message = format!("Tool '{}' not found in provided tools", wanted.value());
+            let message = format!("Tool '{}' not found in provided tools", chosen.value());
             return Err(invalid_param(self.surface, "tool_choice", &message));
         }
         self.json.key("tools").open_array();
@@ -247,10 +247,10 @@ impl ToolWriter<'_, '_> {
     }
 }
 
-fn has_name(tool: &Tool<'_>, wanted: &JsonStr<'_>) -> bool {
+fn has_name(tool: &Tool<'_>, chosen: &JsonStr<'_>) -> bool {
     match &tool.kind {
         ToolKind::Function(FunctionTool { name, .. }) | ToolKind::Custom { name, .. } => {
-            name.is(&wanted.value())
+            name.is(&chosen.value())
         }
         ToolKind::Vendor { .. } => false,
     }

@@ -85,12 +85,12 @@ pub(crate) fn check_blocks(request: &Request<'_>, fetches: bool) -> Result<(), B
 
 fn check_each(
     blocks: &[Block<'_>],
-    place: BlockContainer,
+    container: BlockContainer,
     context: BlockCheckContext,
 ) -> Result<(), BoxedFailure> {
     blocks
         .iter()
-        .try_for_each(|block| check_block(block, place, context))
+        .try_for_each(|block| check_block(block, container, context))
 }
 
 fn unsupported_document_url(surface: Protocol, block: &Block<'_>) -> BoxedFailure {
@@ -114,24 +114,24 @@ fn unsupported_document_url(surface: Protocol, block: &Block<'_>) -> BoxedFailur
 
 fn check_block(
     block: &Block<'_>,
-    place: BlockContainer,
+    container: BlockContainer,
     context: BlockCheckContext,
 ) -> Result<(), BoxedFailure> {
     let surface = context.surface;
-    let is_told = match &block.kind {
+    let is_supported = match &block.kind {
         BlockKind::Text(_) => true,
         BlockKind::Refusal(_)
         | BlockKind::Thinking(_)
         | BlockKind::Call(_)
-        | BlockKind::Result(_) => place != BlockContainer::Turn(TurnRole::System),
-        BlockKind::Image(_) => accepts_media(place),
+        | BlockKind::Result(_) => container != BlockContainer::Turn(TurnRole::System),
+        BlockKind::Image(_) => accepts_media(container),
         BlockKind::File(file) => match &file.content {
-            FileContent::Text(_) => place != BlockContainer::Turn(TurnRole::System),
+            FileContent::Text(_) => container != BlockContainer::Turn(TurnRole::System),
             FileContent::Url(_) if !context.fetches => {
                 return Err(unsupported_document_url(surface, block));
             }
             FileContent::Pdf(_) | FileContent::Url(_) | FileContent::Blocks(_) => {
-                accepts_media(place)
+                accepts_media(container)
             }
         },
         BlockKind::Opaque(Opaque { name, value, .. }) => {
@@ -154,10 +154,10 @@ fn check_block(
                     message,
                 ));
             }
-            is_opaque_supported(&name.value(), place)
+            is_opaque_supported(&name.value(), container)
         }
     };
-    if !is_told {
+    if !is_supported {
         let message = format!(
             "Input tag '{}' is not supported for this model",
             block_type(block)
@@ -181,18 +181,18 @@ fn check_block(
 
 /// A chat vendor accepts images and files only from users; the gateway moves those in tool results
 /// to a user message.
-fn accepts_media(place: BlockContainer) -> bool {
-    match place {
+fn accepts_media(container: BlockContainer) -> bool {
+    match container {
         BlockContainer::Turn(side) => side == TurnRole::User,
         BlockContainer::Result | BlockContainer::Document => true,
     }
 }
 
-fn is_opaque_supported(kind: &str, place: BlockContainer) -> bool {
-    match (kind, place) {
+fn is_opaque_supported(kind: &str, container: BlockContainer) -> bool {
+    match (kind, container) {
         (_, BlockContainer::Document | BlockContainer::Turn(TurnRole::System)) => false,
         ("search_result", _) => true,
-        ("tool_reference" | "browser_state", place) => place == BlockContainer::Result,
+        ("tool_reference" | "browser_state", container) => container == BlockContainer::Result,
         (_, BlockContainer::Result) => false,
         ("compaction", _) => true,
         (kind, _) => matches!(

@@ -273,7 +273,7 @@ impl NullUsageFinder {
 
 fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), JsonError> {
     let mut choice = ChunkChoice::default();
-    let mut said = DeltaBytes::default();
+    let mut delta_bytes = DeltaBytes::default();
     let mut is_error = false;
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
@@ -286,25 +286,29 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), 
                 // vendors send it.
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");
             }
-            "delta" | "message" => said = read_delta(scan)?,
+            "delta" | "message" => delta_bytes = read_delta(scan)?,
             _ => drop(scan.skip()?),
         }
         Ok::<(), JsonError>(())
     })?;
-    choice.has_content = said.bytes > 0 || said.reasoning > 0 || said.sound > 0;
+    choice.has_content =
+        delta_bytes.bytes > 0 || delta_bytes.reasoning > 0 || delta_bytes.sound > 0;
     chunk.choices.push(choice);
     chunk.is_error |= is_error;
     chunk.generated_bytes = chunk
         .generated_bytes
-        .saturating_add(said.bytes)
-        .saturating_add(said.reasoning);
-    chunk.sound_bytes = chunk.sound_bytes.saturating_add(said.sound);
-    if said.sound > 0 {
+        .saturating_add(delta_bytes.bytes)
+        .saturating_add(delta_bytes.reasoning);
+    chunk.sound_bytes = chunk.sound_bytes.saturating_add(delta_bytes.sound);
+    if delta_bytes.sound > 0 {
         // It was generated, although it is not text.
         chunk.generated_bytes = chunk.generated_bytes.max(1);
     }
-    chunk.has_reasoning |= said.reasoning > 0;
-    chunk.has_delta |= said.bytes > 0 || said.reasoning > 0 || said.sound > 0 || said.has_other;
+    chunk.has_reasoning |= delta_bytes.reasoning > 0;
+    chunk.has_delta |= delta_bytes.bytes > 0
+        || delta_bytes.reasoning > 0
+        || delta_bytes.sound > 0
+        || delta_bytes.has_other;
     Ok(())
 }
 

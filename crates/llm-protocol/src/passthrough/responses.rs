@@ -32,7 +32,7 @@ pub(super) struct ResponsesEventScan<'a> {
 /// A response, possibly incomplete.
 #[derive(Default, Debug)]
 pub(super) struct ResponsesBodyScan {
-    pub is_given: bool,
+    pub is_present: bool,
     id: Option<Span>,
     created: u64,
     pub model: Option<Span>,
@@ -202,7 +202,7 @@ fn read_response(
     scan: &mut JsonScanner<'_>,
     response: &mut ResponsesBodyScan,
 ) -> Result<(), JsonError> {
-    response.is_given |= scan.object_or_skip(|scan, key| {
+    response.is_present |= scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             "id" => response.id = scan.string_or_skip()?.map(|id| id.span),
             "created_at" => response.created = scan.count_or_skip()?.unwrap_or(0),
@@ -310,10 +310,10 @@ fn read_output(scan: &mut JsonScanner<'_>, bytes: &mut u64) -> Result<OutputItem
         JsonKind::Array => drop(scan.array(|scan| read_output(scan, bytes).map(drop))?),
         JsonKind::Object => drop(scan.object(|scan, key| match key.name().as_ref() {
             "text" | "arguments" | "input" | "refusal" => {
-                let told = scan
+                let text_bytes = scan
                     .string_or_skip()?
                     .map_or(0, |text| text.decoded_bytes());
-                *bytes = bytes.saturating_add(told);
+                *bytes = bytes.saturating_add(text_bytes);
                 Ok(())
             }
             "content" | "summary" => read_output(scan, bytes).map(drop),

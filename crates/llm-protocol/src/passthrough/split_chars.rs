@@ -53,11 +53,11 @@ impl SplitCharJoiner {
                 walk.visit_value(root.get("delta"), format!("{}", index_or(root, 0)))
             }
             Protocol::Responses => {
-                let place = root
+                let index = root
                     .get("output_index")
                     .and_then(JsonValue::count)
                     .unwrap_or(0);
-                walk.visit_value(root.get("delta"), format!("{place}"));
+                walk.visit_value(root.get("delta"), format!("{index}"));
             }
         }
         walk.edits
@@ -159,23 +159,23 @@ mod tests {
             format!(r#"{{"model":"v","choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#)
         };
         let (first, between, second) = (chat(r"a\ud83d"), chat(""), chat(r"\ude00b"));
-        let told = texts(
+        let merged = texts(
             Protocol::Chat,
             &[&first, &between, &second],
             "/choices/0/delta/content",
         );
-        assert_eq!(told, ["a", "", "😀b"]);
+        assert_eq!(merged, ["a", "", "😀b"]);
         let call = |text: &str| {
             let call = format!(r#"{{"index":1,"function":{{"arguments":"{text}"}}}}"#);
             format!(r#"{{"choices":[{{"index":0,"delta":{{"tool_calls":[{call}]}}}}]}}"#)
         };
         let pointer = "/choices/0/delta/tool_calls/0/function/arguments";
-        let told = texts(
+        let merged = texts(
             Protocol::Chat,
             &[&call(r#"{\"a\":\"\uD83D"#), &call(r#"\uDE00\"}"#)],
             pointer,
         );
-        assert_eq!(told.concat(), "{\"a\":\"😀\"}");
+        assert_eq!(merged.concat(), "{\"a\":\"😀\"}");
 
         let block = |index: u64, text: &str| {
             let delta = format!(r#"{{"type":"text_delta","text":"{text}"}}"#);
@@ -187,22 +187,22 @@ mod tests {
             block(0, r"\ude00\ud83d"),
             block(0, r"\ude01"),
         ];
-        let told = texts(
+        let merged = texts(
             Protocol::Messages,
             &events.each_ref().map(String::as_str),
             "/delta/text",
         );
-        assert_eq!(told, ["", "x", "😀", "😁"]);
+        assert_eq!(merged, ["", "x", "😀", "😁"]);
 
         let item = |text: &str| {
             format!(r#"{{"type":"response.output_text.delta","output_index":2,"delta":"{text}"}}"#)
         };
-        let told = texts(
+        let merged = texts(
             Protocol::Responses,
             &[&item(r"\ud83d"), &item(r"\ude00")],
             "/delta",
         );
-        assert_eq!(told, ["", "😀"]);
+        assert_eq!(merged, ["", "😀"]);
     }
 
     #[test]

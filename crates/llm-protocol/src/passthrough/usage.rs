@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_usage_object_gets_the_standard_members_that_it_lacks_and_keeps_its_own() {
-        for (raw, wanted) in [
+        for (raw, expected) in [
             (
                 r#"{"prompt_cache_hit_tokens":40,"total_tokens":60}"#,
                 r#"{"prompt_cache_hit_tokens":40,"total_tokens":60,"prompt_tokens_details":{"cached_tokens":40}}"#,
@@ -238,11 +238,11 @@ mod tests {
         ] {
             assert_eq!(
                 complete_usage(Protocol::Chat, &usage(40), raw).as_deref(),
-                Some(wanted),
+                Some(expected),
                 "{raw}"
             );
             assert_eq!(
-                complete_usage(Protocol::Chat, &usage(40), wanted),
+                complete_usage(Protocol::Chat, &usage(40), expected),
                 None,
                 "again"
             );
@@ -252,17 +252,17 @@ mod tests {
         assert_eq!(complete_usage(Protocol::Chat, &usage(0), "{}"), None);
         assert_eq!(complete_usage(Protocol::Messages, &usage(40), "{}"), None);
         let responses = r#"{"input_tokens":50,"input_tokens_details":{"cached_tokens":40},"total_tokens":null}"#;
-        let wanted =
+        let expected =
             r#"{"input_tokens":50,"input_tokens_details":{"cached_tokens":40},"total_tokens":60}"#;
         assert_eq!(
             complete_usage(Protocol::Responses, &usage(40), responses).as_deref(),
-            Some(wanted)
+            Some(expected)
         );
     }
 
     #[test]
     fn a_usage_object_takes_the_place_of_what_is_none_or_stands_at_the_end() {
-        let place = |text: &str, at: Option<Span>| {
+        let slice_at = |text: &str, at: Option<Span>| {
             let (span, usage) = usage_edit(text, at, closing_brace(text), "7".into());
             let mut out = Vec::new();
             edit::apply_edits(
@@ -273,10 +273,10 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         assert_eq!(
-            place(r#"{"usage":null,"a":1}"#, Some(Span { start: 9, end: 13 })),
+            slice_at(r#"{"usage":null,"a":1}"#, Some(Span { start: 9, end: 13 })),
             r#"{"usage":7,"a":1}"#
         );
-        assert_eq!(place("{\"a\":1 }\n", None), "{\"a\":1 ,\"usage\":7}\n");
-        assert_eq!(place("{ }", None), "{ \"usage\":7}");
+        assert_eq!(slice_at("{\"a\":1 }\n", None), "{\"a\":1 ,\"usage\":7}\n");
+        assert_eq!(slice_at("{ }", None), "{ \"usage\":7}");
     }
 }

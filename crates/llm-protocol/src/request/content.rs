@@ -154,7 +154,7 @@ mod tests {
             .content
     }
 
-    fn said(content: &str) -> String {
+    fn user_message(content: &str) -> String {
         format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{content}]}}]}}"#)
     }
 
@@ -211,28 +211,28 @@ mod tests {
         let bodies = [
             (
                 Messages,
-                said(&format!(
+                user_message(&format!(
                     r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#
                 )),
                 &data,
             ),
             (
                 Messages,
-                said(&format!(
+                user_message(&format!(
                     r#"{{"source":{{"data":"{slashed}"}},"type":"image"}}"#
                 )),
                 &slashed,
             ),
             (
                 Chat,
-                said(&format!(
+                user_message(&format!(
                     r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#
                 )),
                 &url,
             ),
             (
                 Chat,
-                said(&format!(r#"{{"image_url":{{"url":"{slashed_url}"}}}}"#)),
+                user_message(&format!(r#"{{"image_url":{{"url":"{slashed_url}"}}}}"#)),
                 &slashed_url,
             ),
             (
@@ -263,7 +263,7 @@ mod tests {
         let huge =
             encoded(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff\x08\x02\0\0\0");
         for data in ["AAAA", &huge] {
-            let body = said(&format!(
+            let body = user_message(&format!(
                 r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#
             ));
             assert_eq!(
@@ -271,12 +271,12 @@ mod tests {
                 5_000 + around(&body, data)
             );
         }
-        let far = said(r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#);
+        let far = user_message(r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#);
         assert_eq!(
             content(Messages, &far).estimated_tokens(),
             5_000 + around(&far, "")
         );
-        let two = said(
+        let two = user_message(
             r#"{"type":"image","source":{}},{"type":"tool_result","content":[{"type":"image","source":{}}]}"#,
         );
         assert_eq!(
@@ -294,7 +294,7 @@ mod tests {
         for (protocol, body, data, pages) in [
             (
                 Messages,
-                said(&format!(
+                user_message(&format!(
                     r#"{{"type":"document","source":{{"data":"{pdf}"}}}}"#
                 )),
                 &pdf,
@@ -302,7 +302,7 @@ mod tests {
             ),
             (
                 Messages,
-                said(&format!(
+                user_message(&format!(
                     r#"{{"type":"document","source":{{"data":"{packed}"}}}}"#
                 )),
                 &packed,
@@ -310,7 +310,7 @@ mod tests {
             ),
             (
                 Chat,
-                said(&format!(
+                user_message(&format!(
                     r#"{{"type":"file","file":{{"filename":"a","file_data":"{url}"}}}}"#
                 )),
                 &url,
@@ -337,12 +337,14 @@ mod tests {
                 "no document lowers what is held"
             );
         }
-        let far = said(r#"{"type":"document","source":{"type":"url","url":"https://x/y.pdf"}}"#);
+        let far =
+            user_message(r#"{"type":"document","source":{"type":"url","url":"https://x/y.pdf"}}"#);
         assert_eq!(
             content(Messages, &far).estimated_tokens(),
             15_000 + around(&far, "")
         );
-        let text = said(r#"{"type":"document","source":{"type":"text","data":"a long text"}}"#);
+        let text =
+            user_message(r#"{"type":"document","source":{"type":"text","data":"a long text"}}"#);
         assert_eq!(
             content(Messages, &text).estimated_tokens(),
             around(&text, "")
@@ -357,7 +359,7 @@ mod tests {
             r#"{"type":"image","data":"some words"}"#,
             r#"{"type":"image","text":"some words","source":{}}"#,
         ] {
-            let body = said(block);
+            let body = user_message(block);
             assert_eq!(
                 content(Messages, &body).max_text_bytes(),
                 byte_len(&body),
@@ -369,15 +371,15 @@ mod tests {
     #[test]
     fn audio_and_what_is_encrypted_are_no_text() {
         let data = "A".repeat(12_001);
-        let heard = said(&format!(
+        let audio = user_message(&format!(
             r#"{{"type":"input_audio","input_audio":{{"data":"{data}","format":"wav"}}}}"#
         ));
-        let counted = content(Chat, &heard);
+        let counted = content(Chat, &audio);
         assert_eq!(
             (counted.estimated_tokens(), counted.audio_tokens()),
-            (around(&heard, &data), 13)
+            (around(&audio, &data), 13)
         );
-        let signed = said(&format!(
+        let signed = user_message(&format!(
             r#"{{"type":"thinking","thinking":"t","signature":"{data}"}}"#
         ));
         assert_eq!(
@@ -387,7 +389,7 @@ mod tests {
         let encrypted = [
             (
                 Messages,
-                said(&format!(
+                user_message(&format!(
                     r#"{{"type":"redacted_thinking","data":"{data}"}}"#
                 )),
             ),

@@ -256,12 +256,12 @@ fn is_enabled(scan: &mut JsonScanner<'_>) -> Result<bool, JsonError> {
     match scan.kind()? {
         JsonKind::Null | JsonKind::False => scan.skip().map(|_| false),
         JsonKind::Array => {
-            let mut is_given = false;
+            let mut is_present = false;
             scan.array(|scan| {
-                is_given = true;
+                is_present = true;
                 scan.skip().map(drop)
             })?;
-            Ok(is_given)
+            Ok(is_present)
         }
         JsonKind::Object => {
             // If the member is duplicated, the vendor may read either.
@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// Returns the member that asks the vendor to run something, if there is one.
-    fn asked(protocol: Protocol, body: &str) -> Option<&'static str> {
+    fn requested_feature(protocol: Protocol, body: &str) -> Option<&'static str> {
         let features = read_summary(protocol, body.as_bytes())
             .unwrap_or_else(|failure| panic!("{body}: {failure:?}"))
             .features;
@@ -373,7 +373,11 @@ mod tests {
             (json!({"tools": [{"type": "bash_20250124"}]}), "tools"),
             (json!({"tools": [{"type": null}]}), "tools"),
         ] {
-            assert_eq!(asked(Chat, &with(&members)), Some(name), "{members}");
+            assert_eq!(
+                requested_feature(Chat, &with(&members)),
+                Some(name),
+                "{members}"
+            );
         }
         for body in [
             r#"{"model":"m","enable_search":false,"enable\u005fsearch":true}"#,
@@ -383,10 +387,10 @@ mod tests {
             r#"{"model":"m","tools":[{"type":"function","type":"web_browser","function":{}}]}"#,
             r#"{"model":"m","tools":[{"type":"function","function":{},"google\u005fsearch":{}}]}"#,
         ] {
-            assert!(asked(Chat, body).is_some(), "{body}");
+            assert!(requested_feature(Chat, body).is_some(), "{body}");
         }
         assert_eq!(
-            asked(
+            requested_feature(
                 Responses,
                 &with(&json!({"search_parameters": {"mode": "on"}}))
             ),
@@ -437,7 +441,11 @@ mod tests {
                 json!({"tools": [{"name": "google_search", "input_schema": schema}]}),
             ),
         ] {
-            assert_eq!(asked(protocol, &with(&members)), None, "{members}");
+            assert_eq!(
+                requested_feature(protocol, &with(&members)),
+                None,
+                "{members}"
+            );
         }
     }
 

@@ -198,12 +198,12 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 
     fn shorten_id(&mut self, id: Option<JsonValue<'a>>) {
-        let Some((place, id)) = id.and_then(|id| Some((id, id.string()?))) else {
+        let Some((node, id)) = id.and_then(|id| Some((id, id.string()?))) else {
             return;
         };
         let short = identifiers::chat_call_id(Cow::Borrowed(&id));
         if short != id {
-            self.replace_string(place, &short);
+            self.replace_string(node, &short);
         }
     }
 
@@ -276,7 +276,7 @@ impl<'a> ForeignFieldRemover<'a> {
     /// Gives a call or its result an id that the vendor accepts.
     fn fix_call_id(&mut self, block: JsonValue<'a>, message: usize, calls: &mut CallIdMap<'a>) {
         let kind = block.get("type");
-        let is = |wanted: &str| kind.is_some_and(|kind| kind.is(wanted));
+        let is = |expected: &str| kind.is_some_and(|kind| kind.is(expected));
         let safe = if is("tool_use") {
             block
                 .get("id")
@@ -288,8 +288,8 @@ impl<'a> ForeignFieldRemover<'a> {
         } else {
             None
         };
-        if let Some((place, safe)) = safe {
-            self.replace_string(place, &safe);
+        if let Some((node, safe)) = safe {
+            self.replace_string(node, &safe);
         }
     }
 }
@@ -428,13 +428,13 @@ mod tests {
         (String::from_utf8(out).unwrap(), warnings)
     }
 
-    fn check(protocol: Protocol, body: &str, wanted: &str, warnings: &[&str]) {
-        let (found, told) = stripped(protocol, body);
-        assert_eq!(found, wanted);
-        assert_eq!(told, warnings);
+    fn check(protocol: Protocol, body: &str, expected: &str, warnings: &[&str]) {
+        let (found, reported) = stripped(protocol, body);
+        assert_eq!(found, expected);
+        assert_eq!(reported, warnings);
         assert_eq!(
-            stripped(protocol, wanted),
-            (wanted.to_owned(), Vec::new()),
+            stripped(protocol, expected),
+            (expected.to_owned(), Vec::new()),
             "again"
         );
     }
@@ -450,7 +450,7 @@ mod tests {
         let of = |edits: &str, rest: &str| {
             format!(r#"{{"context_management":{{"edits":[{edits}]}},{rest}}}"#)
         };
-        for (body, wanted, told) in [
+        for (body, expected, reported) in [
             (
                 of(clears, turn),
                 format!("{{{left}}}"),
@@ -478,9 +478,9 @@ mod tests {
                 .collect();
             let mut out = Vec::new();
             edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), wanted);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
             assert!(
-                warnings.iter().any(|warning| warning == told),
+                warnings.iter().any(|warning| warning == reported),
                 "{warnings:?}"
             );
         }
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn output_limits_by_another_name_are_dropped() {
         let limits = r#"{"n_predict":-1,"max_tokens":7,"messages":[],"maxNewTokens":9,"best_of":null,"max_output_tokens":9}"#;
-        let told = [
+        let reported = [
             "dropped:max_new_tokens",
             "dropped:max_output_tokens",
             "dropped:n_predict",
@@ -559,13 +559,13 @@ mod tests {
             Protocol::Chat,
             limits,
             r#"{"max_tokens":7,"messages":[]}"#,
-            &told,
+            &reported,
         );
         check(
             Protocol::Messages,
             limits,
             r#"{"max_tokens":7,"messages":[]}"#,
-            &told,
+            &reported,
         );
         check(
             Protocol::Chat,
@@ -631,22 +631,22 @@ mod tests {
             json!({ "messages": messages }).to_string()
         };
         let bash = identifiers::messages_call_id("functions.Bash:0".into()).into_owned();
-        let again = format!("{bash}__2");
-        let given = body([
+        let rewritten_id = format!("{bash}__2");
+        let input = body([
             "functions.Bash:0",
             "toolu_01A09q90qw90lq917835lq9",
             "functions.Bash:0",
             "",
             "b",
         ]);
-        let wanted = body([
+        let expected = body([
             &bash,
             "toolu_01A09q90qw90lq917835lq9",
-            &again,
+            &rewritten_id,
             "call_3",
             "b",
         ]);
-        check(Protocol::Messages, &given, &wanted, &[]);
+        check(Protocol::Messages, &input, &expected, &[]);
         let escaped = body(["a/b", "c", "d", "e", "f"]);
         let slashes = escaped.replace("a/b", r"a\/b");
         let safe = identifiers::messages_call_id("a/b".into()).into_owned();

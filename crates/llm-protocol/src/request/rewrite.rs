@@ -85,10 +85,10 @@ impl EditBuilder {
         ];
         for OutputLimitMember {
             span,
-            tokens: given,
+            tokens: requested,
         } in limits.into_iter().flatten()
         {
-            if given.is_some_and(|given| given > tokens) {
+            if requested.is_some_and(|requested| requested > tokens) {
                 self.replace(span, tokens.to_string());
             }
         }

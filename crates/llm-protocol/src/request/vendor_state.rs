@@ -244,10 +244,10 @@ pub(super) fn record_reference(
 ) -> Result<(), JsonError> {
     let kind = scan.kind()?;
     let at = scan.position();
-    let mut is_given = !matches!(kind, JsonKind::Null | JsonKind::False | JsonKind::Array);
+    let mut is_present = !matches!(kind, JsonKind::Null | JsonKind::False | JsonKind::Array);
     if kind == JsonKind::Array {
         scan.array(|scan| {
-            is_given = true;
+            is_present = true;
             scan.skip().map(drop)
         })?;
     } else {
@@ -257,7 +257,7 @@ pub(super) fn record_reference(
     // may be valid.
     let is_first =
         found.is_none_or(|first| object == VendorObject::Thread && first.object != object);
-    if is_given && is_first {
+    if is_present && is_first {
         *found = Some(VendorReference { object, at });
     }
     Ok(())
@@ -336,15 +336,15 @@ pub(super) fn record_container(
     }
 }
 
-/// Appends the path of the value at `wanted` to `path`. Returns false and restores `path` if the
+/// Appends the path of the value at `target` to `path`. Returns false and restores `path` if the
 /// next value does not contain it.
 fn find_path(
     scan: &mut JsonScanner<'_>,
-    wanted: usize,
+    target: usize,
     path: &mut String,
 ) -> Result<bool, JsonError> {
     let kind = scan.kind()?;
-    if scan.position() == wanted {
+    if scan.position() == target {
         scan.skip()?;
         return Ok(true);
     }
@@ -354,7 +354,7 @@ fn find_path(
             return scan.skip().map(drop);
         }
         path.push_str(name);
-        is_found = find_path(scan, wanted, path)?;
+        is_found = find_path(scan, target, path)?;
         if !is_found {
             path.truncate(parent);
         }
@@ -409,7 +409,7 @@ mod tests {
         refusal(protocol, &members[1..]).map(|failure| failure.param.unwrap())
     }
 
-    fn said(part: Value) -> Value {
+    fn message_with(part: Value) -> Value {
         json!({"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": ["hi", part]}]})
     }
 
@@ -433,27 +433,27 @@ mod tests {
         let cases = [
             (
                 Chat,
-                said(json!({"type": "file", "file": {"file_id": "f"}})),
+                message_with(json!({"type": "file", "file": {"file_id": "f"}})),
                 format!("{part}.file.file_id"),
             ),
             (
                 Chat,
-                said(json!({"type": "input_file", "file_id": "f"})),
+                message_with(json!({"type": "input_file", "file_id": "f"})),
                 format!("{part}.file_id"),
             ),
             (
                 Chat,
-                said(json!({"type": "input_audio", "input_audio": {"file_id": "f"}})),
+                message_with(json!({"type": "input_audio", "input_audio": {"file_id": "f"}})),
                 format!("{part}.input_audio.file_id"),
             ),
             (
                 Chat,
-                said(json!({"type": "image_url", "image_url": {"file_id": "f"}})),
+                message_with(json!({"type": "image_url", "image_url": {"file_id": "f"}})),
                 format!("{part}.image_url.file_id"),
             ),
             (
                 Chat,
-                said(json!({"type": "image_file", "image_file": {"file_id": "f"}})),
+                message_with(json!({"type": "image_file", "image_file": {"file_id": "f"}})),
                 format!("{part}.image_file.file_id"),
             ),
             (
@@ -522,23 +522,25 @@ mod tests {
             ),
             (
                 Chat,
-                said(json!({"type": "image_url", "image_url": {"url": "gs://bucket/a.png"}})),
+                message_with(
+                    json!({"type": "image_url", "image_url": {"url": "gs://bucket/a.png"}}),
+                ),
                 format!("{part}.image_url.url"),
             ),
             (
                 Chat,
-                said(json!({"type": "image_url", "image_url": "file:///etc/passwd"})),
+                message_with(json!({"type": "image_url", "image_url": "file:///etc/passwd"})),
                 format!("{part}.image_url"),
             ),
             (
                 Chat,
-                said(json!({"type": "image_url", "image_url":
+                message_with(json!({"type": "image_url", "image_url":
                     {"url": "https://x@GenerativeLanguage.googleapis.com:443/v1beta/files/a"}})),
                 format!("{part}.image_url.url"),
             ),
             (
                 Messages,
-                said(
+                message_with(
                     json!({"type": "image", "source": {"type": "url", "url": "s3://bucket/a.png"}}),
                 ),
                 format!("{part}.source.url"),
@@ -560,34 +562,34 @@ mod tests {
             ),
             (
                 Messages,
-                said(document.clone()),
+                message_with(document.clone()),
                 format!("{part}.source.file_id"),
             ),
             (
                 Messages,
-                said(image.clone()),
+                message_with(image.clone()),
                 format!("{part}.source.file_id"),
             ),
             (
                 Messages,
-                said(result(&document)),
+                message_with(result(&document)),
                 format!("{part}.content[0].source.file_id"),
             ),
             (
                 Messages,
-                said(result(&image)),
+                message_with(result(&image)),
                 format!("{part}.content[0].source.file_id"),
             ),
             (
                 Messages,
-                said(
+                message_with(
                     json!({"type": "document", "source": {"type": "content", "content": [image]}}),
                 ),
                 format!("{part}.source.content[0].source.file_id"),
             ),
             (
                 Messages,
-                said(json!({"type": "container_upload", "file_id": "f"})),
+                message_with(json!({"type": "container_upload", "file_id": "f"})),
                 format!("{part}.file_id"),
             ),
             (
@@ -783,7 +785,7 @@ mod tests {
         let text = r#"{"file_id":"f","container":"c"}"#;
         let input = json!({"file_id": "f", "source": {"type": "file", "file_id": "f"}, "container_id": "c"});
         for (protocol, members) in [
-            (Chat, said(json!({"type": "text", "text": text}))),
+            (Chat, message_with(json!({"type": "text", "text": text}))),
             (
                 Chat,
                 json!({"tools": [{"type": "function", "function": {"name": "file_id", "parameters": schema}}]}),
@@ -808,11 +810,13 @@ mod tests {
             ),
             (
                 Messages,
-                said(json!({"type": "tool_use", "id": "t", "name": "file_id", "input": input})),
+                message_with(
+                    json!({"type": "tool_use", "id": "t", "name": "file_id", "input": input}),
+                ),
             ),
             (
                 Messages,
-                said(json!({"type": "tool_result", "tool_use_id": "t", "content": text})),
+                message_with(json!({"type": "tool_result", "tool_use_id": "t", "content": text})),
             ),
             (
                 Messages,
@@ -828,7 +832,7 @@ mod tests {
             ),
             (
                 Messages,
-                said(
+                message_with(
                     json!({"type": "text", "text": "x", "citations": [{"type": "char_location", "file_id": null}]}),
                 ),
             ),
@@ -898,11 +902,15 @@ mod tests {
             ),
             (
                 Chat,
-                said(json!({"type": "image_url", "image_url": {"url": "https://x/a?u=gs://b"}})),
+                message_with(
+                    json!({"type": "image_url", "image_url": {"url": "https://x/a?u=gs://b"}}),
+                ),
             ),
             (
                 Chat,
-                said(json!({"type": "image_url", "image_url": {"url": "data:text/plain,gs://b"}})),
+                message_with(
+                    json!({"type": "image_url", "image_url": {"url": "data:text/plain,gs://b"}}),
+                ),
             ),
         ] {
             assert_eq!(param(protocol, &members), None, "{members}");

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub struct EventSequencer {
     response: Arc<ResponseTemplate>,
-    spoken: Arc<Mutex<SequencerState>>,
+    state: Arc<Mutex<SequencerState>>,
 }
 
 /// Data of the response that the request alone determines.
@@ -75,9 +75,9 @@ impl EventSequencer {
     /// Creates the sequencer for an answer to this request.
     pub fn new(request: &Request<'_>, clock: fn() -> u64, model: &str, seed: &str) -> Self {
         let echo = ECHO_DEFAULTS.iter().map(|(name, usual)| {
-            let given = request.echo.iter().find(|(echoed, _)| echoed == name);
+            let member = request.echo.iter().find(|(echoed, _)| echoed == name);
             let mut json = JsonWriter::default();
-            json.compact(given.map_or(usual, |(_, value)| value.raw()));
+            json.compact(member.map_or(usual, |(_, value)| value.raw()));
             // The input was a UTF-8 string, so the output is one too.
             (
                 *name,
@@ -94,7 +94,7 @@ impl EventSequencer {
         };
         EventSequencer {
             response: Arc::new(response),
-            spoken: Arc::default(),
+            state: Arc::default(),
         }
     }
 
@@ -107,39 +107,39 @@ impl EventSequencer {
         };
         EventSequencer {
             response: Arc::new(response),
-            spoken: Arc::default(),
+            state: Arc::default(),
         }
     }
 
     /// Records the id and the next sequence number of the vendor's stream.
     pub(crate) fn observe_vendor(&self, id: &str, next_sequence: u64) {
-        let mut spoken = self.state();
-        spoken.sequence = next_sequence;
-        if spoken.id.is_empty() {
+        let mut state = self.state();
+        state.sequence = next_sequence;
+        if state.id.is_empty() {
             id.strip_prefix("resp_")
                 .unwrap_or(id)
-                .clone_into(&mut spoken.id);
+                .clone_into(&mut state.id);
         }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, SequencerState> {
         // The state is a number and bytes, which a panic cannot leave inconsistent.
-        self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins another attempt at the answer. Keeps what the client has already seen of the
     /// response, and resets everything else.
     pub(super) fn begin_attempt(&self) {
-        let mut spoken = self.state();
-        if !spoken.is_begun_early {
-            *spoken = SequencerState::default();
+        let mut state = self.state();
+        if !state.is_begun_early {
+            *state = SequencerState::default();
         }
     }
 
     /// Begins the response: writes its first events, unless they were written before.
     pub(super) fn begin(&self, vendors_id: Option<&JsonStr<'_>>, out: &mut Vec<u8>) {
-        let mut spoken = self.state();
-        if !spoken.id.is_empty() {
+        let mut state = self.state();
+        if !state.id.is_empty() {
             return;
         }
         let id = vendors_id.map(JsonStr::value).unwrap_or_default();
@@ -147,15 +147,15 @@ impl EventSequencer {
             .into_iter()
             .find_map(|prefix| id.strip_prefix(prefix))
             .unwrap_or_default();
-        spoken.id = rest.chars().filter(char::is_ascii_alphanumeric).collect();
-        if spoken.id.is_empty() {
-            spoken.id = response_ids::generate_id("", &self.response.seed, 0);
+        state.id = rest.chars().filter(char::is_ascii_alphanumeric).collect();
+        if state.id.is_empty() {
+            state.id = response_ids::generate_id("", &self.response.seed, 0);
         }
         for kind in ["response.created", "response.in_progress"] {
-            spoken.write_event(kind, out, |json, spoken| {
+            state.write_event(kind, out, |json, state| {
                 json.key("response");
                 self.write_response(
-                    spoken,
+                    state,
                     &ResponsesStatus::InProgress,
                     |json| {
                         json.key("usage").null();
@@ -186,24 +186,23 @@ impl EventSequencer {
         let mut out = Vec::new();
         // Some clients do not accept an end without a beginning.
         self.begin(None, &mut out);
-        let mut spoken = self.state();
-        let sequence = spoken.sequence;
-        failure
-            .write_responses_events(sequence, &mut out, |json| self.write_members(&spoken, json));
-        spoken.sequence = sequence.saturating_add(2);
+        let mut state = self.state();
+        let sequence = state.sequence;
+        failure.write_responses_events(sequence, &mut out, |json| self.write_members(&state, json));
+        state.sequence = sequence.saturating_add(2);
         out
     }
 
     /// Writes the response as a JSON value. `usage` writes the member of that name.
     pub(super) fn write_response(
         &self,
-        spoken: &SequencerState,
+        state: &SequencerState,
         status: &ResponsesStatus<'_>,
         usage: impl FnOnce(&mut JsonWriter),
         json: &mut JsonWriter,
     ) {
         json.open_object();
-        self.write_members(spoken, json);
+        self.write_members(state, json);
         let (word, reason) = match status {
             ResponsesStatus::InProgress => ("in_progress", None),
             ResponsesStatus::Completed => ("completed", None),
@@ -235,7 +234,7 @@ impl EventSequencer {
 
     /// Writes all members except `completed_at`, `status`, `error`, `incomplete_details` and
     /// `usage`.
-    fn write_members(&self, spoken: &SequencerState, json: &mut JsonWriter) {
+    fn write_members(&self, state: &SequencerState, json: &mut JsonWriter) {
         let ResponseTemplate {
             created,
             model,
@@ -243,7 +242,7 @@ impl EventSequencer {
             ..
         } = &*self.response;
         json.key("id")
-            .str(&format!("resp_{}", spoken.id))
+            .str(&format!("resp_{}", state.id))
             .key("object")
             .str("response");
         json.key("created_at")
@@ -251,7 +250,7 @@ impl EventSequencer {
             .key("model")
             .str(model);
         json.key("output").open_array();
-        for item in spoken.items.iter().flatten() {
+        for item in state.items.iter().flatten() {
             json.raw(std::str::from_utf8(item).unwrap_or("null"));
         }
         json.close_array();

@@ -205,13 +205,13 @@ mod tests {
             ..MessagesModel::default()
         });
         let body = json!({"model": "public-model", "input": input, "tools": tools}).to_string();
-        let asked =
+        let input =
             TranslationRequest::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
-        let told =
-            translate::translate_request(&asked, false).map_err(|failure| failure.message)?;
+        let translated =
+            translate::translate_request(&input, false).map_err(|failure| failure.message)?;
         Ok((
-            String::from_utf8(told.body.to_vec()).unwrap(),
-            told.warnings,
+            String::from_utf8(translated.body.to_vec()).unwrap(),
+            translated.warnings,
         ))
     }
 
@@ -228,11 +228,11 @@ mod tests {
     ) {
         let without = translate_request(bare.0, bare.1).unwrap();
         match (outcome, translate_request(input, tools)) {
-            (Refuse, told) => assert!(told.is_err(), "{kind}: {told:?}"),
-            (Warn, told) => assert!(!told.unwrap().1.is_empty(), "{kind}"),
-            (Drop, told) => assert_eq!(told.unwrap(), without, "{kind}"),
-            (Map, told) => {
-                let (body, warnings) = told.unwrap();
+            (Refuse, translated) => assert!(translated.is_err(), "{kind}: {translated:?}"),
+            (Warn, translated) => assert!(!translated.unwrap().1.is_empty(), "{kind}"),
+            (Drop, translated) => assert_eq!(translated.unwrap(), without, "{kind}"),
+            (Map, translated) => {
+                let (body, warnings) = translated.unwrap();
                 assert_eq!(warnings, [""; 0], "{kind}");
                 assert_ne!(body, without.0, "{kind}");
             }
@@ -316,9 +316,9 @@ mod tests {
 
     /// Counts the emitted events.
     #[derive(Default)]
-    struct Told(usize);
+    struct EventCounter(usize);
 
-    impl EventSink for Told {
+    impl EventSink for EventCounter {
         fn event(&mut self, event: Event<'_>) {
             let is_nothing = matches!(
                 event,
@@ -340,7 +340,7 @@ mod tests {
     /// Returns whether this event emits anything, after other events that begin a text at index 0
     /// and a call at index 1 (unless `is_first`).
     fn says(event: &Value, is_first: bool) -> bool {
-        let (mut reader, mut told) = (ResponsesStreamReader::default(), Told::default());
+        let (mut reader, mut counter) = (ResponsesStreamReader::default(), EventCounter::default());
         let mut call = item("function_call");
         call["arguments"] = "".into();
         let before = [
@@ -354,19 +354,19 @@ mod tests {
                     b"",
                     event.to_string().as_bytes(),
                     NodeBuffer::new(),
-                    &mut told,
+                    &mut counter,
                 )
                 .1
                 .unwrap();
         }
-        let heard = told.0;
+        let event_count = counter.0;
         let (_, outcome) = reader.event(
             b"",
             event.to_string().as_bytes(),
             NodeBuffer::new(),
-            &mut told,
+            &mut counter,
         );
-        outcome.is_err() || told.0 > heard
+        outcome.is_err() || counter.0 > event_count
     }
 
     #[test]

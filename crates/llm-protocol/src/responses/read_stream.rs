@@ -190,12 +190,12 @@ impl ResponsesStreamReader {
         }
     }
 
-    fn record_item_refusal(&mut self, was_told: bool, item: JsonValue<'_>) {
+    fn record_item_refusal(&mut self, was_emitted: bool, item: JsonValue<'_>) {
         let parts = item
             .get("content")
             .into_iter()
             .flat_map(JsonValue::items)
-            .filter(|_| !was_told);
+            .filter(|_| !was_emitted);
         for part in parts.filter(|part| part.get("type").is_some_and(|kind| kind.is("refusal"))) {
             self.record_refusal(part.get("refusal").and_then(JsonValue::text));
         }
@@ -331,9 +331,9 @@ mod tests {
 
     /// Records the emitted events in short form.
     #[derive(Default)]
-    struct Told(Vec<String>);
+    struct EventLog(Vec<String>);
 
-    impl EventSink for Told {
+    impl EventSink for EventLog {
         fn event(&mut self, event: Event<'_>) {
             self.0.push(match event {
                 Event::Open {
@@ -370,19 +370,19 @@ mod tests {
     }
 
     fn read(events: &[Any]) -> (Vec<String>, Result<(), UpstreamError>) {
-        let (mut reader, mut told) = (ResponsesStreamReader::default(), Told::default());
+        let (mut reader, mut log) = (ResponsesStreamReader::default(), EventLog::default());
         for event in events {
             let (_, outcome) = reader.event(
                 b"",
                 event.to_string().as_bytes(),
                 NodeBuffer::new(),
-                &mut told,
+                &mut log,
             );
             if outcome.is_err() {
-                return (told.0, outcome);
+                return (log.0, outcome);
             }
         }
-        (told.0, Ok(()))
+        (log.0, Ok(()))
     }
 
     fn delta(kind: &str, index: u64, part: u64, text: &str) -> Any {
@@ -407,19 +407,19 @@ mod tests {
             "0 signed",
             "0 closed",
         ];
-        let (told, _) = read(&[
+        let (log, _) = read(&[
             delta(kind, 0, 1, "a"),
             delta(kind, 0, 3, "b"),
             done.clone(),
             done.clone(),
         ]);
-        assert_eq!(told, gaps);
+        assert_eq!(log, gaps);
         assert_eq!(read(&[done]).0, gaps, "the same without pieces");
-        let (told, _) = read(&[
+        let (log, _) = read(&[
             delta(kind, 0, 0, "a"),
             delta("reasoning_text", 0, 0, "the same again"),
         ]);
-        assert_eq!(told, ["0 thinking", "0 +a"]);
+        assert_eq!(log, ["0 thinking", "0 +a"]);
     }
 
     #[test]
@@ -430,7 +430,7 @@ mod tests {
             "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
             "usage": {"input_tokens": 5, "output_tokens": 7}
         }});
-        let (told, _) = read(&[
+        let (log, _) = read(&[
             at("added", call("")),
             delta("function_call_arguments", 3, 0, "{}"),
             json!({"type": "response.function_call_arguments.done", "output_index": 3, "arguments": "{}"}),
@@ -441,7 +441,7 @@ mod tests {
             end,
         ]);
         assert_eq!(
-            told,
+            log,
             [
                 "0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"
             ]
@@ -480,10 +480,10 @@ mod tests {
     }
 
     /// Renumbers the slots from 0.
-    fn numbered(told: &[String]) -> Vec<String> {
+    fn numbered(log: &[String]) -> Vec<String> {
         let mut slots = Vec::new();
         let mut lines = Vec::new();
-        for line in told {
+        for line in log {
             let Some((slot, rest)) = line.split_once(' ') else {
                 lines.push(line.clone());
                 continue;
@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn items_without_a_place_are_known_by_their_ids() {
         let arguments = "function_call_arguments";
-        let (told, _) = read(&[
+        let (log, _) = read(&[
             placeless_delta("reasoning_text", "rs_1", "hm"),
             item_event("done", &thought()),
             item_event("added", &message("")),
@@ -517,23 +517,23 @@ mod tests {
             item_event("done", &call("c2", "{}")),
             end_of_all(),
         ]);
-        let wanted = "0 thinking|0 +hm|0 closed|1 text|1 +a|1 +b|1 closed|2 call c1|3 call c2|3 +{}|2 +{}|2 closed|\
+        let expected = "0 thinking|0 +hm|0 closed|1 text|1 +a|1 +b|1 closed|2 call c1|3 call c2|3 +{}|2 +{}|2 closed|\
                       3 closed|5/7|ToolUse";
-        assert_eq!(numbered(&told).join("|"), wanted);
+        assert_eq!(numbered(&log).join("|"), expected);
     }
 
     #[test]
     fn items_without_a_place_whose_ids_were_rewritten_are_known_by_their_kind() {
-        let (told, _) = read(&[
+        let (log, _) = read(&[
             placeless_delta("output_text", "x1", "a"),
             placeless_delta("output_text", "x2", "b"),
             end_of_all(),
         ]);
-        let wanted = "0 text|0 +a|0 +b|1 thinking|1 +hm|1 closed|0 closed|2 call c1|2 +{}|2 closed|3 call c2|3 +{}|\
+        let expected = "0 text|0 +a|0 +b|1 thinking|1 +hm|1 closed|0 closed|2 call c1|2 +{}|2 closed|3 call c2|3 +{}|\
                       3 closed|5/7|ToolUse";
-        assert_eq!(numbered(&told).join("|"), wanted);
-        let (told, _) = read(&[item_event("done", &call("c", "{}"))]);
-        assert_eq!(told, ["0 call c", "0 +{}", "0 closed"]);
+        assert_eq!(numbered(&log).join("|"), expected);
+        let (log, _) = read(&[item_event("done", &call("c", "{}"))]);
+        assert_eq!(log, ["0 call c", "0 +{}", "0 closed"]);
         let many: Vec<_> = (0..1025)
             .map(|index| item_event("done", &call(&format!("c{index}"), "{}")))
             .collect();
@@ -543,10 +543,10 @@ mod tests {
     #[test]
     fn as_many_items_are_held_as_may_be_and_not_one_more() {
         let text = |index: u64| delta("output_text", index, 0, "x");
-        let most: Vec<Any> = (0..1024).map(text).collect();
-        assert_eq!(read(&most).1, Ok(()));
+        let max_items: Vec<Any> = (0..1024).map(text).collect();
+        assert_eq!(read(&max_items).1, Ok(()));
         assert_eq!(
-            read(&[most, vec![text(1024)]].concat()).1,
+            read(&[max_items, vec![text(1024)]].concat()).1,
             Err(UpstreamError::TooLarge)
         );
     }
@@ -554,16 +554,16 @@ mod tests {
     #[test]
     fn an_answer_ends_by_its_status_and_a_failed_one_is_none() {
         let whole = |body: Any| {
-            let mut told = Told::default();
+            let mut log = EventLog::default();
             let text = body.to_string();
             let tree = JsonDocument::parse(&text, MAX_DEPTH, NodeBuffer::new()).unwrap();
-            super::read_body(tree.root(), &mut told)
-                .map(|()| told.0.last().cloned().unwrap_or_default())
+            super::read_body(tree.root(), &mut log)
+                .map(|()| log.0.last().cloned().unwrap_or_default())
         };
         let refusal =
             json!([{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]);
         let cut = json!({"type": "function_call", "name": "f", "arguments": "{\"a", "status": "incomplete"});
-        for (body, wanted) in [
+        for (body, expected) in [
             (json!({"status": "completed", "output": []}), "EndTurn"),
             (
                 json!({"status": "completed", "output": [{"type": "custom_tool_call", "name": "f"}]}),
@@ -583,7 +583,7 @@ mod tests {
             ),
             (json!({"status": "completed", "output": [cut]}), "MaxTokens"),
         ] {
-            assert_eq!(whole(body.clone()), Ok(wanted.to_owned()), "{body}");
+            assert_eq!(whole(body.clone()), Ok(expected.to_owned()), "{body}");
         }
         assert!(
             whole(json!({"status": "completed", "output": refusal}))

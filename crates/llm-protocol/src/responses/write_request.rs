@@ -40,7 +40,7 @@ const MIN_OUTPUT_TOKENS: u64 = 16;
 pub fn write(
     request: &mut Request<'_>,
     model: &ResponsesModel,
-    given: &WriteContext<'_>,
+    write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
 ) -> Result<EncodedRequest, BoxedFailure> {
@@ -70,7 +70,7 @@ pub fn write(
     let mut writer = ResponsesRequestWriter {
         surface: request.surface,
         model,
-        given,
+        write_context,
         fallback,
         json,
         carries_thinking: false,
@@ -81,7 +81,7 @@ pub fn write(
         .json
         .open_object()
         .key("model")
-        .str(given.target.upstream_model)
+        .str(write_context.target.upstream_model)
         .key("store")
         .bool(false);
     if model.reasoning {
@@ -96,13 +96,13 @@ pub fn write(
     writer.reasoning(request);
     writer.text(request, &extras);
     writer.tools(request)?;
-    api_variant::write_end_user(request, given, &mut writer.json);
+    api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
         // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
         // not need.
-        if given.target.official {
+        if write_context.target.official {
             writer
                 .json
                 .key("stream_options")
@@ -133,7 +133,7 @@ impl ResponsesRequestWriter<'_> {
     fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
         if let Some(limit) = api_variant::output_limit(
             request,
-            self.given,
+            self.write_context,
             MIN_OUTPUT_TOKENS,
             self.fallback.warnings,
         )? {
@@ -210,7 +210,7 @@ impl ResponsesRequestWriter<'_> {
     fn tools(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
         let sent = tools::sendable_tools(
             request,
-            self.given.target.public_model,
+            self.write_context.target.public_model,
             self.fallback.warnings,
         )?;
         if sent.is_empty() {

@@ -21,8 +21,8 @@ use crate::{Protocol, chat, messages, responses};
 ///
 /// # Examples
 ///
-/// From each protocol to each other one. `context` returns [`TranslatedRequest::response_context`] of a
-/// request that said "Hello":
+/// From each protocol to each other one. `context` returns the
+/// [`TranslatedRequest::response_context`] of a request that said "Hello":
 ///
 /// [`TranslatedRequest::response_context`]: super::TranslatedRequest::response_context
 ///

@@ -19,8 +19,8 @@ const MAX_IDLE_NODES: usize = 1024;
 ///
 /// # Examples
 ///
-/// From each protocol to each other one. `context` returns [`TranslatedRequest::response_context`] of a
-/// request that said "Hello":
+/// From each protocol to each other one. `context` returns the
+/// [`TranslatedRequest::response_context`] of a request that said "Hello":
 ///
 /// [`TranslatedRequest::response_context`]: super::TranslatedRequest::response_context
 ///

@@ -363,7 +363,7 @@ mod tests {
             cache_write_1h: long,
             ..MessagesCounters::default()
         };
-        for (counters, wanted) in [
+        for (counters, expected) in [
             (writes(Some(200), Some(100), Some(50)), (100, 50)),
             (writes(Some(10), Some(100), Some(50)), (100, 50)),
             (writes(Some(200), Some(0), Some(50)), (0, 50)),
@@ -372,7 +372,7 @@ mod tests {
             (writes(Some(200), None, None), (200, 0)),
             (writes(None, None, None), (0, 0)),
         ] {
-            assert_eq!(counters.cache_writes(), wanted, "{counters:?}");
+            assert_eq!(counters.cache_writes(), expected, "{counters:?}");
         }
         let later = |first, sum| merged(&[first, writes(Some(sum), None, None)]).cache_writes();
         assert_eq!(

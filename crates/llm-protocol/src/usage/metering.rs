@@ -250,14 +250,14 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     let mut uses = PerTool::default();
     let mut rounds = 1_u64;
     for tool in ServerTool::ALL {
-        let (counted, most) = (own.uses(tool), *bounds.tool_uses.get(tool));
-        *excess.tool_uses.get_mut(tool) = counted > most;
-        *uses.get_mut(tool) = counted.min(most);
+        let (counted, max) = (own.uses(tool), *bounds.tool_uses.get(tool));
+        *excess.tool_uses.get_mut(tool) = counted > max;
+        *uses.get_mut(tool) = counted.min(max);
         // After each use, the vendor's model reads the conversation once more.
-        rounds = rounds.saturating_add(counted.min(most));
+        rounds = rounds.saturating_add(counted.min(max));
     }
     own = own.with_uses(uses);
-    let (believed, most) = match rounds {
+    let (believed, max) = match rounds {
         1 => (bounds.input_believed, bounds.input),
         _ => (
             bounds.context.saturating_mul(rounds),
@@ -273,7 +273,7 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
             &mut own.cache_write_1h,
             &mut own.audio_input,
         ];
-        clamp_classes(most, classes);
+        clamp_classes(max, classes);
     }
     excess.output = own.output_total() > bounds.output;
     clamp_classes(bounds.output, [&mut own.output, &mut own.audio_output]);
@@ -281,14 +281,14 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     (own.with_passes(passes), excess)
 }
 
-/// Reduces the total to `most`, by cutting the largest class first, then the next one: an absurd
+/// Reduces the total to `max`, by cutting the largest class first, then the next one: an absurd
 /// counter is cut, the others are unchanged.
-fn clamp_classes<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
+fn clamp_classes<const N: usize>(max: u64, mut classes: [&mut u64; N]) {
     classes.sort_by_key(|count| std::cmp::Reverse(**count));
     let sum = classes
         .iter()
         .fold(0_u64, |sum, count| sum.saturating_add(**count));
-    let mut beyond = sum.saturating_sub(most);
+    let mut beyond = sum.saturating_sub(max);
     for count in classes {
         let taken = beyond.min(*count);
         *count = count.saturating_sub(taken);

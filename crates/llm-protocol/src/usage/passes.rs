@@ -60,8 +60,8 @@ impl CompactionPasses {
 
     fn push(&mut self, pass: CompactionPass) {
         let used = usize::from(self.used);
-        if let Some(place) = self.places.get_mut(used) {
-            *place = pass;
+        if let Some(slot) = self.places.get_mut(used) {
+            *slot = pass;
             self.used = self.used.saturating_add(1);
         } else if let Some(last) = self.places.last_mut() {
             *last = last.plus(pass);

@@ -94,10 +94,10 @@ mod tests {
         );
         for no in ["", "Priority", "a b", "ä", "a\0", &format!("{longest}a")] {
             assert_eq!(ServiceTier::from_price_list(no), None, "{no:?}");
-            let said = ServiceTier::from_wire(no);
+            let tier = ServiceTier::from_wire(no);
             assert!(
-                ServiceTier::from_price_list(&said.to_string()).is_none(),
-                "{said:?}"
+                ServiceTier::from_price_list(&tier.to_string()).is_none(),
+                "{tier:?}"
             );
         }
         let listed = ServiceTier::from_price_list("on_demand-2").unwrap();

@@ -128,10 +128,10 @@ impl<'a> SchemaFlattener<'a> {
             .properties
             .write(if has_properties { "allOf" } else { "anyOf" }, &mut json);
         json.close_object();
-        let mut given = HashSet::new();
+        let mut seen = HashSet::new();
         merged
             .required
-            .retain(|name| given.insert(name.value().into_owned()));
+            .retain(|name| seen.insert(name.value().into_owned()));
         if !merged.required.is_empty() {
             json.key("required").open_array();
             for name in &merged.required {
@@ -200,8 +200,8 @@ impl<'a> SchemaFlattener<'a> {
             } else {
                 target.is_object
             };
-            let can_be_said = target.is_object && target.is_mergeable;
-            if !is_first && !can_be_said {
+            let is_expressible = target.is_object && target.is_mergeable;
+            if !is_first && !is_expressible {
                 merged.left.push(part);
             }
             if is_object {

@@ -11,11 +11,11 @@ pub(super) fn into_string(json: JsonWriter) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()
 }
 
-/// Returns whether the type, or one of the types, is `wanted`.
-pub(super) fn has_type(schema: JsonValue<'_>, wanted: &str) -> bool {
+/// Returns whether the type, or one of the types, is `expected`.
+pub(super) fn has_type(schema: JsonValue<'_>, expected: &str) -> bool {
     schema
         .get("type")
-        .is_some_and(|kind| kind.is(wanted) || kind.items().any(|kind| kind.is(wanted)))
+        .is_some_and(|kind| kind.is(expected) || kind.items().any(|kind| kind.is(expected)))
 }
 
 /// Returns whether the schema's type allows objects.

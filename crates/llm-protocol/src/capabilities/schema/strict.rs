@@ -136,7 +136,7 @@ enum StrictRule {
     /// `oneOf` becomes `anyOf`.
     Loosened,
     /// Moved to the description.
-    Told,
+    Described,
     Dropped,
 }
 
@@ -144,21 +144,21 @@ fn strict_rule(keyword: &str, value: JsonValue<'_>, has_any_of: bool) -> StrictR
     match keyword {
         "$schema" | "$id" | "additionalProperties" => StrictRule::Dropped,
         "const" => StrictRule::Kept,
-        "default" => StrictRule::Told,
+        "default" => StrictRule::Described,
         _ if value.is_null() => StrictRule::Dropped,
         "description" if !value.is_string() => StrictRule::Dropped,
-        "items" if !value.is_object() => StrictRule::Told,
-        "minItems" if value.count().is_none_or(|count| count > 1) => StrictRule::Told,
+        "items" if !value.is_object() => StrictRule::Described,
+        "minItems" if value.count().is_none_or(|count| count > 1) => StrictRule::Described,
         "format"
             if !MESSAGES_STRICT_FORMATS
                 .iter()
                 .any(|format| value.is(format)) =>
         {
-            StrictRule::Told
+            StrictRule::Described
         }
         "oneOf" if !has_any_of => StrictRule::Loosened,
         _ if is_strict_keyword(keyword) => StrictRule::Kept,
-        _ => StrictRule::Told,
+        _ => StrictRule::Described,
     }
 }
 
@@ -168,29 +168,29 @@ fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
         return;
     }
     let has_any_of = schema.get("anyOf").is_some();
-    let told = dropped_keywords_note(schema, has_any_of);
+    let note = dropped_keywords_note(schema, has_any_of);
     json.open_object();
-    let mut is_told = told.is_empty();
+    let mut is_note_written = note.is_empty();
     for (key, value) in schema.members() {
         let keyword = key.value();
         let written = match strict_rule(&keyword, value, has_any_of) {
             StrictRule::Kept => keyword.as_ref(),
             StrictRule::Loosened => "anyOf",
-            StrictRule::Told | StrictRule::Dropped => continue,
+            StrictRule::Described | StrictRule::Dropped => continue,
         };
         json.key(written);
         match value
             .text()
-            .filter(|_| keyword == "description" && !is_told)
+            .filter(|_| keyword == "description" && !is_note_written)
         {
             Some(description) => {
                 let gap = if description.is_empty() { "" } else { "\n\n" };
                 json.concat([
                     &description,
                     &JsonStr::from_value(gap),
-                    &JsonStr::from_value(told.as_str()),
+                    &JsonStr::from_value(note.as_str()),
                 ]);
-                is_told = true;
+                is_note_written = true;
             }
             None => write_value(
                 written,
@@ -200,8 +200,8 @@ fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
             ),
         }
     }
-    if !is_told {
-        json.key("description").str(&told);
+    if !is_note_written {
+        json.key("description").str(&note);
     }
     if has_type(schema, "object") || schema.get("properties").is_some() {
         json.key("additionalProperties").bool(false);
@@ -211,19 +211,19 @@ fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
 
 /// Returns the keywords to be removed, as one line: `{minimum: 1, maximum: 5}`.
 fn dropped_keywords_note(schema: JsonValue<'_>, has_any_of: bool) -> String {
-    let mut told = Vec::new();
+    let mut keywords = Vec::new();
     for (key, value) in schema.members() {
         let keyword = key.value();
-        if strict_rule(&keyword, value, has_any_of) == StrictRule::Told {
+        if strict_rule(&keyword, value, has_any_of) == StrictRule::Described {
             let mut line = format!("{keyword}: ").into_bytes();
             compact(value.raw(), &mut line);
-            told.push(String::from_utf8_lossy(&line).into_owned());
+            keywords.push(String::from_utf8_lossy(&line).into_owned());
         }
     }
-    if told.is_empty() {
+    if keywords.is_empty() {
         String::new()
     } else {
-        format!("{{{}}}", told.join(", "))
+        format!("{{{}}}", keywords.join(", "))
     }
 }
 

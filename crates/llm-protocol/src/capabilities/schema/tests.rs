@@ -39,19 +39,22 @@ fn a_schema_that_fits_is_the_senders_own() {
 
 #[test]
 fn what_a_messages_vendor_minds_is_removed() {
-    let given = json!({
+    let input = json!({
         "$schema": "http://json-schema.org/draft-07/schema#", "$id": "x", "required": null,
         "properties": {"a": {"type": "object", "required": null}, "$schema": {"type": "string"}}
     });
-    let wanted = json!({"type": "object", "properties": {"a": {"type": "object"}, "$schema": {"type": "string"}}});
-    assert_eq!(clean(&given, SchemaTarget::Messages), (wanted, None, false));
+    let expected = json!({"type": "object", "properties": {"a": {"type": "object"}, "$schema": {"type": "string"}}});
+    assert_eq!(
+        clean(&input, SchemaTarget::Messages),
+        (expected, None, false)
+    );
     let listed = clean(&json!({"type": ["object", "null"]}), SchemaTarget::Messages);
     assert_eq!(listed.0, json!({"type": "object"}));
 }
 
 #[test]
 fn what_a_chat_vendor_misses_is_put_in() {
-    let given = json!({
+    let input = json!({
         "$schema": "x",
         "properties": {
             "list": {"type": ["array", "null"]},
@@ -59,7 +62,7 @@ fn what_a_chat_vendor_misses_is_put_in() {
             "any": {"anyOf": [{"type": "object"}, {"type": "string"}]}
         }
     });
-    let wanted = json!({
+    let expected = json!({
         "type": "object",
         "properties": {
             "list": {"type": ["array", "null"], "items": {}},
@@ -67,7 +70,7 @@ fn what_a_chat_vendor_misses_is_put_in() {
             "any": {"anyOf": [{"type": "object", "properties": {}}, {"type": "string"}]}
         }
     });
-    assert_eq!(clean(&given, SchemaTarget::Chat).0, wanted);
+    assert_eq!(clean(&input, SchemaTarget::Chat).0, expected);
     assert_eq!(
         clean(&json!({}), SchemaTarget::Chat).0,
         json!({"type": "object", "properties": {}})
@@ -93,7 +96,7 @@ fn only_objects_are_parameters() {
 
 #[test]
 fn all_of_is_merged() {
-    let given = json!({
+    let input = json!({
         "type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"],
         "allOf": [
             {"$ref": "#/$defs/Base"},
@@ -102,7 +105,7 @@ fn all_of_is_merged() {
         ],
         "$defs": {"Base": {"type": "object", "properties": {"b": {"type": "number"}}, "description": "Base."}}
     });
-    let (json, note, rewritten) = clean(&given, SchemaTarget::Messages);
+    let (json, note, rewritten) = clean(&input, SchemaTarget::Messages);
     assert_eq!(
         json,
         json!({
@@ -113,7 +116,7 @@ fn all_of_is_merged() {
                 "c": {"type": "null"}
             },
             "required": ["a", "c"],
-            "$defs": given["$defs"]
+            "$defs": input["$defs"]
         })
     );
     let left = r#"All of these must hold: [{"if":{"required":["c"]},"then":{"required":["b"]}}]"#;
@@ -139,17 +142,17 @@ fn alternatives_become_a_note_and_their_properties_stay() {
         Some(format!("At least one of these must hold: {branches}"))
     );
     assert!(rewritten);
-    let given = json!({
+    let input = json!({
         "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
         "oneOf": [{"required": ["a"]}, {"required": ["b"]}]
     });
-    let (json, note, _) = clean(&given, SchemaTarget::Chat);
+    let (json, note, _) = clean(&input, SchemaTarget::Chat);
     assert_eq!(
         json,
-        json!({"type": "object", "properties": given["properties"]})
+        json!({"type": "object", "properties": input["properties"]})
     );
-    let told = r#"Exactly one of these must hold: [{"required":["a"]},{"required":["b"]}]"#;
-    assert_eq!(note.as_deref(), Some(told));
+    let described = r#"Exactly one of these must hold: [{"required":["a"]},{"required":["b"]}]"#;
+    assert_eq!(note.as_deref(), Some(described));
     let long = json!({"anyOf": [{"description": "é".repeat(2000)}]});
     assert_eq!(
         clean(&long, SchemaTarget::Chat).1.unwrap().chars().count(),
@@ -163,7 +166,7 @@ fn restrict(schema: &Any) -> Option<Any> {
 
 #[test]
 fn the_strict_mode_gets_what_it_knows_and_is_told_the_rest() {
-    let given = json!({
+    let input = json!({
         "type": "object",
         "properties": {
             "n": {"type": "integer", "minimum": 1, "description": "How many."},
@@ -175,7 +178,7 @@ fn the_strict_mode_gets_what_it_knows_and_is_told_the_rest() {
         "required": ["n"],
         "$defs": {"P": {"type": "object", "properties": {"minimum": {"type": "string"}}}}
     });
-    let wanted = json!({
+    let expected = json!({
         "type": "object",
         "properties": {
             "n": {"type": "integer", "description": "How many.\n\n{minimum: 1}"},
@@ -196,9 +199,9 @@ fn the_strict_mode_gets_what_it_knows_and_is_told_the_rest() {
         "additionalProperties": false
     });
     let text = r#"{"type":"integer","minimum":1,"maximum":5,"description":"How many."}"#;
-    let told = r#"{"type":"integer","description":"How many.\n\n{minimum: 1, maximum: 5}"}"#;
-    assert_eq!(restrict_for_messages(text).as_deref(), Some(told));
-    assert_eq!(restrict(&given), Some(wanted));
+    let described = r#"{"type":"integer","description":"How many.\n\n{minimum: 1, maximum: 5}"}"#;
+    assert_eq!(restrict_for_messages(text).as_deref(), Some(described));
+    assert_eq!(restrict(&input), Some(expected));
 }
 
 #[test]
@@ -233,7 +236,7 @@ fn a_chat_vendors_strict_mode_wants_everything_closed_and_required() {
         "$defs": {"P": {"type": "object", "properties": {}, "additionalProperties": false}}
     });
     assert!(strict(closed.clone()));
-    for (place, value) in [
+    for (position, value) in [
         ("/additionalProperties", json!(true)),
         ("/required", json!(["a"])),
         ("/properties/a", json!({})),
@@ -242,8 +245,8 @@ fn a_chat_vendors_strict_mode_wants_everything_closed_and_required() {
         ("/$defs/P", json!({"type": "object"})),
     ] {
         let mut other = closed.clone();
-        *other.pointer_mut(place).unwrap() = value;
-        assert!(!strict(other), "{place}");
+        *other.pointer_mut(position).unwrap() = value;
+        assert!(!strict(other), "{position}");
     }
     assert!(!strict(json!({"anyOf": [closed]})));
 }
@@ -300,8 +303,8 @@ proptest! {
         let tree = read(&text);
         for vendor in [SchemaTarget::Messages, SchemaTarget::Chat] {
             let Ok(once) = clean_schema(Some(tree.root()), vendor) else { continue };
-            let again = JsonDocument::parse(&once.json, 200, NodeBuffer::new()).unwrap();
-            let twice = clean_schema(Some(again.root()), vendor).unwrap();
+            let reparsed = JsonDocument::parse(&once.json, 200, NodeBuffer::new()).unwrap();
+            let twice = clean_schema(Some(reparsed.root()), vendor).unwrap();
             prop_assert!(matches!(twice.json, Cow::Borrowed(_)), "{}", once.json);
             prop_assert!(!twice.rewritten && twice.note.is_none());
         }

@@ -88,8 +88,13 @@ impl<'a> ChatMessageReader<'a, '_> {
         warn_unlisted_members(self.value, &COMMON, own, "messages[]", self.warnings);
     }
 
-    fn content(&mut self, place: ChatPartContainer) -> Result<Vec<Block<'a>>, BoxedFailure> {
-        parts::content(self.value.get("content"), self.index, place, self.warnings)
+    fn content(&mut self, container: ChatPartContainer) -> Result<Vec<Block<'a>>, BoxedFailure> {
+        parts::content(
+            self.value.get("content"),
+            self.index,
+            container,
+            self.warnings,
+        )
     }
 
     fn instructions(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {

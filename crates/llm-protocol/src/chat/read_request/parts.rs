@@ -34,7 +34,7 @@ pub(super) enum ChatPartContainer {
 pub(super) fn content<'a>(
     content: Option<JsonValue<'a>>,
     message: usize,
-    place: ChatPartContainer,
+    container: ChatPartContainer,
     warnings: &mut Warnings,
 ) -> Result<Vec<Block<'a>>, BoxedFailure> {
     let Some(content) = content else {
@@ -60,7 +60,7 @@ pub(super) fn content<'a>(
         blocks.extend(part(
             value,
             JsonPath::Part(message, index),
-            place,
+            container,
             warnings,
         )?);
     }
@@ -71,12 +71,12 @@ pub(super) fn content<'a>(
 fn part<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
-    place: ChatPartContainer,
+    container: ChatPartContainer,
     warnings: &mut Warnings,
 ) -> Result<Option<Block<'a>>, BoxedFailure> {
     check_type(value, MemberType::Object, at)?;
     let name = required_text(value, "type", format_args!("{at}.type"))?;
-    let kind = match (name.value().as_ref(), place) {
+    let kind = match (name.value().as_ref(), container) {
         ("text", _) => {
             warn_unknown_part_members(value, &["text", "citations"], warnings);
             BlockKind::Text(required_text(value, "text", format_args!("{at}.text"))?)

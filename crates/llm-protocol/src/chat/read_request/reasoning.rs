@@ -109,14 +109,14 @@ fn responses_items(details: JsonValue<'_>) -> Vec<ReasoningBlock<'_>> {
             ));
             items.len() - 1
         });
-        let Some((item, told, _)) = items.get_mut(at) else {
+        let Some((item, shown, _)) = items.get_mut(at) else {
             continue;
         };
         if let Some(summary) = text("summary") {
             if !item.lengths.is_empty() {
-                told.push_str(SUMMARY_SEPARATOR);
+                shown.push_str(SUMMARY_SEPARATOR);
             }
-            told.push_str(&summary);
+            shown.push_str(&summary);
             item.lengths
                 .push(u64::try_from(summary.chars().count()).unwrap_or(u64::MAX));
         }
@@ -124,10 +124,10 @@ fn responses_items(details: JsonValue<'_>) -> Vec<ReasoningBlock<'_>> {
             item.encrypted = data.into_owned();
         }
     }
-    let piece = |(item, told, anchor): (ReasoningItem, String, Option<ReasoningAnchor>)| {
+    let piece = |(item, shown, anchor): (ReasoningItem, String, Option<ReasoningAnchor>)| {
         let carrier = (!item.encrypted.is_empty()).then(|| reasoning_token::pack_item(&item))??;
         let thinking = Thinking::Shown {
-            text: JsonStr::from_value(told),
+            text: JsonStr::from_value(shown),
             signature: Some(JsonStr::from_value(carrier)),
         };
         Some(ReasoningBlock { thinking, anchor })
@@ -309,13 +309,13 @@ fn split_points(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<SplitPoint>
     let mut splits = Vec::with_capacity(places.len());
     let mut places = places
         .iter()
-        .map(|place| place.saturating_sub(begin))
+        .map(|position| position.saturating_sub(begin))
         .peekable();
     // State of the rest of the text: where it begins, and whether it has a character other than
     // white space so far.
     let (mut from, mut has_words, mut behind_words) = (0, false, 0);
     for (at, letter) in (0_u64..).zip(text.chars()) {
-        while places.next_if(|place| *place <= at).is_some() {
+        while places.next_if(|position| *position <= at).is_some() {
             behind_words += 1;
             splits.push(if has_words {
                 SplitPoint::At(at.saturating_sub(from))
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use crate::ir::{CacheBreakpoint, ToolArguments, ToolCall};
 
-    fn told(content: &[&'static str], calls: usize, anchors: &[&str]) -> Vec<String> {
+    fn describe_blocks(content: &[&'static str], calls: usize, anchors: &[&str]) -> Vec<String> {
         let text = |text: &&'static str| Block {
             at: JsonPath::Message(1),
             cache: Some(CacheBreakpoint::Usual),
@@ -405,7 +405,7 @@ mod tests {
             (0..calls).map(call).collect(),
             1,
         );
-        let told = |block: &Block<'_>| match &block.kind {
+        let describe_blocks = |block: &Block<'_>| match &block.kind {
             BlockKind::Text(JsonStr::Token { raw, .. }) if block.cache.is_some() => {
                 format!("{raw}!")
             }
@@ -414,42 +414,45 @@ mod tests {
             BlockKind::Call(_) => "call".to_owned(),
             _ => "?".to_owned(),
         };
-        blocks.iter().map(told).collect()
+        blocks.iter().map(describe_blocks).collect()
     }
 
     #[test]
     fn reasoning_goes_back_to_where_it_stood() {
         assert_eq!(
-            told(&["abcd"], 1, &["0:0", "2:0", "2:0", "4:0", "4:1"]),
+            describe_blocks(&["abcd"], 1, &["0:0", "2:0", "2:0", "4:0", "4:1"]),
             ["<0>", "ab", "<1>", "<2>", "cd!", "<3>", "call", "<4>"]
         );
         assert_eq!(
-            told(&["ab", "cd"], 0, &["2:0", "3:0"]),
+            describe_blocks(&["ab", "cd"], 0, &["2:0", "3:0"]),
             ["ab!", "<0>", "c", "<1>", "d!"]
         );
         assert_eq!(
-            told(&["a\\n\\ud83d\\ude00b"], 0, &["3:0"]),
+            describe_blocks(&["a\\n\\ud83d\\ude00b"], 0, &["3:0"]),
             ["a\\n\\ud83d\\ude00", "<0>", "b!"]
         );
         assert_eq!(
-            told(&["", "ab"], 0, &["0:0", "0:0", "1:0"]),
+            describe_blocks(&["", "ab"], 0, &["0:0", "0:0", "1:0"]),
             ["<0>", "<1>", "!", "a", "<2>", "b!"]
         );
         assert_eq!(
-            told(&[], 2, &["0:0", "0:1", "0:2"]),
+            describe_blocks(&[], 2, &["0:0", "0:1", "0:2"]),
             ["<0>", "call", "<1>", "call", "<2>"]
         );
     }
 
     #[test]
     fn a_cut_never_leaves_a_blank_text() {
-        assert_eq!(told(&["  ab"], 0, &["1:0", "2:0"]), ["<0>", "<1>", "  ab!"]);
         assert_eq!(
-            told(&["ab\\n "], 0, &["2:0", "3:0"]),
+            describe_blocks(&["  ab"], 0, &["1:0", "2:0"]),
+            ["<0>", "<1>", "  ab!"]
+        );
+        assert_eq!(
+            describe_blocks(&["ab\\n "], 0, &["2:0", "3:0"]),
             ["ab\\n !", "<0>", "<1>"]
         );
         assert_eq!(
-            told(&["a   b"], 0, &["1:0", "2:0", "4:0"]),
+            describe_blocks(&["a   b"], 0, &["1:0", "2:0", "4:0"]),
             ["a", "<0>", "<1>", "<2>", "   b!"]
         );
     }
@@ -458,7 +461,7 @@ mod tests {
     fn without_places_that_make_sense_reasoning_comes_first() {
         for anchors in [["1:0", ""], ["2:0", "1:0"], ["1:0", "5:0"], ["1:0", "1:2"]] {
             assert_eq!(
-                told(&["abcd"], 1, &anchors),
+                describe_blocks(&["abcd"], 1, &anchors),
                 ["<0>", "<1>", "abcd!", "call"],
                 "{anchors:?}"
             );
@@ -472,6 +475,6 @@ mod tests {
             .map(|index| format!("{}:0", 50 + index * 90))
             .collect();
         let anchors: Vec<&str> = anchors.iter().map(String::as_str).collect();
-        assert_eq!(told(&[spaces], 0, &anchors).len(), 2_002);
+        assert_eq!(describe_blocks(&[spaces], 0, &anchors).len(), 2_002);
     }
 }

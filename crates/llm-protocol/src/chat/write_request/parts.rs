@@ -17,13 +17,13 @@ impl ChatRequestWriter<'_> {
             [] => drop(self.json.str("")),
             [
                 ContentPart {
-                    said: PartContent::Text(text),
+                    content: PartContent::Text(text),
                     is_marked: false,
                 },
             ] => drop(self.json.text(text)),
             [
                 ContentPart {
-                    said: PartContent::Texts(texts),
+                    content: PartContent::Texts(texts),
                     is_marked: false,
                 },
             ] => drop(self.json.concat(texts)),
@@ -31,7 +31,7 @@ impl ChatRequestWriter<'_> {
                 self.json.open_array();
                 for part in parts {
                     if matches!(
-                        part.said,
+                        part.content,
                         PartContent::Image(Image {
                             detail: Some(ImageDetail::Original),
                             ..
@@ -67,7 +67,7 @@ impl ChatRequestWriter<'_> {
 
 fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
     json.open_object().key("type");
-    match &part.said {
+    match &part.content {
         PartContent::Text(text) => drop(json.str("text").key("text").text(text)),
         PartContent::Texts(texts) => drop(json.str("text").key("text").concat(texts)),
         PartContent::Image(image) => {

@@ -55,8 +55,8 @@ impl ChatRequestWriter<'_> {
         if self.model.reasoning_replay != ReasoningReplay::ReasoningContentInTurn {
             return 0..turns.len();
         }
-        let holds = |turn: &Turn<'_>, wanted: fn(&BlockKind<'_>) -> bool| {
-            turn.blocks.iter().any(|block| wanted(&block.kind))
+        let holds = |turn: &Turn<'_>, predicate: fn(&BlockKind<'_>) -> bool| {
+            turn.blocks.iter().any(|block| predicate(&block.kind))
         };
         let asks = |turn: &Turn<'_>| {
             turn.side == TurnRole::User && !holds(turn, |kind| matches!(kind, BlockKind::Result(_)))
@@ -72,8 +72,8 @@ impl ChatRequestWriter<'_> {
         let parts = self.fallback.parts(turn.at, &turn.blocks);
         // Send an empty message only if it is the one to be answered. A turn without blocks held
         // only results.
-        let is_asked = is_last && !has_results && !turn.blocks.is_empty();
-        if !parts.is_empty() || is_asked {
+        let needs_answer = is_last && !has_results && !turn.blocks.is_empty();
+        if !parts.is_empty() || needs_answer {
             self.json
                 .open_object()
                 .key("role")
@@ -105,7 +105,7 @@ impl ChatRequestWriter<'_> {
         } else {
             self.json.null();
         }
-        if !self.given.without_thinking {
+        if !self.write_context.without_thinking {
             self.reasoning(&turn.blocks);
         }
         if has_calls {
@@ -153,25 +153,25 @@ impl ChatRequestWriter<'_> {
 
     /// Returns the turn's texts as the pieces of one string.
     fn assistant_texts<'t>(&mut self, turn: &'t Turn<'t>) -> Vec<JsonStr<'t>> {
-        let mut said = TextJoiner::default();
-        let (mut results, mut said_in) = (None, None);
+        let mut joiner = TextJoiner::default();
+        let (mut results, mut last_container) = (None, None);
         for block in &turn.blocks {
             match &block.kind {
                 BlockKind::Text(text) | BlockKind::Refusal(text) => {
                     // Two messages in a row are two texts.
-                    if said_in.is_some_and(|item| item != block.at.container_index()) {
-                        said.push_piece(Vec::new());
+                    if last_container.is_some_and(|item| item != block.at.container_index()) {
+                        joiner.push_piece(Vec::new());
                     }
-                    said_in = Some(block.at.container_index());
-                    said.push_text(text.reborrow());
+                    last_container = Some(block.at.container_index());
+                    joiner.push_text(text.reborrow());
                 }
                 BlockKind::File(file) => {
                     let texts = self.fallback.document(block.at, file);
-                    said.push_piece(texts);
+                    joiner.push_piece(texts);
                 }
                 BlockKind::Opaque(opaque) => {
                     let whole = (turn.at, turn.blocks.as_slice());
-                    said.push_piece(self.fallback.opaque_block(
+                    joiner.push_piece(self.fallback.opaque_block(
                         whole,
                         block.at,
                         opaque,
@@ -184,11 +184,11 @@ impl ChatRequestWriter<'_> {
                 | BlockKind::Call(_)
                 | BlockKind::Image(_)
                 | BlockKind::Result(_) => {
-                    said.push_piece(Vec::new());
+                    joiner.push_piece(Vec::new());
                 }
             }
         }
-        said.texts
+        joiner.texts
     }
 
     /// Writes the reasoning for vendors that want it back.

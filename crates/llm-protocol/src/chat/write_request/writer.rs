@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 pub(super) struct ChatRequestWriter<'w> {
     pub surface: Protocol,
     pub model: &'w ChatModel,
-    pub given: &'w WriteContext<'w>,
+    pub write_context: &'w WriteContext<'w>,
     pub fallback: TextFallback<'w>,
     pub json: JsonWriter,
     pub carries_thinking: bool,
@@ -34,12 +34,12 @@ impl ChatRequestWriter<'_> {
             ToolCallIds::Any => identifiers::chat_call_id(id),
             ToolCallIds::Nine => identifiers::nine_char_call_id(id),
         };
-        let wanted = fitting(id.map(JsonStr::value).unwrap_or_default()).into_owned();
-        let count = self.ids.entry(wanted.clone()).or_default();
+        let base_id = fitting(id.map(JsonStr::value).unwrap_or_default()).into_owned();
+        let count = self.ids.entry(base_id.clone()).or_default();
         *count = count.saturating_add(1);
         let id = match *count {
-            1 => wanted,
-            count => fitting(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
+            1 => base_id,
+            count => fitting(Cow::Owned(format!("{base_id}__{count}"))).into_owned(),
         };
         self.open.push_back(id.clone());
         id

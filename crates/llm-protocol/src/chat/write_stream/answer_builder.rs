@@ -67,7 +67,7 @@ pub(super) struct ChatAnswerBuilder {
     declined: Option<JsonStrBuf>,
     /// The model sent a refusal text itself.
     has_refusal: bool,
-    pub told: ChatUsageTracker,
+    pub usage_tracker: ChatUsageTracker,
 }
 
 /// Item that is still open.
@@ -108,7 +108,7 @@ impl ChatAnswerBuilder {
     /// `budget`: number of bytes that may be held back.
     pub fn new(response_context: ResponseContext, budget: usize) -> Self {
         ChatAnswerBuilder {
-            told: ChatUsageTracker::new(response_context.estimator),
+            usage_tracker: ChatUsageTracker::new(response_context.estimator),
             response_context,
             pieces: Vec::new(),
             bare: None,
@@ -152,7 +152,7 @@ impl ChatAnswerBuilder {
             }
             Event::Stop(stop) => self.stop(stop),
             Event::Counters { .. } => {}
-            Event::Usage { usage, is_final } => self.told.record(usage, is_final),
+            Event::Usage { usage, is_final } => self.usage_tracker.record(usage, is_final),
             Event::End => {
                 for (slot, held) in std::mem::take(&mut self.pieces) {
                     self.close(slot, held, shape);
@@ -250,7 +250,7 @@ impl ChatAnswerBuilder {
     }
 
     fn delta(&mut self, slot: u32, text: &JsonStr<'_>, shape: &mut impl ChatEncoder) {
-        self.told.count_text(text);
+        self.usage_tracker.count_text(text);
         let Some((_, held)) = self.pieces.iter_mut().rfind(|(other, _)| *other == slot) else {
             return;
         };

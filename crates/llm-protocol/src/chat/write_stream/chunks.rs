@@ -206,7 +206,7 @@ impl ChatEncoder for ChatChunkEncoder {
             self.out.extend_from_slice(&self.head);
             let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
             json.close_array().key("usage");
-            builder.told.write(&mut json);
+            builder.usage_tracker.write(&mut json);
             self.out = json.into_bytes();
             self.out.extend_from_slice(FRAME_END);
         }

@@ -207,7 +207,7 @@ impl ChatEncoder for ChatMessageEncoder {
             .key("finish_reason")
             .str(builder.finish_reason());
         json.close_object().close_array().key("usage");
-        builder.told.write(&mut json);
+        builder.usage_tracker.write(&mut json);
         json.close_object();
         self.body = json.into_bytes();
     }

@@ -39,8 +39,8 @@ impl<'a> StringScanner<'a> {
         // between.
         let at = at.max(self.start);
         // An offset within a block fits in a byte.
-        let [place, ..] = at.wrapping_sub(self.start).to_le_bytes();
-        let left = self.hits.wrapping_shr(place.into());
+        let [shift, ..] = at.wrapping_sub(self.start).to_le_bytes();
+        let left = self.hits.wrapping_shr(shift.into());
         if left == 0 {
             return self.scan_blocks(self.end);
         }
@@ -159,11 +159,11 @@ mod tests {
                     "{length} from {start}"
                 );
                 for end in [b'"', b'\\', 0, 0x1f, b'\n'] {
-                    for place in 0..length {
+                    for position in 0..length {
                         let mut bytes = plain.clone();
-                        bytes[place] = end;
+                        bytes[position] = end;
                         let (fast, slow) = both(&bytes, start);
-                        assert_eq!(fast, slow, "{end} at {place} of {length} from {start}");
+                        assert_eq!(fast, slow, "{end} at {position} of {length} from {start}");
                     }
                 }
             }

@@ -152,7 +152,7 @@ fn turn<'a>(
 fn block<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
-    place: MessagesBlockContainer,
+    container: MessagesBlockContainer,
     warnings: &mut Warnings,
 ) -> Result<Block<'a>, BoxedFailure> {
     expect_object(value, at)?;
@@ -166,13 +166,13 @@ fn block<'a>(
         "image" => return image(value, at, warnings),
         _ => {}
     }
-    if place == MessagesBlockContainer::Document {
+    if container == MessagesBlockContainer::Document {
         return Err(invalid_param(
             at,
             &unexpected_tag(&kind_name, "'image', 'text'"),
         ));
     }
-    match (kind_name.as_ref(), place) {
+    match (kind_name.as_ref(), container) {
         ("document", _) => document(value, at, warnings),
         ("tool_use", MessagesBlockContainer::Turn(TurnRole::Assistant)) => {
             call(value, at, warnings)
@@ -230,17 +230,17 @@ fn text_block<'a>(
     row: &str,
     warnings: &mut Warnings,
 ) -> Result<Block<'a>, BoxedFailure> {
-    let [_, said, marker] = pick_members(value, ["type", "text", "cache_control"], |name, _| {
+    let [_, content, marker] = pick_members(value, ["type", "text", "cache_control"], |name, _| {
         check::warn_dropped_member(row, at, &name, warnings);
     });
-    let said = expect_string(
-        require(said, format_args!("{at}.text.text"))?,
+    let content = expect_string(
+        require(content, format_args!("{at}.text.text"))?,
         format_args!("{at}.text.text"),
     )?;
     Ok(Block {
         at,
         cache: cache(marker),
-        kind: BlockKind::Text(said),
+        kind: BlockKind::Text(content),
     })
 }
 
@@ -497,7 +497,7 @@ fn thinking<'a>(
             kind: BlockKind::Thinking(Thinking::Hidden { data }),
         });
     }
-    let [kind, said, signature] =
+    let [kind, content, signature] =
         pick_members(value, ["type", "thinking", "signature"], |name, _| {
             check::warn_dropped_member("messages[].content[thinking]", at, &name, warnings);
         });
@@ -508,7 +508,7 @@ fn thinking<'a>(
         ));
     }
     let path = format_args!("{at}.thinking.thinking");
-    let said = expect_string(require(said, path)?, path)?;
+    let content = expect_string(require(content, path)?, path)?;
     let signature = signature
         .map(|signature| expect_string(signature, format_args!("{at}.thinking.signature")))
         .transpose()?;
@@ -516,7 +516,7 @@ fn thinking<'a>(
         at,
         cache: None,
         kind: BlockKind::Thinking(Thinking::Shown {
-            text: said,
+            text: content,
             signature,
         }),
     })

@@ -69,7 +69,7 @@ pub(super) fn pick_members<'a, const N: usize>(
 ) -> [Option<JsonValue<'a>>; N] {
     let mut found = [None; N];
     for (name, value) in object.members() {
-        let slot = names.iter().position(|wanted| name.is(wanted));
+        let slot = names.iter().position(|expected| name.is(expected));
         match slot.and_then(|slot| found.get_mut(slot)) {
             Some(found) => *found = (!value.is_null()).then_some(value),
             None if value.is_null() => {}

@@ -52,7 +52,7 @@ impl<'w> BlockWriter<'w> {
         }
     }
 
-    pub fn block(&mut self, block: &Block<'_>, place: MarkerSection) -> Result<(), BoxedFailure> {
+    pub fn block(&mut self, block: &Block<'_>, section: MarkerSection) -> Result<(), BoxedFailure> {
         if let BlockKind::Opaque(Opaque {
             origin: Protocol::Chat | Protocol::Responses,
             ..
@@ -64,14 +64,14 @@ impl<'w> BlockWriter<'w> {
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
             BlockKind::Image(image) => self.image(&image.source, block.at)?,
-            BlockKind::File(file) => self.file(file, block.at, place)?,
+            BlockKind::File(file) => self.file(file, block.at, section)?,
             BlockKind::Thinking(thinking) => self.thinking(thinking),
             BlockKind::Call(call) => self.call(call, block.at),
-            BlockKind::Result(outcome) => self.tool_result(outcome, place)?,
+            BlockKind::Result(outcome) => self.tool_result(outcome, section)?,
             BlockKind::Opaque(opaque) => self.opaque(opaque),
         }
         if !matches!(block.kind, BlockKind::Thinking(_)) {
-            self.cache_control(block.cache, place);
+            self.cache_control(block.cache, section);
         }
         self.json.close_object();
         Ok(())
@@ -106,9 +106,9 @@ impl<'w> BlockWriter<'w> {
 
     /// Writes the member `cache_control` if the block has a marker and the marker is within the
     /// limit.
-    pub fn cache_control(&mut self, cache: Option<CacheBreakpoint>, place: MarkerSection) {
+    pub fn cache_control(&mut self, cache: Option<CacheBreakpoint>, section: MarkerSection) {
         if let Some(cache) = cache
-            && self.markers.allow(place)
+            && self.markers.allow(section)
         {
             write_cache_control(&mut self.json, cache);
         }
@@ -153,7 +153,7 @@ impl<'w> BlockWriter<'w> {
         &mut self,
         file: &File<'_>,
         at: JsonPath,
-        place: MarkerSection,
+        section: MarkerSection,
     ) -> Result<(), BoxedFailure> {
         let json = self
             .json
@@ -192,7 +192,7 @@ impl<'w> BlockWriter<'w> {
             FileContent::Blocks(blocks) => {
                 json.key("type").str("content").key("content").open_array();
                 for block in blocks {
-                    self.block(block, place)?;
+                    self.block(block, section)?;
                 }
                 self.json.close_array();
             }
@@ -287,7 +287,7 @@ impl<'w> BlockWriter<'w> {
     fn tool_result(
         &mut self,
         outcome: &ToolResult<'_>,
-        place: MarkerSection,
+        section: MarkerSection,
     ) -> Result<(), BoxedFailure> {
         // The pairing step puts results directly after their calls, in the same order.
         let id = self.open.pop_front().unwrap_or_default();
@@ -303,7 +303,7 @@ impl<'w> BlockWriter<'w> {
             ToolResultContent::Blocks(blocks) if !blocks.is_empty() => {
                 self.json.key("content").open_array();
                 for block in blocks {
-                    self.block(block, place)?;
+                    self.block(block, section)?;
                 }
                 self.json.close_array();
             }

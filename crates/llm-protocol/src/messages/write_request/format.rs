@@ -25,7 +25,7 @@ const SCHEMA_INSTRUCTION: &str = "Answer with one JSON value that conforms to th
 pub(super) enum MessagesOutputFormat {
     Free,
     /// Instruction at the end of the system prompt.
-    Asked(String),
+    Instruction(String),
     /// Schema that the vendor enforces.
     Schema(String),
 }
@@ -45,7 +45,9 @@ pub(super) fn output_format(
         OutputFormat::Free => return Ok(MessagesOutputFormat::Free),
         OutputFormat::Json => {
             warnings.add(WarningAction::Emulated, field);
-            return Ok(MessagesOutputFormat::Asked(JSON_INSTRUCTION.to_owned()));
+            return Ok(MessagesOutputFormat::Instruction(
+                JSON_INSTRUCTION.to_owned(),
+            ));
         }
         OutputFormat::Schema {
             schema,
@@ -79,7 +81,7 @@ pub(super) fn output_format(
     compact.compact(schema.raw());
     // The input was a UTF-8 string, so the output is one too.
     let compact = String::from_utf8(compact.into_bytes()).unwrap_or_default();
-    Ok(MessagesOutputFormat::Asked(format!(
+    Ok(MessagesOutputFormat::Instruction(format!(
         "{SCHEMA_INSTRUCTION}{}",
         add_description(compact, description, None)
     )))
@@ -102,8 +104,12 @@ fn add_description(
         .get("description")
         .and_then(|own| own.string())
         .filter(|own| !own.is_empty());
-    let given = description.map(|given| given.value());
-    let words: Vec<&str> = given.as_deref().into_iter().chain(own.as_deref()).collect();
+    let requested = description.map(|requested| requested.value());
+    let words: Vec<&str> = requested
+        .as_deref()
+        .into_iter()
+        .chain(own.as_deref())
+        .collect();
     let mut words = words.join("\n\n");
     if let Some(note) = note {
         let gap = if words.is_empty() { "" } else { "\n" };

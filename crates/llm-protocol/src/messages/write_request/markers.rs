@@ -23,8 +23,8 @@ pub(super) enum MarkerSection {
 
 impl CacheMarkerBudget {
     /// Returns whether the next marker of this section may be written.
-    pub fn allow(&mut self, place: MarkerSection) -> bool {
-        let left = match place {
+    pub fn allow(&mut self, section: MarkerSection) -> bool {
+        let left = match section {
             MarkerSection::Messages => &mut self.messages,
             MarkerSection::Tools => &mut self.tools,
             MarkerSection::System => &mut self.system,

@@ -21,19 +21,20 @@ const MIN_TOP_P_WITH_BUDGET: f64 = 0.95;
 /// model's limit and what the account holder can pay.
 pub(super) fn max_tokens(
     request: &Request<'_>,
-    given: &WriteContext<'_>,
+    write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
 ) -> u64 {
-    let most = given.target.max_output_tokens;
+    let model_max = write_context.target.max_output_tokens;
     let own = match request.limit {
-        None => most,
-        Some(limit) if limit.tokens > most => {
+        None => model_max,
+        Some(limit) if limit.tokens > model_max => {
             warnings.add(WarningAction::Clamped, limit.field);
-            most
+            model_max
         }
         Some(limit) => limit.tokens,
     };
-    own.min(given.output_limit.unwrap_or(u64::MAX)).max(1)
+    own.min(write_context.output_limit.unwrap_or(u64::MAX))
+        .max(1)
 }
 
 /// Writes the settings. `manual`: the model has a thinking budget.

@@ -120,12 +120,12 @@ impl ThinkingPlan<'_> {
 }
 
 pub(super) fn plan_thinking<'a>(
-    asked: &ThinkingInputs<'_, 'a>,
+    inputs: &ThinkingInputs<'_, 'a>,
     warnings: &mut Warnings,
 ) -> ThinkingPlan<'a> {
     let ThinkingInputs {
         reasoning, model, ..
-    } = *asked;
+    } = *inputs;
     let mut plan = ThinkingPlan {
         mode: ThinkingMode::Unsaid,
         hide: reasoning.hide,
@@ -133,39 +133,39 @@ pub(super) fn plan_thinking<'a>(
         unforce: false,
         thinks_by_default: model.thinks_by_default,
     };
-    let is_wanted = reasoning.budget_tokens.is_some()
+    let is_requested = reasoning.budget_tokens.is_some()
         || reasoning.effort.is_some_and(|level| level != Effort::None);
-    if asked.without {
-        if is_wanted {
+    if inputs.without {
+        if is_requested {
             warnings.add(WarningAction::Dropped, reasoning.effort_field);
         }
         if reasoning.thinking.is_some() {
             warnings.add(WarningAction::Dropped, "thinking");
         }
-        disable(&mut plan, asked, warnings);
-        resolve_forced_tool(&mut plan, asked, warnings);
+        disable(&mut plan, inputs, warnings);
+        resolve_forced_tool(&mut plan, inputs, warnings);
     } else if reasoning.is_verbatim {
         plan.mode = ThinkingMode::Verbatim(reasoning.thinking);
-    } else if is_wanted {
-        enable(&mut plan, asked, warnings);
-        resolve_forced_tool(&mut plan, asked, warnings);
+    } else if is_requested {
+        enable(&mut plan, inputs, warnings);
+        resolve_forced_tool(&mut plan, inputs, warnings);
     } else if reasoning.effort == Some(Effort::None) {
-        disable(&mut plan, asked, warnings);
-        resolve_forced_tool(&mut plan, asked, warnings);
+        disable(&mut plan, inputs, warnings);
+        resolve_forced_tool(&mut plan, inputs, warnings);
     } else {
-        if asked.says_display
+        if inputs.says_display
             && model.thinks_by_default
             && model.accepts_thinking_type(ThinkingType::Adaptive)
         {
             plan.mode = ThinkingMode::Adaptive;
         }
-        resolve_forced_tool(&mut plan, asked, warnings);
+        resolve_forced_tool(&mut plan, inputs, warnings);
     }
     plan
 }
 
-fn disable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
-    let model = asked.model;
+fn disable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
+    let model = inputs.model;
     if !model.accepts_thinking_type(ThinkingType::Adaptive) && !model.thinks_by_default {
         return;
     }
@@ -175,16 +175,16 @@ fn disable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings
         plan.mode = ThinkingMode::BetweenTools;
     } else {
         plan.effort = model.effort_levels.iter().copied().min();
-        if asked.reasoning.effort == Some(Effort::None) {
-            warnings.add(WarningAction::Downgraded, asked.reasoning.effort_field);
+        if inputs.reasoning.effort == Some(Effort::None) {
+            warnings.add(WarningAction::Downgraded, inputs.reasoning.effort_field);
         }
     }
 }
 
-fn enable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
+fn enable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warnings: &mut Warnings) {
     let ThinkingInputs {
         reasoning, model, ..
-    } = *asked;
+    } = *inputs;
     let field = reasoning.effort_field;
     if model.accepts_thinking_type(ThinkingType::Adaptive) {
         plan.mode = ThinkingMode::Adaptive;
@@ -199,12 +199,12 @@ fn enable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings:
         }
         return;
     }
-    let wanted = reasoning
+    let requested = reasoning
         .budget_tokens
         .or(reasoning.effort.map(budget_for_effort))
         .unwrap_or_default();
-    let budget = clamp_budget(wanted, asked.max_tokens);
-    match budget.filter(|_| model.requires_thinking_budget() && !asked.breaks_off) {
+    let budget = clamp_budget(requested, inputs.max_tokens);
+    match budget.filter(|_| model.requires_thinking_budget() && !inputs.breaks_off) {
         Some(budget) => plan.mode = ThinkingMode::Budget(budget),
         None => warnings.add(WarningAction::Dropped, field),
     }
@@ -212,8 +212,8 @@ fn enable(plan: &mut ThinkingPlan<'_>, asked: &ThinkingInputs<'_, '_>, warnings:
 
 /// Reduces a budget so that tokens remain for the answer. Returns `None` if the rest is below the
 /// minimum budget.
-pub(crate) fn clamp_budget(wanted: u64, max_tokens: u64) -> Option<u64> {
-    Some(wanted.min(max_tokens.saturating_sub(MIN_ANSWER_TOKENS)))
+pub(crate) fn clamp_budget(requested: u64, max_tokens: u64) -> Option<u64> {
+    Some(requested.min(max_tokens.saturating_sub(MIN_ANSWER_TOKENS)))
         .filter(|budget| *budget >= MIN_BUDGET_TOKENS)
 }
 
@@ -240,20 +240,20 @@ pub(crate) fn effort_for_budget(budget_tokens: u64) -> Effort {
 /// Resolves the conflict between a forced tool and thinking, which exclude each other.
 fn resolve_forced_tool(
     plan: &mut ThinkingPlan<'_>,
-    asked: &ThinkingInputs<'_, '_>,
+    inputs: &ThinkingInputs<'_, '_>,
     warnings: &mut Warnings,
 ) {
-    if !asked.is_forced || !plan.is_on() {
+    if !inputs.is_forced || !plan.is_on() {
         return;
     }
-    if !asked.model.accepts_thinking_type(ThinkingType::Disabled) {
+    if !inputs.model.accepts_thinking_type(ThinkingType::Disabled) {
         plan.unforce = true;
-        warnings.add(WarningAction::Downgraded, asked.choice_field);
+        warnings.add(WarningAction::Downgraded, inputs.choice_field);
         return;
     }
     // A caller who left thinking to the model loses nothing that it asked for.
     if plan.is_set_by_gateway() {
-        warnings.add(WarningAction::Dropped, asked.reasoning.effort_field);
+        warnings.add(WarningAction::Dropped, inputs.reasoning.effort_field);
     }
     plan.mode = ThinkingMode::Disabled;
     plan.effort = None;

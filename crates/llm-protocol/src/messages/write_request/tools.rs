@@ -87,7 +87,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 .echo
                 .iter()
                 .find(|(name, _)| *name == "max_tool_calls")
-                .and_then(|(_, most)| most.count()),
+                .and_then(|(_, max)| max.count()),
             choice: MessagesToolChoice::Auto,
             one_at_a_time: request.legacy_functions || request.parallel_calls == Some(false),
         };
@@ -444,16 +444,16 @@ fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Opt
         }
         json.close_array();
     }
-    let place = options
+    let location = options
         .get("user_location")
-        .filter(|place| place.is_object());
-    let place = place.map(|place| place.get("approximate").unwrap_or(place));
-    if let Some(place) = place {
+        .filter(|location| location.is_object());
+    let location = location.map(|location| location.get("approximate").unwrap_or(location));
+    if let Some(location) = location {
         json.key("user_location")
             .open_object()
             .key("type")
             .str("approximate");
-        for (key, value) in place
+        for (key, value) in location
             .members()
             .filter(|(key, value)| !key.is("type") && !value.is_null())
         {

@@ -285,11 +285,11 @@ pub(super) fn lacks_signed_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {
     else {
         return false;
     };
-    let holds = |turn: Option<&MessagesTurn<'_, '_>>, wanted: fn(&BlockKind<'_>) -> bool| {
+    let holds = |turn: Option<&MessagesTurn<'_, '_>>, predicate: fn(&BlockKind<'_>) -> bool| {
         let pieces = turn.into_iter().flat_map(|turn| &turn.pieces);
         pieces
             .filter_map(MessagesTurnPart::block)
-            .any(|block| wanted(&block.kind))
+            .any(|block| predicate(&block.kind))
     };
     let before = last.checked_sub(1).and_then(|before| arranged.get(before));
     holds(arranged.get(last), |kind| {

@@ -32,7 +32,7 @@ enum ArgumentScanState {
     /// Only white space so far.
     Blank,
     /// Inside the object.
-    Inside,
+    InObject,
     /// After the end of the object.
     Whole,
     /// Not a JSON object.
@@ -80,7 +80,7 @@ impl ArgumentScanner {
     /// Returns whether part of the arguments may be sent before their end is known.
     pub(super) fn may_open(&self) -> bool {
         let begins = match self.state {
-            ArgumentScanState::Inside => true,
+            ArgumentScanState::InObject => true,
             ArgumentScanState::Whole => self.has_members,
             ArgumentScanState::Blank | ArgumentScanState::Odd => false,
         };
@@ -101,7 +101,7 @@ impl ArgumentScanner {
         was_cut: bool,
     ) -> JsonStr<'k> {
         let text = kept.text();
-        if !self.is_custom && !is_done && self.state == ArgumentScanState::Inside {
+        if !self.is_custom && !is_done && self.state == ArgumentScanState::InObject {
             return text;
         }
         let mut json = JsonWriter::with_capacity(kept.len() + 32);
@@ -166,10 +166,10 @@ impl ArgumentScanner {
         let is_space = matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
         match self.state {
             ArgumentScanState::Blank if byte == b'{' => {
-                (self.state, self.depth) = (ArgumentScanState::Inside, 1)
+                (self.state, self.depth) = (ArgumentScanState::InObject, 1)
             }
             ArgumentScanState::Blank if !is_space => self.state = ArgumentScanState::Odd,
-            ArgumentScanState::Inside => return self.scan_object_byte(byte, is_space),
+            ArgumentScanState::InObject => return self.scan_object_byte(byte, is_space),
             // Something follows the end, so arguments that have not been sent yet are broken.
             ArgumentScanState::Whole if !is_space => self.state = ArgumentScanState::Odd,
             ArgumentScanState::Blank | ArgumentScanState::Whole | ArgumentScanState::Odd => {}

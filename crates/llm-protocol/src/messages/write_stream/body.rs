@@ -20,7 +20,7 @@ const BLOCK_OVERHEAD_BYTES: usize = 256;
 /// Writer of an answer as one messages body.
 #[derive(Debug)]
 pub struct MessagesBodyWriter {
-    heard: MessagesCompletion,
+    completion: MessagesCompletion,
     blocks: Vec<MessagesBodyBlock>,
     bytes: usize,
     overflowed: bool,
@@ -51,7 +51,7 @@ enum MessagesBodyBlockKind {
 impl MessagesBodyWriter {
     pub fn new(response_context: ResponseContext) -> Self {
         MessagesBodyWriter {
-            heard: MessagesCompletion::new(response_context),
+            completion: MessagesCompletion::new(response_context),
             blocks: Vec::new(),
             bytes: 0,
             overflowed: false,
@@ -67,14 +67,14 @@ impl MessagesBodyWriter {
     pub fn body(&mut self) -> Vec<u8> {
         let mut json = JsonWriter::with_capacity(self.bytes + 1024);
         json.open_object();
-        self.heard.write_envelope(&mut json);
+        self.completion.write_envelope(&mut json);
         json.key("content").open_array();
         let last = self.blocks.len().saturating_sub(1);
         for (at, block) in self.blocks.iter().enumerate() {
-            block.write(at == last && self.heard.is_cut_short(), &mut json);
+            block.write(at == last && self.completion.is_cut_short(), &mut json);
         }
         json.close_array();
-        self.heard.write_stop(&mut json);
+        self.completion.write_stop(&mut json);
         json.key("container").null();
         self.write_usage(&mut json);
         json.close_object();
@@ -82,7 +82,7 @@ impl MessagesBodyWriter {
     }
 
     fn write_usage(&self, json: &mut JsonWriter) {
-        let usage = self.heard.usage();
+        let usage = self.completion.usage();
         let cache_write = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         json.key("usage").open_object();
         json.key("input_tokens")
@@ -102,11 +102,12 @@ impl MessagesBodyWriter {
             .number(usage.reasoning)
             .close_object();
         json.key("server_tool_use").null();
-        json.key("service_tier").str(if self.heard.is_priority() {
-            "priority"
-        } else {
-            "standard"
-        });
+        json.key("service_tier")
+            .str(if self.completion.is_priority() {
+                "priority"
+            } else {
+                "standard"
+            });
         json.close_object();
     }
 
@@ -115,12 +116,12 @@ impl MessagesBodyWriter {
         let kind = match piece {
             OutputPart::Text => MessagesBodyBlockKind::Text,
             OutputPart::Refusal => MessagesBodyBlockKind::Refusal,
-            OutputPart::Thinking if self.heard.response_context.show_thinking => {
+            OutputPart::Thinking if self.completion.response_context.show_thinking => {
                 MessagesBodyBlockKind::Thinking {
                     signature: String::new(),
                 }
             }
-            OutputPart::Hidden { data } if self.heard.response_context.show_thinking => {
+            OutputPart::Hidden { data } if self.completion.response_context.show_thinking => {
                 text.push(&data);
                 MessagesBodyBlockKind::Hidden
             }
@@ -134,7 +135,7 @@ impl MessagesBodyWriter {
                 name,
                 is_custom,
             } => {
-                let (id, name) = self.heard.resolve_call(id, &name);
+                let (id, name) = self.completion.resolve_call(id, &name);
                 self.bytes = self.bytes.saturating_add(id.len() + name.len());
                 MessagesBodyBlockKind::Call {
                     id,
@@ -167,7 +168,7 @@ impl MessagesBodyWriter {
     }
 
     fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
-        self.heard.count_generated(text);
+        self.completion.count_generated(text);
         let Some(block) = self.block(slot) else {
             return;
         };
@@ -177,7 +178,7 @@ impl MessagesBodyWriter {
         self.bytes = self.bytes.saturating_add(added);
     }
 
-    fn set_signature(&mut self, slot: u32, given: &JsonStr<'_>) {
+    fn set_signature(&mut self, slot: u32, new_signature: &JsonStr<'_>) {
         let Some(MessagesBodyBlock {
             kind: MessagesBodyBlockKind::Thinking { signature },
             ..
@@ -185,7 +186,7 @@ impl MessagesBodyWriter {
         else {
             return;
         };
-        *signature = given.value().into_owned();
+        *signature = new_signature.value().into_owned();
         let added = signature.len();
         self.bytes = self.bytes.saturating_add(added);
     }
@@ -197,14 +198,14 @@ impl EventSink for MessagesBodyWriter {
             return;
         }
         match event {
-            Event::Start(start) => self.heard.start(&start),
+            Event::Start(start) => self.completion.start(&start),
             Event::Open { slot, piece } => self.open(slot, piece),
             Event::Delta { slot, text } => self.delta(slot, &text),
             Event::Signature { slot, signature } => self.set_signature(slot, &signature),
             // Citations: the text itself names its sources.
             Event::Citation { .. } | Event::Close { .. } | Event::Counters { .. } | Event::End => {}
-            Event::Stop(stop) => self.heard.set_stop(stop),
-            Event::Usage { usage, .. } => self.heard.set_usage(usage),
+            Event::Stop(stop) => self.completion.set_stop(stop),
+            Event::Usage { usage, .. } => self.completion.set_usage(usage),
         }
         if self.bytes > MAX_ANSWER_BYTES {
             self.overflowed = true;

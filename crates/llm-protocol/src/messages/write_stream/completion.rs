@@ -104,10 +104,10 @@ impl MessagesCompletion {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        let told = self
+        let reported = self
             .usage
             .and_then(|usage| usage.if_plausible(self.generated_bytes));
-        told.unwrap_or_else(|| {
+        reported.unwrap_or_else(|| {
             self.response_context
                 .estimator
                 .usage(self.usage, self.generated_bytes)

@@ -65,7 +65,7 @@ fn blocks(frames: &[Value]) -> Vec<(String, String)> {
             "content_block_delta" => {
                 assert!(is_open && index + 1 == blocks.len());
                 let delta = &frame["delta"];
-                let (kind, said) = blocks.last_mut().unwrap();
+                let (kind, content) = blocks.last_mut().unwrap();
                 let member = match (kind.as_str(), delta["type"].as_str().unwrap()) {
                     ("text", "text_delta") => "text",
                     ("thinking", "thinking_delta") => "thinking",
@@ -76,7 +76,7 @@ fn blocks(frames: &[Value]) -> Vec<(String, String)> {
                     }
                     other => panic!("{other:?}"),
                 };
-                said.push_str(delta[member].as_str().unwrap());
+                content.push_str(delta[member].as_str().unwrap());
             }
             "content_block_stop" => {
                 assert!(is_open && index + 1 == blocks.len());
@@ -157,14 +157,14 @@ proptest! {
         feed(&deltas, finish, &mut whole);
         let body: Value = serde_json::from_slice(&whole.body()).unwrap();
 
-        let said: String =
+        let content: String =
             deltas.iter().filter_map(|delta| delta["content"].as_str().or(delta["refusal"].as_str())).collect();
-        let told: String = blocks.iter().filter(|(kind, _)| kind == "text").map(|(_, text)| text.as_str()).collect();
-        prop_assert_eq!(without_space(&told), without_space(&said));
-        for (kind, said) in &blocks {
+        let visible: String = blocks.iter().filter(|(kind, _)| kind == "text").map(|(_, text)| text.as_str()).collect();
+        prop_assert_eq!(without_space(&visible), without_space(&content));
+        for (kind, content) in &blocks {
             match kind.as_str() {
-                "text" => prop_assert!(!said.trim().is_empty()),
-                "tool_use" => prop_assert!(matches!(said.trim_start().as_bytes(), [] | [b'{', ..]), "{}", said),
+                "text" => prop_assert!(!content.trim().is_empty()),
+                "tool_use" => prop_assert!(matches!(content.trim_start().as_bytes(), [] | [b'{', ..]), "{}", content),
                 "thinking" => prop_assert!(show_thinking),
                 other => prop_assert!(false, "{}", other),
             }

@@ -28,12 +28,12 @@ pub(in crate::request) struct MessageSpans {
 impl MessageSpans {
     /// Records a member of the message. The first of its name counts.
     pub fn record_member(&mut self, name: &str, span: Span) {
-        let place = match name {
+        let slot = match name {
             "role" => &mut self.role,
             "content" => &mut self.content,
             _ => return,
         };
-        place.get_or_insert(span);
+        slot.get_or_insert(span);
     }
 }
 
@@ -52,8 +52,8 @@ impl ConversationSpans {
 
     /// Records the next message.
     pub fn record_message(&mut self, head: MessageSpans) {
-        if let Some(place) = self.head.get_mut(self.messages) {
-            *place = head;
+        if let Some(slot) = self.head.get_mut(self.messages) {
+            *slot = head;
             self.messages = self.messages.saturating_add(1);
         }
     }

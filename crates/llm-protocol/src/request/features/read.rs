@@ -75,9 +75,9 @@ impl Features {
                 Ok(())
             }
             "mcp_servers" => {
-                let mut is_given = false;
-                read_presence(scan, &mut is_given)?;
-                if is_given {
+                let mut is_present = false;
+                read_presence(scan, &mut is_present)?;
+                if is_present {
                     self.add_tool_offer(ServerTool::Mcp, None);
                 }
                 Ok(())
@@ -99,7 +99,7 @@ impl Features {
 
 /// Media in a chat part.
 struct MediaPart<'a> {
-    is_given: bool,
+    is_present: bool,
     data: Option<StringToken<'a>>,
 }
 
@@ -261,19 +261,19 @@ impl Features {
             "source" => self.read_source(block, scan),
             "image_url" | "input_image" => {
                 let media = self.read_media(scan)?;
-                block.is_image |= media.is_given;
+                block.is_image |= media.is_present;
                 block.data = media.data;
                 Ok(())
             }
             "file" | "input_file" | "video_url" | "input_video" => {
                 let media = self.read_media(scan)?;
-                block.is_document |= media.is_given;
+                block.is_document |= media.is_present;
                 block.data = media.data;
                 Ok(())
             }
             "input_audio" | "audio" | "audio_url" => {
                 let media = self.read_media(scan)?;
-                self.audio_input |= media.is_given;
+                self.audio_input |= media.is_present;
                 media
                     .data
                     .iter()
@@ -366,7 +366,7 @@ impl Features {
     fn read_media<'a>(&mut self, scan: &mut JsonScanner<'a>) -> Result<MediaPart<'a>, JsonError> {
         match scan.kind()? {
             JsonKind::String => Ok(MediaPart {
-                is_given: true,
+                is_present: true,
                 data: self.read_url(scan)?,
             }),
             JsonKind::Object => {
@@ -393,12 +393,12 @@ impl Features {
                     Ok::<(), JsonError>(())
                 })?;
                 Ok(MediaPart {
-                    is_given: true,
+                    is_present: true,
                     data,
                 })
             }
             _ => scan.skip().map(|_| MediaPart {
-                is_given: false,
+                is_present: false,
                 data: None,
             }),
         }
@@ -596,18 +596,18 @@ fn is_dated(kind: &str, prefix: &str) -> bool {
         .is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Sets `is_given` if the next value is neither null nor an empty list.
-fn read_presence(scan: &mut JsonScanner<'_>, is_given: &mut bool) -> Result<(), JsonError> {
+/// Sets `is_present` if the next value is neither null nor an empty list.
+fn read_presence(scan: &mut JsonScanner<'_>, is_present: &mut bool) -> Result<(), JsonError> {
     match scan.kind()? {
         JsonKind::Null => drop(scan.skip()?),
         JsonKind::Array => {
             scan.array(|scan| {
-                *is_given = true;
+                *is_present = true;
                 scan.skip().map(drop)
             })?;
         }
         _ => {
-            *is_given = true;
+            *is_present = true;
             scan.skip()?;
         }
     }
@@ -633,8 +633,8 @@ fn differs_from(scan: &mut JsonScanner<'_>, usual: &str) -> Result<bool, JsonErr
     }
 }
 
-fn equals_text(scan: &mut JsonScanner<'_>, wanted: &str) -> Result<bool, JsonError> {
+fn equals_text(scan: &mut JsonScanner<'_>, expected: &str) -> Result<bool, JsonError> {
     Ok(scan
         .string_or_skip()?
-        .is_some_and(|text| text.name() == wanted))
+        .is_some_and(|text| text.name() == expected))
 }

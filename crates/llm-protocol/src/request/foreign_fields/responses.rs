@@ -98,12 +98,12 @@ impl<'a> ForeignFieldRemover<'a> {
     fn clean_top_level(&mut self, root: JsonValue<'a>, sender: &PassthroughContext<'_>) {
         let inside = self.span(root.raw()).start.saturating_add(1);
         let mut added = String::new();
-        let given = |name: &str| {
+        let member_text = |name: &str| {
             root.get(name)
                 .and_then(JsonValue::text)
                 .filter(|text| !text.is_empty())
         };
-        let user = given("safety_identifier").or_else(|| given("user"));
+        let user = member_text("safety_identifier").or_else(|| member_text("user"));
         let user = identifiers::hash_end_user(
             sender.account_id,
             user.as_ref().map(JsonStr::value).as_deref(),
@@ -512,11 +512,11 @@ mod tests {
             r#"{ "user":"mia","prompt_cache_key":"k","model":"m","input":"hi","store":true,"max_output_tokens":200}"#,
         ] {
             let (sent, warnings) = sent(body, &SENDER).unwrap();
-            let wanted = json!({
+            let expected = json!({
                 "model": "up", "input": "hi", "store": false, "safety_identifier": user, "max_output_tokens": 100,
                 "prompt_cache_key": identifiers::hash_cache_key("acct_1", "k")
             });
-            assert_eq!(sent, wanted, "{body}");
+            assert_eq!(sent, expected, "{body}");
             assert_eq!(!warnings.is_empty(), body.contains("\"store\":true"));
         }
         let other = PassthroughContext {
@@ -586,9 +586,9 @@ mod tests {
             );
         }
         for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
-            let (told, warnings) = sent(&tool(kind).to_string(), &SENDER).unwrap();
+            let (stripped, warnings) = sent(&tool(kind).to_string(), &SENDER).unwrap();
             assert_eq!(
-                (told["tools"].as_array().unwrap().len(), warnings),
+                (stripped["tools"].as_array().unwrap().len(), warnings),
                 (1, vec!["dropped:tools[1]".to_owned()])
             );
             let sold = PassthroughContext {
@@ -612,8 +612,8 @@ mod tests {
             ..SENDER
         };
         for kind in ["code_interpreter", "mcp"] {
-            let (mut told, _) = sent(&tool(kind).to_string(), &sold).unwrap();
-            assert_eq!(told["tools"][1].take(), json!({"type": kind}));
+            let (mut stripped, _) = sent(&tool(kind).to_string(), &sold).unwrap();
+            assert_eq!(stripped["tools"][1].take(), json!({"type": kind}));
         }
         let ran = json!([{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "code": "1"}, {"role": "user", "content": "x"}]);
         assert_eq!(
@@ -642,8 +642,8 @@ mod tests {
         bare.as_object_mut().unwrap().remove("id");
         let output =
             json!({"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "x"});
-        let said = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": []});
-        let own = json!([thought(json!("gAAAA1")), call, output, said]);
+        let message = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": []});
+        let own = json!([thought(json!("gAAAA1")), call, output, message]);
         assert_eq!(input(own.clone(), &SENDER), own);
         for foreign in [
             json!("gw1.m.e30"),
@@ -652,28 +652,28 @@ mod tests {
             Any::Null,
             json!(""),
         ] {
-            let given = json!([thought(foreign.clone()), call, output, said]);
+            let foreign_items = json!([thought(foreign.clone()), call, output, message]);
             assert_eq!(
-                input(given, &SENDER),
-                json!([bare, output, said]),
+                input(foreign_items, &SENDER),
+                json!([bare, output, message]),
                 "{foreign}"
             );
         }
-        let again = PassthroughContext {
+        let resent = PassthroughContext {
             without_reasoning: true,
             ..SENDER
         };
         // No item may then have an id that refers to what is left out, in any turn.
-        let mut nameless = said.clone();
+        let mut nameless = message.clone();
         nameless.as_object_mut().unwrap().remove("id");
-        assert_eq!(input(own.clone(), &again), json!([bare, output, nameless]));
-        let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, said]);
+        assert_eq!(input(own.clone(), &resent), json!([bare, output, nameless]));
+        let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, message]);
         assert_eq!(input(readable.clone(), &SENDER), readable);
         // A client that does not set `store` to false sends ids of items that do not exist.
         let mut body = with_input(own);
         body.as_object_mut().unwrap().remove("store");
-        let told = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
-        let ids: Vec<_> = told
+        let stripped = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
+        let ids: Vec<_> = stripped
             .as_array()
             .unwrap()
             .iter()
@@ -707,18 +707,18 @@ mod tests {
         ] {
             for store in [Any::Null, json!(false), json!(true)] {
                 let body = json!({"model": "m", "store": store, "input": [lost, item]});
-                let told = sent(&body.to_string(), &compatible).unwrap().0["input"].clone();
-                let mut wanted = item.clone();
+                let stripped = sent(&body.to_string(), &compatible).unwrap().0["input"].clone();
+                let mut expected = item.clone();
                 if !stays {
-                    wanted.as_object_mut().unwrap().remove("id");
+                    expected.as_object_mut().unwrap().remove("id");
                 }
-                assert_eq!(told, json!([wanted]), "{store}");
+                assert_eq!(stripped, json!([expected]), "{store}");
             }
         }
-        let again = PassthroughContext {
+        let resent = PassthroughContext {
             without_reasoning: true,
             ..compatible
         };
-        assert_eq!(input(json!([message("msg_1")]), &again)[0].get("id"), None);
+        assert_eq!(input(json!([message("msg_1")]), &resent)[0].get("id"), None);
     }
 }

@@ -77,12 +77,12 @@ impl<'a> ForeignFieldRemover<'a> {
         model: &ChatModel,
         known: &KnownCapabilities,
     ) {
-        let given = root.get(EFFORT_MEMBER);
+        let effort_value = root.get(EFFORT_MEMBER);
         let has_tools = ["tools", "functions"]
             .iter()
             .any(|name| root.get(name).is_some_and(|list| !is_empty_value(list)));
         if must_disable_reasoning(model, known) && has_tools {
-            match given {
+            match effort_value {
                 Some(effort) if effort.is("none") => {}
                 Some(effort) => {
                     self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
@@ -96,8 +96,10 @@ impl<'a> ForeignFieldRemover<'a> {
             }
             return;
         }
-        let Some(given) = given else { return };
-        let effort = parse_effort(Some(given));
+        let Some(effort_value) = effort_value else {
+            return;
+        };
+        let effort = parse_effort(Some(effort_value));
         if known.reasoning && !model.reasoning {
             if effort != Some(Effort::None) {
                 self.warnings.add(WarningAction::Dropped, EFFORT_MEMBER);
@@ -118,7 +120,7 @@ impl<'a> ForeignFieldRemover<'a> {
             }
             EffortDecision::Lower(level) => {
                 self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
-                self.replace_string(given, level.as_str());
+                self.replace_string(effort_value, level.as_str());
             }
         }
     }
@@ -178,17 +180,14 @@ impl<'a> ForeignFieldRemover<'a> {
             let ids = calls
                 .filter_map(|call| call.get("id"))
                 .chain(message.get("tool_call_id"));
-            for place in ids {
-                let Some(id) = place
-                    .string()
-                    .filter(|id| !identifiers::is_nine_char_id(id))
-                else {
+            for node in ids {
+                let Some(id) = node.string().filter(|id| !identifiers::is_nine_char_id(id)) else {
                     continue;
                 };
                 let nine = made
                     .entry(id.clone())
                     .or_insert_with(|| identifiers::nine_char_call_id(id).into_owned());
-                self.edits.push((self.span(place.raw()), json_string(nine)));
+                self.edits.push((self.span(node.raw()), json_string(nine)));
             }
         }
     }

@@ -130,8 +130,8 @@ impl<'a> ForeignFieldRemover<'a> {
         thinking: JsonValue<'a>,
         rules: &RepairRules<'_>,
     ) {
-        let place = thinking.get("budget_tokens");
-        let Some((place, tokens)) = place.and_then(|place| Some((place, place.count()?))) else {
+        let node = thinking.get("budget_tokens");
+        let Some((node, tokens)) = node.and_then(|node| Some((node, node.count()?))) else {
             return;
         };
         let tokens = tokens.min(rules.thinking_budget.unwrap_or(u64::MAX));
@@ -143,7 +143,7 @@ impl<'a> ForeignFieldRemover<'a> {
             Some(budget) => {
                 self.warnings
                     .add(WarningAction::Clamped, "thinking.budget_tokens");
-                self.replace_raw(place, budget.to_string());
+                self.replace_raw(node, budget.to_string());
             }
             None => self.drop_thinking(root),
         }
@@ -208,17 +208,17 @@ impl<'a> ForeignFieldRemover<'a> {
     ) {
         const PATH: &str = "output_config.effort";
         let config = root.get(OUTPUT_CONFIG);
-        let Some(given) = config.and_then(|config| config.get("effort")) else {
+        let Some(effort_value) = config.and_then(|config| config.get("effort")) else {
             if let Some(level) = made.and_then(|level| level.nearest(&model.effort_levels)) {
                 self.insert_effort(root, level);
             }
             return;
         };
-        match decide_effort(parse_effort(Some(given)), &model.effort_levels) {
+        match decide_effort(parse_effort(Some(effort_value)), &model.effort_levels) {
             EffortDecision::Keep => {}
             EffortDecision::Lower(level) => {
                 self.warnings.add(WarningAction::Downgraded, PATH);
-                self.replace_string(given, level.as_str());
+                self.replace_string(effort_value, level.as_str());
             }
             EffortDecision::Drop => {
                 self.warnings.add(WarningAction::Dropped, PATH);
@@ -246,11 +246,11 @@ impl<'a> ForeignFieldRemover<'a> {
 }
 
 fn max_tokens(root: JsonValue<'_>, rules: &RepairRules<'_>) -> u64 {
-    let given = root
+    let requested = root
         .get("max_tokens")
         .and_then(JsonValue::count)
         .unwrap_or(rules.max_output_tokens);
-    given.min(rules.output_limit.unwrap_or(u64::MAX))
+    requested.min(rules.output_limit.unwrap_or(u64::MAX))
 }
 
 /// Returns the smallest budget that a vendor accepts, if it is below the limit.
@@ -278,8 +278,9 @@ fn lacks_signed_thinking(root: JsonValue<'_>) -> bool {
     let Some(last) = messages.iter().rposition(is_assistant) else {
         return false;
     };
-    let is =
-        |block: JsonValue<'_>, wanted: &str| block.get("type").is_some_and(|kind| kind.is(wanted));
+    let is = |block: JsonValue<'_>, expected: &str| {
+        block.get("type").is_some_and(|kind| kind.is(expected))
+    };
     let behind = messages.iter().skip(last.saturating_add(1)).copied();
     let answers = behind
         .clone()

@@ -83,14 +83,14 @@ fn json(text: &str) -> Any {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn check(accepts: &ModelCapabilities, members: &str, wanted: &str, warnings: &[&str]) {
+fn check(accepts: &ModelCapabilities, members: &str, expected: &str, warnings: &[&str]) {
     let rules = RepairRules::in_test(accepts, KnownCapabilities::ALL);
-    check_by(&rules, members, wanted, warnings);
+    check_by(&rules, members, expected, warnings);
 }
 
 /// Compares byte for byte, and a second time: a repaired body needs no repair, and without known
 /// capabilities nothing changes.
-fn check_by(rules: &RepairRules<'_>, members: &str, wanted: &str, warnings: &[&str]) {
+fn check_by(rules: &RepairRules<'_>, members: &str, expected: &str, warnings: &[&str]) {
     let whole = |members: &str| match protocol(rules.accepts) {
         Protocol::Chat | Protocol::Messages => format!(r#"{{"model":"m",{members}}}"#),
         Protocol::Responses => {
@@ -105,15 +105,16 @@ fn check_by(rules: &RepairRules<'_>, members: &str, wanted: &str, warnings: &[&s
             format!(r#"{before}"safety_identifier":"s"{behind}"#)
         }
     };
-    let (body, wanted) = (whole(members), whole(wanted));
-    let (found, told) = repaired(&body, rules);
-    assert_eq!(plain(found), wanted, "{body}");
-    assert_eq!(told, warnings, "{body}");
-    json(&wanted);
-    let summary = request::read_summary(protocol(rules.accepts), wanted.as_bytes()).unwrap();
+    let (body, expected) = (whole(members), whole(expected));
+    let (found, reported) = repaired(&body, rules);
+    assert_eq!(plain(found), expected, "{body}");
+    assert_eq!(reported, warnings, "{body}");
+    json(&expected);
+    let summary = request::read_summary(protocol(rules.accepts), expected.as_bytes()).unwrap();
     assert!(
-        !summary.needs_repair(rules) || !stripped(&Bytes::from(wanted.clone()), rules).is_repaired,
-        "{wanted}"
+        !summary.needs_repair(rules)
+            || !stripped(&Bytes::from(expected.clone()), rules).is_repaired,
+        "{expected}"
     );
     let unknown = RepairRules {
         known: KnownCapabilities::NONE,
@@ -244,11 +245,11 @@ fn a_reasoning_chat_model_is_sent_no_sampling_and_no_stop() {
 #[test]
 fn an_effort_is_one_that_the_chat_model_knows() {
     let accepts = ModelCapabilities::Chat(reasoning());
-    for (given, sent) in [("xhigh", "high"), ("medium", "low"), ("minimal", "none")] {
+    for (input, sent) in [("xhigh", "high"), ("medium", "low"), ("minimal", "none")] {
         let of = |effort: &str| format!(r#""reasoning_effort":"{effort}","n":1"#);
         check(
             &accepts,
-            &of(given),
+            &of(input),
             &of(sent),
             &["downgraded:reasoning_effort"],
         );
@@ -282,7 +283,7 @@ fn tools_switch_reasoning_off_where_both_are_refused() {
         ..reasoning()
     });
     let rules = RepairRules::in_test(&accepts, KnownCapabilities::ALL);
-    let (sent, told) = repaired(
+    let (sent, reported) = repaired(
         r#"{"model":"m","tools":[{}],"reasoning_effort":"high"}"#,
         &rules,
     );
@@ -290,13 +291,13 @@ fn tools_switch_reasoning_off_where_both_are_refused() {
         sent,
         r#"{"model":"m","tools":[{}],"reasoning_effort":"none"}"#
     );
-    assert_eq!(told, ["downgraded:reasoning_effort"]);
-    let (sent, told) = repaired(r#"{"model":"m","tools":[{}]}"#, &rules);
+    assert_eq!(reported, ["downgraded:reasoning_effort"]);
+    let (sent, reported) = repaired(r#"{"model":"m","tools":[{}]}"#, &rules);
     assert_eq!(
         sent,
         r#"{"reasoning_effort":"none","model":"m","tools":[{}]}"#
     );
-    assert_eq!(told, ["inserted:reasoning_effort"]);
+    assert_eq!(reported, ["inserted:reasoning_effort"]);
     for kept in [
         r#""reasoning_effort":"high""#,
         r#""tools":[],"reasoning_effort":"high""#,
@@ -408,12 +409,12 @@ fn parallel_calls_are_not_forbidden_beside_a_choice_that_excludes_it() {
         ..ChatModel::default()
     });
     let chosen = r#""tool_choice":"required""#;
-    let told = &["dropped:parallel_tool_calls"][..];
+    let reported = &["dropped:parallel_tool_calls"][..];
     check(
         &accepts,
         &format!(r#""parallel_tool_calls":false,{chosen}"#),
         chosen,
-        told,
+        reported,
     );
     check(
         &accepts,
@@ -451,26 +452,32 @@ fn a_messages_model_of_fixed_sampling_gets_none_and_one_of_one_gets_one() {
 }
 
 /// Checks bodies in which the first member is inserted by the repair.
-fn front(accepts: &ModelCapabilities, members: &str, made: &str, wanted: &str, warnings: &[&str]) {
+fn front(
+    accepts: &ModelCapabilities,
+    members: &str,
+    made: &str,
+    expected: &str,
+    warnings: &[&str],
+) {
     let rules = RepairRules::in_test(accepts, KnownCapabilities::ALL);
-    let (sent, told) = repaired(&format!(r#"{{"model":"m",{members}}}"#), &rules);
-    assert_eq!(sent, format!(r#"{{{made},"model":"m",{wanted}}}"#));
-    assert_eq!(told, warnings);
+    let (sent, reported) = repaired(&format!(r#"{{"model":"m",{members}}}"#), &rules);
+    assert_eq!(sent, format!(r#"{{{made},"model":"m",{expected}}}"#));
+    assert_eq!(reported, warnings);
     assert_eq!(repaired(&sent, &rules), (sent.clone(), Vec::new()), "again");
 }
 
 #[test]
 fn a_model_that_thinks_as_it_likes_gets_an_effort_for_a_budget() {
     let free = ModelCapabilities::Messages(adaptive());
-    let told = &["rewritten:thinking"][..];
+    let reported = &["rewritten:thinking"][..];
     front(
         &free,
         r#""max_tokens":9000,"thinking":{"type":"enabled","budget_tokens":5000}"#,
         r#""output_config":{"effort":"medium"}"#,
         r#""max_tokens":9000,"thinking":{"type":"adaptive","display":"summarized"}"#,
-        told,
+        reported,
     );
-    let given = |thinking: &str, config: &str| {
+    let input = |thinking: &str, config: &str| {
         format!(r#""thinking":{thinking},"output_config":{config},"max_tokens":9"#)
     };
     let enabled = r#"{"type":"enabled","budget_tokens":50000,"display":"omitted"}"#;
@@ -480,12 +487,17 @@ fn a_model_that_thinks_as_it_likes_gets_an_effort_for_a_budget() {
         ("{}", r#"{"effort":"high"}"#),
         (r#"{"a":1}"#, r#"{"effort":"high","a":1}"#),
     ] {
-        check(&free, &given(enabled, config), &given(thinks, sent), told);
+        check(
+            &free,
+            &input(enabled, config),
+            &input(thinks, sent),
+            reported,
+        );
     }
     for kept in [
-        given(thinks, "{}"),
-        given(r#"{"type":"disabled"}"#, "{}"),
-        given(r#"{"type":"new"}"#, "{}"),
+        input(thinks, "{}"),
+        input(r#"{"type":"disabled"}"#, "{}"),
+        input(r#"{"type":"new"}"#, "{}"),
     ] {
         check(&free, &kept, &kept, &[]);
     }
@@ -512,10 +524,10 @@ fn a_model_that_thinks_by_a_budget_gets_one_that_fits() {
     let of = |max: u64, thinking: &str| {
         format!(r#""max_tokens":{max},"thinking":{thinking},"messages":[]"#)
     };
-    let (free, told) = (r#"{"type":"adaptive"}"#, &["rewritten:thinking"][..]);
+    let (free, reported) = (r#"{"type":"adaptive"}"#, &["rewritten:thinking"][..]);
     for (max, tokens) in [(64_000, 24_576), (10_000, 8_976), (2_048, 1_024)] {
         let made = format!(r#"{{"type":"enabled","budget_tokens":{tokens}}}"#);
-        check(&budget, &of(max, free), &of(max, &made), told);
+        check(&budget, &of(max, free), &of(max, &made), reported);
     }
     let left = |max: u64| format!(r#""max_tokens":{max},"messages":[]"#);
     check(
@@ -666,36 +678,36 @@ fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_
         &["rewritten:messages[1]"],
     );
     let first = r#"{"role":"system","content":"b"}"#;
-    let told = &["rewritten:messages[0]"][..];
+    let reported = &["rewritten:messages[0]"][..];
     front(
         &accepts,
         &format!(r#""messages":[{first},{user}]"#),
         r#""system":"b""#,
         &format!(r#""messages":[{user}]"#),
-        told,
+        reported,
     );
     let with = |system: &str, turns: &str| format!(r#""system":{system},"messages":[{turns}]"#);
     let both = format!("{first} , {user}");
     let block = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
     let joined = with(&format!("[{},{}]", block("s"), block("b")), user);
-    check(&accepts, &with("\"s\"", &both), &joined, told);
+    check(&accepts, &with("\"s\"", &both), &joined, reported);
     check(
         &accepts,
         &with(&format!("[{}]", block("s")), &both),
         &joined,
-        told,
+        reported,
     );
     check(
         &accepts,
         &with("null", &both),
         &with(&format!("[{}]", block("b")), user),
-        told,
+        reported,
     );
     check(
         &accepts,
         &with("\"s\"", first),
         &with("\"s\"", r#"{"role":"user","content":"b"}"#),
-        told,
+        reported,
     );
     let (call, result) = (
         r#"{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]}"#,
@@ -757,17 +769,17 @@ fn a_responses_model_gets_what_it_knows() {
         ..ResponsesModel::default()
     });
     let sent = r#""input":"x","temperature":0"#;
-    let asked = |reasoning: &str| {
+    let body_with = |reasoning: &str| {
         format!(r#"{sent},"reasoning":{reasoning},"include":["reasoning.encrypted_content","a"]"#)
     };
     let left = format!(r#"{sent},"include":["a"]"#);
     check(
         &plain,
-        &asked(r#"{"effort":"low"}"#),
+        &body_with(r#"{"effort":"low"}"#),
         &left,
         &["dropped:reasoning"],
     );
-    check(&plain, &asked(r#"{"effort":"none"}"#), &left, &[]);
+    check(&plain, &body_with(r#"{"effort":"none"}"#), &left, &[]);
     let fits = r#""reasoning":{"effort":"low"},"input":"x""#;
     check(
         &ModelCapabilities::Responses(ResponsesModel {
@@ -831,14 +843,14 @@ proptest! {
         members in members(),
     ) {
         let name = |member: &str| member.split('"').nth(1).unwrap().to_owned();
-        let mut given: Vec<&str> = Vec::new();
+        let mut input: Vec<&str> = Vec::new();
         for member in members {
-            if !given.iter().any(|other| name(other) == name(member)) {
-                given.push(member);
+            if !input.iter().any(|other| name(other) == name(member)) {
+                input.push(member);
             }
         }
-        given.insert(given.len() / 2, r#""model":"m""#);
-        let body = format!("{{ {} }}", given.join(" , "));
+        input.insert(input.len() / 2, r#""model":"m""#);
+        let body = format!("{{ {} }}", input.join(" , "));
         let rules = RepairRules::in_test(&accepts, KnownCapabilities::ALL);
         let (sent, warnings) = repaired(&body, &rules);
         let found: Any = serde_json::from_str(&sent).map_err(|error| TestCaseError::fail(format!("{error}: {sent}")))?;

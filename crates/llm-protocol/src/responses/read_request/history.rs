@@ -71,14 +71,14 @@ pub(super) fn hosted_call(kind: &str, item: JsonValue<'_>) -> Option<String> {
             .trim_end_matches("_output")
             .to_owned(),
     };
-    let asked = ["action", "arguments", "queries", "code"]
+    let query = ["action", "arguments", "queries", "code"]
         .iter()
         .find_map(|member| item.get(member));
     let gave = ["output", "results", "outputs"]
         .iter()
         .find_map(|member| item.get(member));
-    let asked = asked.map(truncated_text).unwrap_or_default();
-    let mut text = format!("[used {name}: {asked}]");
+    let query = query.map(truncated_text).unwrap_or_default();
+    let mut text = format!("[used {name}: {query}]");
     if let Some(gave) = gave.map(truncated_text).filter(|gave| !gave.is_empty()) {
         text.push('\n');
         text.push_str(&gave);

@@ -293,11 +293,11 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         }
         let id = required_text(item, "call_id", format_args!("{at}.call_id"))?;
         // The gateway never sent a client a value that is neither an object nor a string.
-        let given = |member: &str| {
-            let told = item
+        let member_value = |member: &str| {
+            let value = item
                 .get(member)
                 .filter(|value| value.is_object() || value.text().is_some());
-            told.map_or(ToolArguments::Text(JsonStr::from_value("")), arguments)
+            value.map_or(ToolArguments::Text(JsonStr::from_value("")), arguments)
         };
         let (name, arguments) = match kind {
             "function_call" | "custom_tool_call" => {
@@ -320,9 +320,12 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                     ToolArguments::Text(text.unwrap_or_else(|| JsonStr::from_value(""))),
                 )
             }
-            "tool_search_call" => (JsonStr::from_value(TOOL_SEARCH), given("arguments")),
-            "apply_patch_call" => (JsonStr::from_value("apply_patch"), given("operation")),
-            "shell_call" => (JsonStr::from_value("shell"), given("action")),
+            "tool_search_call" => (JsonStr::from_value(TOOL_SEARCH), member_value("arguments")),
+            "apply_patch_call" => (
+                JsonStr::from_value("apply_patch"),
+                member_value("operation"),
+            ),
+            "shell_call" => (JsonStr::from_value("shell"), member_value("action")),
             _ => (
                 JsonStr::from_value("local_shell"),
                 ToolArguments::Text(JsonStr::from_value(action_arguments(item.get("action")))),
@@ -516,15 +519,15 @@ fn action_arguments(action: Option<JsonValue<'_>>) -> String {
 
 /// Returns the readable part of reasoning, for vendors that want exactly that back.
 fn readable_text(item: JsonValue<'_>) -> String {
-    let said = |name: &str| {
+    let joined_texts = |name: &str| {
         part_texts(item, name)
             .filter(|text| !text.is_empty())
             .collect::<Vec<_>>()
             .join(SUMMARY_SEPARATOR)
     };
-    let content = said("content");
+    let content = joined_texts("content");
     if content.is_empty() {
-        said("summary")
+        joined_texts("summary")
     } else {
         content
     }

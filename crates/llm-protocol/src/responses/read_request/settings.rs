@@ -169,20 +169,23 @@ pub(super) fn reasoning<'a>(
         hide: true,
         ..ReasoningSettings::default()
     };
-    let given = body.get("reasoning");
-    if let Some(given) = given {
-        check_type(given, MemberType::Object, "reasoning")?;
+    let reasoning_value = body.get("reasoning");
+    if let Some(reasoning_value) = reasoning_value {
+        check_type(reasoning_value, MemberType::Object, "reasoning")?;
         warn_unknown_members(
-            given,
+            reasoning_value,
             &["effort", "summary", "generate_summary", "context", "mode"],
             "reasoning",
             warnings,
         );
-        let summary = given
+        let summary = reasoning_value
             .get("summary")
-            .or_else(|| given.get("generate_summary"));
+            .or_else(|| reasoning_value.get("generate_summary"));
         reasoning.hide = summary.is_none_or(|summary| summary.is("none"));
-        if given.get("mode").is_some_and(|mode| !mode.is("standard")) {
+        if reasoning_value
+            .get("mode")
+            .is_some_and(|mode| !mode.is("standard"))
+        {
             warnings.add(WarningAction::Dropped, "reasoning.mode");
         }
     }
@@ -197,7 +200,7 @@ pub(super) fn reasoning<'a>(
     let holder = updated
         .and_then(|item| item.get("reasoning"))
         .filter(|it| it.get("effort").is_some())
-        .or(given);
+        .or(reasoning_value);
     let Some(word) = holder
         .map(|holder| optional_text(holder, "effort", "reasoning.effort"))
         .transpose()?

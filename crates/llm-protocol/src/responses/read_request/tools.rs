@@ -92,7 +92,7 @@ impl<'a> ResponsesTools<'a> {
         self.add(body.get("tools"), "tools", body, warnings)?;
         let items = body.get("input").into_iter().flat_map(JsonValue::items);
         for (index, item) in items.enumerate() {
-            let is = |wanted| item.get("type").is_some_and(|kind| kind.is(wanted));
+            let is = |expected| item.get("type").is_some_and(|kind| kind.is(expected));
             if is("additional_tools") || is("tool_search_output") {
                 self.add(
                     item.get("tools"),
@@ -386,9 +386,9 @@ impl<'a> ResponsesTools<'a> {
         match self
             .places
             .get(&name)
-            .and_then(|place| self.list.get_mut(*place))
+            .and_then(|slot| self.list.get_mut(*slot))
         {
-            Some(place) => *place = tool,
+            Some(slot) => *slot = tool,
             None => {
                 self.places.insert(name, self.list.len());
                 self.list.push(tool);

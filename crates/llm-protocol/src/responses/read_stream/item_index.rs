@@ -51,18 +51,18 @@ impl ResponsesItemIndex {
         kind: &str,
         event: JsonValue<'_>,
     ) -> Result<Option<u64>, UpstreamError> {
-        let told = event.get("output_index").and_then(JsonValue::count);
+        let reported_index = event.get("output_index").and_then(JsonValue::count);
         let content = match kind {
             "output_item.added" | "output_item.done" => {
                 let Some(item) = event.get("item") else {
-                    return Ok(told);
+                    return Ok(reported_index);
                 };
-                self.are_made |= told.is_none();
+                self.are_made |= reported_index.is_none();
                 return self
-                    .index_of_item(item, told, kind == "output_item.done")
+                    .index_of_item(item, reported_index, kind == "output_item.done")
                     .map(Some);
             }
-            _ if told.is_some() => return Ok(told),
+            _ if reported_index.is_some() => return Ok(reported_index),
             "output_text.delta" | "output_text.done" | "refusal.delta" | "refusal.done" => {
                 ResponsesItemKind::Text
             }
@@ -79,13 +79,13 @@ impl ResponsesItemIndex {
             .get("item_id")
             .and_then(JsonValue::string)
             .unwrap_or_default();
-        let named = self.find_by_id([&id, ""], content).map(|place| place.index);
+        let named = self.find_by_id([&id, ""], content).map(|item| item.index);
         let open = || {
             self.places
                 .iter()
-                .rfind(|place| place.content == content && !place.is_done)
+                .rfind(|item| item.content == content && !item.is_done)
         };
-        match named.or_else(|| open().map(|place| place.index)) {
+        match named.or_else(|| open().map(|item| item.index)) {
             Some(index) => Ok(Some(index)),
             None => self.add([id.as_ref(), ""], content, None).map(Some),
         }
@@ -94,34 +94,34 @@ impl ResponsesItemIndex {
     fn index_of_item(
         &mut self,
         item: JsonValue<'_>,
-        told: Option<u64>,
+        reported_index: Option<u64>,
         is_done: bool,
     ) -> Result<u64, UpstreamError> {
         let (ids, content) = (ids(item), item_kind(item));
         let ids = [ids[0].as_ref(), ids[1].as_ref()];
-        let at = self.places.iter().rposition(|place| match told {
-            Some(index) => place.index == index,
-            None => place.content == content && place.has_id(ids),
+        let at = self.places.iter().rposition(|item| match reported_index {
+            Some(index) => item.index == index,
+            None => item.content == content && item.has_id(ids),
         });
         let open = || {
             self.places
                 .iter()
-                .rposition(|place| place.content == content && !place.is_done)
+                .rposition(|item| item.content == content && !item.is_done)
         };
         // If two items end, only their order distinguishes them.
         let at = at.or_else(|| {
-            if told.is_none() && is_done {
+            if reported_index.is_none() && is_done {
                 open()
             } else {
                 None
             }
         });
         let index = match at.and_then(|at| self.places.get(at)) {
-            Some(place) => place.index,
-            None => self.add(ids, content, told)?,
+            Some(item) => item.index,
+            None => self.add(ids, content, reported_index)?,
         };
-        if let Some(place) = self.places.iter_mut().rfind(|place| place.index == index) {
-            place.is_done |= is_done;
+        if let Some(item) = self.places.iter_mut().rfind(|item| item.index == index) {
+            item.is_done |= is_done;
         }
         Ok(index)
     }
@@ -133,22 +133,22 @@ impl ResponsesItemIndex {
     pub fn index_of_final_item(&mut self, item: JsonValue<'_>) -> Result<u64, UpstreamError> {
         let (ids, content) = (ids(item), item_kind(item));
         let ids = [ids[0].as_ref(), ids[1].as_ref()];
-        let is_free = |place: &ResponsesIndexedItem| place.content == content && !place.is_matched;
+        let is_free = |item: &ResponsesIndexedItem| item.content == content && !item.is_matched;
         let named = self
             .places
             .iter()
-            .position(|place| is_free(place) && place.has_id(ids));
+            .position(|item| is_free(item) && item.has_id(ids));
         let at = named.or_else(|| self.places.iter().position(is_free));
         if at.is_none() {
             self.add(ids, content, None)?;
         }
         let last = self.places.len().saturating_sub(1);
-        let place = self
+        let item = self
             .places
             .get_mut(at.unwrap_or(last))
             .ok_or(UpstreamError::TooLarge)?;
-        place.is_matched = true;
-        Ok(place.index)
+        item.is_matched = true;
+        Ok(item.index)
     }
 
     fn find_by_id(
@@ -158,14 +158,14 @@ impl ResponsesItemIndex {
     ) -> Option<&ResponsesIndexedItem> {
         self.places
             .iter()
-            .rfind(|place| place.content == content && place.has_id(ids))
+            .rfind(|item| item.content == content && item.has_id(ids))
     }
 
     fn add(
         &mut self,
         ids: [&str; 2],
         content: ResponsesItemKind,
-        told: Option<u64>,
+        reported_index: Option<u64>,
     ) -> Result<u64, UpstreamError> {
         if self.places.len() >= MAX_ITEMS {
             return Err(UpstreamError::TooLarge);
@@ -173,10 +173,10 @@ impl ResponsesItemIndex {
         let next = self
             .places
             .iter()
-            .map(|place| place.index.saturating_add(1))
+            .map(|item| item.index.saturating_add(1))
             .max()
             .unwrap_or(0);
-        let index = told.unwrap_or(next);
+        let index = reported_index.unwrap_or(next);
         let ids = ids.map(|id| {
             if id.len() <= MAX_ID_BYTES {
                 id.to_owned()

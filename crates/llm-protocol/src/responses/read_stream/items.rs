@@ -35,7 +35,7 @@ struct ResponsesItemState {
     /// Slot of a refusal: a message may contain both a text and a refusal.
     refusal: Option<u32>,
     /// Some of its content was emitted.
-    is_told: bool,
+    is_emitted: bool,
     /// Last part of a reasoning item that was emitted: whether it belongs to the content (true) or
     /// to the summary, and its index.
     part: Option<(bool, u64)>,
@@ -161,7 +161,7 @@ impl ResponsesItemTracker {
     ) -> Result<(), UpstreamError> {
         let Some(text) = text else { return Ok(()) };
         let slot = self.open(index, OutputPart::Text, to)?;
-        self.item(index)?.is_told = true;
+        self.item(index)?.is_emitted = true;
         to.event(Event::Delta { slot, text });
         Ok(())
     }
@@ -173,7 +173,7 @@ impl ResponsesItemTracker {
         text: Option<JsonStr<'_>>,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
-        if self.item(index)?.is_told {
+        if self.item(index)?.is_emitted {
             Ok(())
         } else {
             self.text(index, text, to)
@@ -219,7 +219,7 @@ impl ResponsesItemTracker {
             });
         }
         let item = self.item(index)?;
-        (item.part, item.is_told) = (Some(part), true);
+        (item.part, item.is_emitted) = (Some(part), true);
         to.event(Event::Delta { slot, text });
         Ok(())
     }
@@ -228,7 +228,7 @@ impl ResponsesItemTracker {
         if let Some(item) = self.items.iter_mut().rfind(|item| item.index == index)
             && let (Some(slot), Some(text)) = (item.slot, text)
         {
-            item.is_told = true;
+            item.is_emitted = true;
             to.event(Event::Delta { slot, text });
         }
     }
@@ -239,7 +239,7 @@ impl ResponsesItemTracker {
         text: Option<JsonStr<'_>>,
         to: &mut impl EventSink,
     ) {
-        if self.find(index).is_some_and(|item| !item.is_told) {
+        if self.find(index).is_some_and(|item| !item.is_emitted) {
             self.arguments(index, text, to);
         }
     }
@@ -316,14 +316,14 @@ impl ResponsesItemTracker {
         item: JsonValue<'_>,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
-        let (was_told, was_refused) = (self.item(index)?.is_told, self.has_refusal(index));
+        let (was_emitted, was_refused) = (self.item(index)?.is_emitted, self.has_refusal(index));
         for part in item.get("content").into_iter().flat_map(JsonValue::items) {
             let text = |name| {
                 part.get(name)
                     .and_then(JsonValue::text)
                     .filter(|text| !text.is_empty())
             };
-            if let Some(text) = text("text").filter(|_| !was_told) {
+            if let Some(text) = text("text").filter(|_| !was_emitted) {
                 self.text(index, Some(text), to)?;
                 for note in part
                     .get("annotations")
@@ -353,7 +353,7 @@ impl ResponsesItemTracker {
                 .map_or(0, |text| text.code_points())
         };
         let lengths: Vec<u64> = parts("summary").map(words).collect();
-        if !self.item(index)?.is_told {
+        if !self.item(index)?.is_emitted {
             let name = if lengths.is_empty() {
                 "content"
             } else {

@@ -61,10 +61,10 @@ impl ResponsesRequestWriter<'_> {
         let parts = self.fallback.parts(turn.at, &turn.blocks);
         // Send an empty message only if it is the one to be answered. A turn without blocks held
         // only results.
-        let is_asked = is_last && !has_results && !turn.blocks.is_empty();
+        let needs_answer = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() {
             self.message("user", &parts);
-        } else if is_asked {
+        } else if needs_answer {
             self.message(
                 "user",
                 &[ContentPart::new(PartContent::Text(JsonStr::from_value("")))],
@@ -101,7 +101,7 @@ impl ResponsesRequestWriter<'_> {
         // one.
         let mut thought = Vec::new();
         for (index, block) in turn.blocks.iter().enumerate() {
-            let said = match &block.kind {
+            let texts = match &block.kind {
                 BlockKind::Thinking(thinking) => {
                     thought.push(thinking);
                     continue;
@@ -129,7 +129,7 @@ impl ResponsesRequestWriter<'_> {
                 // An assistant turn with one of these was refused before.
                 BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
             };
-            if said.iter().all(JsonStr::is_blank) {
+            if texts.iter().all(JsonStr::is_blank) {
                 continue;
             }
             self.write_reasoning_items(&mut thought);
@@ -137,7 +137,7 @@ impl ResponsesRequestWriter<'_> {
             // equivalent.
             let is_before_call = last_call.is_some_and(|call| call > index);
             self.assistant_message(
-                &said,
+                &texts,
                 if is_before_call {
                     "commentary"
                 } else {
@@ -188,8 +188,8 @@ impl ResponsesRequestWriter<'_> {
     }
 
     fn call(&mut self, block: &Block<'_>, call: &ToolCall<'_>) {
-        let given = call.id.as_ref().map(JsonStr::value).unwrap_or_default();
-        let id = match identifiers::responses_call_id(given) {
+        let original_id = call.id.as_ref().map(JsonStr::value).unwrap_or_default();
+        let id = match identifiers::responses_call_id(original_id) {
             empty if empty.is_empty() => format!("call_{}", self.calls_made),
             id => id.into_owned(),
         };
@@ -234,10 +234,10 @@ impl ResponsesRequestWriter<'_> {
                 continue;
             };
             is_any = true;
-            let given = result.id.as_ref().map(JsonStr::value).unwrap_or_default();
+            let original_id = result.id.as_ref().map(JsonStr::value).unwrap_or_default();
             let sent = calls.next();
             let sent = sent.unwrap_or(ResponsesCallRef {
-                id: identifiers::responses_call_id(given).into_owned(),
+                id: identifiers::responses_call_id(original_id).into_owned(),
                 is_custom: false,
             });
             let kind = if sent.is_custom {
@@ -270,7 +270,7 @@ impl ResponsesRequestWriter<'_> {
                 .iter()
                 .for_each(|block| self.push_result_block(block, &mut parts)),
         }
-        let says_error = match parts.first().map(|part| &part.said) {
+        let says_error = match parts.first().map(|part| &part.content) {
             Some(PartContent::Text(text)) => starts_with_error(text),
             Some(PartContent::Texts(texts)) => texts.first().is_some_and(starts_with_error),
             _ => false,
@@ -279,13 +279,13 @@ impl ResponsesRequestWriter<'_> {
             let first = parts.first_mut().filter(|part| part.is_text());
             match first {
                 Some(ContentPart {
-                    said: PartContent::Texts(texts),
+                    content: PartContent::Texts(texts),
                     ..
                 }) => texts.insert(0, JsonStr::from_value("Error: ")),
-                Some(ContentPart { said, .. }) => {
-                    let text = std::mem::replace(said, PartContent::Texts(Vec::new()));
+                Some(ContentPart { content, .. }) => {
+                    let text = std::mem::replace(content, PartContent::Texts(Vec::new()));
                     if let PartContent::Text(text) = text {
-                        *said = PartContent::Texts(vec![JsonStr::from_value("Error: "), text]);
+                        *content = PartContent::Texts(vec![JsonStr::from_value("Error: "), text]);
                     }
                 }
                 None => parts.insert(
@@ -300,7 +300,7 @@ impl ResponsesRequestWriter<'_> {
                 if !lines.is_empty() {
                     lines.push(JsonStr::from_value("\n"));
                 }
-                match &part.said {
+                match &part.content {
                     PartContent::Text(text) => lines.push(text.reborrow()),
                     PartContent::Texts(texts) => lines.extend(texts.iter().map(JsonStr::reborrow)),
                     PartContent::Image(_) | PartContent::File(..) | PartContent::FileAt(_) => {}
@@ -340,7 +340,7 @@ fn has_text(block: &Block<'_>) -> bool {
 
 fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
     json.open_object().key("type");
-    match &part.said {
+    match &part.content {
         PartContent::Text(text) => drop(json.str("input_text").key("text").text(text)),
         PartContent::Texts(texts) => drop(json.str("input_text").key("text").concat(texts)),
         PartContent::Image(image) => {

@@ -16,7 +16,7 @@ impl ResponsesRequestWriter<'_> {
     pub(super) fn write_reasoning_items(&mut self, thought: &mut Vec<&Thinking<'_>>) {
         for thinking in thought
             .drain(..)
-            .filter(|_| !self.given.without_thinking && self.model.reasoning)
+            .filter(|_| !self.write_context.without_thinking && self.model.reasoning)
         {
             if let Thinking::Shown {
                 text,

@@ -12,7 +12,7 @@ use crate::openai::text_fallback::TextFallback;
 pub(super) struct ResponsesRequestWriter<'w> {
     pub surface: Protocol,
     pub model: &'w ResponsesModel,
-    pub given: &'w WriteContext<'w>,
+    pub write_context: &'w WriteContext<'w>,
     pub fallback: TextFallback<'w>,
     pub json: JsonWriter,
     pub carries_thinking: bool,

@@ -29,7 +29,7 @@ pub(super) struct ResponsesAnswerBuilder {
     /// Events of a stream, or the body of a whole answer.
     pub out: Vec<u8>,
     is_stream: bool,
-    heard: ResponsesCompletion,
+    completion: ResponsesCompletion,
     /// The one text or reasoning item that is open.
     talk: Option<ResponsesOpenItem>,
     /// A text that was opened and has only white space so far.
@@ -90,20 +90,20 @@ impl EventSink for ResponsesAnswerBuilder {
             }
             Event::Open { slot, piece } => self.open(slot, piece),
             Event::Delta { slot, text } => {
-                self.heard.count_generated(&text);
+                self.completion.count_generated(&text);
                 self.delta(slot, &text);
             }
             Event::Signature { slot, signature } => self.set_signature(slot, &signature),
             Event::Citation { slot, title, url } => self.add_citation(slot, title.as_ref(), &url),
             Event::Close { slot } => self.close(slot),
             Event::Stop(stop) => {
-                self.heard.set_stop(stop);
-                if !self.heard.is_cut_short() {
+                self.completion.set_stop(stop);
+                if !self.completion.is_cut_short() {
                     self.close_complete_calls();
                 }
             }
             Event::Counters { .. } => {}
-            Event::Usage { usage, is_final } => self.heard.set_usage(usage, is_final),
+            Event::Usage { usage, is_final } => self.completion.set_usage(usage, is_final),
             Event::End => self.end(),
         }
     }
@@ -119,7 +119,7 @@ impl ResponsesAnswerBuilder {
             sequencer,
             out: Vec::new(),
             is_stream,
-            heard: ResponsesCompletion::default(),
+            completion: ResponsesCompletion::default(),
             talk: None,
             announced: None,
             refusing: None,
@@ -160,10 +160,10 @@ impl ResponsesAnswerBuilder {
     /// Assigns the next item index, and returns it with the id of the item.
     fn allocate_item(&mut self, prefix: &str) -> (usize, String) {
         self.count_bytes(ITEM_OVERHEAD_BYTES);
-        let mut spoken = self.sequencer.state();
-        let index = spoken.items.len();
-        spoken.items.push(None);
-        (index, spoken.item_id(prefix, index))
+        let mut state = self.sequencer.state();
+        let index = state.items.len();
+        state.items.push(None);
+        (index, state.item_id(prefix, index))
     }
 
     /// Writes the event that adds an item. `write` writes the item without its later
@@ -175,19 +175,25 @@ impl ResponsesAnswerBuilder {
         });
     }
 
-    /// Completes an item. `is_told`: write the event, after which the client may act on the item.
-    fn finish_item(&mut self, index: usize, is_told: bool, write: impl FnOnce(&mut JsonWriter)) {
+    /// Completes an item. `is_announced`: write the event, after which the client may act on the
+    /// item.
+    fn finish_item(
+        &mut self,
+        index: usize,
+        is_announced: bool,
+        write: impl FnOnce(&mut JsonWriter),
+    ) {
         let mut json = JsonWriter::default();
         write(&mut json);
         let item = json.into_bytes();
-        if is_told {
+        if is_announced {
             self.emit("response.output_item.done", |json, _| {
                 json.key("output_index").number(to_u64(index)).key("item");
                 json.raw(std::str::from_utf8(&item).unwrap_or("null"));
             });
         }
-        if let Some(place) = self.sequencer.state().items.get_mut(index) {
-            *place = Some(item);
+        if let Some(position) = self.sequencer.state().items.get_mut(index) {
+            *position = Some(item);
         }
     }
 
@@ -315,9 +321,9 @@ impl ResponsesAnswerBuilder {
             slot,
             tool,
             call_id,
-            place: None,
+            position: None,
             is_plain,
-            given: JsonStrBuf::default(),
+            input: JsonStrBuf::default(),
         };
         if call.is_added_early() {
             self.add_call(&mut call);
@@ -336,7 +342,7 @@ impl ResponsesAnswerBuilder {
                 json,
             );
         });
-        call.place = Some((index, id));
+        call.position = Some((index, id));
     }
 
     fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
@@ -434,7 +440,7 @@ impl ResponsesAnswerBuilder {
             return;
         }
         let is_custom = call.tool.kind == ToolCallKind::Custom;
-        let Some((index, id)) = call.place.clone() else {
+        let Some((index, id)) = call.position.clone() else {
             return;
         };
         self.emit_item_event(input_events(is_custom).0, (index, &id), |json| {
@@ -442,12 +448,12 @@ impl ResponsesAnswerBuilder {
         });
     }
 
-    fn set_signature(&mut self, slot: u32, given: &JsonStr<'_>) {
-        self.count_text(given);
+    fn set_signature(&mut self, slot: u32, new_signature: &JsonStr<'_>) {
+        self.count_text(new_signature);
         if let Some(ResponsesOpenItem::Reasoning(reasoning)) = &mut self.talk
             && reasoning.slot == slot
         {
-            reasoning.signature = Some(given.value().into_owned());
+            reasoning.signature = Some(new_signature.value().into_owned());
         }
     }
 
@@ -610,19 +616,19 @@ impl ResponsesAnswerBuilder {
             let empty = JsonStr::from_value("{}");
             call.append(&empty);
             if let (Some((index, id)), ToolCallKind::Function) =
-                (call.place.clone(), call.tool.kind)
+                (call.position.clone(), call.tool.kind)
             {
                 self.emit_item_event(input_events(false).0, (index, &id), |json| {
                     json.key("delta").text(&empty);
                 });
             }
         }
-        let said = call.finalize();
-        let kept = match &said {
-            CallInput::Given => call.given.text(),
+        let final_input = call.finalize();
+        let kept = match &final_input {
+            CallInput::Unchanged => call.input.text(),
             CallInput::Kept(text) => JsonStr::from_value(text.as_str()),
         };
-        if call.place.is_none() && call.tool.kind != ToolCallKind::Function {
+        if call.position.is_none() && call.tool.kind != ToolCallKind::Function {
             // The client runs this tool itself and displays nothing before, so the whole item is
             // written at once.
             let (index, id) = self.allocate_item(item::type_and_prefix(call.tool.kind).1);
@@ -633,7 +639,7 @@ impl ResponsesAnswerBuilder {
             self.finish_item(index, true, |json| write("completed", json));
             return;
         }
-        let was_added = call.place.is_some();
+        let was_added = call.position.is_some();
         if !was_added {
             let (index, id) = self.allocate_item(item::type_and_prefix(call.tool.kind).1);
             self.emit_item_added(index, |json| {
@@ -644,14 +650,14 @@ impl ResponsesAnswerBuilder {
                     json,
                 );
             });
-            call.place = Some((index, id));
+            call.position = Some((index, id));
         }
-        let Some((index, id)) = call.place.clone() else {
+        let Some((index, id)) = call.position.clone() else {
             return;
         };
         let is_custom = call.tool.kind == ToolCallKind::Custom;
         let (delta, done) = input_events(is_custom);
-        if (!was_added || matches!(said, CallInput::Kept(_))) && !kept.is_empty() {
+        if (!was_added || matches!(final_input, CallInput::Kept(_))) && !kept.is_empty() {
             self.emit_item_event(delta, (index, &id), |json| {
                 json.key("delta").text(&kept);
             });
@@ -674,18 +680,18 @@ impl ResponsesAnswerBuilder {
             // An incomplete input is nothing that the client could run.
             call.tool.kind = ToolCallKind::Function;
         }
-        let (index, id) = match call.place.take() {
-            Some(place) => place,
+        let (index, id) = match call.position.take() {
+            Some(position) => position,
             None => self.allocate_item(item::type_and_prefix(call.tool.kind).1),
         };
-        let given = call.given.text();
+        let input = call.input.text();
         self.finish_item(index, false, |json| {
-            item::write_call((&id, &call.call_id, "incomplete"), &call.tool, &given, json);
+            item::write_call((&id, &call.call_id, "incomplete"), &call.tool, &input, json);
         });
     }
 
     fn end(&mut self) {
-        let (is_cut, breaks_off) = (self.heard.is_cut(), self.heard.is_cut_short());
+        let (is_cut, breaks_off) = (self.completion.is_cut(), self.completion.is_cut_short());
         self.close_open_item(if is_cut { "incomplete" } else { "completed" });
         let calls = std::mem::take(&mut self.calls);
         let last = calls.len().saturating_sub(1);
@@ -717,36 +723,36 @@ impl ResponsesAnswerBuilder {
         };
         let ResponsesAnswerBuilder {
             sequencer,
-            heard,
+            completion,
             response_context,
             out,
             is_stream,
             ..
         } = self;
-        let mut spoken = sequencer.state();
-        let usage = |json: &mut JsonWriter| heard.write_usage(response_context, json);
+        let mut state = sequencer.state();
+        let usage = |json: &mut JsonWriter| completion.write_usage(response_context, json);
         if *is_stream {
-            spoken.write_event(kind, out, |json, spoken| {
+            state.write_event(kind, out, |json, state| {
                 json.key("response");
-                sequencer.write_response(spoken, &status, usage, json);
+                sequencer.write_response(state, &status, usage, json);
             });
         } else {
             let mut json = JsonWriter::default();
-            sequencer.write_response(&spoken, &status, usage, &mut json);
+            sequencer.write_response(&state, &status, usage, &mut json);
             *out = json.into_bytes();
         }
         // The last event contained them, and nothing needs them again.
-        spoken.items = Vec::new();
+        state.items = Vec::new();
     }
 
     /// Writes a refusal twice: as text, because agents discard a message with a `refusal` part, and
     /// as a refusal.
     fn finish_refusal(&mut self) {
-        let declined = self.heard.take_refusal();
-        let said = std::mem::take(&mut self.refusal);
-        let words = match (said.text().is_blank(), declined) {
+        let declined = self.completion.take_refusal();
+        let refusal = std::mem::take(&mut self.refusal);
+        let words = match (refusal.text().is_blank(), declined) {
             (true, None) => return,
-            (false, _) => said.text().into_value().into_owned(),
+            (false, _) => refusal.text().into_value().into_owned(),
             (true, Some(words)) => words,
         };
         let words = if words.is_empty() {

@@ -13,16 +13,16 @@ pub(super) struct ResponsesOpenCall {
     pub tool: ClientTool,
     pub call_id: String,
     /// Index and id of its item, once the item was added.
-    pub place: Option<(usize, String)>,
+    pub position: Option<(usize, String)>,
     /// The vendor sent the input of a custom tool as plain text.
     pub is_plain: bool,
-    pub given: JsonStrBuf,
+    pub input: JsonStrBuf,
 }
 
 /// Input of a call that is still to be written.
 pub(super) enum CallInput {
     /// The received input, unchanged.
-    Given,
+    Unchanged,
     /// All of the input, which was buffered until now.
     Kept(String),
 }
@@ -50,30 +50,30 @@ impl ResponsesOpenCall {
 
     /// Returns whether the input is certainly complete.
     pub fn is_complete(&self) -> bool {
-        !self.is_plain && item::is_json(&self.given.text().value())
+        !self.is_plain && item::is_json(&self.input.text().value())
     }
 
     pub fn is_blank(&self) -> bool {
-        self.given.text().is_blank()
+        self.input.text().is_blank()
     }
 
     /// Returns the input to send once no more arrives. If the tool cannot run the input, the call
     /// becomes a plain function call, which shows the error to the client.
     pub fn finalize(&mut self) -> CallInput {
         match self.tool.kind {
-            ToolCallKind::Function => CallInput::Given,
-            ToolCallKind::Custom if self.is_plain => CallInput::Given,
-            ToolCallKind::Custom => CallInput::Kept(item::unwrap_custom_input(&self.given.text())),
+            ToolCallKind::Function => CallInput::Unchanged,
+            ToolCallKind::Custom if self.is_plain => CallInput::Unchanged,
+            ToolCallKind::Custom => CallInput::Kept(item::unwrap_custom_input(&self.input.text())),
             kind => {
-                if !item::is_runnable(kind, &self.given.text().value()) {
+                if !item::is_runnable(kind, &self.input.text().value()) {
                     self.tool.kind = ToolCallKind::Function;
                 }
-                CallInput::Given
+                CallInput::Unchanged
             }
         }
     }
 
     pub fn append(&mut self, text: &JsonStr<'_>) {
-        self.given.push(text);
+        self.input.push(text);
     }
 }

@@ -63,11 +63,11 @@ impl ResponsesCompletion {
     /// Writes the member `usage`: the vendor's final usage if it is plausible, otherwise the
     /// estimate.
     pub fn write_usage(&self, response_context: &ResponseContext, json: &mut JsonWriter) {
-        let told = self
+        let reported = self
             .usage
             .filter(|_| self.is_final)
             .and_then(|usage| usage.if_plausible(self.generated_bytes));
-        let usage = told.unwrap_or_else(|| {
+        let usage = reported.unwrap_or_else(|| {
             response_context
                 .estimator
                 .usage(self.usage, self.generated_bytes)

@@ -68,12 +68,12 @@ fn events(out: &[u8]) -> Vec<Value> {
     out.split_terminator("\n\n").map(each).collect()
 }
 
-fn told(
+fn streamed(
     response_context: ResponseContext,
-    given: impl IntoIterator<Item = Event<'static>>,
+    input: impl IntoIterator<Item = Event<'static>>,
 ) -> Vec<Value> {
     let mut stream = ResponsesStreamWriter::new(response_context);
-    given.into_iter().for_each(|event| stream.event(event));
+    input.into_iter().for_each(|event| stream.event(event));
     assert!(!stream.overflowed());
     let mut out = Vec::new();
     stream.take(&mut out);
@@ -82,10 +82,10 @@ fn told(
 
 fn folded(
     response_context: ResponseContext,
-    given: impl IntoIterator<Item = Event<'static>>,
+    input: impl IntoIterator<Item = Event<'static>>,
 ) -> Value {
     let mut whole = ResponsesBodyWriter::new(response_context);
-    given.into_iter().for_each(|event| whole.event(event));
+    input.into_iter().for_each(|event| whole.event(event));
     serde_json::from_slice(&whole.body()).unwrap()
 }
 
@@ -117,7 +117,7 @@ fn with_tools(tools: &[(&str, Option<&str>, &str, ToolCallKind)]) -> ResponseCon
 }
 
 fn reference() -> Events {
-    let mut given = vec![
+    let mut input = vec![
         start(),
         open(0, OutputPart::Thinking),
         delta(0, "hm"),
@@ -133,14 +133,14 @@ fn reference() -> Events {
         delta(2, r#"{"cmd":"ls"}"#),
         close(2),
     ];
-    given.extend(ended(StopReason::ToolUse));
-    given
+    input.extend(ended(StopReason::ToolUse));
+    input
 }
 
 #[test]
 fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
-    let told = told(with_tools(&[]), reference());
-    let wanted = [
+    let streamed = streamed(with_tools(&[]), reference());
+    let expected = [
         "created",
         "in_progress",
         "output_item.added",
@@ -161,15 +161,15 @@ fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
         "output_item.done",
         "completed",
     ];
-    assert_eq!(kinds(&told), wanted);
-    for (number, event) in told.iter().enumerate() {
+    assert_eq!(kinds(&streamed), expected);
+    for (number, event) in streamed.iter().enumerate() {
         assert_eq!(event["sequence_number"], number);
     }
     assert_eq!(
-        told[2]["item"],
+        streamed[2]["item"],
         json!({"id": "rs_01X_0", "type": "reasoning", "summary": []})
     );
-    let sealed = told[7]["item"]["encrypted_content"].as_str().unwrap();
+    let sealed = streamed[7]["item"]["encrypted_content"].as_str().unwrap();
     assert_eq!(
         reasoning_token::unpack(sealed),
         Some(ReasoningPayload::Thinking {
@@ -178,19 +178,19 @@ fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
         })
     );
     assert_eq!(
-        told[7]["item"]["summary"],
+        streamed[7]["item"]["summary"],
         json!([{"type": "summary_text", "text": "hm"}])
     );
-    assert_eq!(told[13]["item"]["content"][0]["text"], "Hi");
+    assert_eq!(streamed[13]["item"]["content"][0]["text"], "Hi");
     let function = json!({
         "id": "fc_01X_2", "type": "function_call", "status": "completed", "call_id": "toolu_1", "name": "exec_command",
         "arguments": "{\"cmd\":\"ls\"}",
     });
-    assert_eq!(told[17]["item"], function);
-    let response = &told[18]["response"];
+    assert_eq!(streamed[17]["item"], function);
+    let response = &streamed[18]["response"];
     assert_eq!(
         response["output"],
-        json!([told[7]["item"], told[13]["item"], function])
+        json!([streamed[7]["item"], streamed[13]["item"], function])
     );
     assert_eq!(
         (&response["id"], &response["status"]),
@@ -203,8 +203,8 @@ fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
     assert_eq!(response["usage"], usage);
     assert_eq!(
         (
-            &told[0]["response"]["output"],
-            &told[0]["response"]["usage"]
+            &streamed[0]["response"]["output"],
+            &streamed[0]["response"]["usage"]
         ),
         (&json!([]), &Value::Null)
     );
@@ -212,7 +212,7 @@ fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
 
 #[test]
 fn a_whole_answer_is_the_last_event_of_its_stream() {
-    let last = told(with_tools(&[]), reference()).pop().unwrap();
+    let last = streamed(with_tools(&[]), reference()).pop().unwrap();
     assert_eq!(folded(with_tools(&[]), reference()), last["response"]);
 }
 
@@ -222,14 +222,14 @@ fn reasoning_is_carried_whether_or_not_it_is_shown() {
         show_thinking: false,
         ..with_tools(&[])
     };
-    let told = told(response_context, reference());
+    let streamed = streamed(response_context, reference());
     assert_eq!(
-        kinds(&told)[2..5],
+        kinds(&streamed)[2..5],
         ["output_item.added", "output_item.done", "output_item.added"]
     );
-    assert_eq!(told[3]["item"]["summary"], json!([]));
+    assert_eq!(streamed[3]["item"]["summary"], json!([]));
     assert!(
-        told[3]["item"]["encrypted_content"]
+        streamed[3]["item"]["encrypted_content"]
             .as_str()
             .unwrap()
             .starts_with("gw1.m.")
@@ -248,7 +248,7 @@ fn a_call_goes_back_as_what_its_tool_is() {
     ]);
     let odd = "*** \"Begin\"\n\t🦀\\";
     let wrapped: &'static str = json!({"input": odd}).to_string().leak();
-    let mut given = vec![start()];
+    let mut input = vec![start()];
     for (slot, name, arguments) in [
         (0, "ns__look", "{}"),
         (1, "patch", wrapped),
@@ -260,15 +260,15 @@ fn a_call_goes_back_as_what_its_tool_is() {
         (7, "apply_patch", r#"{"type":"update_file","path":"a"}"#),
         (8, "ns__look", ""),
     ] {
-        given.push(open(slot, call("c", name)));
+        input.push(open(slot, call("c", name)));
         if !arguments.is_empty() {
-            given.push(delta(slot, arguments));
+            input.push(delta(slot, arguments));
         }
-        given.push(close(slot));
+        input.push(close(slot));
     }
-    given.extend(ended(StopReason::ToolUse));
-    let told = told(response_context, given);
-    let done: Vec<&Value> = told
+    input.extend(ended(StopReason::ToolUse));
+    let streamed = streamed(response_context, input);
+    let done: Vec<&Value> = streamed
         .iter()
         .filter(|event| event["type"] == "response.output_item.done")
         .map(|event| &event["item"])
@@ -329,8 +329,8 @@ fn a_call_goes_back_as_what_its_tool_is() {
 }
 
 /// Returns the indexes of the items that are reported as done.
-fn done(told: &[Value]) -> Vec<u64> {
-    let done = told
+fn done(streamed: &[Value]) -> Vec<u64> {
+    let done = streamed
         .iter()
         .filter(|event| event["type"] == "response.output_item.done");
     done.map(|event| event["output_index"].as_u64().unwrap())
@@ -346,15 +346,15 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
         (StopReason::ContextFull, true),
     ] {
         let made = || {
-            let mut given = vec![start(), open(0, call("a", "run")), delta(0, "{}"), close(0)];
-            given.extend([open(1, call("b", "run")), delta(1, cut)]);
-            given.extend(is_closed.then(|| close(1)));
-            given.extend(ended(stop.clone()));
-            given
+            let mut input = vec![start(), open(0, call("a", "run")), delta(0, "{}"), close(0)];
+            input.extend([open(1, call("b", "run")), delta(1, cut)]);
+            input.extend(is_closed.then(|| close(1)));
+            input.extend(ended(stop.clone()));
+            input
         };
-        let told = told(with_tools(&[]), made());
-        assert_eq!(done(&told), [0]);
-        let kinds = kinds(&told);
+        let streamed = streamed(with_tools(&[]), made());
+        assert_eq!(done(&streamed), [0]);
+        let kinds = kinds(&streamed);
         assert_eq!(
             kinds
                 .iter()
@@ -363,7 +363,7 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
             1
         );
         assert_eq!(kinds.last().unwrap(), "incomplete");
-        let response = &told.last().unwrap()["response"];
+        let response = &streamed.last().unwrap()["response"];
         assert_eq!(
             response["incomplete_details"],
             json!({"reason": "max_output_tokens"})
@@ -373,13 +373,13 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
         assert_eq!(folded(with_tools(&[]), made()), *response);
     }
     // The tool should refuse arguments that are broken for another reason.
-    let mut given = vec![start(), open(0, call("a", "run")), delta(0, cut), close(0)];
-    given.extend(ended(StopReason::ToolUse));
-    let told = told(with_tools(&[]), given);
+    let mut input = vec![start(), open(0, call("a", "run")), delta(0, cut), close(0)];
+    input.extend(ended(StopReason::ToolUse));
+    let streamed = streamed(with_tools(&[]), input);
     assert_eq!(
         (
-            done(&told),
-            &told.last().unwrap()["response"]["output"][0]["arguments"]
+            done(&streamed),
+            &streamed.last().unwrap()["response"]["output"][0]["arguments"]
         ),
         (vec![0], &json!(cut))
     );
@@ -397,23 +397,23 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
         ("shell", r#"{"commands":["rm -r a"#),
         ("p", r#"{"input":"*** Begin"#),
     ] {
-        let mut given = vec![start(), open(0, call("a", name)), delta(0, cut), close(0)];
-        given.extend(ended(StopReason::MaxTokens));
-        let told = told(response_context(), given);
-        assert_eq!(done(&told), [0_u64; 0], "{name}");
+        let mut input = vec![start(), open(0, call("a", name)), delta(0, cut), close(0)];
+        input.extend(ended(StopReason::MaxTokens));
+        let streamed = streamed(response_context(), input);
+        assert_eq!(done(&streamed), [0_u64; 0], "{name}");
         assert_eq!(
-            told.last().unwrap()["response"]["output"][0]["status"],
+            streamed.last().unwrap()["response"]["output"][0]["status"],
             "incomplete",
             "{name}"
         );
     }
     // A call without any input before the limit is not a call without arguments.
-    let mut given = vec![start(), open(0, call("a", "run")), close(0)];
-    given.extend(ended(StopReason::MaxTokens));
-    let told = self::told(response_context(), given);
-    assert_eq!(done(&told), [0_u64; 0]);
+    let mut input = vec![start(), open(0, call("a", "run")), close(0)];
+    input.extend(ended(StopReason::MaxTokens));
+    let streamed = self::streamed(response_context(), input);
+    assert_eq!(done(&streamed), [0_u64; 0]);
     assert_eq!(
-        told.last().unwrap()["response"]["output"][0]["status"],
+        streamed.last().unwrap()["response"]["output"][0]["status"],
         "incomplete"
     );
     // Plain text does not show that it was cut off.
@@ -422,11 +422,11 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
         name: JsonStr::from_value("p"),
         is_custom: true,
     };
-    let mut given = vec![start(), open(0, custom), delta(0, "*** Begin")];
-    given.extend(ended(StopReason::MaxTokens));
-    let told = self::told(response_context(), given);
-    assert_eq!(done(&told), [0_u64; 0]);
-    let item = &told.last().unwrap()["response"]["output"][0];
+    let mut input = vec![start(), open(0, custom), delta(0, "*** Begin")];
+    input.extend(ended(StopReason::MaxTokens));
+    let streamed = self::streamed(response_context(), input);
+    assert_eq!(done(&streamed), [0_u64; 0]);
+    let item = &streamed.last().unwrap()["response"]["output"][0];
     assert_eq!(
         (&item["input"], item["call_id"].as_str().unwrap().len()),
         (&json!("*** Begin"), 29)
@@ -435,33 +435,33 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
 
 #[test]
 fn an_open_text_is_incomplete_at_the_limit() {
-    let mut given = vec![start(), open(0, OutputPart::Text), delta(0, "One, tw")];
-    given.extend(ended(StopReason::MaxTokens));
-    let told = told(with_tools(&[]), given);
-    assert_eq!(done(&told), [0]);
+    let mut input = vec![start(), open(0, OutputPart::Text), delta(0, "One, tw")];
+    input.extend(ended(StopReason::MaxTokens));
+    let streamed = streamed(with_tools(&[]), input);
+    assert_eq!(done(&streamed), [0]);
     assert_eq!(
-        told.last().unwrap()["response"]["output"][0]["status"],
+        streamed.last().unwrap()["response"]["output"][0]["status"],
         "incomplete"
     );
 }
 
 #[test]
 fn texts_in_a_row_are_one_message_and_blank_ones_none() {
-    let mut given = vec![
+    let mut input = vec![
         start(),
         open(0, OutputPart::Text),
         delta(0, " \n"),
         close(0),
         open(1, OutputPart::Text),
     ];
-    given.extend([
+    input.extend([
         delta(1, "a"),
         close(1),
         open(2, OutputPart::Text),
         delta(2, " b"),
         close(2),
     ]);
-    given.extend([
+    input.extend([
         open(
             3,
             OutputPart::Foreign {
@@ -471,14 +471,14 @@ fn texts_in_a_row_are_one_message_and_blank_ones_none() {
         open(4, OutputPart::Text),
         delta(4, "c"),
     ]);
-    given.extend([
+    input.extend([
         open(5, call("x", "f")),
         close(5),
         open(6, OutputPart::Text),
         delta(6, " "),
     ]);
-    given.extend(ended(StopReason::EndTurn));
-    let output = folded(with_tools(&[]), given)["output"].clone();
+    input.extend(ended(StopReason::EndTurn));
+    let output = folded(with_tools(&[]), input)["output"].clone();
     let texts: Vec<&Value> = output
         .as_array()
         .unwrap()
@@ -490,17 +490,17 @@ fn texts_in_a_row_are_one_message_and_blank_ones_none() {
 
 #[test]
 fn calls_may_run_beside_one_another() {
-    let mut given = vec![start(), open(0, call("a", "f")), open(1, call("b", "f"))];
-    given.extend([
+    let mut input = vec![start(), open(0, call("a", "f")), open(1, call("b", "f"))];
+    input.extend([
         delta(1, "{\"n\""),
         delta(0, "{"),
         delta(1, ":1}"),
         delta(0, "}"),
     ]);
-    given.extend(ended(StopReason::ToolUse));
-    let told = told(with_tools(&[]), given);
-    assert_eq!(done(&told), [0, 1]);
-    let output = &told.last().unwrap()["response"]["output"];
+    input.extend(ended(StopReason::ToolUse));
+    let streamed = streamed(with_tools(&[]), input);
+    assert_eq!(done(&streamed), [0, 1]);
+    let output = &streamed.last().unwrap()["response"]["output"];
     assert_eq!(
         (&output[0]["arguments"], &output[1]["arguments"]),
         (&json!("{}"), &json!("{\"n\":1}"))
@@ -512,7 +512,7 @@ fn a_refusal_is_told_as_text_and_as_what_it_is() {
     let refusal = |words: Option<&'static str>| StopReason::Refusal {
         explanation: words.map(JsonStr::from_value),
     };
-    let said = [open(0, OutputPart::Text), delta(0, "I")];
+    let text_events = [open(0, OutputPart::Text), delta(0, "I")];
     let own = [
         open(0, OutputPart::Refusal),
         delta(0, "No, "),
@@ -528,20 +528,24 @@ fn a_refusal_is_told_as_text_and_as_what_it_is() {
             ],
         ),
         (vec![], refusal(Some("No.")), ["No.", "No."]),
-        (said.to_vec_events(), refusal(Some("No.")), ["I", "No."]),
+        (
+            text_events.to_vec_events(),
+            refusal(Some("No.")),
+            ["I", "No."],
+        ),
         (
             own.to_vec_events(),
             StopReason::EndTurn,
             ["No, no.", "No, no."],
         ),
     ] {
-        let mut given = vec![start()];
-        given.extend(before);
-        given.extend(ended(stop));
-        let told = told(with_tools(&[]), given);
-        let response = &told.last().unwrap()["response"];
+        let mut input = vec![start()];
+        input.extend(before);
+        input.extend(ended(stop));
+        let streamed = streamed(with_tools(&[]), input);
+        let response = &streamed.last().unwrap()["response"];
         assert_eq!(
-            (&response["status"], done(&told)),
+            (&response["status"], done(&streamed)),
             (&json!("completed"), vec![0, 1])
         );
         let parts = [
@@ -573,7 +577,7 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
     let signature =
         reasoning_token::encode_details(r#"[{"type":"reasoning.encrypted","data":"x"}]"#);
     let details: &'static str = signature.leak();
-    for (replay, signature, wanted) in [
+    for (replay, signature, expected) in [
         (ReasoningReplay::None, None, None),
         (ReasoningReplay::None, Some(details), None),
         (
@@ -593,18 +597,18 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
             reasoning_replay: replay,
             ..ResponseContext::default()
         };
-        let mut given = vec![start(), open(0, OutputPart::Thinking), delta(0, "hm")];
-        given.extend(signature.map(|signature| Event::Signature {
+        let mut input = vec![start(), open(0, OutputPart::Thinking), delta(0, "hm")];
+        input.extend(signature.map(|signature| Event::Signature {
             slot: 0,
             signature: JsonStr::from_value(signature),
         }));
-        given.extend(ended(StopReason::EndTurn));
-        let item = folded(response_context, given)["output"][0].clone();
+        input.extend(ended(StopReason::EndTurn));
+        let item = folded(response_context, input)["output"][0].clone();
         assert_eq!(
             item["encrypted_content"]
                 .as_str()
                 .and_then(reasoning_token::unpack),
-            wanted
+            expected
         );
     }
 }
@@ -629,20 +633,21 @@ fn signs_of_life_are_numbered_with_the_stream() {
         .into_iter()
         .for_each(|event| stream.event(event));
     stream.take(&mut out);
-    let told = events(&out);
-    let kinds = kinds(&told);
+    let streamed = events(&out);
+    let kinds = kinds(&streamed);
     assert_eq!(
         kinds[..4],
         ["created", "in_progress", "keepalive", "output_item.added"]
     );
     assert_eq!(kinds.iter().filter(|kind| *kind == "keepalive").count(), 2);
     assert!(
-        told.iter()
+        streamed
+            .iter()
             .enumerate()
             .all(|(number, event)| event["sequence_number"] == number)
     );
-    let last = &told.last().unwrap()["response"];
-    assert_eq!(told[0]["response"]["id"], last["id"]);
+    let last = &streamed.last().unwrap()["response"];
+    assert_eq!(streamed[0]["response"]["id"], last["id"]);
     assert_ne!(last["id"], "resp_01X");
 }
 
@@ -666,9 +671,9 @@ fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
     }
     stream.take(&mut out);
     out.extend(sequencer.failure_events(&Failure::from_kind(Kind::Overloaded)));
-    let told = events(&out);
-    let [.., error, failed] = &told[..] else {
-        panic!("{told:?}")
+    let streamed = events(&out);
+    let [.., error, failed] = &streamed[..] else {
+        panic!("{streamed:?}")
     };
     assert_eq!(
         (&error["type"], &error["code"]),
@@ -690,7 +695,8 @@ fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
     );
     assert_eq!(response["id"], "resp_01X");
     assert!(
-        told.iter()
+        streamed
+            .iter()
             .enumerate()
             .all(|(number, event)| event["sequence_number"] == number)
     );

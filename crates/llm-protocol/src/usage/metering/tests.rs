@@ -56,11 +56,11 @@ fn classes(usage: &Usage) -> [u64; 5] {
 }
 
 fn check(rows: &[([Option<u64>; 6], [u64; 5])], verdict: UsageVerdict) {
-    for (counters, wanted) in rows {
+    for (counters, expected) in rows {
         let metered = metered(&chat(*counters));
         assert_eq!(
             (classes(&metered.usage), metered.verdict),
-            (*wanted, verdict),
+            (*expected, verdict),
             "{counters:?}"
         );
         assert_eq!(metered.counted_output, metered.usage.output, "{counters:?}");
@@ -206,11 +206,11 @@ fn a_counter_that_is_no_count_is_the_rest_of_the_total_or_estimated_and_the_othe
         ([NO, NO, NO, NO, NO, n(46)], [40, 0, 0, 7, 0]),
         ([NO, NO, NO, NO, NO, NO], [40, 0, 0, 7, 0]),
     ];
-    for (counters, wanted) in &rows {
+    for (counters, expected) in &rows {
         let metered = metered(&chat(*counters));
         assert_eq!(
             (classes(&metered.usage), metered.verdict),
-            (*wanted, UsageVerdict::Estimated),
+            (*expected, UsageVerdict::Estimated),
             "{counters:?}"
         );
     }
@@ -259,12 +259,12 @@ fn zeros_beside_what_was_generated_are_no_count() {
 
 #[test]
 fn audio_is_a_part_of_both_sides_and_never_more_than_its_side() {
-    let spoken = ChatCounters {
+    let audio_counters = ChatCounters {
         audio_prompt: Some(20),
         audio_completion: Some(35),
         ..chat([n(100), n(60), n(10), n(50), n(30), n(150)])
     };
-    let usage = metered(&spoken).usage;
+    let usage = metered(&audio_counters).usage;
     assert_eq!(
         (usage.input, usage.audio_input, usage.input_total()),
         (10, 20, 100)
@@ -281,7 +281,7 @@ fn audio_is_a_part_of_both_sides_and_never_more_than_its_side() {
     let absurd = ChatCounters {
         audio_prompt: Some(31),
         audio_completion: Some(51),
-        ..spoken
+        ..audio_counters
     };
     let usage = metered(&absurd).usage;
     assert_eq!(
@@ -434,11 +434,11 @@ fn passes_that_shortened_the_conversation_are_added() {
     assert_eq!(messages(&counters, &tight), exact);
     let excess = |bounds| {
         let metered = messages(&counters, &bounds);
-        let wanted = Excess {
+        let expected = Excess {
             compaction: true,
             ..Excess::default()
         };
-        assert_eq!(metered.verdict, UsageVerdict::Implausible(wanted));
+        assert_eq!(metered.verdict, UsageVerdict::Implausible(expected));
         metered.usage
     };
     assert_eq!(
@@ -489,16 +489,16 @@ fn passes_that_shortened_the_conversation_are_added() {
 #[test]
 fn output_beyond_the_limit_is_billed_at_it() {
     let absurd = chat([n(11), NO, NO, n(4_294_967_295), n(5_000), NO]);
-    let most = UsageBounds {
+    let max_bounds = UsageBounds {
         output: 2_000,
         ..bounds()
     };
-    let metered = meter(&VendorCounters::Chat(absurd), &most, &estimate());
-    let wanted = Excess {
+    let metered = meter(&VendorCounters::Chat(absurd), &max_bounds, &estimate());
+    let expected = Excess {
         output: true,
         ..Excess::default()
     };
-    assert_eq!(metered.verdict, UsageVerdict::Implausible(wanted));
+    assert_eq!(metered.verdict, UsageVerdict::Implausible(expected));
     assert_eq!(
         (
             metered.usage.input,
@@ -511,7 +511,7 @@ fn output_beyond_the_limit_is_billed_at_it() {
     let at = |completion| {
         meter(
             &VendorCounters::Chat(chat([n(11), NO, NO, completion, NO, NO])),
-            &most,
+            &max_bounds,
             &estimate(),
         )
     };
@@ -521,13 +521,18 @@ fn output_beyond_the_limit_is_billed_at_it() {
     );
     assert_eq!(
         (at(n(2_001)).verdict, at(n(2_001)).usage.output),
-        (UsageVerdict::Implausible(wanted), 2_000)
+        (UsageVerdict::Implausible(expected), 2_000)
     );
-    let spoken = ChatCounters {
+    let audio_counters = ChatCounters {
         audio_completion: Some(1_990),
         ..chat([n(11), NO, NO, n(2_010), n(20), NO])
     };
-    let usage = meter(&VendorCounters::Chat(spoken), &most, &estimate()).usage;
+    let usage = meter(
+        &VendorCounters::Chat(audio_counters),
+        &max_bounds,
+        &estimate(),
+    )
+    .usage;
     assert_eq!(
         (usage.output, usage.audio_output, usage.reasoning),
         (20, 1_980, 20),
@@ -536,20 +541,26 @@ fn output_beyond_the_limit_is_billed_at_it() {
     // The missing part is estimated, and the more serious verdict counts.
     let half = chat([NO, NO, NO, n(2_001), NO, NO]);
     assert_eq!(
-        meter(&VendorCounters::Chat(half), &most, &estimate()).verdict,
-        UsageVerdict::Implausible(wanted)
+        meter(&VendorCounters::Chat(half), &max_bounds, &estimate()).verdict,
+        UsageVerdict::Implausible(expected)
     );
 }
 
 #[test]
 fn input_beyond_what_is_believed_is_billed_at_what_the_request_holds() {
-    let most = UsageBounds {
+    let max_bounds = UsageBounds {
         input: 80,
         input_believed: 100,
         ..bounds()
     };
-    let at = |counters| meter(&VendorCounters::Messages(counters), &most, &estimate());
-    let wanted = Excess {
+    let at = |counters| {
+        meter(
+            &VendorCounters::Messages(counters),
+            &max_bounds,
+            &estimate(),
+        )
+    };
+    let expected = Excess {
         input: true,
         ..Excess::default()
     };
@@ -559,7 +570,7 @@ fn input_beyond_what_is_believed_is_billed_at_what_the_request_holds() {
     );
     assert_eq!(
         (at(answer(101, 1)).usage.input, at(answer(101, 1)).verdict),
-        (80, UsageVerdict::Implausible(wanted))
+        (80, UsageVerdict::Implausible(expected))
     );
     let parts = |input, read, short, long| MessagesCounters {
         cache_read: Some(read),
@@ -585,11 +596,16 @@ fn input_beyond_what_is_believed_is_billed_at_what_the_request_holds() {
         [0, 65, 10, 5],
         "one after the other"
     );
-    let heard = ChatCounters {
+    let audio_counters = ChatCounters {
         audio_prompt: Some(900),
         ..chat([n(950), NO, NO, n(1), NO, NO])
     };
-    let usage = meter(&VendorCounters::Chat(heard), &most, &estimate()).usage;
+    let usage = meter(
+        &VendorCounters::Chat(audio_counters),
+        &max_bounds,
+        &estimate(),
+    )
+    .usage;
     assert_eq!((usage.input, usage.audio_input), (50, 30));
 }
 
@@ -631,14 +647,18 @@ fn searches_are_bounded_and_each_lets_the_conversation_be_read_once_more() {
 
 #[test]
 fn an_estimate_is_bounded_without_being_implausible() {
-    let most = UsageBounds {
+    let max_bounds = UsageBounds {
         input: 30,
         input_believed: 35,
         output: 5,
         ..bounds()
     };
     let at = |counters| {
-        let metered = meter(&VendorCounters::Chat(chat(counters)), &most, &estimate());
+        let metered = meter(
+            &VendorCounters::Chat(chat(counters)),
+            &max_bounds,
+            &estimate(),
+        );
         (metered.usage.input, metered.usage.output, metered.verdict)
     };
     assert_eq!(

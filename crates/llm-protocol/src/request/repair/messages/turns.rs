@@ -85,22 +85,22 @@ impl<'a> ForeignFieldRemover<'a> {
         if blocks.is_empty() {
             return;
         }
-        let given = root
+        let system_prompt = root
             .members()
             .filter(|(key, _)| key.is("system"))
             .last()
             .map(|(_, value)| value);
-        let before = given.into_iter().flat_map(text_blocks);
+        let before = system_prompt.into_iter().flat_map(text_blocks);
         let all = || {
             before
                 .chain(blocks.iter().cloned())
                 .collect::<Vec<_>>()
                 .join(",")
         };
-        match (given, instructions) {
-            (Some(given), _) => {
+        match (system_prompt, instructions) {
+            (Some(system_prompt), _) => {
                 let all = format!("[{}]", all());
-                self.replace_raw(given, all);
+                self.replace_raw(system_prompt, all);
             }
             (None, [only]) if only.is_string() => self.insert_member(root, "system", only.raw()),
             (None, _) => {
@@ -140,8 +140,8 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 }
 
-fn is(value: Option<JsonValue<'_>>, wanted: &str) -> bool {
-    value.is_some_and(|value| value.is(wanted))
+fn is(value: Option<JsonValue<'_>>, expected: &str) -> bool {
+    value.is_some_and(|value| value.is(expected))
 }
 
 fn is_system(message: JsonValue<'_>) -> bool {
