@@ -107,7 +107,7 @@ fn read_whole(
         return Ok(CompleteResponse {
             body,
             usage: None,
-            learned: None,
+            known_usage: None,
             generated_bytes: 0,
             refused_free: false,
         });

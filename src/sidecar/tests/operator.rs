@@ -165,7 +165,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
         .post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1")
         .await;
     assert_eq!(second.status, 200);
-    assert!(again.body.contains("already posted, so nothing changed"));
+    assert!(second.body.contains("already posted, so nothing changed"));
     for (fields, status) in [
         ("kind=grant&credits=1&ref=", 422),
         ("kind=grant&credits=-1&ref=r", 422),
