@@ -158,7 +158,8 @@ fn a_balance_below_zero() {
 fn a_request_that_ended_twice_or_a_reference_that_counted_twice() {
     let copy = |from: &str, kind: &str, d_paid: &str| {
         format!(
-            "INSERT INTO entry SELECT (SELECT max(seq) FROM entry) + 1, {kind}, ref, account, at, {d_paid}, d_trial,
+            "INSERT INTO entry (seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash)
+             SELECT (SELECT max(seq) FROM entry) + 1, {kind}, ref, account, at, {d_paid}, d_trial,
                bal_paid, bal_trial, writeoff, detail, prev, hash FROM entry WHERE ref = '{from}'"
         )
     };
