@@ -1,13 +1,14 @@
 //! The sidecar: sign-up, dashboard and catalog, as pages that work without JavaScript.
 //!
-//! This file lists the routes and the middleware in front of them. The sidecar listens on a private
-//! address; the edge forwards every request to it that is not below `/v1`. Must not know Pingora,
-//! SQL or argon2. Next: `sidecar/state.rs` (what the pages share), `sidecar/session.rs` (the
-//! signed-in user), `sidecar/security_headers.rs` (middleware for every request and response),
-//! `sidecar/page.rs` (parts common to all pages), then one file per page.
+//! This file lists the areas, whose files list their routes, and the middleware in front of them. The
+//! sidecar listens on a private address; the edge forwards every request to it that is not below
+//! `/v1`. Must not know Pingora, SQL or argon2. Next: `sidecar/state.rs` (what the pages share),
+//! `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs` (middleware for every
+//! request and response), `sidecar/page.rs` (the frame of all pages), then one file per area.
 
 mod account;
 mod activity;
+mod assets;
 mod authz;
 mod blocking;
 mod browser;
@@ -23,6 +24,7 @@ mod ledger_audit;
 mod listener;
 mod live;
 mod login_backoff;
+mod menu;
 mod operator;
 mod overview;
 mod page;
@@ -43,7 +45,6 @@ use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{get, post};
 use listener::{PageListener, PeerAddress, TcpSource};
 pub use state::Sidecar;
 use state::SidecarState;
@@ -54,6 +55,21 @@ use tokio::sync::watch;
 /// Maximum size of a form's body.
 const MAX_FORM_BYTES: usize = 65_536;
 
+/// The areas of the sidecar: groups of pages that belong together. A new area is a line here, a file
+/// with its routes, a line in `menu.rs` if the menu shows it, and a file in `tests/matrix/` with the
+/// status of each of its routes for every role.
+const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
+    account::routes,
+    activity::routes,
+    assets::routes,
+    catalog::routes,
+    conversations::routes,
+    keys::routes,
+    operator::routes,
+    overview::routes,
+    profile::routes,
+];
+
 /// Builds the router of all pages, for a server that the caller provides.
 pub fn router(state: Sidecar) -> Router {
     // Without a sender, the receiver keeps its initial value: this router never sees a shutdown.
@@ -61,95 +77,11 @@ pub fn router(state: Sidecar) -> Router {
     routes(state, closing)
 }
 
-/// Pages of the operator.
-fn operator_routes() -> Router<Arc<SidecarState>> {
-    Router::new()
-        .route("/dashboard/operator", get(operator::accounts))
-        .route(
-            "/dashboard/operator/accounts/{id}",
-            get(operator::account::show),
-        )
-        .route(
-            "/dashboard/operator/accounts/{id}/post",
-            post(operator::account::post),
-        )
-        .route(
-            "/dashboard/operator/accounts/{id}/suspend",
-            post(operator::account::suspend),
-        )
-        .route(
-            "/dashboard/operator/accounts/{id}/resume",
-            post(operator::account::resume),
-        )
-        .route("/dashboard/operator/service", get(operator::service::show))
-        .route(
-            "/dashboard/operator/verify",
-            post(operator::service::verify),
-        )
-        .route(
-            "/dashboard/operator/invites",
-            get(operator::invites::show).post(operator::invites::create),
-        )
-        .route(
-            "/dashboard/operator/invites/{id}/withdraw",
-            post(operator::invites::revoke),
-        )
-        .route("/dashboard/operator/log", get(operator::log::show))
-}
-
 fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
     let app = Arc::new(SidecarState::new(state, closing));
-    Router::new()
-        // Public routes.
-        .route("/", get(page::redirect_to_dashboard))
-        .route("/docs", get(catalog::docs))
-        .route("/docs/models.json", get(catalog::models_json))
-        .route("/dashboard/static/{file}", get(page::asset))
-        .route(
-            "/dashboard/sign-up",
-            get(account::sign_up_page).post(account::sign_up),
-        )
-        .route(
-            "/dashboard/sign-in",
-            get(account::sign_in_page).post(account::sign_in),
-        )
-        // Routes that need a session: each handler takes a `CurrentUser` or, if it changes
-        // something, a `SignedForm`.
-        .route("/dashboard/sign-out", post(account::sign_out))
-        .route("/dashboard", get(overview::overview))
-        .route("/dashboard/live", get(live::live))
-        .route("/dashboard/keys", get(keys::list).post(keys::create))
-        .route("/dashboard/keys/{id}", get(keys::show))
-        .route("/dashboard/keys/{id}/settings", post(keys::change))
-        .route("/dashboard/keys/{id}/enable", post(keys::enable))
-        .route("/dashboard/keys/{id}/disable", post(keys::disable))
-        .route("/dashboard/keys/{id}/rotate", post(keys::rotate))
-        .route(
-            "/dashboard/keys/{id}/revoke",
-            get(keys::confirm_revoke).post(keys::revoke),
-        )
-        .route("/dashboard/activity", get(activity::list))
-        .route("/dashboard/activity/{request_id}", get(activity::receipt))
-        .route("/dashboard/account", get(profile::show))
-        .route("/dashboard/account/export", get(export::export))
-        .route(
-            "/dashboard/account/password",
-            post(profile::change_password),
-        )
-        .route(
-            "/dashboard/account/sessions/{id}/end",
-            post(profile::end_session),
-        )
-        .route(
-            "/dashboard/account/end-other-sessions",
-            post(profile::end_others),
-        )
-        .route("/dashboard/account/delete", post(profile::delete))
-        // Routes for operators: each handler takes an `Operator` or an `OperatorForm`.
-        .merge(operator_routes())
-        .route("/dashboard/activity.csv", get(activity::download))
-        .route("/dashboard/conversations", get(conversations::list))
-        .route("/dashboard/conversations/{id}", get(conversations::show))
+    AREAS
+        .iter()
+        .fold(Router::new(), |router, area| router.merge(area()))
         .fallback(error_page::not_found)
         .method_not_allowed_fallback(error_page::method_not_allowed)
         // Middleware in front of the routes, the last one outermost.

@@ -21,10 +21,12 @@ use crate::address::client_prefix;
 use crate::clock::now_ms;
 use crate::config::{SignupMode, SignupSettings};
 use askama::Template;
+use axum::Router;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,8 +47,16 @@ const SIGN_IN_ADDRESS: AttemptLimit = AttemptLimit {
     window_ms: 60_000,
 };
 
+/// All public, but for signing out.
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/sign-up", get(sign_up_page).post(sign_up))
+        .route("/dashboard/sign-in", get(sign_in_page).post(sign_in))
+        .route("/dashboard/sign-out", post(sign_out))
+}
+
 #[derive(Deserialize)]
-pub struct SignInForm {
+struct SignInForm {
     email: String,
     password: String,
     /// Invitation code, if sign-up requires one.
@@ -126,11 +136,11 @@ fn format_duration(ms: i64) -> String {
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
-pub async fn sign_up_page(State(app): State<Arc<SidecarState>>) -> Response {
+async fn sign_up_page(State(app): State<Arc<SidecarState>>) -> Response {
     html(StatusCode::OK, &build_sign_up_page(&app, "", None))
 }
 
-pub async fn sign_up(
+async fn sign_up(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
     headers: HeaderMap,
@@ -260,11 +270,11 @@ fn build_sign_in_page(app: &SidecarState, email: &str, fault: Option<&str>) -> S
     }
 }
 
-pub async fn sign_in_page(State(app): State<Arc<SidecarState>>) -> Response {
+async fn sign_in_page(State(app): State<Arc<SidecarState>>) -> Response {
     html(StatusCode::OK, &build_sign_in_page(&app, "", None))
 }
 
-pub async fn sign_in(
+async fn sign_in(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
     headers: HeaderMap,
@@ -463,7 +473,7 @@ async fn start_session(
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(to)).into_response())
 }
 
-pub async fn sign_out(
+async fn sign_out(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {

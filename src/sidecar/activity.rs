@@ -12,19 +12,28 @@ use super::session::CurrentUser;
 use super::state::SidecarState;
 use crate::billing::activity::{ActivityCursor, RequestOutcome};
 use askama::Template;
+use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-pub use download::download;
+use axum::routing::get;
+use download::download;
 use query::ActivityQuery;
-pub use receipt::receipt;
+use receipt::receipt;
 pub use row::{ActivityRow, latest};
 use row::{outcome_label, rows};
 use std::sync::Arc;
 
 /// Rows per page.
 const ROWS_PER_PAGE: u32 = 50;
+
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/activity", get(list))
+        .route("/dashboard/activity.csv", get(download))
+        .route("/dashboard/activity/{request_id}", get(receipt))
+}
 
 /// An option of a filter.
 struct FilterOption {
@@ -48,7 +57,7 @@ struct ActivityPage {
     max_rows: String,
 }
 
-pub async fn list(
+async fn list(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     query: Result<Query<ActivityQuery>, QueryRejection>,

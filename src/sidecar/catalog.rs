@@ -9,9 +9,11 @@ use crate::account::MAX_LIVE_KEYS;
 use crate::catalog::CatalogModel;
 use crate::config::Settings;
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use credits::money::Micro;
 use credits::price_list::{PriceList, TokenPrices};
 use limitations::Limitation;
@@ -21,6 +23,13 @@ use llm_protocol::usage::ServerTool;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
+
+/// Public.
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/docs", get(docs))
+        .route("/docs/models.json", get(models_json))
+}
 
 /// Ready-to-paste configuration for the three surfaces.
 #[derive(Template)]
@@ -246,7 +255,7 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
     audio.chain(tools).chain(factors).collect()
 }
 
-pub async fn docs(State(app): State<Arc<SidecarState>>) -> Response {
+async fn docs(State(app): State<Arc<SidecarState>>) -> Response {
     let settings = app.settings.load();
     let page = DocsPage {
         frame: Frame::public("Documentation"),
@@ -259,7 +268,7 @@ pub async fn docs(State(app): State<Arc<SidecarState>>) -> Response {
     with_no_cache(html(StatusCode::OK, &page))
 }
 
-pub async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {
+async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {
     let settings = app.settings.load();
     let models: Vec<_> = settings.catalog.models().iter().map(model_json).collect();
     let value = json!({

@@ -11,10 +11,12 @@ use super::state::SidecarState;
 use crate::billing::Receipt;
 use crate::billing::activity::{self, ActivityFilter, RequestOutcome};
 use askama::Template;
+use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use axum::routing::get;
 use credits::money::Micro;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -24,6 +26,12 @@ const ROWS_PER_PAGE: u32 = 50;
 
 /// Maximum number of turns shown of a conversation: the latest ones.
 const MAX_TURNS: u32 = 200;
+
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/conversations", get(list))
+        .route("/dashboard/conversations/{id}", get(show))
+}
 
 struct ConversationRow {
     id: String,
@@ -77,7 +85,7 @@ struct ConversationPage {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct ConversationListQuery {
+struct ConversationListQuery {
     /// Cursor: time of the latest turn in the last row of the previous page, and that row's id.
     before: String,
 }
@@ -96,7 +104,7 @@ fn row(conversation: &activity::Conversation) -> ConversationRow {
     }
 }
 
-pub async fn list(
+async fn list(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     query: Result<Query<ConversationListQuery>, QueryRejection>,
@@ -124,7 +132,7 @@ pub async fn list(
     Ok(html(StatusCode::OK, &page))
 }
 
-pub async fn show(
+async fn show(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     Path(id): Path<String>,

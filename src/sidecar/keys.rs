@@ -18,12 +18,28 @@ use super::state::SidecarState;
 use crate::account::{AccountError, ApiKey, ApiKeyStatus, KeySettings, MAX_KEY_NAME_CHARS, NewKey};
 use crate::clock::now_ms;
 use askama::Template;
+use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
 use credits::limits::Period;
 use settings::{KeyFormOptions, KeySettingsForm};
 use std::sync::Arc;
+
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/keys", get(list).post(create))
+        .route("/dashboard/keys/{id}", get(show))
+        .route("/dashboard/keys/{id}/settings", post(change))
+        .route("/dashboard/keys/{id}/enable", post(enable))
+        .route("/dashboard/keys/{id}/disable", post(disable))
+        .route("/dashboard/keys/{id}/rotate", post(rotate))
+        .route(
+            "/dashboard/keys/{id}/revoke",
+            get(confirm_revoke).post(revoke),
+        )
+}
 
 #[derive(Template)]
 #[template(path = "keys.html")]
@@ -153,7 +169,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {
     })
 }
 
-pub async fn list(
+async fn list(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
 ) -> Result<Response, PageError> {
@@ -161,7 +177,7 @@ pub async fn list(
 }
 
 /// Responds with the page itself instead of a redirect: the key cannot be read again later.
-pub async fn create(
+async fn create(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
     form: SignedForm,
@@ -274,7 +290,7 @@ fn key_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<KeyPage,
     })
 }
 
-pub async fn show(
+async fn show(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     Path(id): Path<String>,
@@ -283,7 +299,7 @@ pub async fn show(
 }
 
 /// Applies the settings in the form; settings without a field stay unchanged.
-pub async fn change(
+async fn change(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     form: SignedForm,
@@ -339,7 +355,7 @@ pub async fn change(
     ))
 }
 
-pub async fn enable(
+async fn enable(
     app: State<Arc<SidecarState>>,
     id: Path<String>,
     form: SignedForm,
@@ -347,7 +363,7 @@ pub async fn enable(
     set_enabled(app, id, form, true).await
 }
 
-pub async fn disable(
+async fn disable(
     app: State<Arc<SidecarState>>,
     id: Path<String>,
     form: SignedForm,
@@ -373,7 +389,7 @@ async fn set_enabled(
 
 /// Creates a new key with the same name and settings. The old key works for the overlap, so that no
 /// client is cut off.
-pub async fn rotate(
+async fn rotate(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     ClientIp(address): ClientIp,
@@ -428,7 +444,7 @@ pub async fn rotate(
     }
 }
 
-pub async fn confirm_revoke(
+async fn confirm_revoke(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     Path(id): Path<String>,
@@ -442,7 +458,7 @@ pub async fn confirm_revoke(
     Ok(html(StatusCode::OK, &page))
 }
 
-pub async fn revoke(
+async fn revoke(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     form: SignedForm,

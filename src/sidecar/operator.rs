@@ -5,11 +5,11 @@
 //! `operator/log.rs` shows the audit log. Every handler takes an `Operator` or an `OperatorForm`
 //! (`authz.rs`); for all other users these pages do not exist (404).
 
-pub mod account;
+mod account;
 mod account_row;
-pub mod invites;
-pub mod log;
-pub mod service;
+mod invites;
+mod log;
+mod service;
 
 use super::authz::Operator;
 use super::error::PageError;
@@ -17,12 +17,44 @@ use super::page::{Frame, html};
 use super::state::SidecarState;
 use account_row::AccountListRow;
 use askama::Template;
+use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use axum::routing::{get, post};
 use serde::Deserialize;
 use std::sync::Arc;
+
+/// Each handler takes an `Operator` or an `OperatorForm`.
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/operator", get(accounts))
+        .route("/dashboard/operator/accounts/{id}", get(account::show))
+        .route(
+            "/dashboard/operator/accounts/{id}/post",
+            post(account::post),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/suspend",
+            post(account::suspend),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/resume",
+            post(account::resume),
+        )
+        .route("/dashboard/operator/service", get(service::show))
+        .route("/dashboard/operator/verify", post(service::verify))
+        .route(
+            "/dashboard/operator/invites",
+            get(invites::show).post(invites::create),
+        )
+        .route(
+            "/dashboard/operator/invites/{id}/withdraw",
+            post(invites::revoke),
+        )
+        .route("/dashboard/operator/log", get(log::show))
+}
 
 /// Accounts per page.
 const ROWS_PER_PAGE: u32 = 50;
@@ -31,7 +63,7 @@ const ROWS_PER_PAGE: u32 = 50;
 const MAX_PREFIX_CHARS: usize = 254;
 
 #[derive(Deserialize)]
-pub struct AccountSearchQuery {
+struct AccountSearchQuery {
     /// Prefix of an id or an e-mail.
     #[serde(default)]
     q: String,
@@ -50,7 +82,7 @@ struct AccountsPage {
     first: bool,
 }
 
-pub async fn accounts(
+async fn accounts(
     State(app): State<Arc<SidecarState>>,
     Operator(user): Operator,
     search: Result<Query<AccountSearchQuery>, QueryRejection>,

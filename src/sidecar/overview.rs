@@ -3,7 +3,7 @@
 
 use super::activity::{ActivityRow, latest};
 use super::error::PageError;
-use super::live::{BalanceView, SpendingSnapshot};
+use super::live::{BalanceView, SpendingSnapshot, live};
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::spending::{self, MonthlySpending};
@@ -11,12 +11,25 @@ use super::state::SidecarState;
 use crate::account::ApiKeyStatus;
 use crate::clock::now_ms;
 use askama::Template;
+use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{Redirect, Response};
+use axum::routing::get;
 use serde::Deserialize;
 use std::sync::Arc;
+
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/", get(redirect_to_overview))
+        .route("/dashboard", get(overview))
+        .route("/dashboard/live", get(live))
+}
+
+async fn redirect_to_overview() -> Redirect {
+    Redirect::to("/dashboard")
+}
 
 #[derive(Template)]
 #[template(path = "overview.html")]
@@ -34,11 +47,11 @@ struct OverviewPage {
 }
 
 #[derive(Deserialize)]
-pub struct OverviewQuery {
+struct OverviewQuery {
     trial: Option<String>,
 }
 
-pub async fn overview(
+async fn overview(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     query: Result<Query<OverviewQuery>, QueryRejection>,

@@ -7,6 +7,7 @@ use super::account::{ConfirmationError, confirm_password};
 use super::blocking::run_blocking;
 use super::browser;
 use super::error::PageError;
+use super::export::export;
 use super::page::{Frame, format_time, html};
 use super::session::{ClientIp, CurrentUser, SignedForm, session_cookie};
 use super::state::SidecarState;
@@ -16,12 +17,24 @@ use crate::account::{
 };
 use crate::clock::now_ms;
 use askama::Template;
+use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
 use serde::Deserialize;
 use std::sync::Arc;
+
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/account", get(show))
+        .route("/dashboard/account/export", get(export))
+        .route("/dashboard/account/password", post(change_password))
+        .route("/dashboard/account/sessions/{id}/end", post(end_session))
+        .route("/dashboard/account/end-other-sessions", post(end_others))
+        .route("/dashboard/account/delete", post(delete))
+}
 
 #[derive(Template)]
 #[template(path = "account.html")]
@@ -80,7 +93,7 @@ struct FarewellPage {
 }
 
 #[derive(Deserialize)]
-pub struct ProfileQuery {
+struct ProfileQuery {
     done: Option<String>,
 }
 
@@ -137,7 +150,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError
     })
 }
 
-pub async fn show(
+async fn show(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     query: Result<Query<ProfileQuery>, QueryRejection>,
@@ -154,7 +167,7 @@ pub async fn show(
     ))
 }
 
-pub async fn end_session(
+async fn end_session(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
     form: SignedForm,
@@ -168,7 +181,7 @@ pub async fn end_session(
     }
 }
 
-pub async fn end_others(
+async fn end_others(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
@@ -195,7 +208,7 @@ fn render_with_fault(
 
 /// Ends all sessions and starts a new one, so that anyone who knows the old password or has a
 /// stolen cookie is signed out.
-pub async fn change_password(
+async fn change_password(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
     headers: HeaderMap,
@@ -256,7 +269,7 @@ pub async fn change_password(
 }
 
 /// Requires the password and the typed e-mail, so that nobody deletes an account by accident.
-pub async fn delete(
+async fn delete(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
     form: SignedForm,

@@ -3,156 +3,58 @@
 
 use super::*;
 use crate::account::{AccountStatus, csrf_token};
+use std::collections::BTreeMap;
+use std::path::Path;
 
-/// Statuses of a route for an anonymous client, an account holder, a suspended account holder, a
-/// viewer and an administrator. A form is sent with its token and nothing else.
-const MATRIX: &[(&str, &str, [u16; 5])] = &[
-    ("GET", "/", [303; 5]),
-    ("GET", "/docs", [200; 5]),
-    ("GET", "/docs/models.json", [200; 5]),
-    ("GET", "/dashboard/static/{file}", [404; 5]),
-    ("GET", "/dashboard/sign-up", [200; 5]),
-    ("POST", "/dashboard/sign-up", [400; 5]),
-    ("GET", "/dashboard/sign-in", [200; 5]),
-    ("POST", "/dashboard/sign-in", [400; 5]),
-    ("POST", "/dashboard/sign-out", [303; 5]),
-    ("GET", "/dashboard", [303, 200, 200, 200, 200]),
-    ("GET", "/dashboard/live", [303, 200, 200, 200, 200]),
-    ("GET", "/dashboard/keys", [303, 200, 200, 200, 200]),
-    ("POST", "/dashboard/keys", [303, 422, 422, 422, 422]),
-    ("GET", "/dashboard/keys/{id}", [303, 404, 404, 404, 404]),
-    (
-        "POST",
-        "/dashboard/keys/{id}/settings",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/keys/{id}/enable",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/keys/{id}/disable",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/keys/{id}/rotate",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "GET",
-        "/dashboard/keys/{id}/revoke",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/keys/{id}/revoke",
-        [303, 404, 404, 404, 404],
-    ),
-    ("GET", "/dashboard/activity", [303, 200, 200, 200, 200]),
-    (
-        "GET",
-        "/dashboard/activity/{request_id}",
-        [303, 404, 404, 404, 404],
-    ),
-    ("GET", "/dashboard/activity.csv", [303, 200, 200, 200, 200]),
-    ("GET", "/dashboard/conversations", [303, 200, 200, 200, 200]),
-    (
-        "GET",
-        "/dashboard/conversations/{id}",
-        [303, 404, 404, 404, 404],
-    ),
-    ("GET", "/dashboard/account", [303, 200, 200, 200, 200]),
-    (
-        "GET",
-        "/dashboard/account/export",
-        [303, 200, 200, 200, 200],
-    ),
-    (
-        "POST",
-        "/dashboard/account/password",
-        [303, 403, 403, 403, 403],
-    ),
-    (
-        "POST",
-        "/dashboard/account/sessions/{id}/end",
-        [303, 404, 404, 404, 404],
-    ),
-    ("POST", "/dashboard/account/end-other-sessions", [303; 5]),
-    (
-        "POST",
-        "/dashboard/account/delete",
-        [303, 422, 422, 422, 422],
-    ),
-    ("GET", "/dashboard/operator", [303, 404, 404, 200, 200]),
-    (
-        "GET",
-        "/dashboard/operator/accounts/{id}",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/accounts/{id}/post",
-        [303, 404, 404, 403, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/accounts/{id}/suspend",
-        [303, 404, 404, 403, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/accounts/{id}/resume",
-        [303, 404, 404, 403, 404],
-    ),
-    (
-        "GET",
-        "/dashboard/operator/service",
-        [303, 404, 404, 200, 200],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/verify",
-        [303, 404, 404, 403, 303],
-    ),
-    (
-        "GET",
-        "/dashboard/operator/invites",
-        [303, 404, 404, 200, 200],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/invites",
-        [303, 404, 404, 403, 422],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/invites/{id}/withdraw",
-        [303, 404, 404, 403, 404],
-    ),
-    ("GET", "/dashboard/operator/log", [303, 404, 404, 200, 200]),
-];
-
-/// The routes as written in the router's source: (method, path).
-fn routes() -> Vec<(&'static str, String)> {
-    let source = include_str!("../../sidecar.rs")
-        .split("fn operator_routes(")
-        .nth(1)
-        .unwrap();
-    let mut found = Vec::new();
-    for call in source.split(".route(").skip(1) {
-        let path = call.split('"').nth(1).unwrap();
-        let handlers = call.split(".fallback(").next().unwrap();
-        let handlers = handlers.split("\n}").next().unwrap();
-        for (mark, method) in [("get(", "GET"), ("post(", "POST")] {
-            if handlers.contains(mark) {
-                found.push((method, path.to_owned()));
+/// The files of the sidecar but for its tests, by their paths below `src/sidecar` without `.rs`.
+fn source_files() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sidecar");
+    let (mut files, mut folders) = (Vec::new(), vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(&root).unwrap().with_extension("");
+            let name = name.to_str().unwrap().to_owned();
+            if name == "tests" {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push((name, std::fs::read_to_string(path).unwrap()));
             }
         }
     }
-    found
+    files
+}
+
+/// The body of the function that lists an area's routes, if the file is that of an area.
+fn route_list(source: &str) -> Option<&str> {
+    let (_, rest) = source.split_once("pub fn routes() -> ")?;
+    rest.split_once("\n}\n").map(|(body, _)| body)
+}
+
+/// The routes as written in a route list: (method, path).
+fn routes(list: &str) -> Vec<(&str, String)> {
+    let mut found = Vec::new();
+    for call in list.split(".route(").skip(1) {
+        let (_, rest) = call.split_once('"').unwrap();
+        let (path, handlers) = rest.split_once('"').unwrap();
+        let before = found.len();
+        for method in ["get", "post", "put", "patch", "delete", "any", "on"] {
+            let calls = |mark| handlers.contains(&format!("{mark}{method}("));
+            if [" ", "\n", ".", "::"].into_iter().any(calls) {
+                found.push((method, path.to_owned()));
+            }
+        }
+        assert!(found.len() > before, "no method of {path}");
+    }
+    let upper = |(method, path)| match method {
+        "get" => ("GET", path),
+        "post" => ("POST", path),
+        other => panic!("{path} has the method {other}, which no page needs"),
+    };
+    found.into_iter().map(upper).collect()
 }
 
 fn filled(path: &str, id: &str) -> String {
@@ -314,14 +216,93 @@ fn hardened(response: &TestResponse, what: &str, https: bool) {
 
 #[test]
 fn every_route_is_in_the_matrix_and_nothing_else() {
-    let mut routes = routes();
-    let mut listed: Vec<_> = MATRIX
+    let files = source_files();
+    let lists: BTreeMap<_, _> = files
         .iter()
-        .map(|(method, path, _)| (*method, (*path).to_owned()))
+        .filter_map(|(name, source)| Some((name.as_str(), route_list(source)?)))
         .collect();
-    routes.sort();
-    listed.sort();
-    assert_eq!(routes, listed);
+    let areas: Vec<_> = matrix::AREAS.iter().map(|(area, _)| *area).collect();
+    assert_eq!(lists.keys().copied().collect::<Vec<_>>(), areas);
+    for (area, listed) in matrix::AREAS {
+        let mut routes = routes(lists[area]);
+        let mut listed: Vec<_> = listed
+            .iter()
+            .map(|(method, path, _)| (*method, (*path).to_owned()))
+            .collect();
+        routes.sort();
+        listed.sort();
+        assert_eq!(routes, listed, "{area}");
+    }
+}
+
+#[test]
+fn every_area_is_served_and_no_route_stands_outside_of_one() {
+    let router = include_str!("../../sidecar.rs");
+    for (area, _) in matrix::AREAS {
+        assert!(router.contains(&format!("    {area}::routes,\n")), "{area}");
+    }
+    assert_eq!(AREAS.len(), matrix::AREAS.len());
+    let mut sources = source_files();
+    sources.push(("sidecar".to_owned(), router.to_owned()));
+    for (name, source) in sources {
+        let calls = |text: &str| text.matches(".route(").count();
+        let listed = route_list(&source).map_or(0, calls);
+        // The API for edges takes the keys of their clients: it has no session and no role.
+        if name != "edge_api" {
+            assert_eq!(
+                calls(&source),
+                listed,
+                "{name} has a route outside its list"
+            );
+        }
+        let others = [".route_service(", ".nest(", ".nest_service("];
+        assert!(
+            !others.iter().any(|call| source.contains(call)),
+            "{name} adds routes that this test does not see"
+        );
+    }
+}
+
+/// Addresses and texts of the links in the main menu.
+fn menu_links(body: &str) -> Vec<(&str, &str)> {
+    let (_, menu) = body.split_once("<nav aria-label=\"Main\"").unwrap();
+    let (menu, _) = menu.split_once("</nav>").unwrap();
+    let links = menu.split("<a href=\"").skip(1);
+    links
+        .map(|link| {
+            let (path, rest) = link.split_once('"').unwrap();
+            let text = rest.split_once('>').unwrap().1;
+            (path, text.split_once('<').unwrap().0)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
+    let people = people(&[]).await;
+    let pages = ["Overview", "Keys", "Activity", "Conversations"];
+    for (account, own, is_operator) in [
+        (&people.holder, &pages[..], false),
+        (&people.suspended, &pages[..], false),
+        (&people.viewer, &pages[..], true),
+        (&people.admin, &pages[..], true),
+    ] {
+        let token = people.token(account);
+        let get = async |path: &str| people.ask("GET", path, &token, &[], "").await;
+        let page = get("/dashboard/account").await.body;
+        let links = menu_links(&page);
+        let texts: Vec<_> = links.iter().map(|(_, text)| *text).collect();
+        let last = if is_operator { &["Operator"][..] } else { &[] };
+        assert_eq!(texts, [own, &["Docs", "Account"], last].concat());
+        for (path, text) in links {
+            assert_eq!(get(path).await.status, 200, "{text} for {account}");
+        }
+    }
+    let page = people.ask("GET", "/docs", "", &[], "").await.body;
+    assert_eq!(
+        menu_links(&page),
+        [("/docs", "Docs"), ("/dashboard", "Dashboard")]
+    );
 }
 
 #[tokio::test]
@@ -337,7 +318,7 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
         ),
     ] {
         let people = people(&change).await;
-        for (method, path, expected) in MATRIX {
+        for (method, path, expected) in matrix::all() {
             let roles = [
                 "",
                 &people.holder,
@@ -411,7 +392,7 @@ async fn no_id_of_another_account_opens_anything() {
     let stranger = stranger.split_once('=').unwrap().1;
     let before = people.state();
     let mut asked = 0;
-    for (method, path, _) in MATRIX.iter().filter(|(_, path, _)| path.contains("{")) {
+    for (method, path, _) in matrix::all().filter(|(_, path, _)| path.contains("{")) {
         for id in ids {
             let body = format!("csrf={}&overlap_hours=1", csrf_token(stranger));
             let response = people
@@ -486,7 +467,7 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
     let fields = "name=k&count=1&days=1&kind=grant&credits=1&ref=r&confirmation=root@example.com&overlap_hours=1\
                   &email=new@example.com&password=a+long+password&new_password=another+password";
     let before = people.state();
-    for (method, path, _) in MATRIX.iter().filter(|(method, ..)| *method == "POST") {
+    for (method, path, _) in matrix::all().filter(|(method, ..)| *method == "POST") {
         let id = if path.contains("/keys/") {
             &key
         } else {

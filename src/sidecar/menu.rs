@@ -1,0 +1,71 @@
+//! The main menu, in its order: one line per entry.
+//!
+//! Must not know a page or a request.
+
+/// An entry of the menu.
+pub struct MenuEntry {
+    pub text: &'static str,
+    pub path: &'static str,
+    /// Title of the pages that belong to the entry.
+    page_title: &'static str,
+    audience: MenuAudience,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MenuAudience {
+    Everyone,
+    Visitors,
+    AccountHolders,
+    Operators,
+}
+
+impl MenuAudience {
+    const fn entry(self, text: &'static str, path: &'static str) -> MenuEntry {
+        MenuEntry {
+            text,
+            path,
+            page_title: text,
+            audience: self,
+        }
+    }
+}
+
+const MENU: &[MenuEntry] = &[
+    MenuAudience::AccountHolders.entry("Overview", "/dashboard"),
+    MenuAudience::AccountHolders.entry("Keys", "/dashboard/keys"),
+    MenuAudience::AccountHolders.entry("Activity", "/dashboard/activity"),
+    MenuAudience::AccountHolders.entry("Conversations", "/dashboard/conversations"),
+    MenuEntry {
+        page_title: "Documentation",
+        ..MenuAudience::Everyone.entry("Docs", "/docs")
+    },
+    MenuAudience::Visitors.entry("Dashboard", "/dashboard"),
+    MenuAudience::AccountHolders.entry("Account", "/dashboard/account"),
+    MenuAudience::Operators.entry("Operator", "/dashboard/operator"),
+];
+
+impl MenuEntry {
+    pub fn is_for_page(&self, title: &str) -> bool {
+        self.page_title == title
+    }
+}
+
+/// The menu of a visitor who is not signed in.
+pub fn visitor_menu() -> Vec<&'static MenuEntry> {
+    entries_for(&[MenuAudience::Everyone, MenuAudience::Visitors])
+}
+
+/// The menu of an account holder.
+pub fn holder_menu(is_operator: bool) -> Vec<&'static MenuEntry> {
+    let mut audiences = vec![MenuAudience::Everyone, MenuAudience::AccountHolders];
+    if is_operator {
+        audiences.push(MenuAudience::Operators);
+    }
+    entries_for(&audiences)
+}
+
+fn entries_for(audiences: &[MenuAudience]) -> Vec<&'static MenuEntry> {
+    MENU.iter()
+        .filter(|entry| audiences.contains(&entry.audience))
+        .collect()
+}

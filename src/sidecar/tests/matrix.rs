@@ -1,0 +1,33 @@
+//! The status of every route for every role, one file per area of the sidecar.
+
+mod account;
+mod activity;
+mod assets;
+mod catalog;
+mod conversations;
+mod keys;
+mod operator;
+mod overview;
+mod profile;
+
+/// Method, path, and the statuses for an anonymous client, an account holder, a suspended account
+/// holder, a viewer and an administrator. A form is sent with its token and nothing else.
+pub type RouteAccess = (&'static str, &'static str, [u16; 5]);
+
+/// The areas by the names of their files below `src/sidecar`.
+pub const AREAS: &[(&str, &[RouteAccess])] = &[
+    ("account", account::ROUTES),
+    ("activity", activity::ROUTES),
+    ("assets", assets::ROUTES),
+    ("catalog", catalog::ROUTES),
+    ("conversations", conversations::ROUTES),
+    ("keys", keys::ROUTES),
+    ("operator", operator::ROUTES),
+    ("overview", overview::ROUTES),
+    ("profile", profile::ROUTES),
+];
+
+/// The routes of all areas.
+pub fn all() -> impl Iterator<Item = &'static RouteAccess> {
+    AREAS.iter().flat_map(|(_, routes)| *routes)
+}

@@ -1,0 +1,53 @@
+//! Routes of the operator pages.
+
+use super::RouteAccess;
+
+pub const ROUTES: &[RouteAccess] = &[
+    ("GET", "/dashboard/operator", [303, 404, 404, 200, 200]),
+    (
+        "GET",
+        "/dashboard/operator/accounts/{id}",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/post",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/suspend",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/resume",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/service",
+        [303, 404, 404, 200, 200],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/verify",
+        [303, 404, 404, 403, 303],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/invites",
+        [303, 404, 404, 200, 200],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/invites",
+        [303, 404, 404, 403, 422],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/invites/{id}/withdraw",
+        [303, 404, 404, 403, 404],
+    ),
+    ("GET", "/dashboard/operator/log", [303, 404, 404, 200, 200]),
+];
