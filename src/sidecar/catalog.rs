@@ -4,6 +4,7 @@ mod errors;
 mod limitations;
 
 use super::page::{Frame, group_digits, html};
+use super::session::OptionalUser;
 use super::state::SidecarState;
 use crate::account::MAX_LIVE_KEYS;
 use crate::catalog::CatalogModel;
@@ -255,17 +256,31 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
     audio.chain(tools).chain(factors).collect()
 }
 
-async fn docs(State(app): State<Arc<SidecarState>>) -> Response {
+async fn docs(
+    State(app): State<Arc<SidecarState>>,
+    OptionalUser(visitor): OptionalUser,
+) -> Response {
     let settings = app.settings.load();
+    let title = "Documentation";
     let page = DocsPage {
-        frame: Frame::public("Documentation"),
+        frame: visitor.as_ref().map_or_else(
+            || Frame::public(title),
+            |visitor| Frame::new(title, visitor),
+        ),
         base_url: settings.base_url.clone(),
         models: settings.catalog.models().iter().map(row).collect(),
         snippets: Snippets::new(&settings, None),
         live_keys_max: MAX_LIVE_KEYS,
         errors: errors::rows(),
     };
-    with_no_cache(html(StatusCode::OK, &page))
+    let mut response = html(StatusCode::OK, &page);
+    let vary = HeaderValue::from_static("cookie");
+    response.headers_mut().insert(header::VARY, vary);
+    // A page with a menu has the user's e-mail and form token. It gets `no-store`, like all others.
+    match visitor {
+        Some(_) => response,
+        None => with_no_cache(response),
+    }
 }
 
 async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {

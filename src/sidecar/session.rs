@@ -1,5 +1,5 @@
-//! Authentication of users: the session cookie, and the two extractors for handlers,
-//! [`CurrentUser`] and [`SignedForm`].
+//! Authentication of users: the session cookie, and the extractors for handlers, [`CurrentUser`],
+//! [`OptionalUser`] and [`SignedForm`].
 //!
 //! A handler that changes something takes a `SignedForm`, which requires a live session and the
 //! form's own token. Must not know where sessions are stored.
@@ -33,6 +33,9 @@ pub struct CurrentUser {
     /// The user typed the password a short while ago.
     pub confirmed: bool,
 }
+
+/// The signed-in account holder, on a page that anyone may read.
+pub struct OptionalUser(pub Option<CurrentUser>);
 
 /// A form that a signed-in user sent from one of our pages.
 pub struct SignedForm {
@@ -93,6 +96,27 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             site,
             confirmed,
         })
+    }
+}
+
+impl FromRequestParts<Arc<SidecarState>> for OptionalUser {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        app: &Arc<SidecarState>,
+    ) -> Result<Self, Infallible> {
+        Ok(Self(
+            match CurrentUser::from_request_parts(parts, app).await {
+                Ok(visitor) => Some(visitor),
+                // A public page does not fail because the session cannot be read.
+                Err(PageError::Internal(error)) => {
+                    log::warn!("sidecar: cannot read the session of a public page: {error}");
+                    None
+                }
+                Err(_) => None,
+            },
+        ))
     }
 }
 

@@ -104,7 +104,7 @@ async function submit(page, path, rows, status, { asStranger = false } = {}) {
 async function browse(page, paths) {
   for (const path of paths) {
     assert.equal((await page.goto(path)).status(), 200, path);
-    for (const summary of await page.locator('summary').all()) await summary.click();
+    for (const summary of await page.locator('main summary').all()) await summary.click();
     await page.keyboard.press('Tab');
     await page.mouse.move(300, 300);
   }
@@ -226,7 +226,7 @@ test('what is asked for by an address, or refused and shown again, is never run'
       ['/dashboard/account', ['Type your e-mail to confirm'], 'Delete account'],
     ]) {
       await page.goto(path);
-      for (const summary of await page.locator('summary').all()) await summary.click();
+      for (const summary of await page.locator('main summary').all()) await summary.click();
       for (const label of labels) {
         const field = page.getByLabel(label, { exact: true });
         await field.evaluate((element) => { element.type = 'text'; element.removeAttribute('maxlength'); });

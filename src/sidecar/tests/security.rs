@@ -298,11 +298,29 @@ async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
             assert_eq!(get(path).await.status, 200, "{text} for {account}");
         }
     }
-    let page = people.ask("GET", "/docs", "", &[], "").await.body;
-    assert_eq!(
-        menu_links(&page),
-        [("/docs", "Docs"), ("/dashboard", "Dashboard")]
-    );
+}
+
+#[tokio::test]
+async fn the_documentation_is_public_and_has_the_menu_of_who_is_signed_in() {
+    let people = people(&[]).await;
+    let token = people.token(&people.viewer);
+    let page = people.ask("GET", "/docs", &token, &[], "").await;
+    let account = people
+        .ask("GET", "/dashboard/account", &token, &[], "")
+        .await;
+    assert_eq!(menu_links(&page.body), menu_links(&account.body));
+    assert!(page.body.contains("viewer@example.com") && page.body.contains("aria-current"));
+    assert_eq!(page.headers["vary"], "cookie");
+    for token in ["", "0", &"0".repeat(64)] {
+        let page = people.ask("GET", "/docs", token, &[], "").await;
+        assert_eq!(page.status, 200);
+        assert_eq!(
+            menu_links(&page.body),
+            [("/docs", "Docs"), ("/dashboard", "Dashboard")]
+        );
+        assert!(!page.body.contains("example.com") && !page.body.contains("csrf"));
+        assert_eq!(page.headers["vary"], "cookie");
+    }
 }
 
 #[tokio::test]
@@ -339,11 +357,13 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
                 }
                 hardened(&response, &what, https);
                 let kept = response.headers.get("cache-control").map(String::as_str);
-                let public = path.starts_with("/docs");
-                assert!(
-                    kept == Some("no-store") || public || *path == "/dashboard/live",
-                    "{what}: {kept:?}"
-                );
+                let expected = match *path {
+                    "/docs" if account.is_empty() => "no-cache",
+                    "/docs/models.json" => "no-cache",
+                    "/dashboard/live" if response.status == 200 => "no-cache",
+                    _ => "no-store",
+                };
+                assert_eq!(kept, Some(expected), "{what}");
             }
         }
     }
