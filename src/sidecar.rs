@@ -4,7 +4,8 @@
 //! sidecar listens on a private address; the edge forwards every request to it that is not below
 //! `/v1`. Must not know Pingora, SQL or argon2. Next: `sidecar/state.rs` (what the pages share),
 //! `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs` (middleware for every
-//! request and response), `sidecar/page.rs` (the frame of all pages), then one file per area.
+//! request and response), `sidecar/page.rs` (the frame of all pages),
+//! `sidecar/display.rs` (numbers, times and amounts), then one file per area.
 
 mod account;
 mod activity;
@@ -14,6 +15,8 @@ mod blocking;
 mod browser;
 mod catalog;
 mod conversations;
+mod csv;
+mod display;
 pub mod edge_api;
 mod error;
 mod error_page;

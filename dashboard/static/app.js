@@ -1,4 +1,4 @@
-// Scripts of the pages: update an account live, copy a text, draw charts from tables.
+// Scripts of the pages: update an account live, show local times, copy a text, draw charts from tables.
 // Everything works without this file: a reload or the tables show the same.
 "use strict";
 
@@ -64,7 +64,10 @@ function showLive(section) {
     source.addEventListener("responses", (event) => {
       // The page's own markup; the gateway has rendered and escaped it.
       const rows = section.querySelector("[data-live-rows]");
-      if (rows) rows.innerHTML = JSON.parse(event.data);
+      if (rows) {
+        rows.innerHTML = JSON.parse(event.data);
+        showLocalTimes(rows);
+      }
       heard();
     });
   };
@@ -78,6 +81,23 @@ function showLive(section) {
   addEventListener("pagehide", stop);
   addEventListener("pageshow", (event) => event.persisted && start());
   if (!document.hidden) start();
+}
+
+const LOCAL_TIME = new Intl.DateTimeFormat("en", {
+  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  hourCycle: "h23", timeZoneName: "short",
+});
+
+/** Replaces each UTC time by the reader's own, in the same form: "2026-11-21 13:00:00 GMT+1". The title keeps the UTC time. */
+function showLocalTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const parts = LOCAL_TIME.formatToParts(new Date(element.dateTime));
+    const part = Object.fromEntries(parts.map(({ type, value }) => [type, value]));
+    element.textContent = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+    // A label names what is seen.
+    const labelled = element.closest("[aria-label]");
+    if (labelled) labelled.ariaLabel = labelled.ariaLabel.replace(element.title, element.textContent);
+  }
 }
 
 function addCopyButton(place, text, mark, what) {
@@ -113,7 +133,7 @@ function readTable(table, group) {
   const heads = [...table.tHead.rows[0].cells];
   const rows = [...table.tBodies[0].rows].sort((a, b) => a.dataset.x - b.dataset.x);
   const columns = heads.map((head, index) => ({ head, index })).filter(({ head }) => head.dataset.series === group);
-  const number = (cell) => Number(cell.dataset.n ?? cell.textContent);
+  const number = (cell) => Number(cell.dataset.n ?? cell.querySelector("data")?.value ?? cell.textContent);
   return {
     x: rows.map((row) => Number(row.dataset.x)),
     labels: rows.map((row) => row.cells[0].textContent),
@@ -203,6 +223,7 @@ function drawChart(figure) {
 
 const day = (seconds) => new Date(seconds * 1000).toLocaleDateString("en", { day: "numeric", month: "short", timeZone: "UTC" });
 
+showLocalTimes(document);
 document.querySelectorAll("[data-live]").forEach(showLive);
 document.querySelectorAll("pre").forEach((block) => {
   const code = block.querySelector("code");

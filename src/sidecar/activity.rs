@@ -6,8 +6,9 @@ mod query;
 mod receipt;
 mod row;
 
+use super::display::group_digits;
 use super::error::PageError;
-use super::page::{Frame, group_digits, html};
+use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::state::SidecarState;
 use crate::billing::activity::{ActivityCursor, RequestOutcome};

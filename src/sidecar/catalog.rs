@@ -3,7 +3,8 @@
 mod errors;
 mod limitations;
 
-use super::page::{Frame, group_digits, html};
+use super::display::group_digits;
+use super::page::{Frame, html};
 use super::session::OptionalUser;
 use super::state::SidecarState;
 use crate::account::MAX_LIVE_KEYS;

@@ -3,8 +3,9 @@
 //!
 //! The key of a conversation reveals nothing of its content.
 
+use super::display::{Credits, Timestamp, group_digits};
 use super::error::PageError;
-use super::page::{Frame, format_time, group_digits, html};
+use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::spending::percent;
 use super::state::SidecarState;
@@ -35,13 +36,13 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 
 struct ConversationRow {
     id: String,
-    last: String,
-    began: String,
+    last: Timestamp,
+    began: Timestamp,
     turns: String,
     tokens_in: String,
     cached_percent: u64,
     tokens_out: String,
-    credits: String,
+    credits: Credits,
 }
 
 #[derive(Template)]
@@ -57,7 +58,7 @@ struct ConversationsPage {
 struct TurnRow {
     number: u64,
     request_id: String,
-    at: String,
+    at: Timestamp,
     model: String,
     sent: u64,
     sent_text: String,
@@ -66,8 +67,8 @@ struct TurnRow {
     fresh: u64,
     fresh_text: String,
     tokens_out: String,
-    credits: String,
-    saved: String,
+    credits: Credits,
+    saved: Credits,
 }
 
 #[derive(Template)]
@@ -94,13 +95,13 @@ fn row(conversation: &activity::Conversation) -> ConversationRow {
     let sum = &conversation.sum;
     ConversationRow {
         id: conversation.id.clone(),
-        last: format_time(conversation.last_ms),
-        began: format_time(conversation.began_ms),
+        last: Timestamp(conversation.last_ms),
+        began: Timestamp(conversation.began_ms),
         turns: group_digits(sum.responses),
         tokens_in: group_digits(sum.input),
         cached_percent: percent(sum.cache_read, sum.input),
         tokens_out: group_digits(sum.output),
-        credits: sum.credits.to_string(),
+        credits: Credits(sum.credits),
     }
 }
 
@@ -202,7 +203,7 @@ fn turn(number: u64, receipt: &Receipt) -> TurnRow {
     TurnRow {
         number,
         request_id: receipt.request_id.clone(),
-        at: format_time(receipt.at_ms),
+        at: Timestamp(receipt.at_ms),
         model: receipt.detail.model.clone(),
         sent,
         sent_text: group_digits(sent),
@@ -211,7 +212,7 @@ fn turn(number: u64, receipt: &Receipt) -> TurnRow {
         fresh: sent.saturating_sub(usage.cache_read),
         fresh_text: group_digits(sent.saturating_sub(usage.cache_read)),
         tokens_out: group_digits(usage.output_total()),
-        credits: receipt.credits.to_string(),
-        saved: receipt.cache_savings().to_string(),
+        credits: Credits(receipt.credits),
+        saved: Credits(receipt.cache_savings()),
     }
 }

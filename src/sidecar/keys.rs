@@ -11,8 +11,9 @@ use super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::authz::may_administer;
 use super::blocking::run_blocking;
 use super::catalog::Snippets;
+use super::display::{Credits, Timestamp};
 use super::error::PageError;
-use super::page::{Frame, format_time, html};
+use super::page::{Frame, html};
 use super::session::{ClientIp, CurrentUser, SignedForm};
 use super::state::SidecarState;
 use crate::account::{AccountError, ApiKey, ApiKeyStatus, KeySettings, MAX_KEY_NAME_CHARS, NewKey};
@@ -64,10 +65,10 @@ struct KeyListRow {
     live: bool,
     /// The key holder has disabled the key.
     disabled: bool,
-    created: String,
-    revoked: Option<String>,
-    used: String,
-    spent: String,
+    created: Timestamp,
+    revoked: Option<Timestamp>,
+    used: Option<Timestamp>,
+    spent: Credits,
     /// Description of the key's settings.
     limits: Vec<String>,
 }
@@ -78,7 +79,7 @@ struct CreatedKey {
     key: String,
     snippets: Snippets,
     /// Time until which the replaced key works.
-    old_until: Option<String>,
+    old_until: Option<Timestamp>,
 }
 
 #[derive(Template)]
@@ -131,12 +132,10 @@ fn row(app: &SidecarState, key: ApiKey) -> Result<KeyListRow, PageError> {
         },
         live,
         disabled: key.status == ApiKeyStatus::Disabled,
-        created: format_time(key.created_at_ms),
-        revoked: key.revoked_at_ms.map(format_time),
-        used: spend
-            .used_at_ms
-            .map_or_else(|| "never".to_owned(), format_time),
-        spent: spend.total.to_string(),
+        created: Timestamp(key.created_at_ms),
+        revoked: key.revoked_at_ms.map(Timestamp),
+        used: spend.used_at_ms.map(Timestamp),
+        spent: Credits(spend.total),
         id: key.id,
         name: key.name,
         shown: key.shown,
@@ -227,7 +226,7 @@ fn render_created_key(
     app: &SidecarState,
     user: &CurrentUser,
     new: NewKey,
-    old_until: Option<String>,
+    old_until: Option<Timestamp>,
 ) -> Result<Response, PageError> {
     let snippets = Snippets::new(&app.settings.load(), Some(&new.key));
     let created = Some(CreatedKey {
@@ -434,7 +433,7 @@ async fn rotate(
             let old = app.accounts.key(Some(&user.account.id), &id)?;
             let until = old
                 .and_then(|(_, old)| old.settings.expires_at_ms)
-                .map(format_time);
+                .map(Timestamp);
             render_created_key(&app, &user, new, until)
         }
         Err(error) => {

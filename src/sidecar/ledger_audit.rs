@@ -2,6 +2,7 @@
 //!
 //! Must not audit anything itself; `operator/service.rs` does.
 
+use super::display::Timestamp;
 use std::sync::{Mutex, PoisonError};
 
 /// The last ledger audit, and whether one is running.
@@ -18,7 +19,7 @@ pub(super) struct LedgerAuditState {
 
 #[derive(Clone)]
 pub(super) struct LedgerAuditResult {
-    pub(super) at: String,
+    pub(super) at: Timestamp,
     pub(super) seconds: i64,
     pub(super) outcome: String,
     pub(super) is_good: bool,

@@ -6,8 +6,8 @@
 //! sidecar shuts down.
 
 use super::activity::{ActivityRow, latest};
+use super::display::format_time;
 use super::error::PageError;
-use super::page::format_time;
 use super::session::CurrentUser;
 use super::spending::{SpendRate, format_time_left};
 use super::state::SidecarState;

@@ -1,11 +1,10 @@
-//! Parts common to all pages: the frame, and the format of numbers and times.
+//! Parts common to all pages: the frame with its menu.
 
 use super::assets::{CHART_SCRIPT, CHART_STYLE, SCRIPT, STYLE};
 use super::authz::may_view;
 use super::menu::{MenuEntry, holder_menu, visitor_menu};
 use super::session::CurrentUser;
 use crate::account::AccountStatus;
-use crate::clock::rfc3339;
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
@@ -75,39 +74,5 @@ pub fn html(status: StatusCode, page: &impl Template) -> Response {
             log::error!("sidecar: cannot render a page: {error}");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
-    }
-}
-
-/// Formats `200000` as `200 000`, with narrow no-break spaces.
-pub fn group_digits(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Formats a time as `2026-11-21 12:00:00 UTC`.
-pub fn format_time(ms: i64) -> String {
-    let text = rfc3339(ms);
-    text.get(..19).map_or_else(
-        || text.clone(),
-        |start| format!("{} UTC", start.replace('T', " ")),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(group_digits(0), "0");
-        assert_eq!(group_digits(999), "999");
-        assert_eq!(group_digits(1_234_567), "1\u{202f}234\u{202f}567");
     }
 }

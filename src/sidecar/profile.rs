@@ -6,9 +6,10 @@
 use super::account::{ConfirmationError, confirm_password};
 use super::blocking::run_blocking;
 use super::browser;
+use super::display::Timestamp;
 use super::error::PageError;
 use super::export::export;
-use super::page::{Frame, format_time, html};
+use super::page::{Frame, html};
 use super::session::{ClientIp, CurrentUser, SignedForm, session_cookie};
 use super::state::SidecarState;
 use crate::account::{
@@ -44,7 +45,7 @@ struct ProfilePage {
     id: String,
     email: String,
     status: &'static str,
-    created: String,
+    created: Timestamp,
     sessions: Vec<ProfileSessionRow>,
     has_others: bool,
     done: Option<&'static str>,
@@ -79,8 +80,8 @@ impl ProfilePage {
 
 struct ProfileSessionRow {
     id: String,
-    created: String,
-    used: String,
+    created: Timestamp,
+    used: Timestamp,
     address: String,
     browser: String,
     is_this: bool,
@@ -118,8 +119,8 @@ fn row(session: SessionSummary, this: &str) -> ProfileSessionRow {
     ProfileSessionRow {
         is_this: session.id == this,
         id: session.id,
-        created: format_time(session.created_at_ms),
-        used: format_time(session.used_at_ms),
+        created: Timestamp(session.created_at_ms),
+        used: Timestamp(session.used_at_ms),
         address: shown(session.address),
         browser: shown(session.browser),
     }
@@ -140,7 +141,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError
         id: account.id.clone(),
         email: account.email.clone(),
         status: account.status.name(),
-        created: format_time(account.created_at_ms),
+        created: Timestamp(account.created_at_ms),
         has_others: sessions.len() > 1,
         sessions,
         done: None,

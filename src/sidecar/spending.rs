@@ -3,7 +3,7 @@
 //!
 //! Must not read the ledger row by row: the caller passes hourly totals.
 
-use super::page::group_digits;
+use super::display::{Credits, group_digits};
 use crate::billing::activity::{HOUR_MS, HourlySpend, SpendTotals};
 use crate::clock::rfc3339;
 use credits::money::Micro;
@@ -101,13 +101,13 @@ pub struct MonthlySpending {
     pub models: Vec<ModelSpending>,
     /// Days in ascending order, including days without spending.
     pub days: Vec<DailySpending>,
-    pub total: String,
+    pub total: Credits,
     pub is_empty: bool,
 }
 
 pub struct ModelSpending {
     pub model: String,
-    pub credits: String,
+    pub credits: Credits,
     pub responses: String,
     pub tokens_in: String,
     /// Share of the input that came from a cache.
@@ -123,8 +123,8 @@ pub struct DailySpending {
     pub date: String,
     /// Seconds since 1970, for the axis of the chart.
     pub at_s: i64,
-    pub credits: Vec<Micro>,
-    pub total: Micro,
+    pub credits: Vec<Credits>,
+    pub total: Credits,
 }
 
 /// The first hour of the period of `CHART_DAYS` days that ends today.
@@ -167,9 +167,9 @@ pub fn monthly_spending(spent: &[HourlySpend], now_ms: i64) -> MonthlySpending {
             .ok()
             .and_then(|index| days.get_mut(index));
         let Some(day) = day else { continue };
-        day.total = day.total.plus(sum.credits);
+        day.total.0 = day.total.0.plus(sum.credits);
         if let Some(credits) = day.credits.get_mut(column(model)) {
-            *credits = credits.plus(sum.credits);
+            credits.0 = credits.0.plus(sum.credits);
         }
     }
     let models = sums
@@ -180,7 +180,7 @@ pub fn monthly_spending(spent: &[HourlySpend], now_ms: i64) -> MonthlySpending {
     MonthlySpending {
         models,
         days,
-        total: total.to_string(),
+        total: Credits(total),
         is_empty: spent.is_empty(),
     }
 }
@@ -191,8 +191,8 @@ fn empty_day(day: i64, models: usize) -> DailySpending {
     DailySpending {
         date,
         at_s: at_ms / 1_000,
-        credits: vec![Micro::ZERO; models],
-        total: Micro::ZERO,
+        credits: vec![Credits::ZERO; models],
+        total: Credits::ZERO,
     }
 }
 
@@ -200,7 +200,7 @@ fn model_sum(model: &str, sum: &SpendTotals, total: Micro, colour: usize) -> Mod
     let micro = |amount: Micro| amount.or_zero().get().unsigned_abs();
     ModelSpending {
         model: model.to_owned(),
-        credits: sum.credits.to_string(),
+        credits: Credits(sum.credits),
         responses: group_digits(sum.responses),
         tokens_in: group_digits(sum.input),
         cached_percent: percent(sum.cache_read, sum.input),
@@ -310,8 +310,8 @@ mod tests {
         ];
         let shown = monthly_spending(&rows, NOW);
         assert_eq!(
-            (shown.days.len(), shown.total.as_str(), shown.is_empty),
-            (30, "8", false)
+            (shown.days.len(), shown.total.exact(), shown.is_empty),
+            (30, "8".to_owned(), false)
         );
         let models: Vec<_> = shown
             .models
@@ -322,7 +322,7 @@ mod tests {
         let day = |index: usize| {
             (
                 shown.days[index].date.as_str(),
-                shown.days[index].total.get() / 1_000_000,
+                shown.days[index].total.0.get() / 1_000_000,
             )
         };
         assert_eq!(
@@ -342,8 +342,8 @@ mod tests {
         assert!(shown.days.iter().all(|day| {
             day.credits
                 .iter()
-                .fold(Micro::ZERO, |sum, one| sum.plus(*one))
-                == day.total
+                .fold(Micro::ZERO, |sum, one| sum.plus(one.0))
+                == day.total.0
         }));
         assert!(monthly_spending(&[], NOW).is_empty);
     }

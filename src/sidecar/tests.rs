@@ -66,6 +66,30 @@ impl TestResponse {
     }
 }
 
+/// The first element that stands in the value of an attribute, where a browser shows its tags.
+fn element_in_attribute(html: &str) -> Option<&str> {
+    let (mut is_tag, mut quote_at) = (false, None);
+    for (index, letter) in html.char_indices() {
+        match (letter, quote_at) {
+            ('"', None) if is_tag => quote_at = Some(index),
+            ('"', Some(_)) => quote_at = None,
+            ('<', Some(start)) => return html.get(start..=index),
+            ('<', None) => is_tag = true,
+            ('>', None) => is_tag = false,
+            _ => {}
+        }
+    }
+    None
+}
+
+#[test]
+fn an_element_in_an_attribute_is_found() {
+    let good = "<a title=\"a > b\">\"<b>\"</b></a>";
+    assert_eq!(element_in_attribute(good), None);
+    let bad = "<p>x</p><a title=\"at <time datetime=\"1\">\">x</a>";
+    assert_eq!(element_in_attribute(bad), Some("\"at <"));
+}
+
 async fn world(change: &[(&str, &str)]) -> World {
     let folder = tempfile::tempdir().unwrap();
     let mut text = include_str!("../../conf/local.yaml").to_owned();
@@ -143,11 +167,16 @@ impl World {
         let headers = lines
             .filter_map(|line| line.split_once(": "))
             .map(|(name, value)| (name.into(), value.into()));
-        TestResponse {
+        let response = TestResponse {
             status,
             headers: headers.collect(),
             body: body.to_owned(),
+        };
+        let kind = response.headers.get("content-type").map(String::as_str);
+        if kind == Some("text/html; charset=utf-8") {
+            assert_eq!(element_in_attribute(&response.body), None, "{path}");
         }
+        response
     }
 
     async fn get(&self, path: &str, cookie: &str) -> TestResponse {
@@ -745,15 +774,15 @@ async fn activity_comes_in_pages_of_fifty_and_whole_as_a_file_and_never_to_a_str
     let mine = world.get("/dashboard/conversations/c1", &cookie).await;
     assert_eq!(mine.body.matches("Receipt of turn ").count(), 60);
     assert!(
-        mine.body.contains("aria-label=\"Receipt of turn 60, ") && !mine.body.contains("even<b>")
+        mine.body.contains("aria-label=\"Receipt of turn 60, 20") && !mine.body.contains("even<b>")
     );
     let list = world.get("/dashboard/conversations", &cookie).await;
     assert_eq!(list.body.matches("Conversation of ").count(), 19);
     let overview = world.get("/dashboard", &cookie).await;
-    assert_eq!(
-        (overview.inside("month"), overview.inside("balance")),
-        ("1.12", "298.88")
-    );
+    assert!(overview.body.contains(
+        "data-testid=\"month\"><data value=\"1.12\" title=\"1.12 credits\">1.1200</data>"
+    ));
+    assert_eq!(overview.inside("balance"), "298.88");
     assert_eq!(rows(&overview), 5);
 }
 

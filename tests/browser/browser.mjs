@@ -59,6 +59,10 @@ export async function person(browser, options = {}) {
   return { context, page, faults };
 }
 
+/** The exact amount of credits in an element, which may show it rounded. */
+export const exactCredits = (place) =>
+  place.evaluate((element) => element.querySelector('data')?.value ?? element.innerText.trim());
+
 /** Checks at two widths that the page is not wider than the screen; saves screenshots if SCREENSHOT_DIR is set. */
 export async function look(page, name) {
   for (const [size, viewport] of Object.entries({ wide: WIDE, narrow: NARROW })) {

@@ -7,8 +7,7 @@ import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 
 import { BASE_URL, MODELS, command, eventually, prompt } from '../world/client.mjs';
-import { judge, launch, person, violations } from './browser.mjs';
-
+import { exactCredits, judge, launch, person, violations } from './browser.mjs';
 
 let browser;
 before(async () => {
@@ -174,7 +173,7 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
   assert.equal(await page.locator('figure canvas').count(), 1);
   await page.getByText('Credits per day as a table').click();
   assert.equal(await page.locator('#days tbody tr').count(), 30);
-  assert.equal(await page.locator('#days tbody tr').last().locator('td').first().innerText(), credits);
+  assert.equal(await exactCredits(page.locator('#days tbody tr').last().locator('td').first()), credits);
   const unexpected = faults.filter((fault) => !fault.includes('net::ERR_FAILED'));
   assert.deepEqual(unexpected, []);
   await context.close();
@@ -252,6 +251,47 @@ test('without JavaScript, and with no credit, everything is there to be read', a
   await page.goto('/dashboard/conversations');
   await page.getByRole('link', { name: /^Conversation of/ }).click();
   assert.equal(await page.getByTestId('turns').innerText(), '1');
+  await context.close();
+});
+
+for (const javaScriptEnabled of [true, false]) {
+  test(`on a narrow screen the menu opens ${javaScriptEnabled ? '' : 'without JavaScript'}`, async () => {
+    const { page: signedIn, context: first } = await holder();
+    const storageState = await first.storageState();
+    await signedIn.close();
+    const { page, faults, context } = await person(browser, { javaScriptEnabled, storageState });
+    const menu = page.getByRole('navigation', { name: 'Main' });
+    for (const width of [360, 768]) {
+      await page.setViewportSize({ width, height: 800 });
+      await page.goto('/docs');
+      assert.ok(!(await menu.isVisible()), `the menu is open at ${width} px`);
+      await page.getByText('Menu', { exact: true }).click();
+      assert.ok(await page.getByRole('button', { name: 'Sign out' }).isVisible());
+      await menu.getByRole('link', { name: 'Keys' }).click();
+      await page.waitForURL((url) => url.pathname === '/dashboard/keys');
+      assert.ok(!(await menu.isVisible()), 'the next page begins with a closed menu');
+    }
+    await page.setViewportSize({ width: 1440, height: 800 });
+    assert.ok(await menu.isVisible(), 'a wide screen shows the menu');
+    assert.deepEqual(faults, []);
+    await Promise.all([first.close(), context.close()]);
+  });
+}
+
+test('times are the reader\'s own, and the UTC time is in the title', async () => {
+  const { page, key, faults, context } = await holder({ timezoneId: 'Asia/Kolkata' });
+  await page.locator('[data-live-state].live').waitFor();
+  await turn(key, randomUUID(), 'input=1000 output=10');
+  const time = page.locator('[data-live-rows] time');
+  const [shown, title, at] = await time.evaluate((it) => [it.textContent, it.title, it.dateTime]);
+  assert.match(shown, /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d GMT\+5:30$/);
+  assert.equal(title, at.replace('T', ' ').replace('Z', ' UTC'));
+  assert.equal(await page.getByRole('link', { name: `Receipt of ${shown}`, exact: true }).count(), 1, 'the label is what is seen');
+  const local = Date.parse(shown.replace(' GMT+5:30', '+05:30').replace(' ', 'T'));
+  assert.equal(local, Date.parse(at));
+  await page.goto('/dashboard/account');
+  assert.match(await page.locator('time').first().innerText(), /GMT\+5:30$/);
+  assert.deepEqual(faults, []);
   await context.close();
 });
 

@@ -3,8 +3,9 @@
 use super::row::{ActivityRow, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
+use crate::sidecar::display::group_digits;
 use crate::sidecar::error::PageError;
-use crate::sidecar::page::{Frame, group_digits, html};
+use crate::sidecar::page::{Frame, html};
 use crate::sidecar::session::CurrentUser;
 use crate::sidecar::state::SidecarState;
 use askama::Template;

@@ -2,7 +2,7 @@
 
 use crate::billing::activity::{ActivityFilter, RequestOutcome};
 use crate::billing::{Billing, Receipt};
-use crate::sidecar::page::{format_time, group_digits};
+use crate::sidecar::display::{Credits, Timestamp, group_digits};
 use crate::store::StoreError;
 
 /// Number of responses that the overview shows.
@@ -11,7 +11,7 @@ const LATEST_ROWS: u32 = 5;
 /// A response in a table.
 pub struct ActivityRow {
     pub request_id: String,
-    pub at: String,
+    pub at: Timestamp,
     pub model: String,
     pub surface: &'static str,
     pub key: String,
@@ -21,7 +21,7 @@ pub struct ActivityRow {
     pub tokens_in: String,
     pub cached: String,
     pub tokens_out: String,
-    pub credits: String,
+    pub credits: Credits,
     pub estimated: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn row(receipt: &Receipt) -> ActivityRow {
     let usage = &detail.usage;
     ActivityRow {
         request_id: receipt.request_id.clone(),
-        at: format_time(receipt.at_ms),
+        at: Timestamp(receipt.at_ms),
         model: detail.model.clone(),
         surface: detail.surface.as_str(),
         key: detail.key_shown.clone(),
@@ -53,7 +53,7 @@ pub(super) fn row(receipt: &Receipt) -> ActivityRow {
         tokens_in: group_digits(usage.input_total()),
         cached: group_digits(usage.cache_read),
         tokens_out: group_digits(usage.output_total()),
-        credits: receipt.credits.to_string(),
+        credits: Credits(receipt.credits),
         estimated: detail.estimated,
     }
 }

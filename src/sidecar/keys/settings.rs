@@ -3,7 +3,7 @@
 //!
 //! Must not decide what a setting does.
 
-use super::super::page::format_time;
+use super::super::display::format_time;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use crate::account::KeySettings;

@@ -7,9 +7,10 @@
 use super::super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
+use super::super::display::Timestamp;
 use super::super::error::PageError;
 use super::super::live::SpendingSnapshot;
-use super::super::page::{Frame, format_time, html};
+use super::super::page::{Frame, html};
 use super::super::session::{ClientIp, CurrentUser};
 use super::super::state::SidecarState;
 use super::account_row::AccountListRow;
@@ -36,11 +37,11 @@ struct AccountKeyRow {
     name: String,
     shown: String,
     status: &'static str,
-    created: String,
+    created: Timestamp,
 }
 
 struct AccountEntryRow {
-    at: String,
+    at: Timestamp,
     kind: String,
     reference: String,
     change: String,
@@ -100,7 +101,7 @@ fn page(
         .into_iter()
         .map(|key| AccountKeyRow {
             status: key.status.name(),
-            created: format_time(key.created_at_ms),
+            created: Timestamp(key.created_at_ms),
             id: key.id,
             name: key.name,
             shown: key.shown,
@@ -119,7 +120,7 @@ fn page(
             word("actor").map(|actor| format!("by {actor}")),
         ];
         Ok(AccountEntryRow {
-            at: format_time(entry.at_ms),
+            at: Timestamp(entry.at_ms),
             kind: entry.kind.clone(),
             reference: entry.reference.clone(),
             change: entry.change().to_string(),

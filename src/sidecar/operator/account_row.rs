@@ -1,6 +1,6 @@
 //! An account as the operator pages show it, in the list and on its own page.
 
-use super::super::page::format_time;
+use super::super::display::Timestamp;
 use crate::account::{Account, Role};
 
 pub struct AccountListRow {
@@ -9,7 +9,7 @@ pub struct AccountListRow {
     pub status: &'static str,
     /// Role above member; empty for members.
     pub role: &'static str,
-    pub created: String,
+    pub created: Timestamp,
 }
 
 impl From<Account> for AccountListRow {
@@ -21,7 +21,7 @@ impl From<Account> for AccountListRow {
             } else {
                 account.role.name()
             },
-            created: format_time(account.created_at_ms),
+            created: Timestamp(account.created_at_ms),
             id: account.id,
             email: account.email,
         }

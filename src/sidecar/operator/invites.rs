@@ -2,8 +2,9 @@
 
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
+use super::super::display::Timestamp;
 use super::super::error::PageError;
-use super::super::page::{Frame, format_time, html};
+use super::super::page::{Frame, html};
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use crate::account::{AccountError, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
@@ -30,8 +31,8 @@ pub struct InviteListQuery {
 
 struct InviteListRow {
     id: String,
-    created: String,
-    expires: String,
+    created: Timestamp,
+    expires: Timestamp,
     by: String,
     state: String,
     is_open: bool,
@@ -68,8 +69,8 @@ fn row(invite: Invite, now_ms: i64) -> InviteListRow {
     InviteListRow {
         is_open: state == InviteState::Open,
         id: invite.id,
-        created: format_time(invite.created_at_ms),
-        expires: format_time(invite.expires_at_ms),
+        created: Timestamp(invite.created_at_ms),
+        expires: Timestamp(invite.expires_at_ms),
         by: invite.created_by,
         state: invite.used_by.map_or_else(
             || describe_state(state).to_owned(),

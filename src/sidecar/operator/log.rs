@@ -2,8 +2,9 @@
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
+use super::super::display::Timestamp;
 use super::super::error::PageError;
-use super::super::page::{Frame, format_time, html};
+use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -23,7 +24,7 @@ pub struct AuditLogQuery {
 
 struct AuditLogRow {
     seq: i64,
-    at: String,
+    at: Timestamp,
     actor: String,
     address: String,
     act: String,
@@ -54,7 +55,7 @@ pub async fn show(
     let older = lines.last().filter(|_| full).map(|last| last.seq);
     let rows = lines.into_iter().map(|line| AuditLogRow {
         seq: line.seq,
-        at: format_time(line.at_ms),
+        at: Timestamp(line.at_ms),
         actor: line.actor,
         address: line.address,
         act: line.act,

@@ -3,9 +3,10 @@
 
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
+use super::super::display::{Credits, Timestamp, group_digits};
 use super::super::error::PageError;
 use super::super::ledger_audit::{LedgerAuditResult, LedgerAuditState};
-use super::super::page::{Frame, format_time, group_digits, html};
+use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
 use crate::billing::{LedgerAuditReport, Receipt};
 use crate::catalog::VendorEndpoint;
@@ -48,35 +49,35 @@ struct EndpointRow {
 
 /// A debit for which the vendor reported more usage than the request can have caused.
 struct ImplausibleRow {
-    at: String,
+    at: Timestamp,
     request_id: String,
     account: String,
     vendor: String,
     model: String,
     input: String,
     output: String,
-    credits: String,
+    credits: Credits,
 }
 
 impl ImplausibleRow {
     fn new((account, receipt): (String, Receipt)) -> Self {
         Self {
-            at: format_time(receipt.at_ms),
+            at: Timestamp(receipt.at_ms),
             request_id: receipt.request_id,
             account,
             vendor: receipt.detail.vendor,
             model: receipt.detail.model,
             input: group_digits(receipt.detail.usage.input_total()),
             output: group_digits(receipt.detail.usage.output_total()),
-            credits: receipt.credits.to_string(),
+            credits: Credits(receipt.credits),
         }
     }
 }
 
 struct HoldsView {
     requests: u64,
-    credits: String,
-    oldest: Option<String>,
+    credits: Credits,
+    oldest: Option<Timestamp>,
 }
 
 #[derive(Template)]
@@ -91,7 +92,7 @@ struct ServicePage {
     endpoints: Vec<EndpointRow>,
     holds: Option<HoldsView>,
     implausible: Vec<ImplausibleRow>,
-    running: Option<String>,
+    running: Option<Timestamp>,
     last: Option<LedgerAuditResult>,
 }
 
@@ -202,8 +203,8 @@ pub async fn show(
         .await??
         .map(|open| HoldsView {
             requests: open.requests,
-            credits: open.credits.to_string(),
-            oldest: open.oldest_at_ms.map(format_time),
+            credits: Credits(open.credits),
+            oldest: open.oldest_at_ms.map(Timestamp),
         });
     let billing = app.billing.clone();
     let implausible =
@@ -221,7 +222,7 @@ pub async fn show(
         endpoints,
         holds,
         implausible: implausible.into_iter().map(ImplausibleRow::new).collect(),
-        running: running_since_ms.map(format_time),
+        running: running_since_ms.map(Timestamp),
         last,
     };
     Ok(html(StatusCode::OK, &page))
@@ -257,7 +258,7 @@ pub async fn verify(
             };
             let seconds = (now_ms() - began) / 1_000;
             work.audits.finish(LedgerAuditResult {
-                at: format_time(began),
+                at: Timestamp(began),
                 seconds,
                 outcome,
                 is_good,
