@@ -223,14 +223,17 @@ function drawChart(figure) {
 
 const day = (seconds) => new Date(seconds * 1000).toLocaleDateString("en", { day: "numeric", month: "short", timeZone: "UTC" });
 
-showLocalTimes(document);
-document.querySelectorAll("[data-live]").forEach(showLive);
-document.querySelectorAll("pre").forEach((block) => {
-  const code = block.querySelector("code");
-  addCopyButton(block, () => code.textContent, code);
+// By then, the page's other scripts have run: the one that draws charts is among them.
+document.addEventListener("DOMContentLoaded", () => {
+  showLocalTimes(document);
+  document.querySelectorAll("[data-live]").forEach(showLive);
+  document.querySelectorAll("pre").forEach((block) => {
+    const code = block.querySelector("code");
+    addCopyButton(block, () => code.textContent, code);
+  });
+  document.querySelectorAll("[data-copy]").forEach((place) => {
+    const code = place.querySelector("code");
+    addCopyButton(place, () => code.textContent, code, code.textContent);
+  });
+  document.querySelectorAll("[data-chart]").forEach(drawChart);
 });
-document.querySelectorAll("[data-copy]").forEach((place) => {
-  const code = place.querySelector("code");
-  addCopyButton(place, () => code.textContent, code, code.textContent);
-});
-document.querySelectorAll("[data-chart]").forEach(drawChart);

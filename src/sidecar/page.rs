@@ -1,6 +1,6 @@
 //! Parts common to all pages: the frame with its menu.
 
-use super::assets::{CHART_SCRIPT, CHART_STYLE, SCRIPT, STYLE};
+use super::assets::{Asset, CHART_SCRIPT, CHART_STYLE, SCRIPT, STYLE};
 use super::authz::may_view;
 use super::menu::{MenuEntry, holder_menu, visitor_menu};
 use super::session::CurrentUser;
@@ -12,10 +12,9 @@ use axum::response::{Html, IntoResponse, Response};
 /// Values of the frame template.
 pub struct Frame {
     pub title: &'static str,
-    pub style: &'static str,
-    pub script: &'static str,
-    /// Style and script for charts, on pages that have charts.
-    pub charts: Option<(&'static str, &'static str)>,
+    /// Names of the styles, and of the scripts in the order in which they run.
+    pub styles: Vec<&'static str>,
+    pub scripts: Vec<&'static str>,
     pub menu: Vec<&'static MenuEntry>,
     pub viewer: Option<FrameUser>,
     /// Passwords and keys cross a network unencrypted.
@@ -33,9 +32,8 @@ impl Frame {
     pub fn public(title: &'static str) -> Self {
         Self {
             title,
-            style: &STYLE.name,
-            script: &SCRIPT.name,
-            charts: None,
+            styles: vec![&STYLE.name],
+            scripts: vec![&SCRIPT.name],
             menu: visitor_menu(),
             viewer: None,
             insecure: false,
@@ -58,10 +56,21 @@ impl Frame {
 
     #[must_use]
     pub fn with_charts(self) -> Self {
-        Self {
-            charts: Some((&CHART_STYLE.name, &CHART_SCRIPT.name)),
-            ..self
-        }
+        self.with_style(&CHART_STYLE).with_script(&CHART_SCRIPT)
+    }
+
+    /// Adds a style that only some pages need.
+    #[must_use]
+    pub fn with_style(mut self, style: &'static Asset) -> Self {
+        self.styles.push(&style.name);
+        self
+    }
+
+    /// Adds a script that only some pages need. It can use what `app.js` defines.
+    #[must_use]
+    pub fn with_script(mut self, script: &'static Asset) -> Self {
+        self.scripts.push(&script.name);
+        self
     }
 }
 
