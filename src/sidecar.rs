@@ -14,6 +14,7 @@ mod authz;
 mod blocking;
 mod browser;
 mod catalog;
+mod confirm;
 mod conversations;
 mod csv;
 mod display;

@@ -6,6 +6,7 @@
 use super::account::{ConfirmationError, confirm_password};
 use super::blocking::run_blocking;
 use super::browser;
+use super::confirm::{self, Confirmation};
 use super::display::Timestamp;
 use super::error::PageError;
 use super::export::export;
@@ -173,6 +174,24 @@ async fn end_session(
     Path(id): Path<String>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
+    let own = app.accounts.sessions(&form.user.account.id, now_ms())?;
+    let session = own.into_iter().find(|session| session.id == id);
+    let session = row(session.ok_or(PageError::NotFound)?, "");
+    if !form.is_confirmed() {
+        let question = Confirmation {
+            title: "End this session?",
+            consequence: format!(
+                "{} at {}, last seen {}, is signed out at once. To use the dashboard there again, \
+                 somebody must sign in with the password.",
+                session.browser,
+                session.address,
+                session.used.text()
+            ),
+            button: "End session",
+            back: "/dashboard/account",
+        };
+        return Ok(confirm::page("Account", &form, question));
+    }
     let (accounts, account) = (app.accounts.clone(), form.user.account.id);
     let ended = run_blocking(move || accounts.end_own_session(&account, &id)).await??;
     if ended {
@@ -186,6 +205,18 @@ async fn end_others(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
+    if !form.is_confirmed() {
+        let question = Confirmation {
+            title: "End all other sessions?",
+            consequence:
+                "Every browser but this one is signed out at once. To use the dashboard there \
+                          again, somebody must sign in with the password."
+                    .to_owned(),
+            button: "End all other sessions",
+            back: "/dashboard/account",
+        };
+        return Ok(confirm::page("Account", &form, question));
+    }
     let (accounts, CurrentUser { account, token, .. }) = (app.accounts.clone(), form.user);
     run_blocking(move || accounts.end_other_sessions(&account.id, &token)).await??;
     Ok(Redirect::to("/dashboard/account?done=others").into_response())

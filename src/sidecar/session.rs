@@ -48,6 +48,26 @@ impl SignedForm {
         self.fields.get(name).map_or("", String::as_str)
     }
 
+    /// Whether the form comes from the page that asks for a confirmation (`confirm.rs`).
+    pub fn is_confirmed(&self) -> bool {
+        self.field(CONFIRMED_FIELD) == "yes"
+    }
+
+    /// The fields that a page may repeat, in order: not the token, which the page has itself, and no
+    /// password, which must not stand in a page.
+    pub fn repeatable_fields(&self) -> Vec<(&str, &str)> {
+        let mut fields: Vec<_> = self
+            .fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .filter(|(name, _)| {
+                !name.contains("password") && !["csrf", CONFIRMED_FIELD].contains(name)
+            })
+            .collect();
+        fields.sort_unstable();
+        fields
+    }
+
     /// Names of the ticked boxes: the rest of each sent field name after `prefix`, in order.
     pub fn checked_boxes(&self, prefix: &str) -> Vec<String> {
         let mut names: Vec<_> = self
@@ -60,6 +80,9 @@ impl SignedForm {
         names
     }
 }
+
+/// Field by which a form says that the user has confirmed it.
+const CONFIRMED_FIELD: &str = "confirmed";
 
 /// Header by which the edge reports that the client address is that of a trusted proxy that did not
 /// name its client.
@@ -76,7 +99,8 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
         parts: &mut Parts,
         app: &Arc<SidecarState>,
     ) -> Result<Self, PageError> {
-        let site = site_url(&parts.headers, &app.settings.load().base_url);
+        let settings = app.settings.load_full();
+        let site = site_url(&parts.headers, &settings.base_url);
         let token = session_token(&parts.headers, &site).ok_or(PageError::SignIn)?;
         let now_ms = now_ms();
         let session = app

@@ -260,7 +260,7 @@ test('the watch over the pages sees a script that is run', async () => {
 });
 
 test('the pages of accounts, keys and operators keep the rules of accessibility, fit a phone, and are light', async () => {
-  const { page, faults, accountId, context } = await holder({ admin: true });
+  const { page, faults, accountId, email, context } = await holder({ admin: true });
   const { key_id: keyId } = await command('key', 'create', '--account', accountId, '--name', 'laptop', '--spend-limit', '5/day');
   await command('account', 'invite', '--count', '2');
   await command('account', 'grant', accountId, '12.5', '--ref', `a reference of some length ${randomUUID()}`);
@@ -305,6 +305,24 @@ test('the pages of accounts, keys and operators keep the rules of accessibility,
   await page.locator('#delete_password').fill(PASSWORD);
   await judge(page, 'account-fault', press('Delete account'));
   await page.getByRole('alert').waitFor();
+
+  // A second browser of the same person, whose session is ended only after a confirmation.
+  const elsewhere = await person(browser, { javaScriptEnabled: false });
+  await elsewhere.page.goto('/dashboard/sign-in');
+  await elsewhere.page.getByLabel('Email', { exact: true }).fill(email);
+  await elsewhere.page.getByLabel('Password', { exact: true }).fill(PASSWORD);
+  await elsewhere.page.getByRole('button', { name: 'Sign in', exact: true }).click();
+  await elsewhere.page.getByTestId('balance').waitFor();
+  await page.goto('/dashboard/account');
+  await judge(page, 'confirm', press('End all other sessions'));
+  await page.getByRole('heading', { name: 'End all other sessions?' }).waitFor();
+  await elsewhere.page.reload();
+  assert.equal(new URL(elsewhere.page.url()).pathname, '/dashboard');
+  await press('End all other sessions')();
+  await page.getByText('All your other sessions have ended.').waitFor();
+  await elsewhere.page.reload();
+  assert.equal(new URL(elsewhere.page.url()).pathname, '/dashboard/sign-in');
+  await elsewhere.context.close();
 
   const viewer = await holder({ viewer: true });
   await judge(viewer.page, 'operator-viewer', paths['operator-account']);

@@ -80,21 +80,34 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
         count
     };
     assert_eq!(alive().await, 3);
-    let ended = world
+    let asked = world
         .post(&end(ids[0]), &cookie, &format!("csrf={token}"))
         .await;
+    assert_eq!(asked.status, 200);
+    assert!(
+        asked
+            .body
+            .contains("Firefox on Windows at 192.0.2.7, last seen ")
+    );
+    assert_eq!(alive().await, 3, "nothing ends before the confirmation");
+    let confirmed = format!("csrf={}&confirmed=yes", asked.csrf());
+    let ended = world.post(&end(ids[0]), &cookie, &confirmed).await;
     assert_eq!(
         (ended.status, ended.headers["location"].as_str()),
         (303, "/dashboard/account?done=session")
     );
     assert_eq!(alive().await, 2);
-    world
-        .post(
-            "/dashboard/account/end-other-sessions",
-            &cookie,
-            &format!("csrf={token}"),
-        )
-        .await;
+    let again = world.post(&end(ids[0]), &cookie, &confirmed).await;
+    assert_eq!(again.status, 404, "it has ended");
+    let others_end = "/dashboard/account/end-other-sessions";
+    // A page repeats what the form says, but no password.
+    let form = format!("csrf={token}&note=%3Cb%3E&new_password=secret&confirmed=no");
+    let asked = world.post(others_end, &cookie, &form).await;
+    assert_eq!((asked.status, alive().await), (200, 2));
+    let repeated = "<input type=\"hidden\" name=\"note\" value=\"&#60;b&#62;\">";
+    assert!(asked.body.contains(repeated), "{}", asked.body);
+    assert!(!asked.body.contains("secret") && !asked.body.contains("value=\"no\""));
+    world.post(others_end, &cookie, &confirmed).await;
     assert_eq!(alive().await, 0);
     assert_eq!(
         world.get("/dashboard", &cookie).await.status,

@@ -414,7 +414,10 @@ async fn no_id_of_another_account_opens_anything() {
     let mut asked = 0;
     for (method, path, _) in matrix::all().filter(|(_, path, _)| path.contains("{")) {
         for id in ids {
-            let body = format!("csrf={}&overlap_hours=1", csrf_token(stranger));
+            let body = format!(
+                "csrf={}&overlap_hours=1&confirmed=yes",
+                csrf_token(stranger)
+            );
             let response = people
                 .ask(method, &filled(path, id), stranger, &[], &body)
                 .await;
@@ -456,7 +459,7 @@ async fn no_id_of_another_account_opens_anything() {
     );
     let other = people.token(holder);
     let end = format!("/dashboard/account/sessions/{session}/end");
-    let body = format!("csrf={}", csrf_token(&other));
+    let body = format!("csrf={}&confirmed=yes", csrf_token(&other));
     assert_eq!(
         people.ask("POST", &end, &other, &[], &body).await.status,
         303
@@ -485,7 +488,7 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
         csrf_token(&people.token(&people.holder)),
     );
     let fields = "name=k&count=1&days=1&kind=grant&credits=1&ref=r&confirmation=root@example.com&overlap_hours=1\
-                  &email=new@example.com&password=a+long+password&new_password=another+password";
+                  &email=new@example.com&password=a+long+password&new_password=another+password&confirmed=yes";
     let before = people.state();
     for (method, path, _) in matrix::all().filter(|(method, ..)| *method == "POST") {
         let id = if path.contains("/keys/") {

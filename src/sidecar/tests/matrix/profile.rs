@@ -19,7 +19,11 @@ pub const ROUTES: &[RouteAccess] = &[
         "/dashboard/account/sessions/{id}/end",
         [303, 404, 404, 404, 404],
     ),
-    ("POST", "/dashboard/account/end-other-sessions", [303; 5]),
+    (
+        "POST",
+        "/dashboard/account/end-other-sessions",
+        [303, 200, 200, 200, 200],
+    ),
     (
         "POST",
         "/dashboard/account/delete",

@@ -1,0 +1,41 @@
+//! The step between a form and a change that cannot be undone: a page that says what will happen and
+//! repeats the form. It needs no JavaScript and no route of its own.
+//!
+//! A handler that finds the form unconfirmed (`SignedForm::is_confirmed`) answers with [`page`]. Its
+//! button sends the same form to the same address, confirmed. Must not know what is confirmed.
+
+use super::page::{Frame, html};
+use super::session::SignedForm;
+use askama::Template;
+use axum::http::StatusCode;
+use axum::response::Response;
+
+/// The question that the page asks.
+pub struct Confirmation {
+    pub title: &'static str,
+    /// What happens after the confirmation.
+    pub consequence: String,
+    pub button: &'static str,
+    /// Path of the page to which the user returns without the change.
+    pub back: &'static str,
+}
+
+#[derive(Template)]
+#[template(path = "confirm.html")]
+struct ConfirmPage<'f> {
+    frame: Frame,
+    csrf: &'f str,
+    fields: Vec<(&'f str, &'f str)>,
+    question: Confirmation,
+}
+
+/// Asks for a confirmation. `menu_title` is the title of the page with the form.
+pub fn page(menu_title: &'static str, form: &SignedForm, question: Confirmation) -> Response {
+    let page = ConfirmPage {
+        frame: Frame::new(menu_title, &form.user),
+        csrf: &form.user.csrf,
+        fields: form.repeatable_fields(),
+        question,
+    };
+    html(StatusCode::OK, &page)
+}
