@@ -7,11 +7,17 @@
 //! rows), `store/app/database.rs` (the connections).
 
 pub mod account_lifecycle;
+pub mod alerts;
 pub mod audit;
 mod database;
 pub mod key_changes;
+pub mod links;
+pub mod mail;
 mod rows;
 pub mod session;
+#[cfg(test)]
+mod tests;
+pub mod webhooks;
 
 use super::StoreError;
 use super::missing;

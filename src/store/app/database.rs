@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("003_settings.sql"),
     include_str!("004_people.sql"),
     include_str!("005_roles.sql"),
+    include_str!("006_notices.sql"),
 ];
 
 /// Maximum number of connections for reading. A point read takes microseconds: more would not make

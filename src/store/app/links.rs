@@ -1,0 +1,154 @@
+//! Links that work once, as rows of `app.db`: at most one open link per account and purpose.
+//!
+//! A change of the password voids the links that could set one: a trigger deletes them. Must not
+//! see a token: a row has its hash.
+
+use super::audit::{self, AuditEntry};
+use super::database::AppDb;
+use super::rows::first_column;
+use crate::store::StoreError;
+use rusqlite::{OptionalExtension, Row, params};
+
+/// A link as stored, without its hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OneTimeLinkRow {
+    pub account: String,
+    /// `reset`, `setup` or `verify`.
+    pub purpose: String,
+    pub created_by: String,
+    pub created_at_ms: i64,
+    pub expires_at_ms: i64,
+}
+
+/// Links that can be used: not expired, of an active account.
+const USABLE: &str = "FROM one_time_link AS link JOIN account ON account.id = link.account
+   WHERE link.expires_at_ms > ?2 AND account.status = 'active' AND account.deleted_at_ms IS NULL";
+
+impl AppDb {
+    /// Stores a link in the place of the account's open link with the same purpose. Returns false if
+    /// there is no such active account.
+    pub fn put_one_time_link(
+        &self,
+        row: &OneTimeLinkRow,
+        hash: &[u8; 32],
+        act: Option<&AuditEntry<'_>>,
+    ) -> Result<bool, StoreError> {
+        self.write("store a one-time link", |transaction| {
+            let rows = transaction.execute(
+                "INSERT OR REPLACE INTO one_time_link(account, purpose, hash, created_by, created_at_ms, expires_at_ms)
+                 SELECT id, ?2, ?3, ?4, ?5, ?6 FROM account
+                 WHERE id = ?1 AND status = 'active' AND deleted_at_ms IS NULL",
+                params![
+                    row.account,
+                    row.purpose,
+                    hash,
+                    row.created_by,
+                    row.created_at_ms,
+                    row.expires_at_ms
+                ],
+            )?;
+            if rows > 0 {
+                act.into_iter()
+                    .try_for_each(|act| audit::append(transaction, act))?;
+            }
+            Ok(rows > 0)
+        })
+    }
+
+    /// Returns a link that can be used. Reading it does not use it.
+    pub fn one_time_link(
+        &self,
+        hash: &[u8; 32],
+        now_ms: i64,
+    ) -> Result<Option<OneTimeLinkRow>, StoreError> {
+        self.read("find a one-time link", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT link.account, purpose, created_by, link.created_at_ms, link.expires_at_ms
+                     {USABLE} AND link.hash = ?1"
+                ))?
+                .query_row(params![hash, now_ms], link_row)
+                .optional()
+        })
+    }
+
+    /// Uses up a link that sets a password: sets the password and ends all sessions of the account.
+    /// Returns false, and changes nothing, if the link cannot be used: of two requests with one
+    /// link, one succeeds.
+    pub fn set_password_by_link(
+        &self,
+        hash: &[u8; 32],
+        password: &str,
+        now_ms: i64,
+        act: &AuditEntry<'_>,
+    ) -> Result<bool, StoreError> {
+        self.write("set a password by a link", |transaction| {
+            let account: Option<String> = transaction
+                .query_row(
+                    &format!(
+                        "SELECT link.account {USABLE} AND link.hash = ?1 AND purpose IN ('reset', 'setup')"
+                    ),
+                    params![hash, now_ms],
+                    first_column,
+                )
+                .optional()?;
+            let Some(account) = account else {
+                return Ok(false);
+            };
+            // Its trigger deletes the link.
+            transaction.execute(
+                "UPDATE account SET password = ?2 WHERE id = ?1",
+                params![account, password],
+            )?;
+            transaction.execute("DELETE FROM session WHERE account = ?1", [&account])?;
+            audit::append(transaction, act)?;
+            Ok(true)
+        })
+    }
+
+    /// Uses up a link that was sent to an e-mail: the account has a verified e-mail from now on.
+    /// Returns false if the link cannot be used.
+    pub fn verify_email_by_link(&self, hash: &[u8; 32], now_ms: i64) -> Result<bool, StoreError> {
+        self.write("verify an e-mail by a link", |transaction| {
+            let account: Option<String> = transaction
+                .query_row(
+                    &format!(
+                        "SELECT link.account {USABLE} AND link.hash = ?1 AND purpose = 'verify'"
+                    ),
+                    params![hash, now_ms],
+                    first_column,
+                )
+                .optional()?;
+            let Some(account) = account else {
+                return Ok(false);
+            };
+            transaction.execute("DELETE FROM one_time_link WHERE hash = ?1", [hash])?;
+            transaction.execute(
+                "UPDATE account SET verified_at_ms = ifnull(verified_at_ms, ?2) WHERE id = ?1",
+                params![account, now_ms],
+            )?;
+            Ok(true)
+        })
+    }
+
+    /// Returns when the account's e-mail was verified; `None` if it was not.
+    pub fn email_verified_at(&self, account: &str) -> Result<Option<i64>, StoreError> {
+        self.read("read when an e-mail was verified", |connection| {
+            let found: Option<Option<i64>> = connection
+                .prepare_cached("SELECT verified_at_ms FROM account WHERE id = ?1")?
+                .query_row([account], first_column)
+                .optional()?;
+            Ok(found.flatten())
+        })
+    }
+}
+
+fn link_row(row: &Row<'_>) -> rusqlite::Result<OneTimeLinkRow> {
+    Ok(OneTimeLinkRow {
+        account: first_column(row)?,
+        purpose: row.get(1)?,
+        created_by: row.get(2)?,
+        created_at_ms: row.get(3)?,
+        expires_at_ms: row.get(4)?,
+    })
+}

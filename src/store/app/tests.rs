@@ -1,0 +1,349 @@
+//! Tests of the notices in `app.db`: mail, webhooks and alerts, and the migration that brings them.
+
+use super::alerts::{AlertNotices, FiredAlertRow};
+use super::links::OneTimeLinkRow;
+use super::mail::{MailQueueLimits, MailQueueSummary, OutgoingMailRow, QueueMailOutcome};
+use super::webhooks::{DeliveryAttempt, NewDelivery, QueueDeliveryOutcome};
+use super::*;
+use account_lifecycle::SignUpTerms;
+use tempfile::TempDir;
+
+const NOW: i64 = 1_800_000_000_000;
+const MINUTE: i64 = 60_000;
+const LIMITS: MailQueueLimits = MailQueueLimits {
+    total: 3,
+    per_account: 2,
+};
+
+fn insert_account(db: &AppDb, id: &str) {
+    let row = AccountRow {
+        id: id.to_owned(),
+        email: format!("{id}@example.com"),
+        role: Role::Member,
+        active: true,
+        deleted: false,
+        created_at_ms: NOW,
+        trial: None,
+        granted: false,
+    };
+    db.insert_account(&row, None, None, &SignUpTerms::default())
+        .unwrap();
+}
+
+/// A database with the accounts `a`, `b` and `c`.
+fn world() -> (TempDir, AppDb) {
+    let folder = tempfile::tempdir().unwrap();
+    let db = AppDb::open(folder.path()).unwrap();
+    for id in ["a", "b", "c"] {
+        insert_account(&db, id);
+    }
+    (folder, db)
+}
+
+fn delete(db: &AppDb, id: &str) {
+    let told = AuditEntry {
+        at_ms: NOW,
+        actor: id,
+        address: "",
+        act: "account.delete",
+        object: id,
+        before: "",
+        after: "",
+    };
+    db.delete_account(id, &format!("deleted-{id}"), &[0; 32], NOW, &told)
+        .unwrap();
+}
+
+fn mail(id: &str, account: &str) -> OutgoingMailRow {
+    OutgoingMailRow {
+        id: id.to_owned(),
+        account: account.to_owned(),
+        kind: "low_balance".to_owned(),
+        detail: "{}".to_owned(),
+        created_at_ms: NOW,
+        attempts: 0,
+    }
+}
+
+fn delivery<'a>(id: &'a str, account: &'a str, created_at_ms: i64) -> NewDelivery<'a> {
+    NewDelivery {
+        id,
+        account,
+        event: "credits.low_balance",
+        body: "{}",
+        created_at_ms,
+    }
+}
+
+#[test]
+fn mail_waits_in_a_queue_with_limits_and_is_taken_once() {
+    let (folder, db) = world();
+    let queue = |id, account| db.queue_mail(&mail(id, account), LIMITS).unwrap();
+    assert_eq!(queue("m1", "nobody"), QueueMailOutcome::NoAccount);
+    assert_eq!(queue("m1", "a"), QueueMailOutcome::Done);
+    assert_eq!(queue("m2", "a"), QueueMailOutcome::Done);
+    assert_eq!(queue("m3", "a"), QueueMailOutcome::AccountFull);
+    assert_eq!(queue("m3", "b"), QueueMailOutcome::Done);
+    assert_eq!(queue("m4", "c"), QueueMailOutcome::QueueFull);
+
+    // Two processes never send the same mail, and a crash only delays it.
+    let other = AppDb::open(folder.path()).unwrap();
+    assert_eq!(db.take_due_mail(NOW - 1, MINUTE, 9).unwrap(), []);
+    let first = db.take_due_mail(NOW, MINUTE, 2).unwrap();
+    let second = other.take_due_mail(NOW, MINUTE, 9).unwrap();
+    assert_eq!((first.len(), second.len()), (2, 1));
+    assert!(first.iter().chain(&second).all(|mail| mail.attempts == 1));
+    assert_eq!(
+        other.take_due_mail(NOW + MINUTE - 1, MINUTE, 9).unwrap(),
+        []
+    );
+    let crashed = other.take_due_mail(NOW + MINUTE, MINUTE, 9).unwrap();
+    assert_eq!(crashed.len(), 3);
+    assert!(crashed.iter().all(|mail| mail.attempts == 2));
+
+    db.end_mail(&crashed[0].id, None, NOW).unwrap();
+    db.end_mail(&crashed[1].id, Some("no such mailbox"), NOW)
+        .unwrap();
+    db.retry_mail(&crashed[2].id, NOW + 5 * MINUTE, "timed out")
+        .unwrap();
+    // What has ended stays ended.
+    db.end_mail(&crashed[1].id, None, NOW).unwrap();
+    db.retry_mail(&crashed[0].id, NOW, "late").unwrap();
+    assert_eq!(db.mails_sent_since(NOW).unwrap(), 1);
+    assert_eq!(db.mails_sent_since(NOW + 1).unwrap(), 0);
+    let summary = MailQueueSummary {
+        queued: 1,
+        oldest_at_ms: Some(NOW),
+        last_error: "timed out".to_owned(),
+    };
+    assert_eq!(db.mail_queue().unwrap(), summary);
+    assert_eq!(db.take_due_mail(NOW + 4 * MINUTE, MINUTE, 9).unwrap(), []);
+    assert_eq!(
+        db.take_due_mail(NOW + 5 * MINUTE, MINUTE, 9).unwrap().len(),
+        1
+    );
+
+    assert_eq!(db.purge_mail(NOW).unwrap(), 0);
+    assert_eq!(db.purge_mail(NOW + 1).unwrap(), 2);
+    delete(&db, "a");
+    delete(&db, "b");
+    assert_eq!(db.mail_queue().unwrap(), MailQueueSummary::default());
+}
+
+#[test]
+fn a_webhook_keeps_its_secret_until_it_is_rotated() {
+    let (_folder, db) = world();
+    let url = "https://example.com/hook";
+    assert!(!db.set_webhook("nobody", url, &[1; 32], NOW).unwrap());
+    assert!(db.set_webhook("a", url, &[1; 32], NOW).unwrap());
+    let hook = || db.webhook("a").unwrap().unwrap();
+    assert!(hook().secret == [1; 32] && hook().old_secret.is_none());
+    assert!(
+        db.rotate_webhook_secret("a", &[2; 32], NOW + MINUTE)
+            .unwrap()
+    );
+    assert!(hook().secret == [2; 32] && hook().old_secret == Some(([1; 32], NOW + MINUTE)));
+    assert!(!db.rotate_webhook_secret("b", &[2; 32], NOW).unwrap());
+
+    db.queue_delivery(&delivery("d1", "a", NOW), 9).unwrap();
+    assert!(db.disable_webhook("a", "410 Gone", NOW).unwrap());
+    assert!(!db.disable_webhook("a", "again", NOW).unwrap());
+    assert!(hook().disabled == Some((NOW, "410 Gone".to_owned())));
+    let log = db.deliveries("a", 9).unwrap();
+    assert_eq!(log[0].state, "failed");
+    assert_eq!(
+        log[0].last_error,
+        "not delivered: the webhook was removed or disabled"
+    );
+    let refused = db.queue_delivery(&delivery("d2", "a", NOW), 9).unwrap();
+    assert_eq!(refused, QueueDeliveryOutcome::NoWebhook);
+
+    // A new address enables it and leaves the secret.
+    assert!(
+        db.set_webhook("a", "https://example.org", &[3; 32], NOW)
+            .unwrap()
+    );
+    assert!(hook().disabled.is_none() && hook().secret == [2; 32]);
+    assert_eq!(hook().url, "https://example.org");
+    assert!(db.remove_webhook("a", NOW).unwrap());
+    assert!(!db.remove_webhook("a", NOW).unwrap());
+    assert!(db.webhook("a").unwrap().is_none());
+}
+
+#[test]
+fn deliveries_are_taken_one_per_account_and_the_oldest_give_way() {
+    let (folder, db) = world();
+    for account in ["a", "b"] {
+        db.set_webhook(account, "https://example.com", &[1; 32], NOW)
+            .unwrap();
+    }
+    let queue = |id, at| db.queue_delivery(&delivery(id, "a", at), 2).unwrap();
+    assert_eq!(queue("d1", NOW), QueueDeliveryOutcome::Done { dropped: 0 });
+    assert_eq!(
+        queue("d2", NOW + 1),
+        QueueDeliveryOutcome::Done { dropped: 0 }
+    );
+    assert_eq!(
+        queue("d3", NOW + 2),
+        QueueDeliveryOutcome::Done { dropped: 1 }
+    );
+    db.queue_delivery(&delivery("d4", "b", NOW), 2).unwrap();
+    assert_eq!(db.pending_deliveries().unwrap(), 3);
+    let log = db.deliveries("a", 9).unwrap();
+    let states: Vec<_> = log
+        .iter()
+        .map(|row| (row.id.as_str(), row.state.as_str()))
+        .collect();
+    assert_eq!(
+        states,
+        [("d3", "pending"), ("d2", "pending"), ("d1", "failed")]
+    );
+
+    let other = AppDb::open(folder.path()).unwrap();
+    let take = |db: &AppDb, at| {
+        let mut taken: Vec<_> = db
+            .take_due_deliveries(at, MINUTE, 9)
+            .unwrap()
+            .into_iter()
+            .map(|due| (due.id, due.attempts))
+            .collect();
+        taken.sort();
+        taken
+    };
+    let taken = |ids: &[(&str, u32)]| -> Vec<(String, u32)> {
+        ids.iter()
+            .map(|(id, count)| ((*id).to_owned(), *count))
+            .collect()
+    };
+    assert_eq!(take(&db, NOW - 1), []);
+    assert_eq!(take(&db, NOW + 9), taken(&[("d2", 1), ("d4", 1)]));
+    assert_eq!(take(&other, NOW + 9), taken(&[("d3", 1)]));
+    assert_eq!(take(&other, NOW + 9), []);
+
+    let failed = DeliveryAttempt {
+        status: Some(500),
+        error: "the receiver answered 500",
+        took_ms: 12,
+    };
+    db.retry_delivery("d2", failed, NOW + 2 * MINUTE).unwrap();
+    let done = DeliveryAttempt {
+        status: Some(204),
+        ..DeliveryAttempt::default()
+    };
+    db.end_delivery("d4", done, true, NOW + 10).unwrap();
+    db.end_delivery("d4", failed, false, NOW + 11).unwrap();
+    let log = db.deliveries("b", 9).unwrap();
+    assert_eq!(
+        (log[0].state.as_str(), log[0].last_status),
+        ("delivered", Some(204))
+    );
+    // After a crash, the attempt that was under way is made again, with the same id.
+    assert_eq!(take(&db, NOW + 9 + MINUTE), taken(&[("d3", 2)]));
+    assert_eq!(take(&db, NOW + 2 * MINUTE), taken(&[("d2", 2)]));
+    let log = db.deliveries("a", 2).unwrap();
+    assert_eq!((log[1].last_status, log[1].took_ms), (Some(500), Some(12)));
+
+    assert_eq!(db.purge_deliveries(NOW + 11).unwrap(), 2);
+    delete(&db, "a");
+    assert_eq!(db.pending_deliveries().unwrap(), 0);
+}
+
+#[test]
+fn an_alert_fires_once_per_period_and_sends_both_notices_or_none() {
+    let (_folder, db) = world();
+    assert!(!db.set_alerts("nobody", "{}").unwrap());
+    for account in ["a", "b", "c"] {
+        assert!(db.set_alerts(account, "{\"low_balance\":\"10\"}").unwrap());
+    }
+    db.set_alerts("b", "").unwrap();
+    assert_eq!(db.alerts("a").unwrap(), "{\"low_balance\":\"10\"}");
+    let ids = |after, limit| -> Vec<String> {
+        let rows = db.accounts_with_alerts(after, limit).unwrap();
+        rows.into_iter().map(|row| row.id).collect()
+    };
+    assert_eq!(ids("", 9), ["a", "c"]);
+    assert_eq!(
+        (ids("", 1), ids("a", 1)),
+        (vec!["a".into()], vec!["c".into()])
+    );
+    db.set_active("c", false, None).unwrap();
+    assert_eq!(ids("", 9), ["a"]);
+
+    db.set_webhook("a", "https://example.com", &[1; 32], NOW)
+        .unwrap();
+    let fire = |id: &str, period_ms| {
+        let (row, new) = (mail(id, "a"), delivery(id, "a", NOW));
+        let notices = AlertNotices {
+            mail: Some((&row, LIMITS)),
+            delivery: Some((&new, 9)),
+        };
+        let fired = FiredAlertRow {
+            rule: "spend".to_owned(),
+            period_ms,
+            fired_at_ms: NOW,
+        };
+        db.fire_alert("a", &fired, notices).unwrap()
+    };
+    let waiting = || {
+        (
+            db.mail_queue().unwrap().queued,
+            db.pending_deliveries().unwrap(),
+        )
+    };
+    assert!(fire("n1", 1));
+    assert!(!fire("n2", 1));
+    assert_eq!(waiting(), (1, 1));
+    assert!(fire("n3", 2), "in the next period");
+    assert_eq!(waiting(), (2, 2));
+    assert_eq!(db.fired_alerts("a").unwrap()[0].period_ms, 2);
+    assert!(db.rearm_alert("a", "spend").unwrap());
+    assert!(!db.rearm_alert("a", "spend").unwrap());
+    // The account's mails are at their limit; the webhook gets its delivery all the same.
+    assert!(fire("n4", 2));
+    assert_eq!(waiting(), (2, 3));
+    delete(&db, "a");
+    assert_eq!(waiting(), (0, 0));
+    assert_eq!(
+        (ids("", 9), db.fired_alerts("a").unwrap().len()),
+        (vec![], 0)
+    );
+}
+
+#[test]
+fn a_database_of_schema_5_gets_the_tables_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
+    for migration in [
+        include_str!("001_accounts.sql"),
+        include_str!("002_changes.sql"),
+        include_str!("003_settings.sql"),
+        include_str!("004_people.sql"),
+        include_str!("005_roles.sql"),
+    ] {
+        old.execute_batch(migration).unwrap();
+    }
+    let sql = "INSERT INTO account(id, email, password, admin, status, created_at_ms) VALUES(?1, ?2, 'hash', 0, 'active', 1)";
+    for (id, email) in [("a", "a@example.com"), ("b", "b@example.com")] {
+        old.execute(sql, (id, email)).unwrap();
+    }
+    old.pragma_update(None, "user_version", 5).unwrap();
+    drop(old);
+
+    let db = AppDb::open(folder.path()).unwrap();
+    assert_eq!(db.accounts().unwrap().len(), 2);
+    assert_eq!(db.email_verified_at("a").unwrap(), None);
+    assert_eq!(db.alerts("a").unwrap(), "");
+    let (_, password) = db.account_by_email("b@example.com").unwrap().unwrap();
+    assert_eq!(password.as_deref(), Some("hash"));
+    let link = OneTimeLinkRow {
+        account: "a".to_owned(),
+        purpose: "reset".to_owned(),
+        created_by: "root".to_owned(),
+        created_at_ms: NOW,
+        expires_at_ms: NOW + 1,
+    };
+    assert!(db.put_one_time_link(&link, &[7; 32], None).unwrap());
+    assert_eq!(db.one_time_link(&[7; 32], NOW).unwrap(), Some(link));
+    delete(&db, "a");
+    assert_eq!(db.one_time_link(&[7; 32], NOW).unwrap(), None);
+}
