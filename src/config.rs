@@ -15,7 +15,9 @@ mod environment;
 mod fault;
 mod import;
 mod listen;
+mod mail;
 mod models;
+mod notifications;
 pub mod presets;
 mod price;
 pub mod raw;
@@ -38,7 +40,9 @@ pub use cors::CorsOrigins;
 use environment::environment;
 pub use fault::{ConfigError, ConfigFault};
 pub use import::ConfigNames;
+pub use mail::{MailEncryption, MailSender, MailSettings};
 pub use models::MAX_FALLBACKS;
+pub use notifications::{NotificationSettings, SupportContact};
 pub use raw::{
     Limits, MAX_ATTEMPTS, MAX_DRAIN_SECONDS, MAX_RATE, MAX_TOTAL_SECONDS, RateLimits, Rates,
     SignupMode,
@@ -68,6 +72,10 @@ pub struct Settings {
     /// The shared store may be configured so that it can lose data.
     pub allow_volatile: bool,
     pub signup: SignupSettings,
+    /// `None`: the gateway sends no mail.
+    pub mail: Option<MailSettings>,
+    pub notifications: NotificationSettings,
+    pub support: Option<SupportContact>,
     pub catalog: Catalog,
     /// Rate limits of keys and accounts that have no limits of their own.
     pub rate_limits: RateLimits,
@@ -195,6 +203,9 @@ impl ConfigValidator {
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
+        let mail = config.mail.and_then(|mail| self.mail(mail));
+        let notifications = self.notifications(&config.notifications);
+        let support = self.support(&config.support);
         self.check_rates("rate_limits.key", &config.rate_limits.key);
         self.check_rates("rate_limits.account", &config.rate_limits.account);
         let vendors = self.vendors(config.vendors);
@@ -227,6 +238,9 @@ impl ConfigValidator {
             store: store?,
             allow_volatile,
             signup: signup?,
+            mail,
+            notifications,
+            support,
             catalog,
             rate_limits: config.rate_limits,
             limits: config.limits,

@@ -22,6 +22,14 @@ pub struct Config {
     pub store: Store,
     #[serde(default)]
     pub signup: Signup,
+    #[serde(default)]
+    pub mail: Option<Mail>,
+    #[serde(default)]
+    pub notifications: Notifications,
+    /// Whom account holders ask for help, on pages that say so: a text, or an address that begins
+    /// with `https://`, `http://` or `mailto:`, which becomes a link. At most 200 characters.
+    #[serde(default)]
+    pub support: String,
     pub vendors: BTreeMap<String, Vendor>,
     pub models: Vec<Model>,
     #[serde(default)]
@@ -69,6 +77,55 @@ pub struct Listen {
 #[serde(deny_unknown_fields, default)]
 pub struct Telemetry {
     pub traces: Option<Traces>,
+}
+
+/// Mail to account holders: links to set a password or to verify an e-mail, and alerts. Default: no
+/// mail; pages then say whom to ask.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mail {
+    /// The mail server: `smtps://HOST` (TLS, port 465) or `smtp://HOST` (STARTTLS is required, port
+    /// 587), or with another `:PORT`. `smtp+plain://` (port 25) sends without encryption, and only
+    /// to this machine.
+    pub smtp: String,
+    /// User at the mail server. Default: the gateway does not log in.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Password of that user: literal, `${ENV}` or `file:/path`. Never printed, never logged.
+    #[serde(default)]
+    pub password: Option<String>,
+    /// Sender of the mail, such as `Model gateway <gateway@example.com>`.
+    pub from: String,
+    /// A new account gets its trial only after its holder has opened a link sent to the e-mail.
+    #[serde(default)]
+    pub verify_sign_ups: bool,
+    /// Maximum number of mails in an hour, all together: 1 to 100000. Over it, mail waits.
+    #[serde(default = "five_hundred")]
+    pub per_hour: u32,
+}
+
+fn five_hundred() -> u32 {
+    500
+}
+
+/// What account holders may let the gateway send them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Notifications {
+    /// Offer webhooks: the gateway then calls addresses that account holders set.
+    pub webhooks: bool,
+    /// Networks that webhooks may reach although they are private, such as `10.0.0.0/8`, up to 256.
+    /// The gateway refuses all other private, loopback and link-local addresses.
+    pub private_networks: Vec<String>,
+}
+
+impl Default for Notifications {
+    fn default() -> Self {
+        Self {
+            webhooks: true,
+            private_networks: Vec::new(),
+        }
+    }
 }
 
 /// Web pages of other origins that may call the API from a browser. Does not apply to dashboard

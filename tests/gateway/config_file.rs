@@ -669,6 +669,80 @@ fn traces_have_a_plain_collector_and_a_share() {
 }
 
 #[test]
+fn mail_notifications_and_support_are_checked_and_a_password_is_never_printed() {
+    let with = |section: &str| check(&format!("{}\n{section}\n", shipped()));
+    let mail = |members: &str| {
+        with(&format!(
+            "mail: {{smtp: \"smtps://mail.example\", from: \"g@example.com\", {members}}}"
+        ))
+    };
+    let (code, said) = mail("user: ann, password: hunter-two");
+    assert!(code == 0 && !said.contains("hunter-two"), "{code} {said}");
+    for (members, key) in [
+        ("user: ann", "mail"),
+        ("password: hunter-two", "mail"),
+        ("user: \"\", password: hunter-two", "mail"),
+        (
+            "user: ann, password: \"file:/nowhere/password\"",
+            "mail.password",
+        ),
+        ("per_hour: 0", "mail.per_hour"),
+        ("per_hour: 100001", "mail.per_hour"),
+        ("colour: blue", "mail.colour"),
+    ] {
+        let (code, said) = mail(members);
+        assert!(
+            code == 64 && said.contains(&format!("{key}: ")) && !said.contains("hunter-two"),
+            "{members}: {code} {said}"
+        );
+    }
+    let long = format!("support: \"{}\"", "x".repeat(201));
+    for (section, key) in [
+        ("mail: {from: \"g@example.com\"}", "mail.smtp"),
+        ("mail: {smtp: \"smtps://mail.example\"}", "mail.from"),
+        (
+            "mail: {smtp: \"smtp+plain://mail.example\", from: \"g@example.com\"}",
+            "mail.smtp",
+        ),
+        (
+            "mail: {smtp: \"smtps://ann:hunter-two@mail.example\", from: \"g@example.com\"}",
+            "mail.smtp",
+        ),
+        (
+            "mail: {smtp: \"smtps://mail.example\", from: gateway}",
+            "mail.from",
+        ),
+        (
+            "notifications: {private_networks: [\"0.0.0.0/0\"]}",
+            "notifications.private_networks[0]",
+        ),
+        (
+            "notifications: {private_networks: [\"10.0.0.0/8\", \"here\"]}",
+            "notifications.private_networks[1]",
+        ),
+        ("notifications: {webhook: true}", "notifications.webhook"),
+        (long.as_str(), "support"),
+        ("support: \"two\\nlines\"", "support"),
+        ("support: \"https://example.com/a b\"", "support"),
+    ] {
+        let (code, said) = with(section);
+        assert!(
+            code == 64 && said.contains(&format!("{key}: ")) && !said.contains("hunter-two"),
+            "{section}: {code} {said}"
+        );
+    }
+    for section in [
+        "mail: {smtp: \"smtp+plain://[::1]:2525\", from: \"Gateway <g@example.com>\", per_hour: 100000, verify_sign_ups: true}",
+        "notifications: {webhooks: false, private_networks: [\"10.0.0.0/8\", \"fd00::/8\"]}",
+        "support: \"Ask Ann, room 4\"",
+        "support: \"mailto:ann@example.com\"",
+    ] {
+        let (code, said) = with(section);
+        assert_eq!(code, 0, "{section}: {said}");
+    }
+}
+
+#[test]
 fn every_shipped_file_loads() {
     let conf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("conf");
     let mut count = 0;
