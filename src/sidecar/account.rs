@@ -93,6 +93,7 @@ fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) ->
     SignUpPage {
         frame: Frame {
             insecure: is_insecure(&settings.base_url),
+            support: settings.support.clone(),
             ..Frame::public("Sign up")
         },
         open: signup.mode != SignupMode::Closed,

@@ -5,6 +5,7 @@ use super::authz::may_view;
 use super::menu::{MenuEntry, holder_menu, visitor_menu};
 use super::session::CurrentUser;
 use crate::account::AccountStatus;
+use crate::config::SupportContact;
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
@@ -19,6 +20,8 @@ pub struct Frame {
     pub viewer: Option<FrameUser>,
     /// Passwords and keys cross a network unencrypted.
     pub insecure: bool,
+    /// Whom to ask for help, on pages that know the settings.
+    pub support: Option<SupportContact>,
 }
 
 /// The signed-in user, as the frame shows it.
@@ -37,6 +40,7 @@ impl Frame {
             menu: visitor_menu(),
             viewer: None,
             insecure: false,
+            support: None,
         }
     }
 
@@ -50,6 +54,7 @@ impl Frame {
             menu: holder_menu(may_view(&user.account)),
             viewer: Some(viewer),
             insecure: user.insecure,
+            support: user.support.clone(),
             ..Self::public(title)
         }
     }

@@ -10,6 +10,7 @@ use super::listener::PeerAddress;
 use super::state::SidecarState;
 use crate::account::{Account, csrf_token};
 use crate::clock::now_ms;
+use crate::config::SupportContact;
 use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -32,6 +33,8 @@ pub struct CurrentUser {
     pub insecure: bool,
     /// The user typed the password a short while ago.
     pub confirmed: bool,
+    /// Whom the user can ask for help.
+    pub support: Option<SupportContact>,
 }
 
 /// The signed-in account holder, on a page that anyone may read.
@@ -119,6 +122,7 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             insecure: is_insecure(&site),
             site,
             confirmed,
+            support: settings.support.clone(),
         })
     }
 }

@@ -497,6 +497,56 @@ async fn closed_sign_up_is_said_and_held() {
 }
 
 #[tokio::test]
+async fn pages_that_send_to_the_operator_name_the_configured_contact() {
+    for (support, shown) in [
+        (
+            "Ann <b>, room 4",
+            "for an account: Ann &#60;b&#62;, room 4.",
+        ),
+        (
+            "mailto:ann@example.com",
+            "for an account: <a href=\"mailto:ann@example.com\">ann@example.com</a>.",
+        ),
+        (
+            "javascript:alert(1)",
+            "for an account: javascript:alert(1).",
+        ),
+        ("", "for an account."),
+    ] {
+        let section = format!("support: \"{support}\"\nvendors:\n  alpha:");
+        let changes = [
+            ("mode: open", "mode: closed"),
+            ("vendors:\n  alpha:", section.as_str()),
+        ];
+        let world = world(&changes).await;
+        let page = world.get("/dashboard/sign-up", "").await.body;
+        assert!(page.contains(shown), "{support}: {page}");
+        let new = NewAccount {
+            email: "a@example.com",
+            password: None,
+            role: Role::Member,
+            trial: None,
+        };
+        let id = open_account(&world.accounts, &world.billing, &new, now_ms())
+            .unwrap()
+            .id;
+        let suspended = crate::account::AccountStatus::Suspended;
+        world.accounts.set_status(&id, suspended).unwrap();
+        let token = world.accounts.create_session(&id, now_ms()).unwrap().token;
+        let page = world
+            .get("/dashboard", &format!("gw-session={token}"))
+            .await;
+        let contact = shown.strip_prefix("for an account").unwrap();
+        for before in ["Ask the operator of this gateway", "to add some"] {
+            assert!(
+                page.body.contains(&format!("{before}{contact}")),
+                "{support}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_answer_is_hardened_and_unknown_paths_are_pages() {
     let world = world(&[]).await;
     for (path, status) in [
