@@ -259,14 +259,14 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
 
 async fn docs(
     State(app): State<Arc<SidecarState>>,
-    OptionalUser(visitor): OptionalUser,
+    OptionalUser(user): OptionalUser,
 ) -> Response {
     let settings = app.settings.load();
     let title = "Documentation";
     let page = DocsPage {
-        frame: visitor.as_ref().map_or_else(
+        frame: user.as_ref().map_or_else(
             || Frame::public(title),
-            |visitor| Frame::new(title, visitor),
+            |user| Frame::new(title, user),
         ),
         base_url: settings.base_url.clone(),
         models: settings.catalog.models().iter().map(row).collect(),
@@ -278,7 +278,7 @@ async fn docs(
     let vary = HeaderValue::from_static("cookie");
     response.headers_mut().insert(header::VARY, vary);
     // A page with a menu has the user's e-mail and form token. It gets `no-store`, like all others.
-    match visitor {
+    match user {
         Some(_) => response,
         None => with_no_cache(response),
     }

@@ -50,8 +50,8 @@ impl MenuEntry {
     }
 }
 
-/// The menu of a visitor who is not signed in.
-pub fn visitor_menu() -> Vec<&'static MenuEntry> {
+/// The menu for someone who is not signed in.
+pub fn public_menu() -> Vec<&'static MenuEntry> {
     entries_for(&[MenuAudience::Everyone, MenuAudience::Visitors])
 }
 

@@ -2,7 +2,7 @@
 
 use super::assets::{Asset, CHART_SCRIPT, CHART_STYLE, SCRIPT, STYLE};
 use super::authz::may_view;
-use super::menu::{MenuEntry, holder_menu, visitor_menu};
+use super::menu::{MenuEntry, holder_menu, public_menu};
 use super::session::CurrentUser;
 use crate::account::AccountStatus;
 use crate::config::SupportContact;
@@ -37,7 +37,7 @@ impl Frame {
             title,
             styles: vec![&STYLE.name],
             scripts: vec![&SCRIPT.name],
-            menu: visitor_menu(),
+            menu: public_menu(),
             viewer: None,
             insecure: false,
             support: None,

@@ -136,7 +136,7 @@ impl FromRequestParts<Arc<SidecarState>> for OptionalUser {
     ) -> Result<Self, Infallible> {
         Ok(Self(
             match CurrentUser::from_request_parts(parts, app).await {
-                Ok(visitor) => Some(visitor),
+                Ok(user) => Some(user),
                 // A public page does not fail because the session cannot be read.
                 Err(PageError::Internal(error)) => {
                     log::warn!("sidecar: cannot read the session of a public page: {error}");
