@@ -1,11 +1,11 @@
 //! The sidecar: sign-up, dashboard and catalog, as pages that work without JavaScript.
 //!
-//! This file lists the areas, whose files list their routes, and the middleware in front of them. The
-//! sidecar listens on a private address; the edge forwards every request to it that is not below
-//! `/v1`. Must not know Pingora, SQL or argon2. Next: `sidecar/state.rs` (what the pages share),
-//! `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs` (middleware for every
-//! request and response), `sidecar/page.rs` (the frame of all pages),
-//! `sidecar/display.rs` (numbers, times and amounts), then one file per area.
+//! This file lists the areas, whose files list their routes, and the middleware in front of them.
+//! The sidecar listens on a private address; the edge forwards every request to it that is not
+//! below `/v1`. Must not know Pingora, SQL or argon2. Next: `sidecar/state.rs` (what the pages
+//! share), `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs` (middleware for
+//! every request and response), `sidecar/page.rs` (the frame of all pages), `sidecar/display.rs`
+//! (numbers, times and amounts), then one file per area.
 
 mod account;
 mod activity;
@@ -59,9 +59,9 @@ use tokio::sync::watch;
 /// Maximum size of a form's body.
 const MAX_FORM_BYTES: usize = 65_536;
 
-/// The areas of the sidecar: groups of pages that belong together. A new area is a line here, a file
-/// with its routes, a line in `menu.rs` if the menu shows it, and a file in `tests/matrix/` with the
-/// status of each of its routes for every role.
+/// The areas of the sidecar: groups of pages that belong together. A new area is a line here, a
+/// file with its routes, a line in `menu.rs` if the menu shows it, and a file in `tests/matrix/`
+/// with the status of each of its routes for every role.
 const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     account::routes,
     activity::routes,

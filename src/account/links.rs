@@ -1,5 +1,5 @@
-//! One-time links: a person who has one sets the password of an account, or shows that the account's
-//! e-mail reaches them.
+//! One-time links: a person who has one sets the password of an account, or shows that the
+//! account's e-mail reaches them.
 //!
 //! A token is 256 random bits; the database has only its SHA-256. Opening a link shows a form and
 //! changes nothing, since mail scanners open links too; sending the form uses the link up. Must not
@@ -68,8 +68,8 @@ pub struct OneTimeLink {
 }
 
 impl Accounts {
-    /// Creates a link that is sent to the account holder, who asked for it. It replaces an open link
-    /// for the same purpose.
+    /// Creates a link that is sent to the account holder, who asked for it. It replaces an open
+    /// link for the same purpose.
     ///
     /// # Errors
     /// Returns an error if there is no such active account, if there is no randomness, or if the
@@ -91,8 +91,8 @@ impl Accounts {
         }
     }
 
-    /// Returns a link, without using it up. `None` if it is unknown, used, replaced or expired, or if
-    /// its account is suspended or deleted: the caller cannot see which.
+    /// Returns a link, without using it up. `None` if it is unknown, used, replaced or expired, or
+    /// if its account is suspended or deleted: the caller cannot see which.
     ///
     /// # Errors
     /// Returns an error if the database fails.

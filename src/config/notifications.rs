@@ -1,5 +1,5 @@
-//! The section `notifications`, and `support`: what the gateway sends account holders, and whom they
-//! ask.
+//! The section `notifications`, and `support`: what the gateway sends account holders, and whom
+//! they ask.
 //!
 //! Must not open a connection.
 

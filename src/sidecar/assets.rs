@@ -142,8 +142,8 @@ impl AcceptedCodings {
         Self(items.collect())
     }
 
-    /// Zero means: not to be sent. The file as it is has the lowest quality above zero if the header
-    /// does not name it, and it is sent if nothing else may be.
+    /// Zero means: not to be sent. The file as it is has the lowest quality above zero if the
+    /// header does not name it, and it is sent if nothing else may be.
     fn quality(&self, coding: Option<AssetCoding>) -> u16 {
         let quality_of = |wanted: &str| {
             let found = self.0.iter().find(|(name, _)| name == wanted);

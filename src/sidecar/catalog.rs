@@ -257,17 +257,13 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
     audio.chain(tools).chain(factors).collect()
 }
 
-async fn docs(
-    State(app): State<Arc<SidecarState>>,
-    OptionalUser(user): OptionalUser,
-) -> Response {
+async fn docs(State(app): State<Arc<SidecarState>>, OptionalUser(user): OptionalUser) -> Response {
     let settings = app.settings.load();
     let title = "Documentation";
     let page = DocsPage {
-        frame: user.as_ref().map_or_else(
-            || Frame::public(title),
-            |user| Frame::new(title, user),
-        ),
+        frame: user
+            .as_ref()
+            .map_or_else(|| Frame::public(title), |user| Frame::new(title, user)),
         base_url: settings.base_url.clone(),
         models: settings.catalog.models().iter().map(row).collect(),
         snippets: Snippets::new(&settings, None),

@@ -1,8 +1,8 @@
-//! The step between a form and a change that cannot be undone: a page that says what will happen and
-//! repeats the form. It needs no JavaScript and no route of its own.
+//! The step between a form and a change that cannot be undone: a page that says what will happen
+//! and repeats the form. It needs no JavaScript and no route of its own.
 //!
-//! A handler that finds the form unconfirmed (`SignedForm::is_confirmed`) answers with [`page`]. Its
-//! button sends the same form to the same address, confirmed. Must not know what is confirmed.
+//! A handler that finds the form unconfirmed (`SignedForm::is_confirmed`) answers with [`page`].
+//! Its button sends the same form to the same address, confirmed. Must not know what is confirmed.
 
 use super::page::{Frame, html};
 use super::session::SignedForm;

@@ -1,8 +1,8 @@
 //! Numbers, times and amounts as pages show them.
 //!
 //! [`Timestamp`] and [`Credits`] write an element with the exact value, which a browser shows when
-//! the pointer is over it. An element cannot stand in an attribute: use `text()` and `exact()` there.
-//! Must not know a page.
+//! the pointer is over it. An element cannot stand in an attribute: use `text()` and `exact()`
+//! there. Must not know a page.
 
 use crate::clock::rfc3339;
 use askama::filters::HtmlSafe;
@@ -46,8 +46,8 @@ impl fmt::Display for Timestamp {
 // Consists of digits and letters from this file.
 impl HtmlSafe for Timestamp {}
 
-/// An amount of credits, rounded so that a reader can compare it: `300.00` for 299.999128. The exact
-/// amount is the value and the title of its element.
+/// An amount of credits, rounded so that a reader can compare it: `300.00` for 299.999128. The
+/// exact amount is the value and the title of its element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credits(pub Micro);
 

@@ -14,7 +14,7 @@ pub struct MenuEntry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MenuAudience {
     Everyone,
-    Visitors,
+    SignedOut,
     AccountHolders,
     Operators,
 }
@@ -39,7 +39,7 @@ const MENU: &[MenuEntry] = &[
         page_title: "Documentation",
         ..MenuAudience::Everyone.entry("Docs", "/docs")
     },
-    MenuAudience::Visitors.entry("Dashboard", "/dashboard"),
+    MenuAudience::SignedOut.entry("Dashboard", "/dashboard"),
     MenuAudience::AccountHolders.entry("Account", "/dashboard/account"),
     MenuAudience::Operators.entry("Operator", "/dashboard/operator"),
 ];
@@ -52,7 +52,7 @@ impl MenuEntry {
 
 /// The menu for someone who is not signed in.
 pub fn public_menu() -> Vec<&'static MenuEntry> {
-    entries_for(&[MenuAudience::Everyone, MenuAudience::Visitors])
+    entries_for(&[MenuAudience::Everyone, MenuAudience::SignedOut])
 }
 
 /// The menu of an account holder.

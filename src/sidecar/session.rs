@@ -56,8 +56,8 @@ impl SignedForm {
         self.field(CONFIRMED_FIELD) == "yes"
     }
 
-    /// The fields that a page may repeat, in order: not the token, which the page has itself, and no
-    /// password, which must not stand in a page.
+    /// The fields that a page may repeat, in order: not the token, which the page has itself, and
+    /// no password, which must not stand in a page.
     pub fn repeatable_fields(&self) -> Vec<(&str, &str)> {
         let mut fields: Vec<_> = self
             .fields

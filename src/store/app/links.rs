@@ -25,8 +25,8 @@ const USABLE: &str = "FROM one_time_link AS link JOIN account ON account.id = li
    WHERE link.expires_at_ms > ?2 AND account.status = 'active' AND account.deleted_at_ms IS NULL";
 
 impl AppDb {
-    /// Stores a link in the place of the account's open link with the same purpose. Returns false if
-    /// there is no such active account.
+    /// Stores a link in the place of the account's open link with the same purpose. Returns false
+    /// if there is no such active account.
     pub fn put_one_time_link(
         &self,
         row: &OneTimeLinkRow,

@@ -1,7 +1,7 @@
 //! Webhooks of accounts and their deliveries, as rows of `app.db`.
 //!
-//! The secret of a webhook is stored as it is: signing needs it. So these rows have no `Debug`. Must
-//! not know a rule, and must not send anything.
+//! The secret of a webhook is stored as it is: signing needs it. So these rows have no `Debug`.
+//! Must not know a rule, and must not send anything.
 
 use super::database::AppDb;
 use super::mail::count;
@@ -168,9 +168,9 @@ impl AppDb {
         })
     }
 
-    /// Returns deliveries that are due, one per account and at most `limit`, and counts an attempt of
-    /// each. They are not due again before `lease_ms` has passed, so that nobody else sends them;
-    /// after a crash they are.
+    /// Returns deliveries that are due, one per account and at most `limit`, and counts an attempt
+    /// of each. They are not due again before `lease_ms` has passed, so that nobody else sends
+    /// them; after a crash they are.
     pub fn take_due_deliveries(
         &self,
         now_ms: i64,
