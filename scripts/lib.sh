@@ -1,17 +1,23 @@
-# Functions that scripts/run and scripts/test share. Source it in bash with `set -euo pipefail`, with the
-# repository as the working directory.
+# Functions that the scripts share. Source it in bash with `set -euo pipefail`, with the repository as the working
+# directory. It must need nothing that a minimal Debian does not have: no Node.js, no Python.
 # shellcheck shell=bash
 
 CACHE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/model-gateway
 # Outside the clone, so that a clone stays small and a second one builds fast.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$CACHE_DIR/target}
+# Time between two lines of progress where no terminal shows them, in seconds.
+PROGRESS_INTERVAL=10
+# Maximum number of ports that free_ports tries.
+MAX_PORT_TRIES=1000
 
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "$(basename "$0"): $*"; exit 1; }
 
+is_root() { [ "$(id -u)" = 0 ]; }
+
 # as_root COMMAND ARGS...
 as_root() {
-  if [ "$(id -u)" = 0 ]; then
+  if is_root; then
     "$@"
   elif command -v sudo >/dev/null; then
     sudo "$@"
@@ -20,11 +26,13 @@ as_root() {
   fi
 }
 
-# install_missing PROBE=PACKAGE...: installs with apt each package whose program PROBE is missing.
+# install_missing PROBE=PACKAGES...: installs with apt the packages of each program PROBE that is missing.
 install_missing() {
   local pair missing=()
   for pair in "$@"; do
-    command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+    # Several packages are separated by spaces.
+    # shellcheck disable=SC2206
+    command -v "${pair%%=*}" >/dev/null || missing+=(${pair#*=})
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   install_packages "${missing[@]}"
@@ -32,17 +40,34 @@ install_missing() {
 
 install_packages() {
   command -v apt-get >/dev/null || fail "please install: $*"
+  is_root || command -v sudo >/dev/null || fail "please install as root: apt-get install $*"
   say "Installing by apt: $*"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq </dev/null >&2
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >&2
 }
 
-# The tools that the build needs: a C and C++ compiler, make and cmake (TLS compression, SQLite, jemalloc).
+# The tools that the build needs: Rust, and a C compiler, make and cmake for TLS, compression, SQLite and jemalloc.
 install_build_tools() {
-  install_missing cc=build-essential c++=build-essential make=build-essential cmake=cmake curl=curl
+  install_missing cc="gcc libc6-dev" make=make cmake=cmake curl=curl
   # The shell of a script often lacks the PATH entry of a toolchain that rustup installed.
   command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
   command -v cargo >/dev/null || fail "Rust is missing: see https://rustup.rs"
+  require_rust
+}
+
+# An older cargo does not understand the manifest, and says so in a way that does not help.
+require_rust() {
+  local needed found
+  needed=$(sed -nE 's/^rust-version = "([0-9.]+)"$/\1/p' Cargo.toml)
+  found=$(cargo --version)
+  found=${found#cargo }
+  found=${found%%[ -]*}
+  [ "$(printf '%s\n' "$needed" "$found" | sort -V | head -n 1)" = "$needed" ] ||
+    fail "Rust $needed or newer is needed, and this is Rust $found: rustup update, or see https://rustup.rs"
+}
+
+# For scripts that run JavaScript: scripts/test, scripts/bench-translation.
+require_node() {
   node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || fail "Node.js 20 or newer is missing"
 }
 
@@ -55,23 +80,110 @@ binary_path() {
   fi
 }
 
-# json_field NAME: prints the field of the JSON document on standard input.
-json_field() {
-  node -e '
-    const value = JSON.parse(require("fs").readFileSync(0, "utf8"))[process.argv[1]];
-    if (value === undefined) process.exit(1);
-    console.log(value);
-  ' "$1"
+# Process id of the cargo that runs, which also leads its process group, and the file with its output. A script that calls
+# cargo_build calls stop_cargo in its EXIT trap.
+CARGO_PID=
+CARGO_LOG=
+
+# cargo_build ARGS...: runs `cargo build` and shows how far it is. Its output follows only if it fails.
+cargo_build() {
+  local log status=0 started=$SECONDS next=0
+  log=$(mktemp)
+  CARGO_LOG=$log
+  # In its own session, so that stop_cargo ends the compilers too. It ends with this script even if that is killed.
+  CARGO_TERM_QUIET=false CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=200 \
+    setsid setpriv --pdeathsig TERM cargo build "$@" </dev/null >"$log" 2>&1 &
+  CARGO_PID=$!
+  while kill -0 "$CARGO_PID" 2>/dev/null; do
+    if [ $SECONDS -ge $next ] && show_progress "$log" $((SECONDS - started)); then
+      next=$((SECONDS + PROGRESS_INTERVAL))
+      [ ! -t 2 ] || next=$((SECONDS + 1))
+    fi
+    sleep 0.2
+  done
+  wait "$CARGO_PID" || status=$?
+  CARGO_PID=
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+  if [ $status = 0 ]; then
+    [ $next = 0 ] || say "Built in $(duration $((SECONDS - started)))"
+  else
+    # What a terminal would still show, without the units that were built.
+    sed 's/.*\r//' "$log" | grep -vE '^ *(Compiling|Downloaded|Downloading|Updating|Locking) ' >&2 || true
+    if grep -q 'No space left on device' "$log"; then say "The disk of $CARGO_TARGET_DIR is full."; fi
+  fi
+  rm -f "$log"
+  return $status
 }
 
-# free_ports N: prints ports that the system chose. All are held open at once, so no two are the same.
+stop_cargo() {
+  [ -z "$CARGO_LOG" ] || rm -f "$CARGO_LOG"
+  [ -n "$CARGO_PID" ] || return 0
+  # It leads no group yet in the moment after its start.
+  kill -TERM -- "-$CARGO_PID" 2>/dev/null || kill -TERM "$CARGO_PID" 2>/dev/null || true
+  wait "$CARGO_PID" 2>/dev/null || true
+  CARGO_PID=
+}
+
+# show_progress LOG SECONDS: prints a line from the end of cargo's output. Fails if there is nothing to show yet.
+show_progress() {
+  local last shown
+  last=$(tail -c 1000 "$1" | tr '\r' '\n' | grep -E '^ *(Building \[|Blocking|Updating|Downloading|Downloaded)' | tail -n 1) ||
+    return 1
+  shown=$(sed -nE 's/^ *Building \[.*\] ([0-9]+)\/([0-9]+)(: *(.*[^ ]))? *$/\1 of \2 built, now \4/p' <<<"$last")
+  if [ -z "$shown" ]; then
+    # Without the indent and the padding of cargo's own line.
+    shown=${last#"${last%%[! ]*}"}
+    shown=${shown%"${shown##*[! ]}"}
+  fi
+  shown="  $(duration "$2")  $shown"
+  if [ -t 2 ]; then
+    printf '\r\033[K%.*s' "$(($(terminal_width) - 1))" "$shown" >&2
+  else
+    printf '%.100s\n' "$shown" >&2
+  fi
+}
+
+terminal_width() {
+  local size
+  size=$(stty size 2>/dev/null <&2) && [ "${size#* }" -gt 20 ] && echo "${size#* }" || echo 80
+}
+
+# duration SECONDS
+duration() {
+  if [ "$1" -lt 60 ]; then
+    echo "$1 s"
+  else
+    echo "$(($1 / 60)) min $(($1 % 60)) s"
+  fi
+}
+
+# json_field NAME: prints the string or number of the first field NAME of the JSON document on standard input. For the
+# documents of our own commands; it knows no nesting.
+json_field() {
+  local text pattern
+  text=$(cat)
+  pattern="\"$1\"[[:space:]]*:[[:space:]]*(\"(([^\"\\]|\\\\.)*)\"|[-+.0-9a-zA-Z]+)"
+  [[ $text =~ $pattern ]] || return 1
+  if [[ ${BASH_REMATCH[1]} = \"* ]]; then
+    # printf expands the other escapes of JSON that our commands write.
+    text=${BASH_REMATCH[2]//\\\"/\"}
+    printf '%b\n' "$text"
+  else
+    printf '%s\n' "${BASH_REMATCH[1]}"
+  fi
+}
+
+# port_is_taken PORT: succeeds if a process of this machine accepts connections there.
+port_is_taken() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# free_ports N: prints N different ports where nobody listens. They are below those that Linux gives to outgoing connections.
 free_ports() {
-  node -e '
-    const net = require("net");
-    const servers = Array.from({ length: Number(process.argv[1]) }, () => net.createServer().listen(0, "127.0.0.1"));
-    Promise.all(servers.map((s) => new Promise((done) => s.once("listening", done)))).then(() => {
-      console.log(servers.map((s) => s.address().port).join(" "));
-      servers.forEach((s) => s.close());
-    });
-  ' "$1"
+  local port tries=0 found=" "
+  while [ "$(wc -w <<<"$found")" -lt "$1" ]; do
+    [ $((tries += 1)) -le $MAX_PORT_TRIES ] || fail "found no $1 free ports"
+    port=$((20000 + RANDOM % 12000))
+    [[ $found != *" $port "* ]] || continue
+    port_is_taken "$port" || found+="$port "
+  done
+  echo "${found:1:-1}"
 }
