@@ -1,5 +1,5 @@
 //! `scripts/run`, used as on a machine that has little: which tools it needs, what it prints, and
-//! how it fails.
+//! how it fails. `scripts/release.rs` has the tests of `scripts/build-release`.
 //!
 //! Each test has a machine of its own: a folder of programs as its PATH, and a home. The tests must
 //! not build the gateway: a stand-in for cargo hands over the program that the other tests use too.
@@ -10,6 +10,9 @@
     clippy::panic,
     clippy::disallowed_methods
 )]
+
+#[path = "scripts/release.rs"]
+mod release;
 
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -45,6 +48,13 @@ fn find_tool(name: &str) -> PathBuf {
     paths
         .find(|path| path.exists())
         .unwrap_or_else(|| panic!("this machine has no {name}"))
+}
+
+/// Makes a program of a script for bash.
+fn write_program(path: &Path, script: &str) {
+    let text = format!("#!{}\n{script}\n", find_tool("bash").display());
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Waits until `value` returns something.
@@ -93,13 +103,7 @@ impl Machine {
     }
 
     fn add(&self, name: &str, script: &str) {
-        let path = self.path("bin").join(name);
-        std::fs::write(
-            &path,
-            format!("#!{}\n{script}\n", find_tool("bash").display()),
-        )
-        .unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        write_program(&self.path("bin").join(name), script);
     }
 
     fn path(&self, name: &str) -> PathBuf {
