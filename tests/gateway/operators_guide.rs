@@ -19,6 +19,7 @@ const SHIPPED: &str = include_str!("../../conf/local.yaml");
 const DEPLOYED: &str = include_str!("../../deploy/gateway.yaml");
 const COMPOSE: &str = include_str!("../../deploy/compose.yaml");
 const DOCKERFILE: &str = include_str!("../../deploy/Dockerfile");
+const DOCKERIGNORE: &str = include_str!("../../.dockerignore");
 /// The worst exposure level that `systemd-analyze` may report, in tenths.
 const EXPOSURE_MAX: &str = "20";
 
@@ -464,6 +465,12 @@ fn each_container_of_the_compose_file_has_what_it_names() {
     for path in between(COMPOSE, "dockerfile: ", "}").chain(["deploy/gateway.yaml"]) {
         assert!(root().join(path).exists(), "{path}");
     }
+    // The image's builder gets what the Dockerfile copies, and neither data nor keys.
+    let admitted: BTreeSet<_> = DOCKERIGNORE
+        .lines()
+        .filter_map(|line| line.strip_prefix('!'))
+        .collect();
+    assert!(DOCKERIGNORE.lines().any(|line| line == "*") && !admitted.contains("data"));
     for copied in DOCKERFILE
         .lines()
         .filter_map(|line| line.strip_prefix("COPY "))
@@ -475,6 +482,8 @@ fn each_container_of_the_compose_file_has_what_it_names() {
                 root().join(source).exists(),
                 "the Dockerfile copies {source}"
             );
+            let part = source.split('/').next().unwrap();
+            assert!(admitted.contains(part), ".dockerignore leaves out {part}");
         }
     }
     assert!(DOCKERFILE.contains("USER 10001"), "not as root");
