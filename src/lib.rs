@@ -26,6 +26,7 @@
 //! * [`sidecar`]: sign-up, dashboard and catalog as web pages.
 //! * [`admin`]: the administrators' HTTP API.
 //! * [`document`]: accounts, keys and entries as JSON, for pages, admin API and command line.
+//! * [`client_guides`]: set-up files of client programs, for the pages and the command line.
 //! * [`local_link`]: in-memory connections from the edge to a sidecar in the same process.
 //!
 //! The process:
@@ -70,6 +71,7 @@ pub mod app;
 pub mod billing;
 pub mod catalog;
 pub mod cli;
+pub mod client_guides;
 pub mod clock;
 pub mod config;
 pub mod document;
