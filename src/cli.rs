@@ -5,6 +5,7 @@
 
 mod account;
 mod audit;
+mod clients;
 mod edge;
 mod ledger;
 mod models;
@@ -19,6 +20,7 @@ use account::{AccountCommand, KeyCommand};
 use audit::AuditCommand;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
+use clients::ClientsArgs;
 use edge::EdgeCommand;
 use ledger::LedgerCommand;
 use models::ModelsCommand;
@@ -115,6 +117,9 @@ enum Command {
     /// Print known models and prices for the config file.
     #[command(subcommand)]
     Models(ModelsCommand),
+    /// Print what a client program (an agent, an editor, an SDK) needs to use this gateway: files,
+    /// variables, commands. Without a client, list the clients.
+    Clients(ClientsArgs),
 }
 
 /// Exit code for faults in the config file (`EX_USAGE`, as other proxies use it).
@@ -225,6 +230,9 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Vendors(command) => return vendors::run(&command, &config::load(&file)?, json),
         Command::Models(command) => models::run(&command, &file, json)?,
+        Command::Clients(arguments) => {
+            clients::run(&arguments, &config::load_for_command(&file)?, json)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

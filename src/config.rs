@@ -166,6 +166,12 @@ fn access_log_destination(access_log: Option<&str>) -> LogDestination {
 }
 
 impl ConfigValidator {
+    fn check_base_url(&mut self, base_url: &str) {
+        if !base_url.starts_with("http://") && !base_url.starts_with("https://") {
+            self.add_fault("base_url", "must begin with http:// or https://");
+        }
+    }
+
     fn settings(&mut self, config: raw::Config) -> Option<Settings> {
         if config.listen.edge.is_empty() {
             self.add_fault("listen.edge", "needs at least one address");
@@ -194,9 +200,7 @@ impl ConfigValidator {
                 );
             }
         }
-        if !config.base_url.starts_with("http://") && !config.base_url.starts_with("https://") {
-            self.add_fault("base_url", "must begin with http:// or https://");
-        }
+        self.check_base_url(&config.base_url);
         if config.data_dir.is_empty() {
             self.add_fault("data_dir", "must name a directory");
         }

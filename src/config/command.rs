@@ -1,6 +1,6 @@
 //! The part of the config file that the commands for accounts, keys, the ledger and the audit log
-//! need: `data_dir` and `store`, and, for commands that post credits, the sign-up grant and the
-//! price lists.
+//! need: `data_dir` and `store`, and, for some commands, the sign-up grant, the price lists and
+//! `base_url`.
 //!
 //! An operator's shell lacks the vendors' keys: the documented installations give them only to the
 //! service. Therefore the commands do not read the keys, and faults elsewhere in the file do not
@@ -25,6 +25,7 @@ pub struct CommandSettings {
     pub store: StoreSettings,
     signup: Option<SignupSettings>,
     catalog: Catalog,
+    base_url: String,
     file: PathBuf,
     /// Faults in the rest of the file.
     faults: Vec<ConfigFault>,
@@ -47,6 +48,15 @@ impl CommandSettings {
     pub fn catalog(&self) -> Result<&Catalog, ConfigError> {
         self.check_sections(&["models", "vendors"])?;
         Ok(&self.catalog)
+    }
+
+    /// The address that clients use, without a slash at its end.
+    ///
+    /// # Errors
+    /// Returns the faults of `base_url`, if it has any.
+    pub fn base_url(&self) -> Result<&str, ConfigError> {
+        self.check_sections(&["base_url"])?;
+        Ok(&self.base_url)
     }
 
     fn check_sections(&self, sections: &[&str]) -> Result<(), ConfigError> {
@@ -106,8 +116,10 @@ fn parse(
     file: &Path,
 ) -> Result<CommandSettings, Vec<ConfigFault>> {
     let lenient = |path: &str, name: &str| {
-        let placeholder =
-            || (!is_in(path, &["data_dir", "store", "signup"])).then(|| PLACEHOLDER.to_owned());
+        let placeholder = || {
+            (!is_in(path, &["data_dir", "store", "signup", "base_url"]))
+                .then(|| PLACEHOLDER.to_owned())
+        };
         env(name).or_else(placeholder)
     };
     let (tree, faults) = yaml::read_tree(text, &lenient)?;
@@ -115,6 +127,7 @@ fn parse(
     let store = section::<raw::Store>(&tree, "store");
     let signup = section::<raw::Signup>(&tree, "signup");
     let (vendors, models) = (section(&tree, "vendors"), section(&tree, "models"));
+    let base_url = section::<String>(&tree, "base_url").unwrap_or_default();
     let has_store = tree.section("store").is_some();
     let mut validator = ConfigValidator::new(tree);
     validator.faults = faults;
@@ -130,6 +143,9 @@ fn parse(
     let store = store.and_then(|store| validator.store(store));
     let signup = signup.unwrap_or_default();
     let signup = validator.signup(&signup);
+    if !validator.faults.iter().any(|fault| fault.key == "base_url") {
+        validator.check_base_url(&base_url);
+    }
     let catalog = match (vendors, models) {
         (Some(vendors), Some(models)) => {
             let vendors = validator.vendors(vendors);
@@ -147,6 +163,7 @@ fn parse(
             store,
             signup,
             catalog,
+            base_url: base_url.trim_end_matches('/').to_owned(),
             file: file.to_owned(),
             faults,
         }),
@@ -209,6 +226,23 @@ mod tests {
         );
         let settings = parsed(&text, &|_| None).unwrap();
         assert_eq!(settings.catalog().unwrap().models().len(), 5);
+    }
+
+    #[test]
+    fn the_address_for_clients_has_no_slash_at_its_end_and_stops_only_those_who_ask() {
+        let with = |url: &str| {
+            let shipped = "base_url: \"http://127.0.0.1:8080\"";
+            assert!(SHIPPED[1].contains(shipped));
+            parsed(&SHIPPED[1].replace(shipped, url), &|_| None).unwrap()
+        };
+        let plain = with("base_url: \"https://gw.example/\"");
+        assert_eq!(plain.base_url().unwrap(), "https://gw.example");
+        for fault in ["", "base_url: \"gw.example\"", "base_url: \"${UNSET}\""] {
+            let settings = with(fault);
+            let faults = settings.base_url().unwrap_err().faults;
+            assert_eq!(faults.len(), 1, "{fault}: {faults:?}");
+            assert!(settings.catalog().is_ok());
+        }
     }
 
     #[test]
