@@ -35,6 +35,7 @@ mod page;
 mod profile;
 mod security_headers;
 mod session;
+mod setup;
 mod spending;
 mod state;
 mod stream_slots;
@@ -72,6 +73,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     operator::routes,
     overview::routes,
     profile::routes,
+    setup::routes,
 ];
 
 /// Builds the router of all pages, for a server that the caller provides.

@@ -4,16 +4,16 @@ mod errors;
 mod limitations;
 
 use super::display::group_digits;
-use super::page::{Frame, html};
+use super::page::{Frame, html_for_anyone, with_no_cache};
 use super::session::OptionalUser;
+use super::setup::{ClientGroup, GuideView, client_groups};
 use super::state::SidecarState;
 use crate::account::MAX_LIVE_KEYS;
 use crate::catalog::CatalogModel;
-use crate::config::Settings;
 use askama::Template;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use credits::money::Micro;
@@ -31,39 +31,6 @@ pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/docs", get(docs))
         .route("/docs/models.json", get(models_json))
-}
-
-/// Ready-to-paste configuration for the three surfaces.
-#[derive(Template)]
-#[template(path = "snippets.html")]
-pub struct Snippets {
-    base_url: String,
-    /// A new key. If `None`, the snippets read the key from the environment.
-    key: Option<String>,
-    /// One model per surface, if the catalog has one.
-    chat: Option<String>,
-    messages: Option<String>,
-    responses: Option<String>,
-}
-
-impl Snippets {
-    pub fn new(settings: &Settings, key: Option<&str>) -> Self {
-        let first = |protocol| {
-            let mut models = settings.catalog.models().iter();
-            // Prefer a model with the surface's own protocol, which needs no translation.
-            let own = models
-                .clone()
-                .find(|model| route_for_surface(model, protocol).passes_through(protocol));
-            own.or_else(|| models.next()).map(|model| model.id.clone())
-        };
-        Self {
-            base_url: settings.base_url.clone(),
-            key: key.map(ToOwned::to_owned),
-            chat: first(Protocol::Chat),
-            messages: first(Protocol::Messages),
-            responses: first(Protocol::Responses),
-        }
-    }
 }
 
 /// The variant of the model that handles a plain request of this surface.
@@ -169,7 +136,9 @@ struct DocsPage {
     frame: Frame,
     base_url: String,
     models: Vec<CatalogRow>,
-    snippets: Snippets,
+    /// Requests by curl.
+    first_call: Option<GuideView>,
+    clients: Vec<ClientGroup>,
     live_keys_max: i64,
     errors: Vec<errors::ErrorRow>,
 }
@@ -259,25 +228,16 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
 
 async fn docs(State(app): State<Arc<SidecarState>>, OptionalUser(user): OptionalUser) -> Response {
     let settings = app.settings.load();
-    let title = "Documentation";
     let page = DocsPage {
-        frame: user
-            .as_ref()
-            .map_or_else(|| Frame::public(title), |user| Frame::new(title, user)),
+        frame: Frame::for_anyone("Documentation", user.as_ref()),
         base_url: settings.base_url.clone(),
         models: settings.catalog.models().iter().map(row).collect(),
-        snippets: Snippets::new(&settings, None),
+        first_call: GuideView::for_docs(&settings),
+        clients: client_groups(),
         live_keys_max: MAX_LIVE_KEYS,
         errors: errors::rows(),
     };
-    let mut response = html(StatusCode::OK, &page);
-    let vary = HeaderValue::from_static("cookie");
-    response.headers_mut().insert(header::VARY, vary);
-    // A page with a menu has the user's e-mail and form token. It gets `no-store`, like all others.
-    match user {
-        Some(_) => response,
-        None => with_no_cache(response),
-    }
+    html_for_anyone(&page, user.as_ref())
 }
 
 async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {
@@ -313,12 +273,4 @@ fn model_json(model: &Arc<CatalogModel>) -> Value {
         "lost_in_translation": limitations_by_surface(model),
         "repaired": repairs_by_surface(model),
     })
-}
-
-/// Adds `no-cache`: prices can change at any time, so clients must revalidate their copy.
-fn with_no_cache(mut response: Response) -> Response {
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response
 }

@@ -10,21 +10,23 @@ mod settings;
 use super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::authz::may_administer;
 use super::blocking::run_blocking;
-use super::catalog::Snippets;
 use super::display::{Credits, Timestamp};
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::{ClientIp, CurrentUser, SignedForm};
+use super::setup::{ClientGroup, NewKeySetup, client_groups};
 use super::state::SidecarState;
 use crate::account::{AccountError, ApiKey, ApiKeyStatus, KeySettings, MAX_KEY_NAME_CHARS, NewKey};
 use crate::clock::now_ms;
 use askama::Template;
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use credits::limits::Period;
+use serde::Deserialize;
 use settings::{KeyFormOptions, KeySettingsForm};
 use std::sync::Arc;
 
@@ -53,6 +55,10 @@ struct KeysPage {
     name: String,
     name_chars_max: usize,
     choices: KeyFormOptions,
+    /// Clients whose set-up the page of the new key can show.
+    clients: Vec<ClientGroup>,
+    /// Id of the chosen client; empty if none is.
+    client: String,
     /// Creating a key requires the password again.
     asks_password: bool,
 }
@@ -75,9 +81,10 @@ struct KeyListRow {
 
 /// A key that was just created.
 struct CreatedKey {
+    id: String,
     name: String,
     key: String,
-    snippets: Snippets,
+    setup: Option<NewKeySetup>,
     /// Time until which the replaced key works.
     old_until: Option<Timestamp>,
 }
@@ -164,15 +171,30 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {
         name: String::new(),
         name_chars_max: MAX_KEY_NAME_CHARS,
         choices: KeyFormOptions::new(app, &KeySettingsForm::default()),
+        clients: client_groups(),
+        client: String::new(),
         asks_password: needs_password(user),
     })
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct KeysQuery {
+    /// Client that the form selects at first.
+    client: String,
 }
 
 async fn list(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
+    query: Result<Query<KeysQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    Ok(html(StatusCode::OK, &page(&app, &user)?))
+    let Query(query) = query.unwrap_or_default();
+    let page = KeysPage {
+        client: query.client,
+        ..page(&app, &user)?
+    };
+    Ok(html(StatusCode::OK, &page))
 }
 
 /// Responds with the page itself instead of a redirect: the key cannot be read again later.
@@ -182,6 +204,7 @@ async fn create(
     form: SignedForm,
 ) -> Result<Response, PageError> {
     let name = form.field("name").to_owned();
+    let client = form.field("client").to_owned();
     let typed = KeySettingsForm::from_form(&form);
     let refuse = |status, fault: String, name: String, user: &CurrentUser| {
         let choices = KeyFormOptions::new(&app, &typed);
@@ -191,6 +214,7 @@ async fn create(
                 fault: Some(fault),
                 name,
                 choices,
+                client: client.clone(),
                 ..page(&app, user)?
             },
         ))
@@ -214,7 +238,7 @@ async fn create(
     match run_blocking(move || accounts.create_key_with(&account, &key_name, &set, now_ms()))
         .await?
     {
-        Ok(new) => render_created_key(&app, &user, new, None),
+        Ok(new) => render_created_key(&app, &user, new, None, &client),
         Err(error) => {
             let (status, fault) = describe_key_error(error)?;
             refuse(status, fault, name, &user)
@@ -227,12 +251,15 @@ fn render_created_key(
     user: &CurrentUser,
     new: NewKey,
     old_until: Option<Timestamp>,
+    client: &str,
 ) -> Result<Response, PageError> {
-    let snippets = Snippets::new(&app.settings.load(), Some(&new.key));
+    let key = find_own_key(app, user, &new.key_id)?;
+    let setup = NewKeySetup::new(&app.settings.load(), &key, &new.key, client);
     let created = Some(CreatedKey {
+        id: new.key_id,
         name: new.name,
         key: new.key,
-        snippets,
+        setup,
         old_until,
     });
     Ok(html(
@@ -434,7 +461,7 @@ async fn rotate(
             let until = old
                 .and_then(|(_, old)| old.settings.expires_at_ms)
                 .map(Timestamp);
-            render_created_key(&app, &user, new, until)
+            render_created_key(&app, &user, new, until, "")
         }
         Err(error) => {
             let (status, fault) = describe_key_error(error)?;

@@ -33,6 +33,7 @@ impl MenuAudience {
 const MENU: &[MenuEntry] = &[
     MenuAudience::AccountHolders.entry("Overview", "/dashboard"),
     MenuAudience::AccountHolders.entry("Keys", "/dashboard/keys"),
+    MenuAudience::AccountHolders.entry("Set up", "/dashboard/setup"),
     MenuAudience::AccountHolders.entry("Activity", "/dashboard/activity"),
     MenuAudience::AccountHolders.entry("Conversations", "/dashboard/conversations"),
     MenuEntry {

@@ -7,7 +7,7 @@ use super::session::CurrentUser;
 use crate::account::AccountStatus;
 use crate::config::SupportContact;
 use askama::Template;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 
 /// Values of the frame template.
@@ -59,6 +59,11 @@ impl Frame {
         }
     }
 
+    /// The frame of a public page, with the menu of the reader's account if there is a session.
+    pub fn for_anyone(title: &'static str, user: Option<&CurrentUser>) -> Self {
+        user.map_or_else(|| Self::public(title), |user| Self::new(title, user))
+    }
+
     #[must_use]
     pub fn with_charts(self) -> Self {
         self.with_style(&CHART_STYLE).with_script(&CHART_SCRIPT)
@@ -89,4 +94,24 @@ pub fn html(status: StatusCode, page: &impl Template) -> Response {
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
+}
+
+/// Builds the response of a page with [`Frame::for_anyone`].
+pub fn html_for_anyone(page: &impl Template, user: Option<&CurrentUser>) -> Response {
+    let mut response = html(StatusCode::OK, page);
+    let vary = HeaderValue::from_static("cookie");
+    response.headers_mut().insert(header::VARY, vary);
+    // A page with a menu has the user's e-mail and form token. It gets `no-store`, like all others.
+    match user {
+        Some(_) => response,
+        None => with_no_cache(response),
+    }
+}
+
+/// Adds `no-cache`: prices can change at any time, so clients must revalidate their copy.
+pub fn with_no_cache(mut response: Response) -> Response {
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }

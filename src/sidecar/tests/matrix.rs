@@ -9,6 +9,7 @@ mod keys;
 mod operator;
 mod overview;
 mod profile;
+mod setup;
 
 /// Method, path, and the statuses for an anonymous client, an account holder, a suspended account
 /// holder, a viewer and an administrator. A form is sent with its token and nothing else.
@@ -25,6 +26,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("operator", operator::ROUTES),
     ("overview", overview::ROUTES),
     ("profile", profile::ROUTES),
+    ("setup", setup::ROUTES),
 ];
 
 /// The routes of all areas.

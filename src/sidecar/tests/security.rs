@@ -60,6 +60,7 @@ fn routes(list: &str) -> Vec<(&str, String)> {
 fn filled(path: &str, id: &str) -> String {
     path.replace("{id}", id)
         .replace("{request_id}", id)
+        .replace("{client}", id)
         .replace("{file}", id)
 }
 
@@ -280,7 +281,7 @@ fn menu_links(body: &str) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
     let people = people(&[]).await;
-    let pages = ["Overview", "Keys", "Activity", "Conversations"];
+    let pages = ["Overview", "Keys", "Set up", "Activity", "Conversations"];
     for (account, own, is_operator) in [
         (&people.holder, &pages[..], false),
         (&people.suspended, &pages[..], false),

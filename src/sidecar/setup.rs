@@ -1,0 +1,329 @@
+//! Set-up pages: the list of clients, and for each client the files and lines that point it at this
+//! gateway, with the models of the chosen key.
+//!
+//! The files read the key from the environment, because the gateway does not store its text; only
+//! the page of a new key has it. The public pages below `/docs` show the files for the whole
+//! catalog. Must not know what a client reads: that is in `client_guides.rs`.
+
+use super::error::PageError;
+use super::page::{Frame, html, html_for_anyone};
+use super::session::{CurrentUser, OptionalUser};
+use super::state::SidecarState;
+use crate::account::{ApiKey, ApiKeyStatus};
+use crate::catalog::CatalogModel;
+use crate::client_guides::{
+    self, ClientGuide, ClientKind, SetupContext, SetupFile, SetupKey, TriedVersion,
+};
+use crate::clock::now_ms;
+use crate::config::Settings;
+use askama::Template;
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use llm_protocol::Protocol;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Client of a new key whose form names none: it works on every machine.
+const DEFAULT_CLIENT: &str = "curl";
+
+/// Public below `/docs`, else for account holders.
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/docs/clients/{client}", get(show_public))
+        .route("/dashboard/setup", get(list))
+        .route("/dashboard/setup/{client}", get(show))
+}
+
+/// Clients of one kind, as lists and forms show them.
+pub struct ClientGroup {
+    pub title: &'static str,
+    pub clients: Vec<ClientRow>,
+}
+
+pub struct ClientRow {
+    pub id: &'static str,
+    pub name: &'static str,
+    pub surfaces: String,
+    pub tried: String,
+}
+
+impl ClientRow {
+    fn new(guide: &ClientGuide) -> Self {
+        let surfaces: Vec<_> = guide
+            .surfaces
+            .iter()
+            .copied()
+            .map(Protocol::as_str)
+            .collect();
+        Self {
+            id: guide.id,
+            name: guide.name,
+            surfaces: surfaces.join(", "),
+            tried: guide
+                .tried()
+                .map_or_else(|| "not tried".to_owned(), TriedVersion::describe),
+        }
+    }
+}
+
+/// All clients, by kind.
+pub fn client_groups() -> Vec<ClientGroup> {
+    let groups = ClientKind::ALL.into_iter().map(|kind| ClientGroup {
+        title: kind.title(),
+        clients: client_guides::guides()
+            .filter(|guide| guide.kind == kind)
+            .map(ClientRow::new)
+            .collect(),
+    });
+    groups.collect()
+}
+
+/// The files, lines and notes of one client, ready to paste.
+#[derive(Template)]
+#[template(path = "setup_files.html")]
+pub struct GuideView {
+    files: Vec<SetupFile>,
+    terminal: String,
+    notes: Vec<String>,
+}
+
+impl GuideView {
+    fn new(guide: &ClientGuide, context: &SetupContext<'_>) -> Self {
+        let setup = guide.build(context);
+        Self {
+            terminal: setup.terminal(&context.key),
+            files: setup.files,
+            notes: setup.notes,
+        }
+    }
+
+    /// The guide for requests without any client program; `None` if the catalog is empty.
+    pub fn for_docs(settings: &Settings) -> Option<Self> {
+        let guide = client_guides::find_guide(DEFAULT_CLIENT)?;
+        let key = SetupKey::in_environment();
+        let models = settings.catalog.models().to_vec();
+        let context = SetupContext::new(&settings.base_url, key, models, None, guide)?;
+        Some(Self::new(guide, &context))
+    }
+
+    /// True if files or lines read the key from the environment.
+    fn reads_variable(&self) -> bool {
+        let texts = self.files.iter().map(|file| &file.text);
+        texts
+            .chain([&self.terminal])
+            .any(|text| text.contains(client_guides::KEY_VARIABLE))
+    }
+
+    fn has_config_files(&self) -> bool {
+        self.files.iter().any(|file| !file.is_commands())
+    }
+}
+
+/// The part about a client on the page of a new key.
+pub struct NewKeySetup {
+    pub name: &'static str,
+    pub view: GuideView,
+}
+
+impl NewKeySetup {
+    /// The guide of `client`, with the text of the key; `None` if the key can use no model.
+    pub fn new(settings: &Settings, key: &ApiKey, text: &str, client: &str) -> Option<Self> {
+        let guide = client_guides::find_guide(client)
+            .or_else(|| client_guides::find_guide(DEFAULT_CLIENT))?;
+        let models = allowed_models(settings, key);
+        let text = SetupKey::with_text(text);
+        let context = SetupContext::new(&settings.base_url, text, models, None, guide)?;
+        Some(Self {
+            name: guide.name,
+            view: GuideView::new(guide, &context),
+        })
+    }
+}
+
+/// Models of the catalog that the key may use.
+fn allowed_models(settings: &Settings, key: &ApiKey) -> Vec<Arc<CatalogModel>> {
+    let models = settings.catalog.models().iter();
+    models
+        .filter(|model| key.settings.allows(&model.id))
+        .cloned()
+        .collect()
+}
+
+#[derive(Template)]
+#[template(path = "setup.html")]
+struct SetupPage {
+    frame: Frame,
+    groups: Vec<ClientGroup>,
+    /// Query of the links: the key that the list was opened for.
+    query: String,
+}
+
+async fn list(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    query: Result<Query<SetupQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.unwrap_or_default();
+    let is_own = |key: &ApiKey| key.id == query.key && key.status != ApiKeyStatus::Revoked;
+    let is_known = app.accounts.keys(&user.account.id)?.iter().any(is_own);
+    let page = SetupPage {
+        frame: Frame::new("Set up", &user),
+        groups: client_groups(),
+        query: if is_known {
+            format!("?key={}", query.key)
+        } else {
+            String::new()
+        },
+    };
+    Ok(html(StatusCode::OK, &page))
+}
+
+#[derive(Template)]
+#[template(path = "setup_client.html")]
+struct SetupClientPage {
+    frame: Frame,
+    client: ClientRow,
+    /// The page is in the dashboard, where account holders choose among their keys.
+    in_dashboard: bool,
+    keys: Vec<KeyChoice>,
+    /// Models of the chosen key; the chosen one is marked.
+    models: Vec<ModelChoice>,
+    /// The model in the address, if the key cannot use it.
+    unusable_model: Option<String>,
+    key_variable: &'static str,
+    view: Option<GuideView>,
+}
+
+struct KeyChoice {
+    id: String,
+    name: String,
+    shown: String,
+    /// Why the gateway refuses the key; `None` if it accepts it.
+    refusal: Option<&'static str>,
+    is_chosen: bool,
+}
+
+struct ModelChoice {
+    id: String,
+    is_chosen: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct SetupQuery {
+    key: String,
+    model: String,
+}
+
+fn require_guide(client: &str) -> Result<&'static ClientGuide, PageError> {
+    client_guides::find_guide(client).ok_or(PageError::NotFound)
+}
+
+/// Adds the files of the guide, and the choice of models, to the page.
+fn fill(
+    settings: &Settings,
+    guide: &ClientGuide,
+    models: Vec<Arc<CatalogModel>>,
+    model: &str,
+    page: SetupClientPage,
+) -> SetupClientPage {
+    let is_refused = !model.is_empty() && !models.iter().any(|known| known.id == model);
+    let key = SetupKey::in_environment();
+    let context = SetupContext::new(&settings.base_url, key, models, Some(model), guide);
+    let choices = |context: &SetupContext<'_>| {
+        let chosen = &context.model().id;
+        let choice = |model: &Arc<CatalogModel>| ModelChoice {
+            id: model.id.clone(),
+            is_chosen: model.id == *chosen,
+        };
+        context.models().iter().map(choice).collect()
+    };
+    SetupClientPage {
+        models: context.as_ref().map(choices).unwrap_or_default(),
+        unusable_model: is_refused.then(|| model.to_owned()),
+        view: context.map(|context| GuideView::new(guide, &context)),
+        ..page
+    }
+}
+
+async fn show(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    Path(client): Path<String>,
+    query: Result<Query<SetupQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let guide = require_guide(&client)?;
+    let Query(query) = query.unwrap_or_default();
+    let keys = app.accounts.keys(&user.account.id)?;
+    let keys: Vec<_> = keys
+        .into_iter()
+        .filter(|key| key.status != ApiKeyStatus::Revoked)
+        .collect();
+    let now_ms = now_ms();
+    let refusal = |key: &ApiKey| {
+        if key.settings.has_expired(now_ms) {
+            Some("expired")
+        } else {
+            (key.status == ApiKeyStatus::Disabled).then_some("disabled")
+        }
+    };
+    let chosen = if query.key.is_empty() {
+        let works = keys.iter().find(|key| refusal(key).is_none());
+        works.or(keys.first())
+    } else {
+        let named = keys.iter().find(|key| key.id == query.key);
+        Some(named.ok_or(PageError::NotFound)?)
+    };
+    let settings = app.settings.load();
+    let models = match chosen {
+        Some(key) => allowed_models(&settings, key),
+        None => settings.catalog.models().to_vec(),
+    };
+    let choices = keys.iter().map(|key| KeyChoice {
+        id: key.id.clone(),
+        name: key.name.clone(),
+        shown: key.shown.clone(),
+        refusal: refusal(key),
+        is_chosen: chosen.is_some_and(|chosen| chosen.id == key.id),
+    });
+    let page = SetupClientPage {
+        frame: Frame::new("Set up", &user),
+        client: ClientRow::new(guide),
+        in_dashboard: true,
+        keys: choices.collect(),
+        models: Vec::new(),
+        unusable_model: None,
+        key_variable: client_guides::KEY_VARIABLE,
+        view: None,
+    };
+    let page = fill(&settings, guide, models, &query.model, page);
+    Ok(html(StatusCode::OK, &page))
+}
+
+async fn show_public(
+    State(app): State<Arc<SidecarState>>,
+    OptionalUser(user): OptionalUser,
+    Path(client): Path<String>,
+    query: Result<Query<SetupQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let guide = require_guide(&client)?;
+    let Query(query) = query.unwrap_or_default();
+    let settings = app.settings.load();
+    let models = settings.catalog.models().to_vec();
+    let page = SetupClientPage {
+        frame: Frame::for_anyone("Documentation", user.as_ref()),
+        client: ClientRow::new(guide),
+        in_dashboard: false,
+        keys: Vec::new(),
+        models: Vec::new(),
+        unusable_model: None,
+        key_variable: client_guides::KEY_VARIABLE,
+        view: None,
+    };
+    let page = fill(&settings, guide, models, &query.model, page);
+    Ok(html_for_anyone(&page, user.as_ref()))
+}
