@@ -41,7 +41,7 @@ fn main() -> anyhow::Result<()> {
         .map(PathBuf::from)
         .context("unbilled CONFIG")?;
     telemetry::init_log();
-    let settings = config::load(&config_file)?;
+    let settings = config::load(&config_file, config::FileChecks::Edge)?;
     anyhow::ensure!(
         settings
             .edge

@@ -19,7 +19,7 @@ use crate::account::{self, Accounts, SharedKeys};
 use crate::billing::store_health::StoreHealthMonitor;
 use crate::billing::{Billing, SharedBilling};
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{self, FileChecks, Settings};
 use crate::edge::connections::Connections;
 use crate::edge::descriptors::{self, DescriptorShares};
 use crate::edge::resource_guard;
@@ -206,6 +206,7 @@ fn build_edge(
     deployment: EdgeDeployment,
     start: StartMode,
 ) -> anyhow::Result<(Server, ServerHandle)> {
+    reload::log_warnings(&settings.load());
     let idempotency = start_idempotency(&store, settings, &deployment)?;
     let access = open_access_log(&settings.load())?;
     let certificate = settings
@@ -328,7 +329,7 @@ fn serve(server: Server, handle: ServerHandle, startup_signals: StartupSignals) 
 /// directory that this process waited for and the limits with which the ledger was opened never
 /// change.
 fn reread_settings(config_file: &Path, before: Settings) -> Settings {
-    match crate::config::load(config_file) {
+    match config::load(config_file, FileChecks::Edge) {
         Ok(mut now) if now.data_dir == before.data_dir => {
             reload::report_pending_keys(&reload::retain_fixed_limits(
                 &before.limits,

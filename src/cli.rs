@@ -14,7 +14,7 @@ mod vendors;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::config::{self, CommandSettings, Settings};
+use crate::config::{self, CommandSettings, ConfigFault, FileChecks, Settings};
 use crate::{app, clock, failpoint, telemetry};
 use account::{AccountCommand, KeyCommand};
 use audit::AuditCommand;
@@ -91,8 +91,15 @@ enum Command {
     /// Simulate the vendors' APIs on one port: chat completions, messages and responses. Use it for
     /// tests and load tests.
     Simulate(vendor_simulator::SimulateArgs),
-    /// Validate the config file: print all faults, or the URLs that the gateway will call.
-    Check,
+    /// Validate the config file: print all faults, or the URLs that the gateway will call. Use it
+    /// after each change, as the user that runs the gateway.
+    Check {
+        /// Do not look at the files and folders that the config names: the certificate, the files
+        /// of `file:` values, the data directory and the access log. Use it for the config of
+        /// another machine.
+        #[arg(long)]
+        no_files: bool,
+    },
     /// Print the JSON Schema of the config file.
     Schema {
         /// Print the reference page in Markdown instead.
@@ -179,7 +186,7 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
             upgrade,
             accept_older_ledger,
         } => {
-            let settings = config::load(&file)?;
+            let settings = config::load(&file, FileChecks::Edge)?;
             accept_ledger(&settings, accept_older_ledger)?;
             app::run(&file, settings, app::StartMode::from_upgrade_flag(upgrade))?;
         }
@@ -195,19 +202,25 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         } => {
             app::run_edge(
                 &file,
-                config::load(&file)?,
+                config::load(&file, FileChecks::Edge)?,
                 app::StartMode::from_upgrade_flag(upgrade),
             )?;
         }
         Command::Sidecar {
             accept_older_ledger,
         } => {
-            let settings = config::load(&file)?;
+            let settings = config::load(&file, FileChecks::Sidecar)?;
             accept_ledger(&settings, accept_older_ledger)?;
             app::sidecar(&file, settings)?;
         }
         Command::Simulate(arguments) => simulate(arguments)?,
-        Command::Check => check(&file, json)?,
+        Command::Check { no_files } => {
+            let checks = match no_files {
+                true => FileChecks::None,
+                false => FileChecks::Edge,
+            };
+            check(&file, checks, json)?;
+        }
         Command::Schema { reference: true } => {
             write!(std::io::stdout(), "{}", config::reference())?
         }
@@ -228,7 +241,9 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         Command::Ledger(command) => {
             return ledger::run(command, &config::load_for_command(&file)?, json);
         }
-        Command::Vendors(command) => return vendors::run(&command, &config::load(&file)?, json),
+        Command::Vendors(command) => {
+            return vendors::run(&command, &config::load(&file, FileChecks::Secrets)?, json);
+        }
         Command::Models(command) => models::run(&command, &file, json)?,
         Command::Clients(arguments) => {
             clients::run(&arguments, &config::load_for_command(&file)?, json)?;
@@ -251,8 +266,8 @@ fn simulate(arguments: vendor_simulator::SimulateArgs) -> anyhow::Result<()> {
         .block_on(vendor_simulator::run(arguments))
 }
 
-fn check(file: &Path, json: bool) -> anyhow::Result<()> {
-    let settings = config::load(file)?;
+fn check(file: &Path, checks: FileChecks, json: bool) -> anyhow::Result<()> {
+    let settings = config::load(file, checks)?;
     let models: Vec<_> = settings
         .catalog
         .models()
@@ -262,11 +277,15 @@ fn check(file: &Path, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         let calls = vendors::upstream_calls(&settings.catalog);
-        writeln!(
-            out,
-            "{}",
-            serde_json::json!({"faults": [], "models": models, "calls": calls})
-        )?;
+        let warnings: Vec<_> = settings
+            .warnings
+            .iter()
+            .map(|warning| fault_json(file, warning))
+            .collect();
+        let report = serde_json::json!({
+            "faults": [], "warnings": warnings, "models": models, "calls": calls,
+        });
+        writeln!(out, "{report}")?;
     } else {
         writeln!(
             out,
@@ -276,8 +295,16 @@ fn check(file: &Path, json: bool) -> anyhow::Result<()> {
             models.join(", ")
         )?;
         vendors::print_calls(&mut out, &settings.catalog)?;
+        for ConfigFault { line, key, message } in &settings.warnings {
+            writeln!(out, "{}:{line}: {key}: warning: {message}", file.display())?;
+        }
     }
     Ok(())
+}
+
+fn fault_json(file: &Path, fault: &ConfigFault) -> serde_json::Value {
+    let ConfigFault { line, key, message } = fault;
+    serde_json::json!({"file": file, "line": line, "key": key, "message": message})
 }
 
 fn with_store(

@@ -3,16 +3,19 @@
 //!
 //! The only place that reads the environment and the config file. Must not open sockets or stores.
 //! Next: `config/raw.rs` (the keys), `config/vendors.rs`, `config/models.rs`, `config/price.rs`,
-//! `config/validator.rs` (what the sections share), `config/yaml.rs` (how faults find their lines).
+//! `config/validator.rs` (what the sections share), `config/reader.rs` (how faults find their
+//! lines).
 
 mod aliases;
 mod base_url;
 mod capabilities;
+mod certificate;
 mod command;
 mod cors;
 mod endpoint;
 mod environment;
 mod fault;
+mod files;
 mod import;
 mod listen;
 mod mail;
@@ -20,14 +23,18 @@ mod models;
 mod notifications;
 pub mod presets;
 mod price;
+mod public_url;
 pub mod raw;
+mod reader;
 mod reference;
+mod shape;
 mod signup;
 mod source;
 mod store;
 pub(crate) mod suggest;
 mod traces;
 mod validator;
+mod variables;
 mod vendors;
 mod yaml;
 
@@ -35,6 +42,7 @@ use crate::address::TrustedProxies;
 use crate::catalog::Catalog;
 use crate::telemetry::access::LogDestination;
 use crate::telemetry::traces::TraceExportConfig;
+pub use certificate::load_certificate;
 pub use command::{CommandSettings, load_for_command};
 pub use cors::CorsOrigins;
 use environment::environment;
@@ -48,8 +56,9 @@ pub use raw::{
     SignupMode,
 };
 pub use signup::SignupSettings;
-pub use source::{FileStamp, SourceFile};
-use std::collections::{HashMap, HashSet};
+use source::cannot_read;
+pub use source::{FileChecks, FileStamp, SourceFile};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 pub use store::StoreSettings;
@@ -90,23 +99,24 @@ pub struct Settings {
     pub auto_reload: bool,
     /// The config file itself and the files that it names.
     pub sources: Vec<SourceFile>,
+    /// Flaws with which the gateway runs all the same.
+    pub warnings: Vec<ConfigFault>,
 }
 
-/// Reads the file, with this process's environment.
+/// Reads the file, with this process's environment, and looks at the files that it names.
 ///
 /// # Errors
 /// Returns all faults of the file.
-pub fn load(file: &Path) -> Result<Settings, ConfigError> {
+pub fn load(file: &Path, checks: FileChecks) -> Result<Settings, ConfigError> {
     let mut sources = vec![SourceFile::from_path(file)];
     let outcome = std::fs::read_to_string(file).map_err(|error| {
-        let message = format!("cannot read the config file: {error}");
         vec![ConfigFault {
             line: 0,
             key: String::new(),
-            message,
+            message: cannot_read(file, &error),
         }]
     });
-    match outcome.and_then(|text| validate(&text, &environment, &mut sources)) {
+    match outcome.and_then(|text| validate(&text, &environment, checks, &mut sources)) {
         Ok(settings) => Ok(Settings {
             sources,
             ..settings
@@ -121,7 +131,7 @@ pub fn load(file: &Path) -> Result<Settings, ConfigError> {
 
 /// The JSON Schema of the config file.
 pub fn schema() -> serde_json::Value {
-    yaml::schema()
+    reader::schema()
 }
 
 /// The config reference, as Markdown.
@@ -129,7 +139,8 @@ pub fn reference() -> String {
     reference::markdown(&schema())
 }
 
-/// Parses `text`; `env` returns the value of an environment variable.
+/// Parses `text`; `env` returns the value of an environment variable. Of the files that the text
+/// names, it looks only at those of `file:` values.
 ///
 /// # Errors
 /// Returns all faults of the text.
@@ -137,22 +148,27 @@ pub fn parse(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Settings, Vec<ConfigFault>> {
-    validate(text, env, &mut Vec::new())
+    validate(text, env, FileChecks::Secrets, &mut Vec::new())
 }
 
 /// Parses and validates `text`, and adds the files that it names to `sources`.
 fn validate(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
+    checks: FileChecks,
     sources: &mut Vec<SourceFile>,
 ) -> Result<Settings, Vec<ConfigFault>> {
-    let (config, lines) = yaml::read_config(text, env)?;
+    let (config, lines) = reader::read_config(text, env)?;
     let mut validator = ConfigValidator::new(lines);
+    validator.file_checks = checks;
     let settings = validator.settings(config);
     validator.faults.sort_by_key(|fault| fault.line);
     sources.append(&mut validator.sources);
     match settings {
-        Some(settings) if validator.faults.is_empty() => Ok(settings),
+        Some(settings) if validator.faults.is_empty() => Ok(Settings {
+            warnings: validator.warnings,
+            ..settings
+        }),
         _ => Err(validator.faults),
     }
 }
@@ -166,12 +182,6 @@ fn access_log_destination(access_log: Option<&str>) -> LogDestination {
 }
 
 impl ConfigValidator {
-    fn check_base_url(&mut self, base_url: &str) {
-        if !base_url.starts_with("http://") && !base_url.starts_with("https://") {
-            self.add_fault("base_url", "must begin with http:// or https://");
-        }
-    }
-
     fn settings(&mut self, config: raw::Config) -> Option<Settings> {
         if config.listen.edge.is_empty() {
             self.add_fault("listen.edge", "needs at least one address");
@@ -186,12 +196,17 @@ impl ConfigValidator {
         let sidecar = self.parse_address("listen.sidecar", &config.listen.sidecar);
         let admin = self.parse_address("listen.admin", &config.listen.admin);
         let trust_proxy = self.parse_proxies(&config.listen.trust_proxy);
-        let mut seen = HashSet::new();
-        for address in edge.iter().copied().chain([sidecar, admin]).flatten() {
-            if !seen.insert(address) {
-                self.add_fault("listen", format!("{address} is listed twice"));
-            }
+        self.check_listeners(&edge, [sidecar, admin], config.store.kind);
+        for file in config
+            .listen
+            .tls
+            .iter()
+            .flat_map(|tls| [&tls.cert, &tls.key])
+        {
+            self.sources.push(SourceFile::from_path(Path::new(file)));
         }
+        let access_log = access_log_destination(config.access_log.as_deref());
+        self.check_files(&config, &access_log);
         for (key, value, min, max) in config.limits.bounds() {
             if !(min..=max).contains(&value) {
                 self.add_fault(
@@ -200,7 +215,7 @@ impl ConfigValidator {
                 );
             }
         }
-        self.check_base_url(&config.base_url);
+        let base_url = self.public_url(&config.base_url);
         if config.data_dir.is_empty() {
             self.add_fault("data_dir", "must name a directory");
         }
@@ -214,20 +229,13 @@ impl ConfigValidator {
         self.check_rates("rate_limits.account", &config.rate_limits.account);
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
+        self.check_min_output(config.limits.min_output_tokens, &config.models);
         let catalog = self.catalog(config.models, &vendors);
         let cors = self.cors(&config.cors);
         let traces = config
             .telemetry
             .traces
             .and_then(|traces| self.traces(&traces));
-        for file in config
-            .listen
-            .tls
-            .iter()
-            .flat_map(|tls| [&tls.cert, &tls.key])
-        {
-            self.sources.push(SourceFile::from_path(Path::new(file)));
-        }
         Some(Settings {
             edge: edge.into_iter().collect::<Option<_>>()?,
             trust_proxy,
@@ -237,7 +245,7 @@ impl ConfigValidator {
                 .listen
                 .tls
                 .map(|tls| (tls.cert.into(), tls.key.into())),
-            base_url: config.base_url.trim_end_matches('/').to_owned(),
+            base_url,
             data_dir: config.data_dir.into(),
             store: store?,
             allow_volatile,
@@ -248,12 +256,13 @@ impl ConfigValidator {
             catalog,
             rate_limits: config.rate_limits,
             limits: config.limits,
-            access_log: access_log_destination(config.access_log.as_deref()),
+            access_log,
             version_headers,
             traces,
             cors,
             auto_reload: config.auto_reload,
             sources: Vec::new(),
+            warnings: Vec::new(),
         })
     }
 

@@ -52,6 +52,8 @@ mod coding;
 mod commands;
 #[path = "gateway/config_file.rs"]
 mod config_file;
+#[path = "gateway/config_mistakes.rs"]
+mod config_mistakes;
 #[path = "gateway/cors.rs"]
 mod cors;
 #[path = "gateway/crash.rs"]

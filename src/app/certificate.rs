@@ -3,11 +3,12 @@
 //! Each handshake uses the latest certificate; open connections keep theirs. Must not select by
 //! server name: one certificate serves all addresses.
 
+use crate::config::load_certificate;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use pingora::tls::sign::CertifiedKey;
-use pingora::tls::{ClientHello, CryptoProvider, ResolvesServerCert};
-use std::path::{Path, PathBuf};
+use pingora::tls::{ClientHello, ResolvesServerCert};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A certificate chain and its key, as last loaded successfully from their files.
@@ -18,6 +19,7 @@ impl ReloadableCertificate {
     /// # Errors
     /// Returns an error if a file cannot be read, or if certificate and key do not match.
     pub fn from_files(files: &(PathBuf, PathBuf)) -> anyhow::Result<Arc<Self>> {
+        pingora::tls::install_default_crypto_provider();
         Ok(Arc::new(Self(ArcSwap::from_pointee(Self::load_files(
             files,
         )?))))
@@ -28,26 +30,13 @@ impl ReloadableCertificate {
     /// # Errors
     /// Returns an error if a file cannot be read, or if certificate and key do not match.
     pub fn load_files((cert, key): &(PathBuf, PathBuf)) -> anyhow::Result<CertifiedKey> {
-        pingora::tls::install_default_crypto_provider();
-        let provider = CryptoProvider::get_default()
-            .context("the TLS library has no cryptography provider")?;
-        let path = |path: &Path| {
-            path.to_str()
-                .map(str::to_owned)
-                .context("the path of a TLS file is not UTF-8")
-        };
-        let what = || {
+        load_certificate(cert, key).with_context(|| {
             format!(
                 "cannot read the TLS certificate {} with the key {}",
                 cert.display(),
                 key.display()
             )
-        };
-        let (chain, key) = pingora::tls::load_certs_and_key_files(&path(cert)?, &path(key)?)
-            .map_err(|error| anyhow::anyhow!("{error}"))
-            .with_context(what)?
-            .with_context(what)?;
-        CertifiedKey::from_der(chain, key, provider).with_context(what)
+        })
     }
 
     /// Replaces the certificate for all future handshakes.

@@ -7,7 +7,7 @@
 //! keeps the settings under which it was admitted.
 
 use super::certificate::ReloadableCertificate;
-use crate::config::{self, FileStamp, Limits, Settings, SourceFile};
+use crate::config::{self, FileChecks, FileStamp, Limits, Settings, SourceFile};
 use crate::store::StoreError;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
@@ -117,7 +117,11 @@ impl ConfigReloader {
     }
 
     fn reload_sources(&self, sources: &mut Vec<SourceFile>) {
-        let outcome = match config::load(&self.config_file) {
+        let checks = match self.access {
+            Some(_) => FileChecks::Edge,
+            None => FileChecks::Sidecar,
+        };
+        let outcome = match config::load(&self.config_file, checks) {
             Ok(new) => {
                 sources.clone_from(&new.sources);
                 self.apply(new)
@@ -173,6 +177,7 @@ impl ConfigReloader {
             access.replace_writer(opened);
         }
         report_pending_keys(&waiting);
+        log_warnings(&new);
         self.settings.store(Arc::new(new));
         Ok(())
     }
@@ -246,6 +251,13 @@ fn retain_fixed_settings(
             .filter_map(|(key, is_changed)| is_changed.then_some(key)),
     );
     waiting
+}
+
+/// Logs the flaws of the config file with which the gateway runs all the same.
+pub fn log_warnings(settings: &Settings) {
+    for warning in &settings.warnings {
+        log::warn!("{}: {}", warning.key, warning.message);
+    }
 }
 
 /// Reports the keys that the running process cannot change, in the log and as a metric.

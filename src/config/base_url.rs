@@ -12,7 +12,7 @@ pub(super) struct BaseUrl {
     pub path: String,
 }
 
-/// Parses a URL. `None` if it has another scheme, a query or user information.
+/// Parses a URL. `None` if it has another scheme, no host, a query or user information.
 pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
     let uri: http::Uri = url.parse().ok()?;
     let tls = match uri.scheme_str()? {
@@ -21,7 +21,7 @@ pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
         _ => return None,
     };
     let authority = uri.authority()?;
-    if authority.as_str().contains('@') || uri.query().is_some() {
+    if authority.as_str().contains('@') || authority.host().is_empty() || uri.query().is_some() {
         return None;
     }
     let default_port = if tls { 443 } else { 80 };

@@ -9,9 +9,10 @@
 use super::environment::environment;
 use super::fault::{ConfigError, ConfigFault};
 use super::signup::SignupSettings;
+use super::source::cannot_read;
 use super::store::StoreSettings;
 use super::validator::{ConfigValidator, PLACEHOLDER};
-use super::{raw, yaml};
+use super::{raw, reader, yaml};
 use crate::catalog::Catalog;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -100,11 +101,10 @@ pub fn load_for_command(file: &Path) -> Result<CommandSettings, ConfigError> {
         sources: Vec::new(),
     };
     let text = std::fs::read_to_string(file).map_err(|error| {
-        let message = format!("cannot read the config file: {error}");
         failed(vec![ConfigFault {
             line: 0,
             key: String::new(),
-            message,
+            message: cannot_read(file, &error),
         }])
     })?;
     parse(&text, &environment, file).map_err(failed)
@@ -122,7 +122,7 @@ fn parse(
         };
         env(name).or_else(placeholder)
     };
-    let (tree, faults) = yaml::read_tree(text, &lenient)?;
+    let (tree, faults) = reader::read_tree(text, &lenient)?;
     let data_dir = section::<String>(&tree, "data_dir").filter(|dir| !dir.is_empty());
     let store = section::<raw::Store>(&tree, "store");
     let signup = section::<raw::Signup>(&tree, "signup");
@@ -143,9 +143,11 @@ fn parse(
     let store = store.and_then(|store| validator.store(store));
     let signup = signup.unwrap_or_default();
     let signup = validator.signup(&signup);
-    if !validator.faults.iter().any(|fault| fault.key == "base_url") {
-        validator.check_base_url(&base_url);
-    }
+    let base_url = if validator.faults.iter().any(|fault| fault.key == "base_url") {
+        base_url
+    } else {
+        validator.public_url(&base_url)
+    };
     let catalog = match (vendors, models) {
         (Some(vendors), Some(models)) => {
             let vendors = validator.vendors(vendors);
@@ -163,7 +165,7 @@ fn parse(
             store,
             signup,
             catalog,
-            base_url: base_url.trim_end_matches('/').to_owned(),
+            base_url,
             file: file.to_owned(),
             faults,
         }),

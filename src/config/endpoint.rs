@@ -17,6 +17,16 @@ use std::time::Duration;
 const MAX_QUERY_PARAMETERS: usize = 16;
 const MAX_HEADERS: usize = 32;
 
+/// Ends of addresses of calls that generate nothing, or that the gateway does not use. `/models`
+/// alone is the base address of some vendors.
+const OTHER_CALLS: [&str; 5] = [
+    "/v1/models",
+    "/completions",
+    "/embeddings",
+    "/messages/count_tokens",
+    "/responses/input_tokens",
+];
+
 /// Header fields that `headers` cannot set, with the reason.
 const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
     (
@@ -208,6 +218,20 @@ impl ConfigValidator {
                 key,
                 format!("ends in {suffix}, which the gateway adds: use {base:?}"),
             );
+        } else if let Some(suffix) = OTHER_CALLS
+            .into_iter()
+            .find(|suffix| address.path.ends_with(suffix))
+        {
+            let base = url.trim_end_matches('/');
+            let base = &base[..base.len() - suffix.len()];
+            let version = if suffix.starts_with("/v1/") {
+                "/v1"
+            } else {
+                ""
+            };
+            let base = format!("{base}{version}");
+            let message = format!("is the address of another call ({suffix}): use {base:?}");
+            self.add_fault(key, message);
         }
         Some(address)
     }

@@ -39,7 +39,12 @@ impl fmt::Display for ConfigError {
             } else {
                 format!("{key}: ")
             };
-            write!(f, "\n{}:{line}: {key}{message}", self.file.display())?;
+            // A file that cannot be read has no lines.
+            let line = match line {
+                0 => String::new(),
+                line => format!("{line}:"),
+            };
+            write!(f, "\n{}:{line} {key}{message}", self.file.display())?;
         }
         Ok(())
     }

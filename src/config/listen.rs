@@ -2,14 +2,57 @@
 //!
 //! Must not open a socket.
 
+use super::raw;
 use super::validator::ConfigValidator;
 use crate::address::{Network, TrustedProxies};
 use std::net::SocketAddr;
+
+/// A listener: its key and its address.
+type Listener = (String, SocketAddr);
 
 /// Maximum number of trusted proxies or networks: each request is compared with all of them.
 const MAX_PROXIES: usize = 256;
 
 impl ConfigValidator {
+    /// Checks that one machine can open all listeners at the same time. With a shared store,
+    /// `sidecar` is the address of another process, on this machine or on another.
+    pub(super) fn check_listeners(
+        &mut self,
+        edge: &[Option<SocketAddr>],
+        [sidecar, admin]: [Option<SocketAddr>; 2],
+        store: raw::StoreKind,
+    ) {
+        let edge = edge
+            .iter()
+            .enumerate()
+            .map(|(index, address)| (format!("listen.edge[{index}]"), *address));
+        let private = [("listen.sidecar", sidecar), ("listen.admin", admin)];
+        let private = private.map(|(key, address)| (key.to_owned(), address));
+        let mut before: Vec<Listener> = Vec::new();
+        for (key, address) in edge.chain(private) {
+            let Some(address) = address else { continue };
+            let is_remote = |other: &str| {
+                store == raw::StoreKind::Redis
+                    && key == "listen.sidecar"
+                    && other.starts_with("listen.edge")
+            };
+            let clash = before.iter().find(|(other_key, other)| {
+                *other == address || (overlaps(*other, address) && !is_remote(other_key))
+            });
+            if let Some((other_key, other)) = clash {
+                let message = if *other == address {
+                    format!("{address} is listed twice: it is {other_key} too")
+                } else {
+                    format!(
+                        "{address} is in use by {other_key}, which is {other}: set another port"
+                    )
+                };
+                self.add_fault(key.as_str(), message);
+            }
+            before.push((key, address));
+        }
+    }
+
     pub(super) fn parse_address(&mut self, key: &str, text: &str) -> Option<SocketAddr> {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Some(address),
@@ -53,4 +96,11 @@ impl ConfigValidator {
         }
         proxies.into_iter().collect()
     }
+}
+
+/// Whether two listeners cannot both be opened: one of them listens on all addresses of the family.
+fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port()
+        && one.is_ipv4() == other.is_ipv4()
+        && (one.ip().is_unspecified() || other.ip().is_unspecified())
 }

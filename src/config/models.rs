@@ -48,6 +48,25 @@ impl ConfigValidator {
         }
     }
 
+    /// Checks that requests to at least one model can be clamped, if the file sets the lowest
+    /// limit.
+    pub(super) fn check_min_output(&mut self, min_output_tokens: u64, models: &[raw::Model]) {
+        const KEY: &str = "limits.min_output_tokens";
+        let max_output = models.iter().map(|model| model.max_output_tokens).max();
+        if let Some(max_output) = max_output
+            && min_output_tokens > max_output
+            && self.is_set(KEY)
+        {
+            self.add_fault(
+                KEY,
+                format!(
+                    "{min_output_tokens} is above max_output_tokens of every model, at most \
+                     {max_output}: no request could ever be clamped"
+                ),
+            );
+        }
+    }
+
     pub(super) fn catalog(
         &mut self,
         models: Vec<raw::Model>,
@@ -88,6 +107,15 @@ impl ConfigValidator {
                 self.add_fault(
                     key.clone(),
                     "context_tokens and max_output_tokens must be at most 100000000",
+                );
+            }
+            if model.max_output_tokens > model.context_tokens {
+                self.add_fault(
+                    format!("{key}.max_output_tokens"),
+                    format!(
+                        "{} is above context_tokens, which is {}: the output is a part of the context",
+                        model.max_output_tokens, model.context_tokens
+                    ),
                 );
             }
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);

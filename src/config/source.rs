@@ -3,8 +3,22 @@
 //! The stamp is taken before the file is read: a write in between then shows as a change and is
 //! never missed. Must not interpret a file's contents.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+/// Which of the files that the config names are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileChecks {
+    /// All that an edge needs.
+    Edge,
+    /// All that a sidecar of its own needs: it has no certificate and no access log.
+    Sidecar,
+    /// Only the files of `file:` values, which are part of the settings.
+    Secrets,
+    /// None: the config is that of another machine. A `file:` value becomes a placeholder.
+    None,
+}
 
 /// A file and its stamp from just before it was read.
 #[derive(Debug, Clone)]
@@ -45,6 +59,26 @@ impl SourceFile {
     pub fn stamp(&self) -> FileStamp {
         self.stamp
     }
+}
+
+/// Describes in plain words why a file cannot be read.
+pub(super) fn cannot_read(path: &Path, error: &std::io::Error) -> String {
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::NotFound => format!("the file {path} does not exist"),
+        ErrorKind::NotADirectory => {
+            format!("the file {path} does not exist: a part of its path is not a folder")
+        }
+        ErrorKind::PermissionDenied => format!("{} may not read {path}", this_process()),
+        ErrorKind::IsADirectory => format!("{path} is a directory, not a file"),
+        ErrorKind::InvalidData => format!("{path} is not text in UTF-8"),
+        _ => format!("cannot read {path}: {error}"),
+    }
+}
+
+pub(super) fn this_process() -> String {
+    let user = rustix::process::geteuid();
+    format!("this process (user ID {})", user.as_raw())
 }
 
 #[cfg(test)]

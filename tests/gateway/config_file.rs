@@ -6,11 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Runs `check` on a text; returns its exit code and its output.
-fn check(text: &str) -> (i32, String) {
+pub fn check(text: &str) -> (i32, String) {
+    check_with(text, &[])
+}
+
+/// Runs `check` with these options on a text; returns its exit code and its output.
+pub fn check_with(text: &str, options: &[&str]) -> (i32, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.yaml");
     std::fs::write(&file, text).unwrap();
-    let output = command_on(&file, &["check"]);
+    let output = command_on(&file, &[&["check"], options].concat());
     let said = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -22,12 +27,12 @@ fn check(text: &str) -> (i32, String) {
     )
 }
 
-fn shipped() -> String {
+pub fn shipped() -> String {
     include_str!("../../conf/local.yaml").to_owned()
 }
 
 /// The number of the line that holds `text`.
-fn line_of(file: &str, text: &str) -> usize {
+pub fn line_of(file: &str, text: &str) -> usize {
     file.lines().position(|line| line.contains(text)).unwrap() + 1
 }
 

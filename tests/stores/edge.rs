@@ -32,7 +32,7 @@ impl World {
     pub async fn new() -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/local.yaml");
         let model = Arc::clone(
-            config::load(&file)
+            config::load(&file, config::FileChecks::Edge)
                 .unwrap()
                 .catalog
                 .find("beta-5.2")

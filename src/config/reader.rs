@@ -1,0 +1,99 @@
+//! Reads a YAML text into a checked value, and finds all faults of form in one pass, each with its
+//! line and key.
+//!
+//! Three steps: the text becomes a tree (`config/yaml.rs`), `${ENV}` is substituted
+//! (`config/variables.rs`), and the tree is checked against the JSON Schema of `raw.rs`
+//! (`config/shape.rs`). Must not know what any key means.
+
+use super::fault::ConfigFault;
+use super::yaml::{YamlNode, parse};
+use super::{raw, shape, variables};
+use serde_json::Value;
+
+/// Reads `text`. `env` returns the value of an environment variable.
+///
+/// # Errors
+/// Returns all faults of form: invalid YAML, unset variables, unknown or missing keys, wrong types.
+pub fn read_config(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(raw::Config, YamlNode), Vec<ConfigFault>> {
+    let (tree, faults) = read_tree(text, &|_, name| env(name))?;
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    match serde_json::from_value(tree.value()) {
+        Ok(config) => Ok((config, tree)),
+        Err(error) => Err(vec![ConfigFault {
+            line: tree.line,
+            key: String::new(),
+            message: error.to_string(),
+        }]),
+    }
+}
+
+/// Reads `text` into a tree, and returns the tree with its faults of form. `env` returns the value
+/// of an environment variable for the key at a path.
+///
+/// # Errors
+/// Returns an error if the text is not YAML.
+pub fn read_tree(
+    text: &str,
+    env: &dyn Fn(&str, &str) -> Option<String>,
+) -> Result<(YamlNode, Vec<ConfigFault>), Vec<ConfigFault>> {
+    let mut tree = parse(text).map_err(|fault| vec![fault])?;
+    let mut faults = Vec::new();
+    variables::substitute(&mut tree, "", env, &mut faults);
+    shape::check_shape(&tree, &schema(), &mut faults);
+    Ok((tree, faults))
+}
+
+/// The JSON Schema of the config file.
+pub fn schema() -> Value {
+    schemars::schema_for!(raw::Config).to_value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::shape::RENAMED_KEYS;
+
+    #[test]
+    fn a_renamed_key_is_refused_and_its_fault_has_the_new_name() {
+        let shipped = include_str!("../../conf/local.yaml");
+        let read = |section: &str| read_config(&format!("{shipped}{section}\n"), &|_| None);
+        let renamed = [
+            ("watch", "auto_reload", "KEY: true"),
+            (
+                "limits.drain_hidden_seconds",
+                "drain_reasoning_seconds",
+                "limits: {KEY: 60}",
+            ),
+            (
+                "limits.name_refresh_seconds",
+                "dns_refresh_seconds",
+                "limits: {KEY: 60}",
+            ),
+            (
+                "limits.name_stale_seconds",
+                "dns_stale_seconds",
+                "limits: {KEY: 60}",
+            ),
+            (
+                "telemetry.traces.sample",
+                "sample_ratio",
+                "telemetry: {traces: {endpoint: \"http://127.0.0.1:4318/v1/traces\", KEY: \"0.01\"}}",
+            ),
+        ];
+        assert_eq!(renamed.len(), RENAMED_KEYS.len());
+        for (old, new, section) in renamed {
+            let name = old.rsplit('.').next().unwrap();
+            let faults = read(&section.replace("KEY", name)).unwrap_err();
+            let line = shipped.lines().count() as u64 + 1;
+            let message = format!("this key is now called {new:?}");
+            let key = old.to_owned();
+            assert_eq!(faults, [ConfigFault { line, key, message }]);
+            assert!(read(&section.replace("KEY", new)).is_ok(), "{new}");
+        }
+    }
+}
