@@ -36,6 +36,7 @@ mod traces;
 mod validator;
 mod variables;
 mod vendors;
+mod wrong_type;
 mod yaml;
 
 use crate::address::TrustedProxies;

@@ -78,8 +78,8 @@ fn alias_fault(
         .enumerate()
         .filter(|(other, _)| *other != index);
     let (_, hidden) = others.find(|(_, other)| pattern.matches(&other.id))?;
+    let id = &hidden.id;
     Some(format!(
-        "{alias:?} also matches {:?}, the id of another model: use a longer alias",
-        hidden.id
+        "{alias:?} also matches {id:?}, the id of another model: use a longer alias"
     ))
 }

@@ -6,9 +6,9 @@
 use super::base_url::{BaseUrl, parse_base_url};
 use super::presets::Preset;
 use super::raw;
-use super::validator::ConfigValidator;
+use super::validator::{ConfigValidator, header_fault};
 use crate::catalog::{ActiveHealthCheck, EndpointAuth, HttpVersion, Secret, VendorEndpoint};
-use http::{HeaderName, HeaderValue};
+use http::HeaderName;
 use llm_protocol::Protocol;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -239,8 +239,7 @@ impl ConfigValidator {
     fn path(&mut self, key: &str, path: &str) -> Option<String> {
         let wrong = if !path.starts_with('/') {
             Some(format!(
-                "must begin with /: {path:?}; did you mean {:?}?",
-                format!("/{path}")
+                "must begin with /: {path:?}; did you mean \"/{path}\"?"
             ))
         } else if path.contains('?') {
             Some("contains a query: set it as `query: {NAME: VALUE}`".to_owned())
@@ -304,8 +303,8 @@ impl ConfigValidator {
             } else if headers.iter().any(|(other, _)| *other == name) {
                 self.add_fault(key, "is listed twice: header names are case-insensitive");
             } else if let Some(value) = self.secret(&key, value) {
-                if HeaderValue::from_str(value.reveal()).is_err() {
-                    self.add_fault(key, "contains characters that a header cannot have");
+                if let Some(fault) = header_fault(value.reveal()) {
+                    self.add_fault(key, fault);
                 }
                 headers.push((name, value));
             }
@@ -357,10 +356,11 @@ impl ConfigValidator {
             );
         }
         let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
-        if path.is_err() || !check.path.starts_with('/') {
+        let written = &check.path;
+        if path.is_err() || !written.starts_with('/') {
             self.add_fault(
                 format!("{key}.health_check.path"),
-                format!("not a path: {:?}", check.path),
+                format!("not a path: {written:?}"),
             );
         }
         ActiveHealthCheck {

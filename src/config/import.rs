@@ -108,11 +108,8 @@ impl Preset {
             .iter()
             .partition(|model| existing.ids.contains(&model.upstream_model));
         for model in known {
-            writeln!(
-                out,
-                "# The config file already has the model {:?}.",
-                model.upstream_model
-            )?;
+            let name = &model.upstream_model;
+            writeln!(out, "# The config file already has the model {name:?}.")?;
         }
         if !new.is_empty() {
             writeln!(out, "models:")?;
@@ -188,6 +185,9 @@ fn price(price: &raw::Price) -> String {
 fn members(prices: &[(&str, Option<&raw::Decimal>)]) -> Vec<String> {
     prices
         .iter()
-        .filter_map(|(name, price)| Some(format!("{name}: {:?}", price.as_ref()?.0)))
+        .filter_map(|(name, price)| {
+            let raw::Decimal(text) = price.as_ref()?;
+            Some(format!("{name}: {text:?}"))
+        })
         .collect()
 }

@@ -64,7 +64,11 @@ impl ConfigValidator {
                 None
             }
             Err(_) => {
-                self.add_fault(key, format!("not an ip:port address: {text:?}"));
+                let message = format!(
+                    "must be an IP address and a port, not {text:?}{}",
+                    suggest_address(key, text)
+                );
+                self.add_fault(key, message);
                 None
             }
         }
@@ -103,4 +107,58 @@ fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()
         && (one.ip().is_unspecified() || other.ip().is_unspecified())
+}
+
+/// What was probably meant by an address that is none, as the end of a sentence.
+fn suggest_address(key: &str, text: &str) -> String {
+    let is_public = key.starts_with("listen.edge");
+    let own = if is_public { "0.0.0.0" } else { "127.0.0.1" };
+    let trimmed = text.trim();
+    let trimmed = trimmed
+        .strip_prefix("http://")
+        .or_else(|| trimmed.strip_prefix("https://"))
+        .unwrap_or(trimmed)
+        .trim_end_matches('/');
+    let (host, port) = trimmed.rsplit_once(':').unwrap_or(("", trimmed));
+    let host = match host {
+        "" | "*" => own,
+        "localhost" => "127.0.0.1",
+        host => host,
+    };
+    let meant = format!("{host}:{port}");
+    match meant.parse::<SocketAddr>() {
+        Ok(address) if address.port() != 0 => format!("; did you mean \"{address}\"?"),
+        _ => format!("; write it as \"{own}:8081\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_that_was_probably_meant_is_suggested() {
+        for (key, text, meant) in [
+            ("listen.admin", "localhost:9090", "127.0.0.1:9090"),
+            ("listen.edge[0]", ":8080", "0.0.0.0:8080"),
+            ("listen.admin", ":9090", "127.0.0.1:9090"),
+            ("listen.edge[0]", "8080", "0.0.0.0:8080"),
+            ("listen.edge[1]", "*:8080", "0.0.0.0:8080"),
+            ("listen.sidecar", "http://10.0.0.7:8081/", "10.0.0.7:8081"),
+        ] {
+            let hint = suggest_address(key, text);
+            assert_eq!(hint, format!("; did you mean \"{meant}\"?"), "{text}");
+        }
+        for text in [
+            "",
+            "127.0.0.1",
+            "gateway:8081",
+            "localhost:0",
+            "[::1]",
+            ":99999",
+        ] {
+            let hint = suggest_address("listen.sidecar", text);
+            assert_eq!(hint, "; write it as \"127.0.0.1:8081\"", "{text}");
+        }
+    }
 }

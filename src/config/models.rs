@@ -34,7 +34,9 @@ impl ConfigValidator {
                 if !ids.contains(id.as_str()) {
                     let owner = models.iter().find(|model| model.aliases.contains(id));
                     let suggestion = match owner {
-                        Some(owner) => format!("; it is an alias of {:?}: use that id", owner.id),
+                        Some(raw::Model { id, .. }) => {
+                            format!("; it is an alias of {id:?}: use that id")
+                        }
                         None => suggest::hint(id, ids.iter().copied()),
                     };
                     self.add_fault(key, format!("no model has the id {id:?}{suggestion}"));
@@ -78,11 +80,9 @@ impl ConfigValidator {
         let mut usable = Vec::new();
         for (index, model) in models.into_iter().enumerate() {
             let key = format!("models[{index}]");
-            if !ids.insert(model.id.clone()) {
-                self.add_fault(
-                    format!("{key}.id"),
-                    format!("{:?} is listed twice", model.id),
-                );
+            let (id, vendor) = (&model.id, &model.vendor);
+            if !ids.insert(id.clone()) {
+                self.add_fault(format!("{key}.id"), format!("{id:?} is listed twice"));
             }
             let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
             if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
@@ -125,7 +125,7 @@ impl ConfigValidator {
                         suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
                     self.add_fault(
                         format!("{key}.vendor"),
-                        format!("no vendor is named {:?}{suggestion}", model.vendor),
+                        format!("no vendor is named {vendor:?}{suggestion}"),
                     );
                 }
                 Some(VendorEntry { vendor: None, .. }) => {}

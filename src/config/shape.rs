@@ -5,8 +5,8 @@
 //! means.
 
 use super::fault::ConfigFault;
-use super::suggest;
 use super::yaml::{YamlNode, YamlValue, join};
+use super::{suggest, wrong_type};
 use serde_json::Value;
 
 /// Adds the faults of form to `faults`.
@@ -15,6 +15,10 @@ pub(super) fn check_shape(tree: &YamlNode, schema: &Value, faults: &mut Vec<Conf
         root: schema,
         faults,
     };
+    if matches!(tree.kind, YamlValue::Scalar(Value::Null)) {
+        let message = "the file is empty: conf/gateway.yaml is an example".to_owned();
+        return validator.add_fault(1, "", message);
+    }
     validator.check_node(tree, schema, "");
 }
 
@@ -40,11 +44,7 @@ impl SchemaValidator<'_> {
             return;
         }
         if !type_fits(&schema["type"], node.kind_name()) {
-            let message = format!(
-                "expected {}, found {}",
-                type_names(&schema["type"]),
-                node.kind_name()
-            );
+            let message = wrong_type::message(node, &schema["type"], path);
             return self.add_fault(node.line, path, message);
         }
         let choices = schema["enum"]
@@ -86,8 +86,14 @@ impl SchemaValidator<'_> {
         schema: &Value,
         path: &str,
     ) {
-        for (key, value) in entries {
+        for (index, (key, value)) in entries.iter().enumerate() {
             let key_path = join(path, key);
+            let before = &entries[..index];
+            if let Some((_, first)) = before.iter().find(|(other, _)| other == key) {
+                let message = format!("is set twice, first on line {}: remove one", first.line);
+                self.add_fault(value.line, &key_path, message);
+                continue;
+            }
             if let Some(property) = schema["properties"].get(key) {
                 self.check_node(value, property, &key_path);
             } else if schema["additionalProperties"].is_object() {
@@ -110,7 +116,8 @@ impl SchemaValidator<'_> {
             .filter_map(Value::as_str)
         {
             if !entries.iter().any(|(name, _)| name == key) {
-                self.add_fault(node.line, &join(path, key), "missing".into());
+                let path = join(path, key);
+                self.add_fault(node.line, &path, wrong_type::missing(&path));
             }
         }
     }
@@ -151,18 +158,6 @@ fn type_fits(expected: &Value, found: &str) -> bool {
         Value::String(name) => fits(name),
         Value::Array(names) => names.iter().filter_map(Value::as_str).any(fits),
         _ => true,
-    }
-}
-
-fn type_names(expected: &Value) -> String {
-    match expected {
-        Value::String(name) => name.clone(),
-        Value::Array(names) => names
-            .iter()
-            .filter_map(Value::as_str)
-            .collect::<Vec<_>>()
-            .join(" or "),
-        _ => "a value".into(),
     }
 }
 

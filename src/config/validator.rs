@@ -67,7 +67,13 @@ impl ConfigValidator {
                 None
             }
             Err(error) => {
-                self.add_fault(key, error.to_string());
+                let message = match plain_amount(&text.0) {
+                    Some(amount) => {
+                        format!("write {amount}: a number with a point, without a sign")
+                    }
+                    None => error.to_string(),
+                };
+                self.add_fault(key, message);
                 None
             }
         }
@@ -93,6 +99,87 @@ impl ConfigValidator {
                 self.add_fault(key, cannot_read(Path::new(path), &error));
                 None
             }
+        }
+    }
+}
+
+/// The amount that was probably meant by one with a comma, a currency sign or separators.
+fn plain_amount(text: &str) -> Option<Micro> {
+    let signs = ['$', '€', '£', '¥', '_', ' ', '\'', '\u{a0}', '\u{202f}'];
+    let text = text.replace(signs, "");
+    let is_grouped = |text: &str| {
+        let mut groups = text.split(',').skip(1);
+        groups.all(|group| {
+            group
+                .split('.')
+                .next()
+                .is_some_and(|group| group.len() == 3)
+        })
+    };
+    let text = match text.matches(',').count() {
+        0 => text,
+        // One comma before three digits may be either.
+        1 if !text.contains('.') && is_grouped(&text) => return None,
+        1 if !text.contains('.') => text.replace(',', "."),
+        _ if is_grouped(&text) => text.replace(',', ""),
+        _ => return None,
+    };
+    text.parse().ok().filter(|amount| *amount >= Micro::ZERO)
+}
+
+/// What a header field cannot carry, in words.
+pub(super) fn header_fault(value: &str) -> Option<&'static str> {
+    let value_has = |is_bad: fn(char) -> bool| value.contains(is_bad);
+    if value_has(|letter| matches!(letter, '\n' | '\r')) {
+        Some("contains a line break: remove it")
+    } else if value.trim() != value {
+        Some("begins or ends with a space: remove it")
+    } else if value_has(char::is_control) {
+        Some("contains a control character: remove it")
+    } else if !value.is_ascii() {
+        Some("contains a character that is not ASCII: remove it")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_amount_that_was_probably_meant_is_found() {
+        for (text, meant) in [
+            ("1,5", "1.5"),
+            ("$1.50", "1.5"),
+            ("1.50 €", "1.5"),
+            ("1 000", "1000"),
+            ("1,000.25", "1000.25"),
+            ("1,000,000", "1000000"),
+        ] {
+            let amount = plain_amount(text).map(|amount| amount.to_string());
+            assert_eq!(amount.as_deref(), Some(meant), "{text}");
+        }
+        for text in ["1,000", "much", "", "-$1", "1,00,0", "1.0000001", "$"] {
+            assert_eq!(plain_amount(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_header_field_carries_one_line_of_ascii() {
+        for (value, word) in [
+            ("a\nb", "line break"),
+            ("a\r", "line break"),
+            (" a", "space"),
+            ("a\t", "space"),
+            ("a\u{7}b", "control character"),
+            ("ä", "ASCII"),
+        ] {
+            let fault = header_fault(value).unwrap();
+            assert!(fault.contains(word), "{value:?}: {fault}");
+        }
+        for value in ["", "sk-1", "Basic abc=="] {
+            assert_eq!(header_fault(value), None, "{value}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! endpoints).
 
 use super::presets::{self, Preset};
-use super::validator::{ConfigValidator, PLACEHOLDER};
+use super::validator::{ConfigValidator, PLACEHOLDER, header_fault};
 use super::{raw, suggest};
 use crate::catalog::{CatalogVendor, EndpointAuth, Secret};
 use http::{HeaderName, HeaderValue};
@@ -85,7 +85,7 @@ impl ConfigValidator {
         let Some(protocol) = vendor.protocol.or(preset.map(|preset| preset.protocol)) else {
             self.add_fault(
                 format!("{key}.protocol"),
-                "missing: messages, chat or responses; or name a `preset`",
+                "is required: messages, chat or responses; or name a `preset`",
             );
             return None;
         };
@@ -102,7 +102,7 @@ impl ConfigValidator {
                 .filter(|_| listed.is_empty())
             {
                 Some(example) => format!(
-                    "missing: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
+                    "is required: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
                 ),
                 None => format!("needs 1 to {MAX_ENDPOINTS} endpoints"),
             };
@@ -164,7 +164,7 @@ impl ConfigValidator {
             if is_required {
                 self.add_fault(
                     key,
-                    "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` if the server needs no key",
+                    "is required: the vendor's key, as in \"${API_KEY}\"; or `auth: none` if the server needs no key",
                 );
                 return None;
             }
@@ -177,8 +177,8 @@ impl ConfigValidator {
         if api_key.reveal().is_empty() && is_required {
             return None;
         }
-        if HeaderValue::from_str(api_key.reveal()).is_err() {
-            self.add_fault(key, "contains characters that a header cannot have");
+        if let Some(fault) = header_fault(api_key.reveal()) {
+            self.add_fault(key, fault);
         } else if !api_key.reveal().is_empty() && !is_required {
             self.add_fault(
                 key,

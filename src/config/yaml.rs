@@ -5,7 +5,7 @@
 use super::fault::ConfigFault;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-use serde_saphyr::Spanned;
+use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 use std::fmt;
 
 /// A YAML value that knows the line it was written on.
@@ -154,22 +154,38 @@ fn from_spanned(spanned: Spanned<YamlValue>) -> YamlNode {
 /// # Errors
 /// Returns an error if the text is not YAML.
 pub fn parse(text: &str) -> Result<YamlNode, ConfigFault> {
-    match serde_saphyr::from_str::<Spanned<YamlValue>>(text) {
-        Ok(spanned) => Ok(from_spanned(spanned)),
-        Err(error) => {
-            let line = error.location().map_or(1, |location| location.line());
-            let message = error
-                .to_string()
-                .lines()
-                .next()
-                .unwrap_or("not YAML")
-                .to_owned();
-            Err(ConfigFault {
-                line,
-                key: String::new(),
-                message,
-            })
+    // The tree keeps a key that is set twice, so that `shape.rs` can name both lines.
+    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::PassThrough };
+    serde_saphyr::from_str_with_options::<Spanned<YamlValue>>(text, options)
+        .map(from_spanned)
+        .map_err(|error| syntax_fault(text, &error))
+}
+
+/// The fault of a text that is not YAML, in plain words for the two most frequent slips.
+fn syntax_fault(text: &str, error: &serde_saphyr::Error) -> ConfigFault {
+    let line = error.location().map_or(1, |location| location.line());
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let tab = (1..)
+        .zip(text.lines())
+        .take_while(|(number, _)| *number <= line)
+        .find(|(_, text)| text[..indent(text)].contains('\t'));
+    let at_fault = (1..).zip(text.lines()).find(|(number, _)| *number == line);
+    let (line, message) = match (tab, at_fault) {
+        (Some((line, _)), _) => (line, "uses a tab: indent with spaces".to_owned()),
+        (None, Some((line, text))) if text.contains("{{") => {
+            let message = "{{ has no meaning here: write a variable as \"${NAME}\"";
+            (line, message.to_owned())
         }
+        _ => {
+            let text = error.without_snippet().to_string();
+            let first = text.lines().next().unwrap_or_default();
+            (line, format!("not YAML: {first}"))
+        }
+    };
+    ConfigFault {
+        line,
+        key: String::new(),
+        message,
     }
 }
 

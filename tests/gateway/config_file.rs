@@ -234,7 +234,7 @@ fn what_is_wrong_with_a_vendor_or_a_name_is_said_with_what_is_allowed() {
         (
             vendor("headers: {x-a: \"\\n\"}"),
             "vendors.beta.headers.x-a",
-            "a header cannot have",
+            "contains a line break",
         ),
         (
             instead("api_key: a\n    endpoints: [{url: \"http://a\"}]"),
@@ -753,6 +753,9 @@ fn every_shipped_file_loads() {
     let mut count = 0;
     for entry in std::fs::read_dir(conf).unwrap() {
         let file = entry.unwrap().path();
+        if file.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
         let check = |keys: bool| {
             let mut command = Command::new(binary());
             command

@@ -6,6 +6,16 @@ use crate::world::{World, command_on};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use std::path::Path;
 
+/// The first line at or after byte `at` that has the last part of this key.
+fn line_of_key(text: &str, at: usize, key: &str) -> usize {
+    let name = key.rsplit('.').next().unwrap();
+    let name = format!("{}:", name.split('[').next().unwrap());
+    let before = text[..at].matches('\n').count();
+    let mut lines = text.lines().enumerate().skip(before);
+    let found = lines.find(|(_, line)| line.contains(&name));
+    found.map_or(0, |(index, _)| index + 1)
+}
+
 /// Checks that each of these edits of the shipped file is one fault, with its key, its line and
 /// these words.
 #[track_caller]
@@ -14,22 +24,7 @@ fn assert_faults(edits: &[(&str, &str, &str, &str)]) {
         assert!(shipped().contains(from), "{from}");
         let text = shipped().replacen(from, to, 1);
         let (code, output) = check(&text);
-        let name = key.rsplit('.').next().unwrap();
-        let place = match name
-            .strip_suffix(']')
-            .and_then(|name| name.rsplit_once('['))
-        {
-            Some((name, _)) => format!("{name}:"),
-            None => format!("{name}:"),
-        };
-        let at = text.find(to).unwrap();
-        let lines_before = text[..at].lines().count();
-        let line = text
-            .lines()
-            .enumerate()
-            .skip(lines_before.saturating_sub(1))
-            .find(|(_, line)| line.contains(&place))
-            .map_or(0, |(index, _)| index + 1);
+        let line = line_of_key(&text, text.find(to).unwrap(), key);
         let fault = output
             .lines()
             .find(|fault| fault.starts_with(&format!("FILE:{line}: {key}: ")));
@@ -317,4 +312,146 @@ fn a_command_for_accounts_does_not_look_at_the_files_of_the_service() {
         assert_eq!(text.contains("/nowhere"), code == 64, "{text}");
     }
     world.close();
+}
+
+#[test]
+fn slips_in_writing_are_named_in_plain_words() {
+    let base = "base_url: \"http://127.0.0.1:8080\"";
+    let edge = "  edge: [\"127.0.0.1:8080\"]";
+    let limits = "store: {kind: embedded}";
+    let with = |limit: &str| format!("{limits}\nlimits:\n  {limit}");
+    let second = "base_url: \"http://b\"";
+    let first_line = shipped().lines().position(|line| line == base).unwrap() + 1;
+    let slips: [(&str, String, String); 15] = [
+        (
+            base,
+            format!("{base}\n{second}"),
+            format!("base_url: is set twice, first on line {first_line}: remove one"),
+        ),
+        (
+            edge,
+            "  edge: \"127.0.0.1:8080\"".into(),
+            "listen.edge: must be a list, not a text; write it in brackets: [\"127.0.0.1:8080\"]"
+                .into(),
+        ),
+        (
+            base,
+            format!("{base}\nauto_reload: \"yes\""),
+            "auto_reload: must be true or false, not a text; write true or false, without quotes"
+                .into(),
+        ),
+        (
+            limits,
+            with("body_bytes: 32MB"),
+            "limits.body_bytes: must be a whole number, not a text; write the number of bytes: \
+             33554432"
+                .into(),
+        ),
+        (
+            limits,
+            with("idle_seconds: 10m"),
+            "limits.idle_seconds: must be a whole number, not a text; write the number of \
+             seconds: 600"
+                .into(),
+        ),
+        (
+            limits,
+            with("attempts: 1.5"),
+            "limits.attempts: must be a whole number, not a number; write it without a fraction"
+                .into(),
+        ),
+        (
+            "    upstream_model: gpt-5.2",
+            "    upstream_model: 5.2".into(),
+            "models[3].upstream_model: must be a text, not a number; write it in quotes".into(),
+        ),
+        (
+            edge,
+            "  edge: [\"localhost:8080\"]".into(),
+            "listen.edge[0]: must be an IP address and a port, not \"localhost:8080\"; did you \
+             mean \"127.0.0.1:8080\"?"
+                .into(),
+        ),
+        (
+            edge,
+            "  edge: [\":8080\"]".into(),
+            "listen.edge[0]: must be an IP address and a port, not \":8080\"; did you mean \
+             \"0.0.0.0:8080\"?"
+                .into(),
+        ),
+        (
+            "  admin: \"127.0.0.1:9090\"",
+            "  # no admin".into(),
+            "listen.admin: is required, for example: \"127.0.0.1:9090\"".into(),
+        ),
+        (
+            "api_key: \"sim-beta-key\"",
+            "api_key: \"file:/nowhere/beta.key\"".into(),
+            "vendors.beta.api_key: the file /nowhere/beta.key does not exist".into(),
+        ),
+        (
+            "api_key: \"sim-beta-key\"",
+            "api_key: \"sk-CANARY\\n\"".into(),
+            "vendors.beta.api_key: contains a line break: remove it".into(),
+        ),
+        (
+            "api_key: \"sim-beta-key\"",
+            "api_key: {{BETA_API_KEY}}".into(),
+            "{{ has no meaning here: write a variable as \"${NAME}\"".into(),
+        ),
+        (
+            "output: \"2500\"}",
+            "output: \"2500,5\"}".into(),
+            "models[0].price.output: write 2500.5: a number with a point, without a sign".into(),
+        ),
+        (
+            "output: \"2500\"}",
+            "output: \"$1.5\"}".into(),
+            "models[0].price.output: write 1.5: a number with a point, without a sign".into(),
+        ),
+    ];
+    for (from, to, fault) in slips {
+        // The key and the text.
+        let (key, words) = fault.split_once(": ").unwrap();
+        let (key, words) = match key.starts_with('{') {
+            true => ("vendors.beta.api_key", fault.as_str()),
+            false => (key, words),
+        };
+        assert!(shipped().contains(from), "{from}");
+        let text = shipped().replacen(from, &to, 1);
+        let at = text.find(&to).unwrap();
+        // A key that is missing has the line of its section, and one that is set twice the second.
+        let line = match key {
+            "listen.admin" => line_of(&text, "listen:"),
+            "base_url" => line_of_key(&text, at + to.len() - second.len(), key),
+            _ => line_of_key(&text, at, key),
+        };
+        let (code, output) = check(&text);
+        let expected = match fault.starts_with('{') {
+            true => format!("FILE:{line}: {words}"),
+            false => format!("FILE:{line}: {key}: {words}"),
+        };
+        assert!(
+            code == 64 && output.contains(&expected) && output.contains(": 1 fault\n"),
+            "{expected} not in {output}"
+        );
+    }
+    let (_, output) = check(&shipped().replace("sim-beta-key", "sk-CANARY\\n"));
+    assert!(!output.contains("CANARY"), "{output}");
+    for empty in ["", "# nothing yet\n"] {
+        let (code, output) = check(empty);
+        let fault = "FILE:1: the file is empty: conf/gateway.yaml is an example";
+        assert!(code == 64 && output.contains(fault), "{output}");
+    }
+    let tab = shipped().replace("  sidecar:", "\tsidecar:");
+    let line = line_of(&tab, "\tsidecar:");
+    let (code, output) = check(&tab);
+    let fault = format!("FILE:{line}: uses a tab: indent with spaces");
+    assert!(code == 64 && output.contains(&fault), "{output}");
+    let nobody = command_on(Path::new("/nowhere/gateway.yaml"), &["check"]);
+    assert_eq!(
+        String::from_utf8_lossy(&nobody.stderr),
+        "model-gateway: /nowhere/gateway.yaml: 1 fault\n/nowhere/gateway.yaml: the file \
+         /nowhere/gateway.yaml does not exist\n"
+    );
 }
