@@ -302,7 +302,7 @@ fn start_idempotency(
 
 fn open_access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
     AccessLog::start(&settings.access_log, settings.limits.access_log_lines)
-        .with_context(|| format!("cannot open access_log {:?}", settings.access_log))
+        .with_context(|| format!("cannot open access_log {}", settings.access_log))
 }
 
 fn serve(server: Server, handle: ServerHandle, startup_signals: StartupSignals) -> ! {

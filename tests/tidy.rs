@@ -51,6 +51,53 @@ const TYPES_DEFINED_TWICE: &[(&str, &str)] = &[(
     "one definition stands in a macro that makes the other",
 )];
 
+/// Names of variables that hold a text, which `{name:?}` quotes. Of other values it prints Rust
+/// syntax, which operators cannot read.
+const QUOTED_TEXTS: &[&str] = &[
+    "account",
+    "alias",
+    "base",
+    "email",
+    "example",
+    "id",
+    "id_or_email",
+    "key_id",
+    "model",
+    "name",
+    "new",
+    "none",
+    "origin",
+    "owner",
+    "path",
+    "preset",
+    "reference",
+    "shown",
+    "status",
+    "suggestion",
+    "text",
+    "unknown",
+    "url",
+    "value",
+    "vendor",
+    "written",
+];
+
+/// Other places that may print Rust syntax, with the reason: file and name.
+const RUST_SYNTAX: &[(&str, &str, &str)] = &[
+    ("src/failpoint.rs", "point", "only tests arm a fail point"),
+    ("src/failpoint.rs", "effect", "only tests arm a fail point"),
+    (
+        "src/store/ledger/chain.rs",
+        "numbers",
+        "the hash of an entry covers this text",
+    ),
+    (
+        "src/store/redis/address.rs",
+        "",
+        "it implements Debug, which masks the passwords",
+    ),
+];
+
 struct File {
     path: PathBuf,
     text: String,
@@ -190,6 +237,29 @@ fn banned_constants(text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Values that are printed in Rust syntax, as `{name:?}`: the name, and its line.
+fn rust_syntax(text: &str) -> Vec<(usize, &str)> {
+    let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let mut found = Vec::new();
+    for (number, line) in product.lines().enumerate() {
+        if comment(line).is_some() {
+            continue;
+        }
+        for (at, _) in line.match_indices('?') {
+            let before = line[..at].trim_end_matches('#');
+            if !line[at..].starts_with("?}") || !before.ends_with(':') {
+                continue;
+            }
+            let name = before.trim_end_matches(':').rsplit('{').next();
+            let name = name.unwrap_or_default();
+            if !QUOTED_TEXTS.contains(&name) {
+                found.push((number + 1, name));
+            }
+        }
+    }
+    found
+}
+
 /// Type names with more than one definition among these files.
 fn types_defined_twice(files: &[File]) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -270,6 +340,27 @@ fn functions_and_constants_have_names_of_the_field() {
     let sources = product_files();
     none("functions to rename", &sources, banned_functions);
     none("constants to rename", &sources, banned_constants);
+}
+
+#[test]
+fn what_people_read_has_no_rust_syntax() {
+    let mut sources = files("src", ".rs");
+    sources.retain(|file| !is_test(&file.path));
+    let mut findings = Vec::new();
+    for File { path, text } in &sources {
+        let path = path.display().to_string();
+        let is_excused = |name: &str| {
+            let mut excuses = RUST_SYNTAX.iter();
+            excuses.any(|(file, excused, _)| *file == path && *excused == name)
+        };
+        for (line, name) in rust_syntax(text) {
+            if !is_excused(name) {
+                findings.push(format!("{path}:{line}: {{{name}:?}}"));
+            }
+        }
+    }
+    let findings = findings.join("\n");
+    assert!(findings.is_empty(), "implement Display for:\n{findings}");
 }
 
 #[test]
@@ -354,4 +445,6 @@ fn each_rule_finds_a_violation() {
         2
     );
     assert_eq!(missing_paths("See `src/main.rs`.", |_| true).len(), 0);
+    let code = "format!(\"{name:?} {wait:?} {:?} {:#?}\")\n// {wait:?}\n#[cfg(test)]\n{wait:?}";
+    assert_eq!(rust_syntax(code), [(1, "wait"), (1, ""), (1, "")]);
 }

@@ -225,7 +225,7 @@ impl KeyCache {
                 wait = MIN_RECONNECT_DELAY;
             }
             if let Err(error) = outcome {
-                log::warn!("{error}; retrying in {wait:?}");
+                log::warn!("{error}; retrying in {} ms", wait.as_millis());
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(MAX_RECONNECT_DELAY);

@@ -165,7 +165,7 @@ impl ConfigReloader {
             let opened = AccessLog::open(&new.access_log, new.limits.access_log_lines);
             opened
                 .map(|opened| (access, opened))
-                .with_context(|| format!("cannot open access_log {:?}", new.access_log))
+                .with_context(|| format!("cannot open access_log {}", new.access_log))
         });
         let opened = opened.transpose()?;
         (self.apply_settings)(&new)?;

@@ -300,8 +300,9 @@ impl LedgerWriterWorker {
                 return;
             }
             log::error!(
-                "cannot enter {} debits in the ledger: {error}; retrying in {pause:?}",
-                batch.len()
+                "cannot enter {} debits in the ledger: {error}; retrying in {} ms",
+                batch.len(),
+                pause.as_millis()
             );
             std::thread::sleep(pause);
             pause = (pause * 2).min(MAX_RETRY_DELAY);

@@ -101,9 +101,9 @@ impl KeyArgs {
             }
             match catalog.find(model) {
                 Some(suggestion) => {
+                    let id = &suggestion.id;
                     bail!(
-                        "cannot restrict a key to {model:?}: it is an alias; use the model id {:?} instead",
-                        suggestion.id
+                        "cannot restrict a key to {model:?}: it is an alias; use the model id {id:?} instead"
                     )
                 }
                 None => bail!("cannot restrict a key to {model:?}: the catalog has no such model"),

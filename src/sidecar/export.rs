@@ -127,10 +127,11 @@ impl Stream for AccountExport {
         };
         // An incomplete document is recognizable, because the body does not end properly.
         let cut = |problem| {
-            log::error!(
-                "sidecar: cannot export account {}: {problem:?}",
-                self.account
-            );
+            let why = match &problem {
+                PageError::Internal(why) => why,
+                _ => "the request was refused",
+            };
+            log::error!("sidecar: cannot export account {}: {why}", self.account);
             std::io::Error::other("the export cannot be continued")
         };
         Poll::Ready(Some(text.map(Bytes::from).map_err(cut)))

@@ -12,6 +12,7 @@ use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
 use arc_swap::ArcSwapOption;
 use credits::money::Micro;
 use serde::Serialize;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -36,6 +37,16 @@ pub enum LogDestination {
     Stdout,
     /// A file that the gateway appends to. SIGHUP reopens it, for log rotation.
     File(PathBuf),
+}
+
+impl fmt::Display for LogDestination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// The log record of one request. Times are in microseconds; fields that do not apply are omitted.

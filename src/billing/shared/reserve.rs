@@ -190,9 +190,16 @@ fn reserve_error(reply: ReserveReply, needed: Micro, max_open: u64) -> ReserveEr
         ReserveReply::KeySpendLimit { free } => ReserveError::KeySpendLimit { free },
         ReserveReply::Limited(wait) => ReserveError::Limited(wait),
         ReserveReply::TooManyOpen => ReserveError::TooManyOpen { limit: max_open },
-        other => {
-            ReserveError::Unavailable(format!("unexpected reply of the shared store: {other:?}"))
+        ReserveReply::Suspended | ReserveReply::Ended | ReserveReply::Unknown => {
+            ReserveError::Unavailable(
+                "the shared store refused the reservation: the account is suspended or unknown, or \
+                 the request has ended"
+                    .to_owned(),
+            )
         }
+        ReserveReply::Held(_) | ReserveReply::HeldWithin(..) => ReserveError::Unavailable(
+            "the shared store made a reservation that was not requested".to_owned(),
+        ),
     }
 }
 

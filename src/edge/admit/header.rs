@@ -90,11 +90,9 @@ pub async fn authorize(
             | ReserveError::KeySpendLimit { .. }
             | ReserveError::Unavailable(_),
         ) if operation.free => false,
-        Err(refused)
-            if idempotency_key::is_known(gateway, session, operation, principal).await? =>
-        {
+        Err(_) if idempotency_key::is_known(gateway, session, operation, principal).await? => {
             log::debug!(
-                "reading the body of a refused request, because its response may be stored: {refused:?}"
+                "reading the body of a refused request, because its response may be stored"
             );
             false
         }

@@ -414,7 +414,7 @@ impl Check for TimedHealthCheck {
     fn backend_summary(&self, target: &Backend) -> String {
         match &target.addr {
             Address::Inet(address) => address.to_string(),
-            other => format!("{other:?}"),
+            Address::Unix(_) => "a Unix socket".to_owned(),
         }
     }
 }

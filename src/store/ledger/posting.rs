@@ -318,9 +318,9 @@ fn existing_posting(
 ) -> rusqlite::Result<Result<PostingResult, StoreError>> {
     let (paid, trial) = balances(transaction, &known.account)?;
     if !is_same {
+        let reference = &known.reference;
         return Ok(Err(StoreError::ReferenceUsed(format!(
-            "reference {:?} is already used for something else: entry {}, a {} of {} for account {} {}",
-            known.reference,
+            "reference {reference:?} is already used for something else: entry {}, a {} of {} for account {} {}",
             known.seq,
             known.kind,
             known.change(),

@@ -71,8 +71,10 @@ fn parse_event(fields: Vec<(String, String)>) -> Result<StoreEvent, StoreError> 
             .find(|(field, _)| field == name)
             .map(|(_, value)| value.clone());
         found.ok_or_else(|| {
+            let known: Vec<_> = fields.iter().map(|(field, _)| field.as_str()).collect();
             StoreError::Unusable(format!(
-                "an event of the shared store has no {name}: {fields:?}"
+                "an event of the shared store has no {name}; its fields are: {}",
+                known.join(", ")
             ))
         })
     };

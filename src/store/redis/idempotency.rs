@@ -89,8 +89,9 @@ impl SharedStore {
                 }
             }
             other => {
+                let status = other.unwrap_or_default();
                 return Err(StoreError::Unusable(format!(
-                    "cannot look up an idempotency key: the shared store answered {other:?}"
+                    "cannot look up an idempotency key: the shared store answered {status:?}"
                 )));
             }
         })

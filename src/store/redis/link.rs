@@ -116,7 +116,7 @@ impl RedisLink {
         // A caller that waited for an attempt takes its result. Otherwise each caller would wait
         // for the attempts of the others.
         if let Some((at, error)) = failed.as_ref().filter(|(at, _)| *at >= since) {
-            log::trace!("connecting failed {:?} ago", at.elapsed());
+            log::trace!("connecting failed {} ms ago", at.elapsed().as_millis());
             return Err(error.clone());
         }
         let made = timeout(

@@ -95,8 +95,9 @@ impl ScriptReply {
 
     pub(super) fn unexpected_reply(&self) -> StoreError {
         StoreError::Unusable(format!(
-            "cannot {}: the shared store answered {:?}",
-            self.operation, self.values
+            "cannot {}: the shared store answered [{}]",
+            self.operation,
+            self.values.join(", ")
         ))
     }
 }
