@@ -128,7 +128,19 @@ impl Billing {
     /// Returns an error if the ledger or the shared store cannot be read. A violated invariant is a
     /// finding, not an error.
     pub fn verify(&self, now_ms: i64) -> Result<LedgerAuditReport, StoreError> {
-        let mut report = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)?;
+        self.verify_with_progress(now_ms, &mut |_| ())
+    }
+
+    /// Like [`Self::verify`]; calls `on_entry` with the number of entries checked so far.
+    ///
+    /// # Errors
+    /// As for [`Self::verify`].
+    pub fn verify_with_progress(
+        &self,
+        now_ms: i64,
+        on_entry: &mut dyn FnMut(u64),
+    ) -> Result<LedgerAuditReport, StoreError> {
+        let mut report = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms, on_entry)?;
         if let Some(address) = &self.0.shared {
             shared_store_admin::compare_balances(&self.0.ledger, address, &mut report)?;
         }

@@ -7,8 +7,10 @@ mod account;
 mod audit;
 mod clients;
 mod edge;
+mod export;
 mod ledger;
 mod models;
+mod progress;
 mod settings;
 mod vendors;
 

@@ -128,6 +128,7 @@ pub fn verify(
     ledger: &Ledger,
     data_dir: &Path,
     now_ms: i64,
+    on_entry: &mut dyn FnMut(u64),
 ) -> Result<LedgerAuditReport, StoreError> {
     // Read the journal before the ledger: the ledger must then have all its endings, except the
     // most recent ones.
@@ -150,7 +151,12 @@ pub fn verify(
             .map(|requests| (requests.ending.request_id.clone(), None))
             .collect(),
     };
-    let accounts = ledger.for_each_entry(&mut |entry| audit.check_entry(&entry))?;
+    let mut checked = 0;
+    let accounts = ledger.for_each_entry(&mut |entry| {
+        audit.check_entry(&entry);
+        checked += 1;
+        on_entry(checked);
+    })?;
     audit.check_refund_totals();
     audit.check_sign_ups(&accounts, granted.as_ref());
     audit.check_accounts(&accounts);

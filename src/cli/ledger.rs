@@ -5,6 +5,8 @@
 //! rules allow.
 
 use super::account::command_line_actor;
+use super::export::{self, ExportFormat};
+use super::progress::{self, ProgressDisplay, ProgressReporter};
 use crate::account::Accounts;
 use crate::billing::outbox::ReplayReport;
 use crate::billing::{Billing, LedgerAuditReport, outbox, verify_accounts, verify_missing_ledger};
@@ -15,9 +17,8 @@ use crate::document::{self, hex};
 use crate::store::ledger::{EntrySelection, LedgerEntry, PostingResult};
 use crate::store::redis::RedisAddress;
 use anyhow::Context as _;
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use credits::money::Micro;
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,9 @@ pub enum LedgerCommand {
         /// store's own counts.
         #[arg(long)]
         rebuild_aggregates: bool,
+        /// Show the progress on stderr, also if that is not a terminal.
+        #[arg(long)]
+        progress: bool,
     },
     /// Show the latest entries of an account, newest first.
     Show {
@@ -62,6 +66,9 @@ pub enum LedgerCommand {
         /// Export entries before this time.
         #[arg(long, value_parser = parse_time)]
         to: Option<i64>,
+        /// Show the progress on stderr, also if that is not a terminal.
+        #[arg(long)]
+        progress: bool,
     },
     /// Refund the cost of a response, or a part of it. The refunds of a debit can never exceed the
     /// debit.
@@ -97,6 +104,9 @@ pub enum LedgerCommand {
     Backup {
         /// Directory that the command creates; it must not exist yet.
         dir: PathBuf,
+        /// Show the progress on stderr, also if that is not a terminal.
+        #[arg(long)]
+        progress: bool,
     },
     /// Enter the requests from a journal directory that was left behind into the ledger. Repeating
     /// it has no effect. With a shared store, run it on any machine that reaches the store, with
@@ -120,12 +130,6 @@ impl LedgerCommand {
 
 /// Time that a replay waits for the sidecar to post all entries.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
-    Csv,
-    Json,
-}
 
 /// # Errors
 /// Returns an error if the ledger cannot be read, or if its rules forbid the operation.
@@ -157,11 +161,15 @@ pub fn run(
     };
     let mut code = ExitCode::SUCCESS;
     match command {
-        LedgerCommand::Verify { rebuild_aggregates } => {
+        LedgerCommand::Verify {
+            rebuild_aggregates,
+            progress,
+        } => {
             if rebuild_aggregates {
                 rebuild_cached_totals(&billing, settings)?;
             }
-            code = verify(&billing, &settings.data_dir, json, &mut out)?;
+            let progress = ProgressDisplay::select(progress, json);
+            code = verify(&billing, &settings.data_dir, json, progress, &mut out)?;
         }
         LedgerCommand::Show { account, last } => {
             let entries = billing.entries(&account_id(&account)?, None, last)?;
@@ -172,10 +180,11 @@ pub fn run(
             account,
             from,
             to,
+            progress,
         } => {
             let account = account.as_deref().map(account_id).transpose()?;
             let format = if json { ExportFormat::Json } else { format };
-            export(
+            export::export(
                 &billing,
                 &EntrySelection {
                     account,
@@ -183,6 +192,7 @@ pub fn run(
                     to_ms: to,
                 },
                 format,
+                ProgressDisplay::select(progress, json),
                 &mut out,
             )?;
         }
@@ -210,20 +220,15 @@ pub fn run(
             let posted = adjust(&billing, settings, &correction)?;
             print_posting(&posted, &reference, json, &mut out)?;
         }
-        LedgerCommand::Backup { dir } => {
-            backup(&billing, &dir, json, &mut out)?;
+        LedgerCommand::Backup { dir, progress } => {
+            let progress = ProgressDisplay::select(progress, json);
+            let files = back_up(&billing, &settings.data_dir, &dir, progress)?;
+            print_backup(files, &dir, json, &mut out)?;
         }
         LedgerCommand::Replay { dir } => {
             let (new, unreadable) = billing.replay_journal(&dir)?;
-            if json {
-                writeln!(out, "{}", json!({"new": new, "unreadable": unreadable}))?;
-            } else {
-                writeln!(
-                    out,
-                    "{}: entered {new} completed requests into the ledger; {unreadable} lines are unreadable",
-                    dir.display()
-                )?;
-            }
+            let report = json!({"new": new, "unreadable": unreadable});
+            print_replay(&dir, &report, json, &mut out)?;
         }
     }
     out.flush().context("cannot write to stdout")?;
@@ -288,16 +293,53 @@ fn adjust(
     Ok(acting.record_then_run("account.adjust", account, &change, adjust)?)
 }
 
-/// Copies the accounts, the ledger and the journal into `dir`.
-fn backup(billing: &Billing, dir: &Path, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let records = billing.backup(dir)?;
+/// Copies the accounts, the ledger and the journal into `to`. Returns the number of journal files.
+fn back_up(
+    billing: &Billing,
+    data_dir: &Path,
+    to: &Path,
+    progress: ProgressDisplay,
+) -> anyhow::Result<usize> {
+    // The copy has this name until it is complete.
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
+    let copy = || billing.backup(to);
+    Ok(progress::watch_copy(
+        progress,
+        data_dir,
+        Path::new(&partial),
+        copy,
+    )?)
+}
+
+fn print_backup(files: usize, dir: &Path, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
     if json {
-        writeln!(out, "{}", json!({"dir": dir, "journal_files": records}))?;
+        writeln!(out, "{}", json!({"dir": dir, "journal_files": files}))?;
     } else {
         writeln!(
             out,
-            "copied accounts, ledger and {records} journal files to {}",
+            "copied accounts, ledger and {files} journal files to {}",
             dir.display()
+        )?;
+    }
+    Ok(())
+}
+
+fn print_replay(
+    dir: &Path,
+    report: &Value,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    if json {
+        writeln!(out, "{report}")?;
+    } else {
+        writeln!(
+            out,
+            "{}: entered {} completed requests into the ledger; {} lines are unreadable",
+            dir.display(),
+            report["new"],
+            report["unreadable"]
         )?;
     }
     Ok(())
@@ -318,26 +360,18 @@ fn replay(
         unreadable,
     } = report;
     let mut out = io::stdout().lock();
-    if json {
-        writeln!(
-            out,
-            "{}",
-            json!({"new": new, "unreadable": unreadable, "missing": missing})
-        )?;
-    } else {
-        writeln!(
-            out,
-            "{}: entered {new} completed requests into the ledger; {unreadable} lines are unreadable",
-            dir.display()
-        )?;
+    let report = json!({"new": new, "unreadable": unreadable, "missing": missing});
+    print_replay(dir, &report, json, &mut out)?;
+    if missing == 0 {
+        return Ok(ExitCode::SUCCESS);
     }
-    anyhow::ensure!(
-        missing == 0,
-        "cannot finish the replay of {}: the ledger lacks {missing} requests after {} s; check that Redis and the sidecar run, then run the command again",
+    // Stdout already has the report.
+    eprintln!(
+        "model-gateway: cannot finish the replay of {}: the ledger lacks {missing} requests after {} s; check that Redis and the sidecar run, then run the command again",
         dir.display(),
         REPLAY_TIMEOUT.as_secs()
     );
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::FAILURE)
 }
 
 /// Parses a date (its start, UTC) or a time with offset, into milliseconds since 1970.
@@ -354,9 +388,13 @@ fn verify(
     billing: &Billing,
     data_dir: &Path,
     json: bool,
+    progress: ProgressDisplay,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let mut verdict = billing.verify(clock::now_ms())?;
+    let mut progress = ProgressReporter::new(progress);
+    let mut show = |count: u64| progress.update(|| format!("verified {count} entries"));
+    let mut verdict = billing.verify_with_progress(clock::now_ms(), &mut show)?;
+    drop(progress);
     verdict.findings.extend(verify_accounts(data_dir)?);
     print_verdict(&verdict, json, out)
 }
@@ -422,98 +460,6 @@ fn show(entries: &[LedgerEntry], json: bool, out: &mut impl Write) -> anyhow::Re
         )?;
     }
     Ok(())
-}
-
-/// An exported entry: everything that its hash covers, and the hash.
-#[derive(Serialize)]
-struct ExportedEntry {
-    seq: i64,
-    at: String,
-    at_ms: i64,
-    kind: String,
-    #[serde(rename = "ref")]
-    reference: String,
-    account: String,
-    d_paid: Micro,
-    d_trial: Micro,
-    bal_paid: Micro,
-    bal_trial: Micro,
-    writeoff: Micro,
-    /// Detail as stored, byte for byte. It is text, because a parsed document would not reproduce
-    /// the same bytes.
-    detail: String,
-    prev: String,
-    hash: String,
-}
-
-const CSV_HEADER: &str =
-    "seq,at,at_ms,kind,ref,account,d_paid,d_trial,bal_paid,bal_trial,writeoff,detail,prev,hash\r\n";
-
-fn export(
-    billing: &Billing,
-    selection: &EntrySelection,
-    format: ExportFormat,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
-    if format == ExportFormat::Csv {
-        out.write_all(CSV_HEADER.as_bytes())
-            .context("cannot write to stdout")?;
-        billing.for_each_entry(selection, &mut |entry| {
-            write_csv_row(out, &export_entry(entry))
-        })?;
-        return Ok(());
-    }
-    let mut before = "[\n";
-    billing.for_each_entry(selection, &mut |entry| {
-        out.write_all(std::mem::replace(&mut before, ",\n").as_bytes())?;
-        Ok(serde_json::to_writer(&mut *out, &export_entry(entry))?)
-    })?;
-    out.write_all(if before == "[\n" { "[]\n" } else { "\n]\n" }.as_bytes())
-        .context("cannot write to stdout")
-}
-
-fn export_entry(entry: LedgerEntry) -> ExportedEntry {
-    ExportedEntry {
-        seq: entry.seq,
-        at: rfc3339(entry.at_ms),
-        at_ms: entry.at_ms,
-        kind: entry.kind,
-        reference: entry.reference,
-        account: entry.account,
-        d_paid: entry.d_paid,
-        d_trial: entry.d_trial,
-        bal_paid: entry.bal_paid,
-        bal_trial: entry.bal_trial,
-        writeoff: entry.writeoff,
-        detail: entry.detail,
-        prev: hex(&entry.prev),
-        hash: hex(&entry.hash),
-    }
-}
-
-/// RFC 4180: quote fields that may contain a comma, a quote or a line break.
-fn write_csv_row(out: &mut impl Write, line: &ExportedEntry) -> io::Result<()> {
-    let ExportedEntry {
-        seq,
-        at,
-        at_ms,
-        kind,
-        d_paid,
-        d_trial,
-        bal_paid,
-        bal_trial,
-        writeoff,
-        prev,
-        hash,
-        ..
-    } = line;
-    let [reference, account, detail] = [&line.reference, &line.account, &line.detail]
-        .map(|text| format!("\"{}\"", text.replace('"', "\"\"")));
-    write!(
-        out,
-        "{seq},{at},{at_ms},{kind},{reference},{account},{d_paid},{d_trial},{bal_paid},{bal_trial},"
-    )?;
-    write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
 }
 
 fn print_posting(

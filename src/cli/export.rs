@@ -1,0 +1,126 @@
+//! `model-gateway ledger export`: entries of the ledger as CSV or JSON, complete enough to verify
+//! them without the ledger.
+//!
+//! Must not select entries: that is `store/ledger.rs`.
+
+use super::progress::{ProgressDisplay, ProgressReporter};
+use crate::billing::Billing;
+use crate::clock::rfc3339;
+use crate::document::hex;
+use crate::store::ledger::{EntrySelection, LedgerEntry};
+use anyhow::Context as _;
+use clap::ValueEnum;
+use credits::money::Micro;
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    Csv,
+    Json,
+}
+
+/// An exported entry: everything that its hash covers, and the hash.
+#[derive(Serialize)]
+struct ExportedEntry {
+    seq: i64,
+    at: String,
+    at_ms: i64,
+    kind: String,
+    #[serde(rename = "ref")]
+    reference: String,
+    account: String,
+    d_paid: Micro,
+    d_trial: Micro,
+    bal_paid: Micro,
+    bal_trial: Micro,
+    writeoff: Micro,
+    /// Detail as stored, byte for byte. It is text, because a parsed document would not reproduce
+    /// the same bytes.
+    detail: String,
+    prev: String,
+    hash: String,
+}
+
+const CSV_HEADER: &str =
+    "seq,at,at_ms,kind,ref,account,d_paid,d_trial,bal_paid,bal_trial,writeoff,detail,prev,hash\r\n";
+
+/// Writes the selected entries, oldest first.
+///
+/// # Errors
+/// Returns an error if the ledger cannot be read, or if `out` cannot be written.
+pub fn export(
+    billing: &Billing,
+    selection: &EntrySelection,
+    format: ExportFormat,
+    progress: ProgressDisplay,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut progress = ProgressReporter::new(progress);
+    let mut count = 0_u64;
+    let mut show = move || {
+        count += 1;
+        progress.update(|| format!("exported {count} entries"));
+    };
+    if format == ExportFormat::Csv {
+        out.write_all(CSV_HEADER.as_bytes())
+            .context("cannot write to stdout")?;
+        billing.for_each_entry(selection, &mut |entry| {
+            show();
+            write_csv_row(out, &export_entry(entry))
+        })?;
+        return Ok(());
+    }
+    let mut before = "[\n";
+    billing.for_each_entry(selection, &mut |entry| {
+        show();
+        out.write_all(std::mem::replace(&mut before, ",\n").as_bytes())?;
+        Ok(serde_json::to_writer(&mut *out, &export_entry(entry))?)
+    })?;
+    out.write_all(if before == "[\n" { "[]\n" } else { "\n]\n" }.as_bytes())
+        .context("cannot write to stdout")
+}
+
+fn export_entry(entry: LedgerEntry) -> ExportedEntry {
+    ExportedEntry {
+        seq: entry.seq,
+        at: rfc3339(entry.at_ms),
+        at_ms: entry.at_ms,
+        kind: entry.kind,
+        reference: entry.reference,
+        account: entry.account,
+        d_paid: entry.d_paid,
+        d_trial: entry.d_trial,
+        bal_paid: entry.bal_paid,
+        bal_trial: entry.bal_trial,
+        writeoff: entry.writeoff,
+        detail: entry.detail,
+        prev: hex(&entry.prev),
+        hash: hex(&entry.hash),
+    }
+}
+
+/// RFC 4180: quote fields that may contain a comma, a quote or a line break.
+fn write_csv_row(out: &mut impl Write, line: &ExportedEntry) -> io::Result<()> {
+    let ExportedEntry {
+        seq,
+        at,
+        at_ms,
+        kind,
+        d_paid,
+        d_trial,
+        bal_paid,
+        bal_trial,
+        writeoff,
+        prev,
+        hash,
+        ..
+    } = line;
+    let [reference, account, detail] = [&line.reference, &line.account, &line.detail]
+        .map(|text| format!("\"{}\"", text.replace('"', "\"\"")));
+    write!(
+        out,
+        "{seq},{at},{at_ms},{kind},{reference},{account},{d_paid},{d_trial},{bal_paid},{bal_trial},"
+    )?;
+    write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
+}
