@@ -8,10 +8,12 @@ mod audit;
 mod clients;
 mod edge;
 mod export;
+mod failure;
 mod ledger;
 mod models;
 mod progress;
 mod settings;
+mod shell;
 mod vendors;
 
 use crate::account::Accounts;
@@ -21,7 +23,7 @@ use crate::{app, clock, failpoint, telemetry};
 use account::{AccountCommand, KeyCommand};
 use audit::AuditCommand;
 use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use clients::ClientsArgs;
 use edge::EdgeCommand;
 use ledger::LedgerCommand;
@@ -44,7 +46,7 @@ struct Cli {
         default_value = "conf/gateway.yaml"
     )]
     config: PathBuf,
-    /// Print one JSON document on stdout instead of text.
+    /// Print one JSON document on stdout instead of text; also if the command fails.
     #[arg(long, global = true)]
     json: bool,
     /// Kill this process at a named failpoint (for tests).
@@ -129,6 +131,19 @@ enum Command {
     /// Print what a client program (an agent, an editor, an SDK) needs to use this gateway: files,
     /// variables, commands. Without a client, list the clients.
     Clients(ClientsArgs),
+    /// Print the script that completes commands and options in a shell. Use it once:
+    /// `model-gateway completions bash > /etc/bash_completion.d/model-gateway`.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page; `model-gateway man | man -l -` shows it.
+    Man {
+        /// Write the page, and one for each command, into this directory instead. It is created
+        /// if it does not exist.
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// Exit code for faults in the config file (`EX_USAGE`, as other proxies use it).
@@ -136,11 +151,19 @@ const EXIT_CONFIG_FAULTS: u8 = 64;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let arguments = Cli::try_parse().unwrap_or_else(|error| name_new_spelling(error).exit());
+    let arguments = Cli::try_parse().unwrap_or_else(|error| {
+        let error = name_new_spelling(error);
+        failure::print_usage(&error, std::env::args_os());
+        error.exit()
+    });
     telemetry::init_log();
+    let json = arguments.json;
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
+            if json {
+                failure::print_failure(&error);
+            }
             let _ = writeln!(std::io::stderr(), "model-gateway: {error:#}");
             match error.downcast_ref::<config::ConfigError>() {
                 Some(_) => ExitCode::from(EXIT_CONFIG_FAULTS),
@@ -250,6 +273,8 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         Command::Clients(arguments) => {
             clients::run(&arguments, &config::load_for_command(&file)?, json)?;
         }
+        Command::Completions { shell } => shell::print_completions(Cli::command(), shell)?,
+        Command::Man { dir } => shell::write_manual(Cli::command(), dir.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -282,7 +307,7 @@ fn check(file: &Path, checks: FileChecks, json: bool) -> anyhow::Result<()> {
         let warnings: Vec<_> = settings
             .warnings
             .iter()
-            .map(|warning| fault_json(file, warning))
+            .map(|warning| failure::fault_json(file, warning))
             .collect();
         let report = serde_json::json!({
             "faults": [], "warnings": warnings, "models": models, "calls": calls,
@@ -302,11 +327,6 @@ fn check(file: &Path, checks: FileChecks, json: bool) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn fault_json(file: &Path, fault: &ConfigFault) -> serde_json::Value {
-    let ConfigFault { line, key, message } = fault;
-    serde_json::json!({"file": file, "line": line, "key": key, "message": message})
 }
 
 fn with_store(

@@ -48,6 +48,8 @@ mod client;
 mod clients;
 #[path = "gateway/coding.rs"]
 mod coding;
+#[path = "gateway/command_line.rs"]
+mod command_line;
 #[path = "gateway/commands.rs"]
 mod commands;
 #[path = "gateway/config_file.rs"]

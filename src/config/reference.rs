@@ -14,6 +14,7 @@ const HEAD: &str = "# The config file, key by key
 Generated from the program's schema by `model-gateway schema --reference`; a test checks that it is current. `conf/gateway.yaml` shows
 every key in its place. Unknown keys are faults; `model-gateway check` names all faults of a file at once.
 `${NAME}` stands for an environment variable, `${NAME:-default}` for one that may be missing.
+`conf/gateway.schema.json` is the same schema for editors, which complete and check keys as you type.
 ";
 
 /// The whole page, in Markdown.
@@ -197,6 +198,35 @@ mod tests {
             page == kept,
             "docs/config.md is old: model-gateway schema --reference > docs/config.md"
         );
+    }
+
+    #[test]
+    fn the_schema_file_is_the_schema_and_every_shipped_config_names_it() {
+        let schema = format!("{:#}\n", crate::config::schema());
+        assert!(
+            schema == include_str!("../../conf/gateway.schema.json"),
+            "conf/gateway.schema.json is old: model-gateway schema > conf/gateway.schema.json"
+        );
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        for (folder, count) in [("conf", 2), ("deploy", 2)] {
+            let folder = root.join(folder);
+            let mut named = 0;
+            for entry in std::fs::read_dir(&folder).unwrap() {
+                let path = entry.unwrap().path();
+                let is_config = path.extension().is_some_and(|name| name == "yaml")
+                    && !path.ends_with("compose.yaml");
+                if is_config {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    let first = text.lines().next().unwrap();
+                    let schema = first
+                        .strip_prefix("# yaml-language-server: $schema=")
+                        .unwrap();
+                    assert!(folder.join(schema).exists(), "{}", path.display());
+                    named += 1;
+                }
+            }
+            assert_eq!(named, count, "{}", folder.display());
+        }
     }
 
     #[test]

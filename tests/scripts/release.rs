@@ -91,6 +91,8 @@ fn a_release_is_complete_and_the_same_each_time() {
         "LIBRARY-LICENSES.txt",
         "conf/gateway.yaml",
         "conf/gateway.schema.json",
+        "completions/model-gateway.bash",
+        "man/man1/model-gateway-ledger-verify.1",
         "deploy/one-machine.yaml",
         "deploy/systemd/model-gateway.service",
         "docs/operating.md",
