@@ -25,6 +25,7 @@ mod export;
 mod hash_limiter;
 mod keys;
 mod ledger_audit;
+mod links;
 mod listener;
 mod live;
 mod login_backoff;
@@ -70,6 +71,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     catalog::routes,
     conversations::routes,
     keys::routes,
+    links::routes,
     operator::routes,
     overview::routes,
     profile::routes,

@@ -3,7 +3,7 @@
 //!
 //! A token is 256 random bits; the database has only its SHA-256. Opening a link shows a form and
 //! changes nothing, since mail scanners open links too; sending the form uses the link up. Must not
-//! know HTTP, an address of a page, or mail.
+//! know HTTP or mail.
 
 use super::audit::AuditChange;
 use super::{AccountError, Accounts, Actor, AuditedAccounts, password};
@@ -14,6 +14,9 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 const MINUTE_MS: i64 = 60_000;
+
+/// Path of the page that opens a link, without the token.
+const LINK_PATH: &str = "/dashboard/link/";
 
 /// What a link is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +60,13 @@ pub struct NewOneTimeLink {
     /// 64 hex digits.
     pub token: String,
     pub expires_at_ms: i64,
+}
+
+impl NewOneTimeLink {
+    /// The address that its receiver opens. `base_url`: the address of the gateway.
+    pub fn url(&self, base_url: &str) -> String {
+        format!("{base_url}{LINK_PATH}{}", self.token)
+    }
 }
 
 /// A link that can be used.

@@ -5,8 +5,8 @@
 
 use super::settings::{self, DurationArg, KeyArgs, RateArgs};
 use crate::account::{
-    Account, AccountStatus, Accounts, Actor, ApiKey, Invite, KeySettings, NewAccount, NewKey, Role,
-    open_account_as, random_password,
+    Account, AccountStatus, Accounts, Actor, ApiKey, Invite, KeySettings, LinkPurpose, NewAccount,
+    NewKey, NewOneTimeLink, Role, open_account_as, random_password,
 };
 use crate::billing::{Balance, Billing};
 use crate::clock::rfc3339;
@@ -23,15 +23,18 @@ use std::io::{Read, Write};
 /// Maximum length of a password read from stdin, in bytes.
 const MAX_PASSWORD_BYTES: u64 = 4_096;
 
+/// The address in links if the config file has none that the command can read.
+const DEFAULT_BASE_URL: &str = "http://127.0.0.1:8080";
+
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
-    /// Create an account, with the trial credits that `signup` in the config file grants.
+    /// Create an account, with the trial credits that `signup` in the config file grants. Without a
+    /// password, print a link by which the account holder sets one: it works once, for 72 hours.
     Create {
         /// E-mail address of the account holder, who signs in to the dashboard with it.
         #[arg(long)]
         email: String,
-        /// Read a dashboard password from stdin (one line). Without it the account cannot sign in
-        /// to the dashboard.
+        /// Read a dashboard password from stdin (one line).
         #[arg(long)]
         password_stdin: bool,
         /// Make it an administrator account.
@@ -107,6 +110,12 @@ pub enum AccountCommand {
         /// printed once.
         #[arg(long)]
         password_stdin: bool,
+    },
+    /// Create a link that sets a new password, and print it; it cannot be shown again. It works
+    /// once, for 60 minutes. Use it if the account holder forgot the password.
+    ResetLink {
+        /// Account id or e-mail.
+        account: String,
     },
     /// Refuse all keys of an account until it is resumed.
     Suspend {
@@ -262,6 +271,9 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
             account,
             password_stdin,
         } => set_password(context, &find(context, &account)?, password_stdin),
+        AccountCommand::ResetLink { account } => {
+            print_reset_link(context, &find(context, &account)?)
+        }
         AccountCommand::Suspend { account } => {
             set_status(context, &account, AccountStatus::Suspended)
         }
@@ -436,10 +448,62 @@ fn create(
         .balance(&account.id, context.now_ms)?
         .balance;
     let trial_ends_at = new.trial.map(|trial| rfc3339(trial.ends_at_ms));
-    let text = format!("{} {} balance {balance}\n", account.id, account.email);
-    let value = json!({
+    let mut text = format!("{} {} balance {balance}\n", account.id, account.email);
+    let mut value = json!({
         "account_id": account.id, "email": account.email, "balance": balance, "trial_ends_at": trial_ends_at,
     });
+    if password.is_none() {
+        let link = create_link(context, &account, LinkPurpose::Setup)
+            .with_context(|| format!("the account {} exists, but has no password", account.id))?;
+        let (url, expires_at) = (link.url(base_url(context)), rfc3339(link.expires_at_ms));
+        text += &format!("set a password, once, until {expires_at}: {url}\n");
+        value["setup_link"] = json!(url);
+        value["setup_link_expires_at"] = json!(expires_at);
+    }
+    print(context.json, &value, &text)
+}
+
+fn create_link(
+    context: &CommandContext<'_>,
+    account: &Account,
+    purpose: LinkPurpose,
+) -> anyhow::Result<NewOneTimeLink> {
+    context
+        .accounts
+        .with_actor(&command_line_actor(), context.now_ms)
+        .create_one_time_link(&account.id, purpose)
+        .context("cannot create a link that sets the password")
+}
+
+/// The address of the gateway for links. The service may have another one, by an environment
+/// variable that this shell lacks.
+fn base_url<'a>(context: &'a CommandContext<'_>) -> &'a str {
+    let base_url = context.settings.base_url().unwrap_or(DEFAULT_BASE_URL);
+    let is_here = ["127.0.0.1", "localhost", "[::1]"]
+        .iter()
+        .any(|host| base_url.contains(host));
+    if is_here && !context.json {
+        eprintln!(
+            "The link begins with {base_url}, as `base_url` says in this shell. From another \
+             machine, open it at the public address of the gateway."
+        );
+    }
+    base_url
+}
+
+fn print_reset_link(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        account.status == AccountStatus::Active,
+        "cannot create a link: account {} is {}",
+        account.id,
+        account.status.name()
+    );
+    let link = create_link(context, account, LinkPurpose::Reset)?;
+    let (url, expires_at) = (link.url(base_url(context)), rfc3339(link.expires_at_ms));
+    let value = json!({
+        "account_id": account.id, "email": account.email, "link": url, "expires_at": expires_at,
+    });
+    let text = format!("{url}\nworks once, until {expires_at}\n");
     print(context.json, &value, &text)
 }
 

@@ -436,7 +436,7 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
 
 /// Starts a new session, even if there was one. A token that was known before the sign-in is not
 /// valid after it.
-async fn start_session(
+pub async fn start_session(
     app: &SidecarState,
     account: &str,
     address: IpAddr,

@@ -43,6 +43,10 @@ pub fn routes() -> Router<Arc<SidecarState>> {
             "/dashboard/operator/accounts/{id}/resume",
             post(account::resume),
         )
+        .route(
+            "/dashboard/operator/accounts/{id}/link",
+            post(account::create_link),
+        )
         .route("/dashboard/operator/service", get(service::show))
         .route("/dashboard/operator/verify", post(service::verify))
         .route(

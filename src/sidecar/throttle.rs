@@ -20,6 +20,7 @@ pub enum ThrottleKey {
     EmailSigningInFrom(String, IpAddr),
     AddressSigningIn(IpAddr),
     AddressSigningUp(IpAddr),
+    AddressOpeningLink(IpAddr),
 }
 
 /// `count` attempts in `window_ms`.

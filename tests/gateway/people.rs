@@ -4,6 +4,7 @@
 
 use crate::account::{Account, micro};
 use crate::client::{self, Request};
+use crate::secrets::Seen;
 use crate::surface::{BOTH, Messages};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
@@ -224,8 +225,10 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
         acts,
         [
             "account.create",
+            "account.create-link",
             "key.create",
             "account.create",
+            "account.create-link",
             "key.create",
             "account.grant",
             "account.suspend",
@@ -239,22 +242,22 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
             .map(|value| value.as_str().unwrap().to_owned())
     };
     assert!(
-        lines[..6]
+        lines[..8]
             .iter()
             .all(|line| who(line)[0].starts_with("uid ") && who(line)[1] == "command line")
     );
     assert!(
-        lines[6..]
+        lines[8..]
             .iter()
             .all(|line| who(line) == [root.id.clone(), "127.0.0.1".to_owned()]),
         "{lines:?}"
     );
     assert_eq!(
-        lines[4]["after"],
+        lines[6]["after"],
         json!({"credits": "5", "ref": "r1", "reason": null})
     );
     assert_eq!(
-        (&lines[6]["before"]["status"], &lines[6]["after"]["status"]),
+        (&lines[8]["before"]["status"], &lines[8]["after"]["status"]),
         (&json!("suspended"), &json!("active"))
     );
     let text = Value::Array(lines).to_string();
@@ -266,7 +269,7 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
     let verdict = world.json(&["audit", "verify"]);
     assert_eq!(
         (&verdict["findings"], &verdict["lines"]),
-        (&json!([]), &json!(9)),
+        (&json!([]), &json!(11)),
         "{verdict}"
     );
     let db = rusqlite::Connection::open(world.data_dir().join("app.db")).unwrap();
@@ -279,5 +282,56 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
         Some(1),
         "a changed line is found"
     );
+    world.close();
+}
+
+/// The path of a link that a command printed.
+fn path_of(link: &Value) -> String {
+    let link = link.as_str().unwrap();
+    let at = link.find("/dashboard/link/").expect("a link");
+    link[at..].to_owned()
+}
+
+#[test]
+fn an_account_without_a_password_opens_the_dashboard_by_its_link() {
+    let logs = tempfile::tempdir().unwrap();
+    let access_log = logs.path().join("access.log");
+    let mut world = Plan::default().telling_everything(&access_log).start();
+    let made = world.json(&["account", "create", "--email", "a@example.test"]);
+    let setup = path_of(&made["setup_link"]);
+    let set = |world: &World, path: &str, password: &str| {
+        let answer = world.ask(&Request::form(path, &format!("password={password}")));
+        let cookie = answer.header("set-cookie").unwrap_or_default().to_owned();
+        (answer.status, cookie.split(';').next().unwrap().to_owned())
+    };
+    assert_eq!(world.ask(&Request::get(&setup)).status, 200);
+    let (status, cookie) = set(&world, &setup, PASSWORD);
+    assert_eq!(status, 303);
+    let overview = Request::get("/dashboard").header("cookie", &cookie);
+    assert_eq!(world.ask(&overview).status, 200);
+    assert_eq!(set(&world, &setup, PASSWORD).0, 410, "used");
+
+    let reset =
+        |world: &World| path_of(&world.json(&["account", "reset-link", "a@example.test"])["link"]);
+    let (old, new) = (reset(&world), reset(&world));
+    assert_eq!(set(&world, &old, "forgotten+no+more").0, 410, "replaced");
+    // A restart keeps it.
+    world.signal("TERM");
+    assert_eq!(world.wait_end(SOON), 0);
+    world.start_gateway();
+    assert_eq!(set(&world, &new, "forgotten+no+more").0, 303);
+    assert_eq!(world.ask(&overview).status, 303, "its sessions ended");
+
+    let unused = reset(&world);
+    world.json(&["account", "suspend", "a@example.test"]);
+    assert_eq!(world.ask(&Request::get(&unused)).status, 410);
+    for nobody in ["a@example.test", "nobody@example.test"] {
+        let refused = world.command(&["account", "reset-link", nobody]);
+        assert_eq!(refused.status.code(), Some(1), "{nobody}");
+    }
+    let mut seen = Seen::default();
+    seen.add_all_of(&world, &access_log);
+    let tokens = [&setup, &old, &new, &unused].map(|path| path.rsplit_once('/').unwrap().1);
+    seen.has_none_of(&tokens);
     world.close();
 }

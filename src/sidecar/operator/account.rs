@@ -1,8 +1,8 @@
-//! One account on the operator pages: its balance, keys and latest entries, postings to it, and
-//! suspension.
+//! One account on the operator pages: its balance, keys and latest entries, postings to it,
+//! suspension, and a link that sets its password.
 //!
-//! Postings and suspension require the administrator's password once in ten minutes. The ledger
-//! decides what is allowed.
+//! All of these changes require the administrator's password once in ten minutes. The ledger
+//! decides which postings are allowed.
 
 use super::super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::super::authz::{Operator, OperatorForm, may_administer};
@@ -14,7 +14,9 @@ use super::super::page::{Frame, html};
 use super::super::session::{ClientIp, CurrentUser};
 use super::super::state::SidecarState;
 use super::account_row::AccountListRow;
-use crate::account::{Account, AccountStatus, Actor, CloseAccountOutcome};
+use crate::account::{
+    Account, AccountError, AccountStatus, Actor, CloseAccountOutcome, LinkPurpose,
+};
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
@@ -50,6 +52,12 @@ struct AccountEntryRow {
     details: String,
 }
 
+/// A link that was just created. It cannot be shown again.
+struct NewLinkView {
+    url: String,
+    expires: Timestamp,
+}
+
 #[derive(Template)]
 #[template(path = "operator_account.html")]
 struct OperatorAccountPage {
@@ -73,6 +81,8 @@ struct OperatorAccountPage {
     fault: Option<String>,
     /// Why suspending or resuming the account failed.
     status_fault: Option<&'static str>,
+    new_link: Option<NewLinkView>,
+    link_fault: Option<&'static str>,
     /// Values of the submitted form, so that the user need not type them again.
     submitted: PostingForm,
     reference_max: usize,
@@ -145,6 +155,8 @@ fn page(
         done: None,
         fault: None,
         status_fault: None,
+        new_link: None,
+        link_fault: None,
         submitted: PostingForm::default(),
         reference_max: MAX_REFERENCE_CHARS,
         reason_max: MAX_REASON_CHARS,
@@ -383,4 +395,54 @@ async fn set_status(
         CloseAccountOutcome::LastAdministrator => return Err(PageError::OwnAccount),
     }
     Ok(Redirect::to(&format!("/dashboard/operator/accounts/{account}")).into_response())
+}
+
+/// Responds with the page itself instead of a redirect: the link cannot be read again later.
+pub async fn create_link(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    ClientIp(address): ClientIp,
+    OperatorForm { form, by }: OperatorForm,
+) -> Result<Response, PageError> {
+    let found = find(&app, &id)?;
+    let respond = |status, fault, user: &CurrentUser| {
+        let page = OperatorAccountPage {
+            link_fault: Some(fault),
+            ..page(&app, user, found.clone())?
+        };
+        Ok(html(status, &page))
+    };
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password_unless_recent(&app, &form, address).await?
+    {
+        return respond(status, fault, &form.user);
+    }
+    let user = CurrentUser {
+        confirmed: true,
+        ..form.user
+    };
+    let accounts = app.accounts.clone();
+    let created = run_blocking(move || {
+        accounts
+            .with_actor(&by, now_ms())
+            .create_one_time_link(&id, LinkPurpose::Reset)
+    });
+    match created.await? {
+        Ok(link) => {
+            let new_link = NewLinkView {
+                url: link.url(&user.site),
+                expires: Timestamp(link.expires_at_ms),
+            };
+            let page = OperatorAccountPage {
+                new_link: Some(new_link),
+                ..page(&app, &user, found)?
+            };
+            Ok(html(StatusCode::CREATED, &page))
+        }
+        Err(AccountError::NoAccount) => {
+            let fault = "This account is suspended or deleted, so nobody can sign in to it.";
+            respond(StatusCode::CONFLICT, fault, &user)
+        }
+        Err(other) => Err(other.into()),
+    }
 }

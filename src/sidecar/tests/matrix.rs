@@ -6,6 +6,7 @@ mod assets;
 mod catalog;
 mod conversations;
 mod keys;
+mod links;
 mod operator;
 mod overview;
 mod profile;
@@ -23,6 +24,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("catalog", catalog::ROUTES),
     ("conversations", conversations::ROUTES),
     ("keys", keys::ROUTES),
+    ("links", links::ROUTES),
     ("operator", operator::ROUTES),
     ("overview", overview::ROUTES),
     ("profile", profile::ROUTES),

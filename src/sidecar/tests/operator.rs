@@ -756,3 +756,51 @@ async fn the_service_page_lists_what_a_vendor_counted_beyond_reason() {
         assert!(table.contains(&part), "{part}: {table}");
     }
 }
+
+#[tokio::test]
+async fn a_reset_link_is_shown_once_and_needs_an_administrator_and_the_password() {
+    let root = root().await;
+    let made = root.post(&root.path("link"), "").await;
+    assert_eq!(made.status, 201);
+    let link = made.inside("new-link").to_owned();
+    let token = link
+        .strip_prefix("http://127.0.0.1:8080/dashboard/link/")
+        .unwrap();
+    assert_eq!(token.len(), 64);
+    let page = root.get(root.path("").trim_end_matches('/')).await;
+    assert_eq!(page.status, 200);
+    assert!(!page.body.contains("new-link") && !page.body.contains(token));
+    let log = root.world.accounts.audit_log(None, 10).unwrap();
+    assert_eq!(log[0].act, "account.create-link");
+    assert_eq!(log[0].object, root.account);
+    assert!(log.iter().all(|line| !line.after.contains(token)));
+    let path = format!("/dashboard/link/{token}");
+    let used = root.world.post(&path, "", "password=the+holder+chose+it");
+    assert_eq!(used.await.status, 303);
+
+    // A suspended account cannot sign in.
+    root.world
+        .accounts
+        .set_status(&root.account, AccountStatus::Suspended)
+        .unwrap();
+    let refused = root.post(&root.path("link"), "").await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.body.contains("suspended or deleted"));
+    root.world
+        .accounts
+        .set_status(&root.account, AccountStatus::Active)
+        .unwrap();
+
+    let root = root.later();
+    for (fields, status) in [
+        ("", 403),
+        ("password=wrong", 403),
+        ("password=a+long+password", 201),
+    ] {
+        let answer = root.post(&root.path("link"), fields).await;
+        assert_eq!(answer.status, status, "{fields}");
+        assert_eq!(answer.body.contains("new-link"), status == 201, "{fields}");
+    }
+    let links = root.acts().into_iter();
+    assert_eq!(links.filter(|act| act == "account.create-link").count(), 2);
+}

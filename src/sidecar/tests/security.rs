@@ -62,6 +62,7 @@ fn filled(path: &str, id: &str) -> String {
         .replace("{request_id}", id)
         .replace("{client}", id)
         .replace("{file}", id)
+        .replace("{token}", id)
 }
 
 /// Accounts of every role; sessions are created when they are needed.
@@ -422,7 +423,10 @@ async fn no_id_of_another_account_opens_anything() {
             let response = people
                 .ask(method, &filled(path, id), stranger, &[], &body)
                 .await;
-            assert_eq!(response.status, 404, "{method} {path} with {id}");
+            // Whoever has a token may use its link, signed in or not.
+            let is_link = *path == "/dashboard/link/{token}";
+            let status = if is_link { 410 } else { 404 };
+            assert_eq!(response.status, status, "{method} {path} with {id}");
             asked += 1;
         }
     }
@@ -517,7 +521,10 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
                 "{path} {headers:?}"
             );
         }
-        if matches!(path.as_str(), "/dashboard/sign-in" | "/dashboard/sign-up") {
+        // Someone without a session has no token.
+        if ["/dashboard/sign-in", "/dashboard/sign-up"].contains(&path.as_str())
+            || path.starts_with("/dashboard/link/")
+        {
             continue;
         }
         for csrf in ["", &foreign, &own[1..], &format!("{own}0")] {

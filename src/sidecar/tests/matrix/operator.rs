@@ -25,6 +25,11 @@ pub const ROUTES: &[RouteAccess] = &[
         [303, 404, 404, 403, 404],
     ),
     (
+        "POST",
+        "/dashboard/operator/accounts/{id}/link",
+        [303, 404, 404, 403, 404],
+    ),
+    (
         "GET",
         "/dashboard/operator/service",
         [303, 404, 404, 200, 200],

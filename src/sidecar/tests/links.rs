@@ -1,0 +1,214 @@
+//! Tests one-time links: a person who has one sets the password once; every other link gets the
+//! same answer.
+
+use super::*;
+use crate::account::{AccountStatus, Actor, LinkPurpose};
+
+const NEW_PASSWORD: &str = "a much longer password";
+
+fn operator() -> Actor {
+    Actor {
+        actor: "uid 0".into(),
+        address: "command line".into(),
+    }
+}
+
+impl World {
+    /// Creates a link as an operator does. Returns its path.
+    fn link(&self, account: &str, purpose: LinkPurpose, at_ms: i64) -> String {
+        let by = operator();
+        let acting = self.accounts.with_actor(&by, at_ms);
+        let link = acting.create_one_time_link(account, purpose).unwrap();
+        link.url("")
+    }
+
+    fn id(&self, email: &str) -> String {
+        self.accounts.find(email).unwrap().unwrap().id
+    }
+
+    async fn use_link(&self, path: &str, password: &str) -> TestResponse {
+        self.post(path, "", &format!("password={password}")).await
+    }
+
+    async fn sign_in(&self, email: &str, password: &str) -> u16 {
+        let body = format!("email={email}&password={password}");
+        self.post("/dashboard/sign-in", "", &body).await.status
+    }
+}
+
+#[tokio::test]
+async fn a_link_sets_the_password_once_signs_in_and_ends_every_other_session() {
+    let world = world(&[]).await;
+    let session = world.sign_up("a@example.com").await;
+    let link = world.link(&world.id("a@example.com"), LinkPurpose::Reset, now_ms());
+    // Mail scanners open links, and their previews, before the holder does.
+    for _ in 0..3 {
+        let page = world.get(&link, "").await;
+        assert_eq!(page.status, 200);
+        assert!(page.body.contains("a@example.com") && page.body.contains("Set a new password"));
+        let token = link.rsplit_once('/').unwrap().1;
+        assert!(!page.body.contains(token), "a page repeats the token");
+    }
+    let short = world.use_link(&link, "short").await;
+    assert_eq!(short.status, 422);
+    assert!(short.body.contains("The link still works"));
+    assert_eq!(world.get("/dashboard", &session).await.status, 200);
+
+    let used = world.use_link(&link, NEW_PASSWORD).await;
+    assert_eq!(
+        (used.status, used.headers["location"].as_str()),
+        (303, "/dashboard")
+    );
+    assert_eq!(world.get("/dashboard", &used.cookie()).await.status, 200);
+    assert_eq!(world.get("/dashboard", &session).await.status, 303);
+    assert_eq!(world.sign_in("a@example.com", PASSWORD).await, 401);
+    assert_eq!(world.sign_in("a@example.com", NEW_PASSWORD).await, 303);
+    assert_eq!(world.use_link(&link, PASSWORD).await.status, 410);
+    assert_eq!(world.sign_in("a@example.com", NEW_PASSWORD).await, 303);
+}
+
+#[tokio::test]
+async fn every_link_that_cannot_be_used_gets_one_answer() {
+    let world = world(&[("signup:", "support: \"mailto:help@example.com\"\nsignup:")]).await;
+    for email in ["a@example.com", "b@example.com", "c@example.com"] {
+        world.sign_up(email).await;
+    }
+    let [used, late, suspended] =
+        ["a@example.com", "b@example.com", "c@example.com"].map(|email| world.id(email));
+    let now = now_ms();
+    let used_link = world.link(&used, LinkPurpose::Reset, now);
+    assert_eq!(world.use_link(&used_link, NEW_PASSWORD).await.status, 303);
+    let expired = world.link(&late, LinkPurpose::Setup, now - 72 * 3_600_000);
+    let replaced = world.link(&late, LinkPurpose::Reset, now);
+    let newer = world.link(&late, LinkPurpose::Reset, now);
+    let of_suspended = world.link(&suspended, LinkPurpose::Reset, now);
+    world
+        .accounts
+        .set_status(&suspended, AccountStatus::Suspended)
+        .unwrap();
+    let wrong = format!("/dashboard/link/{}", "0".repeat(64));
+    let cut = newer[..newer.len() - 1].to_owned();
+    let strange = "/dashboard/link/%00%C3%A9%27--".to_owned();
+    let mut answers = Vec::new();
+    for path in [
+        &wrong,
+        &cut,
+        &strange,
+        &used_link,
+        &expired,
+        &replaced,
+        &of_suspended,
+    ] {
+        for response in [
+            world.get(path, "").await,
+            world.use_link(path, NEW_PASSWORD).await,
+        ] {
+            assert_eq!(response.status, 410, "{path}");
+            assert!(!response.headers.contains_key("set-cookie"), "{path}");
+            answers.push(response.body);
+        }
+    }
+    assert!(answers.iter().all(|body| *body == answers[0]));
+    assert!(answers[0].contains("This link does not work any more"));
+    assert_eq!(world.sign_in("b@example.com", PASSWORD).await, 303);
+    assert_eq!(world.use_link(&newer, NEW_PASSWORD).await.status, 303);
+    let forgot = world.get("/dashboard/forgot", "").await.body;
+    assert!(forgot.contains("Ask the operator") && forgot.contains("mailto:help@example.com"));
+}
+
+#[tokio::test]
+async fn of_two_that_use_one_link_at_once_one_succeeds() {
+    let world = world(&[]).await;
+    world.sign_up("a@example.com").await;
+    let link = world.link(&world.id("a@example.com"), LinkPurpose::Reset, now_ms());
+    let passwords = [NEW_PASSWORD, "another long password"];
+    let [first, second] = passwords.map(|password| world.use_link(&link, password));
+    let (first, second) = tokio::join!(first, second);
+    let mut statuses = [first.status, second.status];
+    let winner = passwords[usize::from(second.status == 303)];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [303, 410]);
+    for password in passwords {
+        let expected = if password == winner { 303 } else { 401 };
+        assert_eq!(world.sign_in("a@example.com", password).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_address_tries_a_limited_number_of_wrong_links() {
+    let world = world(&[]).await;
+    world.sign_up("a@example.com").await;
+    let link = world.link(&world.id("a@example.com"), LinkPurpose::Reset, now_ms());
+    let open = async |path: &str, address: &str| {
+        let from = ("x-forwarded-for", address);
+        world.ask("GET", path, &[from], "").await
+    };
+    // Links that work do not count.
+    for _ in 0..30 {
+        assert_eq!(open(&link, "192.0.2.1").await.status, 200);
+    }
+    for index in 0..20 {
+        let path = format!("/dashboard/link/{index:064x}");
+        assert_eq!(open(&path, "192.0.2.1").await.status, 410, "{index}");
+    }
+    let refused = open(&link, "192.0.2.1").await;
+    assert_eq!(refused.status, 429);
+    let seconds: i64 = refused.headers["retry-after"].parse().unwrap();
+    assert!((1..=60).contains(&seconds), "{seconds}");
+    assert_eq!(open(&link, "192.0.2.2").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_first_password_and_the_e_mail_have_links_of_their_own() {
+    let world = world(&[]).await;
+    let new = NewAccount {
+        email: "a@example.com",
+        password: None,
+        role: Role::Member,
+        trial: None,
+    };
+    let id = open_account(&world.accounts, &world.billing, &new, now_ms())
+        .unwrap()
+        .id;
+    let setup = world.link(&id, LinkPurpose::Setup, now_ms());
+    assert!(
+        world
+            .get(&setup, "")
+            .await
+            .body
+            .contains("Set your password")
+    );
+    assert_eq!(world.use_link(&setup, NEW_PASSWORD).await.status, 303);
+    assert_eq!(world.sign_in("a@example.com", NEW_PASSWORD).await, 303);
+
+    let verify = world.link(&id, LinkPurpose::Verify, now_ms());
+    let page = world.get(&verify, "").await;
+    assert!(page.body.contains("Confirm that") && !page.body.contains("type=\"password\""));
+    assert_eq!(world.accounts.email_verified_at(&id).unwrap(), None);
+    // It sets no password, whatever is sent.
+    let done = world.use_link(&verify, PASSWORD).await;
+    assert_eq!(done.status, 200);
+    assert!(done.body.contains("Your e-mail is confirmed"));
+    assert!(!done.headers.contains_key("set-cookie"));
+    assert!(world.accounts.email_verified_at(&id).unwrap().is_some());
+    assert_eq!(world.sign_in("a@example.com", NEW_PASSWORD).await, 303);
+    assert_eq!(world.post(&verify, "", "").await.status, 410);
+}
+
+#[tokio::test]
+async fn a_form_of_a_link_is_not_taken_from_another_site() {
+    let world = world(&[]).await;
+    world.sign_up("a@example.com").await;
+    let link = world.link(&world.id("a@example.com"), LinkPurpose::Reset, now_ms());
+    let body = format!("password={NEW_PASSWORD}");
+    for header in [
+        ("origin", "https://evil.example"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        let response = world.ask("POST", &link, &[header], &body).await;
+        assert_eq!(response.status, 403, "{header:?}");
+    }
+    let large = format!("password={}", "x".repeat(70_000));
+    assert_eq!(world.post(&link, "", &large).await.status, 413);
+    assert_eq!(world.get(&link, "").await.status, 200, "still unused");
+}

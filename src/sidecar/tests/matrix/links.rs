@@ -1,0 +1,9 @@
+//! Routes of one-time links. They are for someone who cannot sign in.
+
+use super::RouteAccess;
+
+pub const ROUTES: &[RouteAccess] = &[
+    ("GET", "/dashboard/forgot", [200; 5]),
+    ("GET", "/dashboard/link/{token}", [410; 5]),
+    ("POST", "/dashboard/link/{token}", [410; 5]),
+];
