@@ -17,6 +17,7 @@ mod invite;
 mod key;
 mod limits;
 mod links;
+mod mail;
 mod mailbox;
 mod password;
 mod principal;

@@ -27,6 +27,7 @@ use crate::edge::{Gateway, Recorders};
 use crate::edge_store::{EdgeStore, EmbeddedStore, RedisStore};
 use crate::idempotency::{Idempotency, IdempotencyHousekeeping};
 use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
+use crate::notify::{self, NotifyContext};
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::StoreBreaker;
@@ -126,6 +127,13 @@ pub fn run_with_store(
         start,
     )?;
     let interface = admin_router(&settings.load(), &accounts, &billing);
+    let context = NotifyContext {
+        accounts: accounts.clone(),
+        billing: billing.clone(),
+        settings: Arc::clone(&settings),
+    };
+    notify::start(context, handle.clone().wait_for_leaving())
+        .context("cannot start the thread that sends mail")?;
     let pages = Sidecar::new(accounts, billing, settings)
         .with_endpoint_registry(Arc::clone(&handle.endpoints));
     let admin = status_router(handle.clone()).merge(interface);

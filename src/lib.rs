@@ -25,6 +25,7 @@
 //!
 //! * [`sidecar`]: sign-up, dashboard and catalog as web pages.
 //! * [`admin`]: the administrators' HTTP API.
+//! * [`notify`]: mail to account holders.
 //! * [`document`]: accounts, keys and entries as JSON, for pages, admin API and command line.
 //! * [`client_guides`]: set-up files of client programs, for the pages and the command line.
 //! * [`local_link`]: in-memory connections from the edge to a sidecar in the same process.
@@ -80,6 +81,7 @@ pub mod edge_store;
 pub mod failpoint;
 pub mod idempotency;
 pub mod local_link;
+pub mod notify;
 pub mod queue;
 pub mod sidecar;
 pub mod store;

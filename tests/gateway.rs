@@ -124,6 +124,8 @@ mod leaving;
 mod life;
 #[path = "gateway/limits.rs"]
 mod limits;
+#[path = "gateway/mail.rs"]
+mod mail;
 #[path = "gateway/malformed.rs"]
 mod malformed;
 #[path = "gateway/metrics.rs"]

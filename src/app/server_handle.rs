@@ -94,4 +94,11 @@ impl ServerHandle {
             tokio::time::sleep(SUCCESSION_POLL_INTERVAL).await;
         }
     }
+
+    /// Returns once this process drains or has a successor.
+    pub(super) async fn wait_for_leaving(self) {
+        while !self.draining.load(Ordering::Acquire) && !self.succeeded.load(Ordering::Acquire) {
+            tokio::time::sleep(SUCCESSION_POLL_INTERVAL).await;
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::billing::Billing;
 use crate::billing::ledger_ingest::LedgerIngest;
 use crate::clock;
 use crate::config::Settings;
+use crate::notify::{self, NotifyContext};
 use crate::sidecar::{self, Sidecar};
 use crate::telemetry::METRICS;
 use anyhow::Context as _;
@@ -85,6 +86,12 @@ async fn serve(
         let mut closing = closing.clone();
         async move { drop(closing.wait_for(|closed| *closed).await) }
     };
+    let context = NotifyContext {
+        accounts: state.accounts.clone(),
+        billing: state.billing.clone(),
+        settings: Arc::clone(&state.settings),
+    };
+    notify::start(context, closed()).context("cannot start the thread that sends mail")?;
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_router(&settings, &state.accounts, &state.billing);
     let interface = status_router(ingest)

@@ -394,7 +394,7 @@ pub async fn confirm_password_unless_recent(
 
 /// Normalizes an e-mail as a key for counting. It is cut at the maximum length of an e-mail, which
 /// bounds the size of the tables' entries too.
-fn normalize_email(email: &str) -> String {
+pub fn normalize_email(email: &str) -> String {
     email
         .trim()
         .chars()

@@ -4,7 +4,7 @@
 //! Mail scanners open links too, so opening one changes nothing: sending the form uses it up. An
 //! unknown, used, replaced or expired link gets one answer. Must not store a token or log it.
 
-use super::account::{start_session, with_retry_after};
+use super::account::{normalize_email, start_session, with_retry_after};
 use super::blocking::run_blocking;
 use super::error::PageError;
 use super::page::{Frame, html};
@@ -12,10 +12,12 @@ use super::session::{ClientIp, is_insecure};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use crate::account::{
-    AccountError, LinkPurpose, OneTimeLink, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS,
+    Account, AccountError, AccountStatus, Accounts, LinkPurpose, OneTimeLink, PASSWORD_LEAST_CHARS,
+    PASSWORD_MOST_CHARS,
 };
 use crate::address::client_prefix;
 use crate::clock::now_ms;
+use crate::notify::mail::{self, MailKind};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::FormRejection;
@@ -24,6 +26,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::get;
 use serde::Deserialize;
+use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -33,10 +36,20 @@ const LINK_ADDRESS: AttemptLimit = AttemptLimit {
     window_ms: 60_000,
 };
 
+/// Mails with a link that one network address, and one e-mail from anywhere, may ask for.
+const FORGOT_ADDRESS: AttemptLimit = AttemptLimit {
+    count: 10,
+    window_ms: 3_600_000,
+};
+const FORGOT_EMAIL: AttemptLimit = AttemptLimit {
+    count: 3,
+    window_ms: 3_600_000,
+};
+
 /// All public.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
-        .route("/dashboard/forgot", get(forgot_page))
+        .route("/dashboard/forgot", get(forgot_page).post(forgot))
         .route("/dashboard/link/{token}", get(show).post(submit))
 }
 
@@ -44,6 +57,12 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 #[template(path = "forgot.html")]
 struct ForgotPage {
     frame: Frame,
+    /// The gateway sends mail.
+    has_mail: bool,
+    email: String,
+    /// The form was accepted.
+    is_done: bool,
+    fault: Option<&'static str>,
 }
 
 #[derive(Template)]
@@ -78,6 +97,11 @@ struct LinkForm {
     password: String,
 }
 
+#[derive(Deserialize)]
+struct ForgotForm {
+    email: String,
+}
+
 fn public_frame(app: &SidecarState, title: &'static str) -> Frame {
     let settings = app.settings.load();
     Frame {
@@ -87,11 +111,72 @@ fn public_frame(app: &SidecarState, title: &'static str) -> Frame {
     }
 }
 
+fn build_forgot_page(app: &SidecarState) -> ForgotPage {
+    ForgotPage {
+        frame: public_frame(app, "Forgotten password"),
+        has_mail: app.settings.load().mail.is_some(),
+        email: String::new(),
+        is_done: false,
+        fault: None,
+    }
+}
+
 async fn forgot_page(State(app): State<Arc<SidecarState>>) -> Response {
+    html(StatusCode::OK, &build_forgot_page(&app))
+}
+
+/// Answers the same, after the same work, whether the e-mail has an account or not: the mail is
+/// queued after the answer. Attempts over the limit of an e-mail are dropped in silence, since the
+/// mails of the others are on their way.
+async fn forgot(
+    State(app): State<Arc<SidecarState>>,
+    ClientIp(address): ClientIp,
+    form: Result<Form<ForgotForm>, FormRejection>,
+) -> Result<Response, PageError> {
+    let Form(ForgotForm { email }) = form?;
     let page = ForgotPage {
-        frame: public_frame(&app, "Forgotten password"),
+        email: email.clone(),
+        ..build_forgot_page(&app)
     };
-    html(StatusCode::OK, &page)
+    if !page.has_mail {
+        return Ok(html(StatusCode::FORBIDDEN, &page));
+    }
+    let now_ms = now_ms();
+    let key = ThrottleKey::AddressForgot(client_prefix(address));
+    if let Err(seconds) = app.throttle.try_acquire(&key, FORGOT_ADDRESS, now_ms) {
+        let fault = Some("Too many attempts from this network address. Try again later.");
+        let page = html(StatusCode::TOO_MANY_REQUESTS, &ForgotPage { fault, ..page });
+        return Ok(with_retry_after(page, seconds));
+    }
+    let email = normalize_email(&email);
+    let key = ThrottleKey::EmailForgot(email.clone());
+    if app.throttle.try_acquire(&key, FORGOT_EMAIL, now_ms).is_ok() {
+        let permit = Arc::clone(&app.forgotten).try_acquire_owned();
+        let permit = permit.map_err(|_| PageError::Busy)?;
+        let accounts = app.accounts.clone();
+        tokio::task::spawn_blocking(move || {
+            queue_reset_mail(&accounts, &email, now_ms);
+            drop(permit);
+        });
+    }
+    let is_done = true;
+    Ok(html(StatusCode::OK, &ForgotPage { is_done, ..page }))
+}
+
+fn queue_reset_mail(accounts: &Accounts, email: &str, now_ms: i64) {
+    let queued = || -> Result<(), AccountError> {
+        let found = accounts.find(email)?;
+        let active = |account: &Account| account.status == AccountStatus::Active;
+        // An id is no e-mail.
+        let Some(account) = found.filter(|account| account.email == email && active(account))
+        else {
+            return Ok(());
+        };
+        mail::queue(accounts, &account.id, MailKind::Reset, &json!({}), now_ms).map(drop)
+    };
+    if let Err(error) = queued() {
+        log::error!("cannot queue a mail that resets a password: {error}");
+    }
 }
 
 fn page(app: &SidecarState, status: StatusCode, state: LinkState, fault: Option<&str>) -> Response {

@@ -48,6 +48,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
             post(account::create_link),
         )
         .route("/dashboard/operator/service", get(service::show))
+        .route("/dashboard/operator/test-mail", post(service::test_mail))
         .route("/dashboard/operator/verify", post(service::verify))
         .route(
             "/dashboard/operator/invites",

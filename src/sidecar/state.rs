@@ -13,7 +13,10 @@ use crate::config::Settings;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+
+/// Maximum number of mails for forgotten passwords that are being queued. Over the limit: 503.
+const MAX_FORGOTTEN: usize = 16;
 
 /// Dependencies of the sidecar.
 #[derive(Clone)]
@@ -54,6 +57,8 @@ pub(super) struct SidecarState {
     pub(super) throttle: Throttle,
     pub(super) login_backoff: LoginBackoff,
     pub(super) hashing: PasswordHashLimiter,
+    /// Limits the mails for forgotten passwords that are being queued.
+    pub(super) forgotten: Arc<Semaphore>,
     pub(super) audits: LedgerAuditRunner,
     pub(super) streams: Arc<StreamCounts>,
     /// True once the sidecar shuts down; event streams then end.
@@ -70,6 +75,7 @@ impl SidecarState {
             throttle: Throttle::default(),
             login_backoff: LoginBackoff::default(),
             hashing: PasswordHashLimiter::default(),
+            forgotten: Arc::new(Semaphore::new(MAX_FORGOTTEN)),
             audits: LedgerAuditRunner::default(),
             streams: Arc::default(),
             closing,

@@ -21,6 +21,8 @@ pub enum ThrottleKey {
     AddressSigningIn(IpAddr),
     AddressSigningUp(IpAddr),
     AddressOpeningLink(IpAddr),
+    EmailForgot(String),
+    AddressForgot(IpAddr),
 }
 
 /// `count` attempts in `window_ms`.

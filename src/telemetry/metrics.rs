@@ -65,6 +65,9 @@ pub struct Metrics {
     pub bodies_in_flight_bytes: IntGauge,
     pub pages_open: IntGauge,
     pub live_streams_open: IntGauge,
+    mail: IntCounterVec,
+    mail_queued: IntGauge,
+    mail_oldest_seconds: IntGauge,
     pub resident_bytes: IntGauge,
     pub open_files: IntGauge,
     connections_refused: IntCounterVec,
@@ -299,6 +302,16 @@ impl Metrics {
                 "gateway_live_streams_open",
                 "Live balances shown by open dashboards.",
             ),
+            mail: counter(
+                "gateway_mail_total",
+                "Attempts to send mail to account holders: `sent`, `retried` later, `failed` for good, or `dropped` because the queue is full.",
+                &["result"],
+            ),
+            mail_queued: gauge("gateway_mail_queued", "Mails that wait to be sent."),
+            mail_oldest_seconds: gauge(
+                "gateway_mail_oldest_seconds",
+                "Age of the oldest mail that waits to be sent.",
+            ),
             client_connections: gauge("gateway_client_connections", "Open client connections."),
             resident_bytes: gauge(
                 "gateway_resident_bytes",
@@ -354,6 +367,7 @@ impl Metrics {
         create(&self.spans_dropped, &["full", "failed"]);
         create(&self.connections_refused, &["per_address", "total"]);
         create(&self.config_reloads, &["ok", "refused"]);
+        create(&self.mail, &["sent", "retried", "failed", "dropped"]);
         create(&self.damaged_files, &["holds.db", "idempotency.db"]);
         create(&self.damaged_journal_lines, &["repaired", "lost"]);
         self.interrupted.with_label_values::<&str>(&[]);
@@ -373,6 +387,19 @@ impl Metrics {
         self.spans_dropped
             .with_label_values(&[reason])
             .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    /// Counts an attempt to send a mail.
+    pub fn count_mail(&self, result: &'static str) {
+        self.mail.with_label_values(&[result]).inc();
+    }
+
+    /// Reports the mails that wait, and when the oldest was queued.
+    pub fn set_mail_queue(&self, queued: u64, oldest_at_ms: Option<i64>, now_ms: i64) {
+        self.mail_queued
+            .set(i64::try_from(queued).unwrap_or(i64::MAX));
+        let age_ms = oldest_at_ms.map_or(0, |at_ms| now_ms.saturating_sub(at_ms).max(0));
+        self.mail_oldest_seconds.set(age_ms / 1_000);
     }
 
     /// Counts a refusal in the metric family of its reason.

@@ -170,7 +170,11 @@ fn check(text: &str) -> Result<(), String> {
         .arg(&file)
         .env("GATEWAY_REDIS", "redis://:x@127.0.0.1:6379")
         .env("ALPHA_API_KEY", "k");
-    let output = command.env("BETA_API_KEY", "k").output().unwrap();
+    let output = command
+        .env("BETA_API_KEY", "k")
+        .env("SMTP_PASSWORD", "k")
+        .output()
+        .unwrap();
     if output.status.success() {
         Ok(())
     } else {

@@ -7,10 +7,13 @@ use super::super::display::{Credits, Timestamp, group_digits};
 use super::super::error::PageError;
 use super::super::ledger_audit::{LedgerAuditResult, LedgerAuditState};
 use super::super::page::{Frame, html};
+use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use crate::billing::{LedgerAuditReport, Receipt};
 use crate::catalog::VendorEndpoint;
 use crate::clock::now_ms;
+use crate::notify::mail::{self, MailKind};
+use crate::store::app::mail::QueueMailOutcome;
 use crate::upstreams::EndpointState;
 use askama::Template;
 use axum::extract::State;
@@ -94,6 +97,33 @@ struct ServicePage {
     implausible: Vec<ImplausibleRow>,
     running: Option<Timestamp>,
     last: Option<LedgerAuditResult>,
+    mail: MailView,
+}
+
+/// The state of the mail queue.
+struct MailView {
+    /// The mail server; `None`: the gateway sends no mail.
+    server: Option<String>,
+    from: String,
+    queued: u64,
+    oldest: Option<Timestamp>,
+    last_error: String,
+    /// A test mail was queued; the address that gets it.
+    tested: Option<String>,
+}
+
+fn mail_view(app: &SidecarState) -> Result<MailView, PageError> {
+    let settings = app.settings.load();
+    let mail = settings.mail.as_ref();
+    let queue = app.accounts.mail_queue()?;
+    Ok(MailView {
+        server: mail.map(|mail| format!("{}:{}", mail.host, mail.port)),
+        from: mail.map(|mail| mail.from.to_string()).unwrap_or_default(),
+        queued: queue.queued,
+        oldest: queue.oldest_at_ms.map(Timestamp),
+        last_error: queue.last_error,
+        tested: None,
+    })
 }
 
 fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState]) -> EndpointRow {
@@ -146,6 +176,35 @@ pub async fn show(
     State(app): State<Arc<SidecarState>>,
     Operator(user): Operator,
 ) -> Result<Response, PageError> {
+    let page = build_page(&app, &user).await?;
+    Ok(html(StatusCode::OK, &page))
+}
+
+/// Queues a mail to the administrator who asks for it.
+pub async fn test_mail(
+    State(app): State<Arc<SidecarState>>,
+    OperatorForm { form, by }: OperatorForm,
+) -> Result<Response, PageError> {
+    let page = build_page(&app, &form.user).await?;
+    if page.mail.server.is_none() {
+        return Ok(html(StatusCode::CONFLICT, &page));
+    }
+    let accounts = app.accounts.clone();
+    let queued = run_blocking(move || {
+        mail::queue(&accounts, &by.actor, MailKind::Test, &json!({}), now_ms())
+    });
+    if queued.await?? != QueueMailOutcome::Done {
+        return Err(PageError::Busy);
+    }
+    let mail = MailView {
+        tested: Some(form.user.account.email.clone()),
+        queued: page.mail.queued + 1,
+        ..page.mail
+    };
+    Ok(html(StatusCode::ACCEPTED, &ServicePage { mail, ..page }))
+}
+
+async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<ServicePage, PageError> {
     let settings = app.settings.load_full();
     let models: Vec<_> = settings
         .catalog
@@ -213,8 +272,8 @@ pub async fn show(
         running_since_ms,
         last,
     } = app.audits.snapshot();
-    let page = ServicePage {
-        frame: Frame::new("Operator", &user),
+    Ok(ServicePage {
+        frame: Frame::new("Operator", user),
         tab: "service",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
@@ -224,8 +283,8 @@ pub async fn show(
         implausible: implausible.into_iter().map(ImplausibleRow::new).collect(),
         running: running_since_ms.map(Timestamp),
         last,
-    };
-    Ok(html(StatusCode::OK, &page))
+        mail: mail_view(app)?,
+    })
 }
 
 /// Starts an audit on a separate thread, unless one is running; the page shows when it is done.

@@ -212,3 +212,104 @@ async fn a_form_of_a_link_is_not_taken_from_another_site() {
     assert_eq!(world.post(&link, "", &large).await.status, 413);
     assert_eq!(world.get(&link, "").await.status, 200, "still unused");
 }
+
+const WITH_MAIL: (&str, &str) = (
+    "signup:",
+    "mail: {smtp: \"smtp+plain://127.0.0.1:1\", from: \"g@example.com\"}\nsignup:",
+);
+
+impl World {
+    async fn forgot(&self, email: &str, address: &str) -> TestResponse {
+        let body = format!("email={email}");
+        let from = [("x-forwarded-for", address)];
+        self.ask("POST", "/dashboard/forgot", &from, &body).await
+    }
+
+    fn queued(&self) -> u64 {
+        self.accounts.mail_queue().unwrap().queued
+    }
+
+    /// Waits until this number of mails is queued.
+    async fn until_queued(&self, count: u64) {
+        let wait = async {
+            while self.queued() < count {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(20), wait).await;
+        assert!(waited.is_ok(), "{} of {count} mails", self.queued());
+    }
+}
+
+#[tokio::test]
+async fn nobody_learns_from_the_form_for_a_forgotten_password_who_has_an_account() {
+    let world = world(&[WITH_MAIL]).await;
+    for email in ["a@example.com", "suspended@example.com"] {
+        world.sign_up(email).await;
+    }
+    world
+        .accounts
+        .set_status(&world.id("suspended@example.com"), AccountStatus::Suspended)
+        .unwrap();
+    let sign_in = world.get("/dashboard/sign-in", "").await.body;
+    assert!(sign_in.contains("href=\"/dashboard/forgot\""));
+    let form = world.get("/dashboard/forgot", "").await.body;
+    assert!(form.contains("Send link") && !form.contains("Ask the operator"));
+    let mut answers = Vec::new();
+    for email in [
+        "a@example.com",
+        "%20A@Example.COM%20",
+        "x@example.com",
+        "suspended@example.com",
+        &world.id("a@example.com"),
+        "",
+        "not+an+e-mail",
+    ] {
+        let response = world.forgot(email, "192.0.2.1").await;
+        assert_eq!(response.status, 200, "{email}");
+        let (before, rest) = response.body.split_once("<strong>").unwrap();
+        answers.push(format!(
+            "{before}{}",
+            rest.split_once("</strong>").unwrap().1
+        ));
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    assert!(answers[0].contains("is on its way"));
+    world.until_queued(2).await;
+}
+
+#[tokio::test]
+async fn mails_for_a_forgotten_password_have_limits() {
+    let world = world(&[WITH_MAIL]).await;
+    world.sign_up("a@example.com").await;
+    // The fourth gets the same answer, but no mail.
+    for index in 0..4 {
+        let answer = world
+            .forgot("a@example.com", &format!("192.0.2.{index}"))
+            .await;
+        assert_eq!(answer.status, 200, "{index}");
+    }
+    world.until_queued(3).await;
+    for index in 0..10 {
+        let email = format!("x{index}@example.com");
+        assert_eq!(world.forgot(&email, "198.51.100.1").await.status, 200);
+    }
+    let refused = world.forgot("y@example.com", "198.51.100.1").await;
+    assert_eq!(refused.status, 429);
+    assert!(refused.headers["retry-after"].parse::<i64>().unwrap() <= 3_600);
+    assert_eq!(
+        world.forgot("y@example.com", "198.51.100.2").await.status,
+        200
+    );
+    assert_eq!(world.queued(), 3);
+}
+
+#[tokio::test]
+async fn without_a_mail_server_the_form_for_a_forgotten_password_names_the_operator() {
+    let world = world(&[]).await;
+    world.sign_up("a@example.com").await;
+    let refused = world.forgot("a@example.com", "192.0.2.1").await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.body.contains("Ask the operator"));
+    assert_eq!(world.queued(), 0);
+}

@@ -14,7 +14,11 @@ struct Root {
 
 /// An administrator who has just signed in, and another account.
 async fn root() -> Root {
-    let world = world(&[]).await;
+    root_with(&[]).await
+}
+
+async fn root_with(change: &[(&str, &str)]) -> Root {
+    let world = world(change).await;
     let (admin, other) = (Some(PASSWORD), None);
     let open = |email, password, role| {
         let new = NewAccount {
@@ -803,4 +807,46 @@ async fn a_reset_link_is_shown_once_and_needs_an_administrator_and_the_password(
     }
     let links = root.acts().into_iter();
     assert_eq!(links.filter(|act| act == "account.create-link").count(), 2);
+}
+
+#[tokio::test]
+async fn the_service_page_shows_the_mail_that_waits_and_queues_a_test_mail() {
+    let root = root().await;
+    let page = root.get("/dashboard/operator/service").await.body;
+    assert!(page.contains("The gateway sends no mail") && !page.contains("Send a test mail"));
+
+    let mail = "mail: {smtp: \"smtps://mail.example.com\", from: \"g@example.com\"}\nsignup:";
+    let root = root_with(&[("signup:", mail)]).await;
+    let page = root.get("/dashboard/operator/service").await;
+    assert!(page.body.contains("mail.example.com:465") && page.body.contains("Send a test mail"));
+    assert_eq!(page.inside("mail-queued"), "0");
+    let sent = root.post("/dashboard/operator/test-mail", "").await;
+    assert_eq!(sent.status, 202);
+    assert!(sent.inside("tested").contains("root@example.com"));
+    let accounts = &root.world.accounts;
+    let row = accounts
+        .take_due_mail(now_ms(), 60_000, 10)
+        .unwrap()
+        .remove(0);
+    accounts
+        .retry_mail(&row.id, now_ms() + 60_000, "it <hangs>")
+        .unwrap();
+    let page = root.get("/dashboard/operator/service").await;
+    assert_eq!(page.inside("mail-queued"), "1");
+    assert!(
+        page.inside("mail-error").ends_with("it &#60;hangs&#62;"),
+        "{}",
+        page.body
+    );
+    // A queue that is full takes no more.
+    for _ in 1..20 {
+        assert_eq!(
+            root.post("/dashboard/operator/test-mail", "").await.status,
+            202
+        );
+    }
+    assert_eq!(
+        root.post("/dashboard/operator/test-mail", "").await.status,
+        503
+    );
 }

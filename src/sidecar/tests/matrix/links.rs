@@ -4,6 +4,7 @@ use super::RouteAccess;
 
 pub const ROUTES: &[RouteAccess] = &[
     ("GET", "/dashboard/forgot", [200; 5]),
+    ("POST", "/dashboard/forgot", [400; 5]),
     ("GET", "/dashboard/link/{token}", [410; 5]),
     ("POST", "/dashboard/link/{token}", [410; 5]),
 ];

@@ -36,6 +36,11 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "POST",
+        "/dashboard/operator/test-mail",
+        [303, 404, 404, 403, 409],
+    ),
+    (
+        "POST",
         "/dashboard/operator/verify",
         [303, 404, 404, 403, 303],
     ),
