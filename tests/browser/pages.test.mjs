@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 
 import { BASE_URL, MODELS, command, eventually, prompt } from '../world/client.mjs';
-import { exactCredits, judge, launch, person, violations } from './browser.mjs';
+import { exactCredits, judge, launch, look, person, violations } from './browser.mjs';
 
 let browser;
 before(async () => {
@@ -45,7 +45,8 @@ async function turn(key, session, marker, model = 'alpha-opus-4-7') {
 }
 
 test('every page keeps the rules of accessibility in both themes, fits a phone, and is light', async () => {
-  const { page, key, faults, context } = await holder();
+  const { page, email, key, faults, context } = await holder();
+  const { link } = await command('account', 'reset-link', email);
   const session = randomUUID();
   for (const marker of ['input=2000 output=80', 'input=400 cache_read=2000 output=90', 'input=500 cache_read=4000 output=70']) {
     await turn(key, session, marker);
@@ -68,10 +69,14 @@ test('every page keeps the rules of accessibility in both themes, fits a phone, 
     [page, 'not-found', '/dashboard/nothing'],
     [stranger.page, 'sign-in', '/dashboard/sign-in'],
     [stranger.page, 'sign-up', '/dashboard/sign-up'],
+    [stranger.page, 'forgot', '/dashboard/forgot'],
+    [stranger.page, 'link', new URL(link).pathname],
+    [stranger.page, 'link-gone', '/dashboard/link/unknown'],
+    [page, 'account', '/dashboard/account'],
   ];
   for (const [at, name, path] of pages) await judge(at, name, path);
-  // The test opens two pages that return 404 and 422.
-  const expected = /Failed to load resource: the server responded with a status of (404|422)/;
+  // The test opens pages that return 404, 410 and 422.
+  const expected = /Failed to load resource: the server responded with a status of (404|410|422)/;
   assert.deepEqual([...faults, ...stranger.faults].filter((fault) => !expected.test(fault)), []);
   await context.close();
   await stranger.context.close();
@@ -312,4 +317,39 @@ test('a model has an address of its own, and its id a button that copies it', as
   }
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test('an operator hands out a link; its holder sets a password and is signed in, with and without JavaScript', async () => {
+  for (const javaScriptEnabled of [true, false]) {
+    const root = await person(browser, { javaScriptEnabled });
+    const guest = await person(browser, { javaScriptEnabled });
+    const [admin, email] = [`${randomUUID()}@example.com`, `${randomUUID()}@example.com`];
+    const first = await command('account', 'create', '--email', admin, '--admin', '--no-trial');
+    const { account_id: account } = await command('account', 'create', '--email', email);
+
+    // The link that the command printed opens the first administrator's dashboard.
+    await root.page.goto(new URL(first.setup_link).pathname);
+    await root.page.getByText(admin).waitFor();
+    await root.page.getByLabel('New password', { exact: true }).fill(`a long password ${randomUUID()}`);
+    await root.page.getByRole('button', { name: 'Set password and sign in', exact: true }).click();
+    await root.page.waitForURL((url) => url.pathname === '/dashboard');
+
+    await root.page.goto(`/dashboard/operator/accounts/${account}`);
+    await root.page.getByRole('button', { name: 'Make reset link', exact: true }).click();
+    const link = await root.page.getByTestId('new-link').innerText();
+    if (javaScriptEnabled) {
+      assert.deepEqual(await violations(root.page), []);
+      await look(root.page, 'page-operator-link');
+    }
+    await root.page.goto(`/dashboard/operator/accounts/${account}`);
+    assert.equal(await root.page.getByTestId('new-link').count(), 0, 'shown once');
+    await guest.page.goto(new URL(link).pathname);
+    await guest.page.getByLabel('New password', { exact: true }).fill(`a long password ${randomUUID()}`);
+    await guest.page.getByRole('button', { name: 'Set password and sign in', exact: true }).click();
+    await guest.page.waitForURL((url) => url.pathname === '/dashboard');
+    await guest.page.goto(new URL(link).pathname);
+    await guest.page.getByRole('heading', { name: 'This link does not work any more' }).waitFor();
+    await root.context.close();
+    await guest.context.close();
+  }
 });
