@@ -49,5 +49,6 @@ pub use principal::{AuthError, Principal};
 pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
 pub use shared::SharedKeys;
 pub use sign_up::{
-    NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as, sign_up,
+    NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as,
+    open_without_credit, sign_up, sign_up_unverified,
 };

@@ -100,6 +100,20 @@ impl Billing {
         Ok(())
     }
 
+    /// Opens an account whose trial has an end, but no credits yet. Does nothing if it is open.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written.
+    pub fn open_account_without_credit(
+        &self,
+        account: &str,
+        trial_ends_at_ms: i64,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let ledger = &self.0.ledger;
+        ledger.open_account(account, Some(trial_ends_at_ms), now_ms)
+    }
+
     /// # Errors
     /// Returns an error if the store cannot be read or the account is not open.
     pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {

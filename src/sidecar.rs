@@ -43,6 +43,7 @@ mod stream_slots;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod verification;
 
 use crate::local_link::LocalAcceptor;
 use crate::telemetry::private;

@@ -169,6 +169,14 @@ impl Accounts {
         self.db.verify_email_by_link(&hash_token(token), now_ms)
     }
 
+    /// Returns whether the credits of the account's trial wait until the e-mail is verified.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn has_waiting_trial(&self, account: &str) -> Result<bool, StoreError> {
+        Ok(self.db.waiting_trial(account)?.is_some())
+    }
+
     /// Returns when the account's e-mail was verified; `None` if it was not.
     ///
     /// # Errors

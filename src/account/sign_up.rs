@@ -36,6 +36,8 @@ struct SignUpConditions<'a> {
     by: Option<&'a Actor>,
     /// Whether the holder signs up by themselves, so that no operator vouches for them.
     is_self_service: bool,
+    /// Whether the trial's credits wait until the e-mail is verified.
+    trial_waits: bool,
 }
 
 /// An account that was opened, and its trial.
@@ -106,6 +108,7 @@ impl Accounts {
             .transpose()?;
         let terms = SignUpTerms {
             past_trial: past_trial.as_ref(),
+            trial_waits: conditions.trial_waits,
             ..terms
         };
         match self
@@ -160,6 +163,32 @@ pub fn sign_up(
     form: &SignUpForm<'_>,
     now_ms: i64,
 ) -> Result<SignUpResult, AccountError> {
+    sign_up_with(accounts, billing, signup, form, false, now_ms)
+}
+
+/// Signs a new user up like [`sign_up`], but the credits of the trial wait until the e-mail is
+/// verified; its time runs from now on. [`complete_sign_ups`] grants them then.
+///
+/// # Errors
+/// Returns the errors of [`sign_up`].
+pub fn sign_up_unverified(
+    accounts: &Accounts,
+    billing: &Billing,
+    signup: &SignupSettings,
+    form: &SignUpForm<'_>,
+    now_ms: i64,
+) -> Result<SignUpResult, AccountError> {
+    sign_up_with(accounts, billing, signup, form, true, now_ms)
+}
+
+fn sign_up_with(
+    accounts: &Accounts,
+    billing: &Billing,
+    signup: &SignupSettings,
+    form: &SignUpForm<'_>,
+    trial_waits: bool,
+    now_ms: i64,
+) -> Result<SignUpResult, AccountError> {
     let invite = match signup.mode {
         SignupMode::Closed => return Err(AccountError::SignUpClosed),
         SignupMode::Open => None,
@@ -189,6 +218,7 @@ pub fn sign_up(
             terms,
             by: None,
             is_self_service: true,
+            trial_waits,
         },
         now_ms,
     )
@@ -265,10 +295,31 @@ fn open_account_with_conditions(
     let opened = accounts.create_account_with_conditions(new, conditions, now_ms)?;
     let account = &opened.account.id;
     failpoint::hit(Point::AccountKept);
+    if open_without_credit(accounts, billing, account, now_ms)? {
+        return Ok(opened);
+    }
     billing.open_account(account, opened.trial, now_ms)?;
     failpoint::hit(Point::AccountGranted);
     accounts.db.mark_granted(account, now_ms)?;
     Ok(opened)
+}
+
+/// Opens an account in the ledger whose trial waits. Returns false if it has none that does. Every
+/// sign-in calls it: a crash may have interrupted the sign-up.
+///
+/// # Errors
+/// Returns an error if a database fails.
+pub fn open_without_credit(
+    accounts: &Accounts,
+    billing: &Billing,
+    account: &str,
+    now_ms: i64,
+) -> Result<bool, StoreError> {
+    let Some(trial_ends_at_ms) = accounts.db.waiting_trial(account)? else {
+        return Ok(false);
+    };
+    billing.open_account_without_credit(account, trial_ends_at_ms, now_ms)?;
+    Ok(true)
 }
 
 /// Completes the sign-ups that a crash interrupted. Every service calls it once when it starts.

@@ -13,9 +13,10 @@ use super::session::{
 };
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
+use super::verification::queue_verification;
 use crate::account::{
     self, Account, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SessionOrigin,
-    SignUpForm, SignUpResult, complete_sign_ups,
+    SignUpForm, SignUpResult, complete_sign_ups, open_without_credit,
 };
 use crate::address::client_prefix;
 use crate::clock::now_ms;
@@ -182,13 +183,24 @@ async fn sign_up(
     }
     let (accounts, billing, signup) = (app.accounts.clone(), app.billing.clone(), settings.signup);
     let (sent, code) = (email.clone(), invite.clone());
+    let mail = settings.mail.as_ref();
+    let verifies = mail.is_some_and(|mail| mail.verify_sign_ups);
     let created = app.hashing.run(move || {
         let stranger = SignUpForm {
             email: &sent,
             password: &password,
             invite: &code,
         };
-        account::sign_up(&accounts, &billing, &signup, &stranger, now_ms)
+        let open = if verifies {
+            account::sign_up_unverified
+        } else {
+            account::sign_up
+        };
+        let opened = open(&accounts, &billing, &signup, &stranger, now_ms)?;
+        if verifies && accounts.has_waiting_trial(&opened.account.id)? {
+            queue_verification(&accounts, &opened.account.id, now_ms)?;
+        }
+        Ok(opened)
     });
     match created.await? {
         Ok(SignUpResult { account, trial }) => {
@@ -457,6 +469,7 @@ pub async fn start_session(
     let new = run_blocking(move || {
         // This may be the account of a sign-up that failed half way.
         complete_sign_ups(&accounts, &billing, now_ms())?;
+        open_without_credit(&accounts, &billing, &account, now_ms())?;
         if let Some(old) = old {
             accounts.end_session(&old)?;
         }

@@ -33,6 +33,7 @@ pub async fn export(
     let mut head = json!({
         "exported_at": rfc3339(now_ms),
         "account": document::account_with_balance(&account, &balance),
+        "email_verified_at": app.accounts.email_verified_at(&account.id)?.map(rfc3339),
         "keys": app.accounts.keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
         "sessions": app.accounts.sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
     })

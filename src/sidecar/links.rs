@@ -8,23 +8,25 @@ use super::account::{normalize_email, start_session, with_retry_after};
 use super::blocking::run_blocking;
 use super::error::PageError;
 use super::page::{Frame, html};
-use super::session::{ClientIp, is_insecure};
+use super::session::{ClientIp, SignedForm, is_insecure};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
+use super::verification::queue_verification;
 use crate::account::{
     Account, AccountError, AccountStatus, Accounts, LinkPurpose, OneTimeLink, PASSWORD_LEAST_CHARS,
-    PASSWORD_MOST_CHARS,
+    PASSWORD_MOST_CHARS, complete_sign_ups,
 };
 use crate::address::client_prefix;
 use crate::clock::now_ms;
 use crate::notify::mail::{self, MailKind};
+use crate::store::StoreError;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
-use axum::routing::get;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::json;
 use std::net::IpAddr;
@@ -46,9 +48,16 @@ const FORGOT_EMAIL: AttemptLimit = AttemptLimit {
     window_ms: 3_600_000,
 };
 
-/// All public.
+/// Mails that verify an e-mail, which an account may ask for.
+const VERIFICATIONS: AttemptLimit = AttemptLimit {
+    count: 3,
+    window_ms: 3_600_000,
+};
+
+/// All public, but for the mail that verifies an e-mail.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
+        .route("/dashboard/account/verify", post(send_verification))
         .route("/dashboard/forgot", get(forgot_page).post(forgot))
         .route("/dashboard/link/{token}", get(show).post(submit))
 }
@@ -262,8 +271,14 @@ async fn submit(
     };
     let accounts = app.accounts.clone();
     if link.purpose == LinkPurpose::Verify {
-        let is_done =
-            run_blocking(move || accounts.verify_email_by_link(&token, now_ms())).await??;
+        let billing = app.billing.clone();
+        let verified = run_blocking(move || {
+            let is_done = accounts.verify_email_by_link(&token, now_ms())?;
+            // Its trial may have waited for this.
+            complete_sign_ups(&accounts, &billing, now_ms())?;
+            Ok::<_, StoreError>(is_done)
+        });
+        let is_done = verified.await??;
         return Ok(if is_done {
             page(&app, StatusCode::OK, LinkState::Verified, None)
         } else {
@@ -290,4 +305,31 @@ async fn submit(
         }
         Err(other) => Err(other.into()),
     }
+}
+
+/// Sends the account holder a link that verifies the e-mail, unless that is done.
+async fn send_verification(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let account = form.user.account;
+    if app.settings.load().mail.is_none() {
+        return Err(PageError::NotFound);
+    }
+    let key = ThrottleKey::AccountVerifying(account.id.clone());
+    let attempt = app.throttle.try_acquire(&key, VERIFICATIONS, now_ms());
+    let done = if attempt.is_err() {
+        "mail-limit"
+    } else {
+        let accounts = app.accounts.clone();
+        let queued = run_blocking(move || {
+            if accounts.email_verified_at(&account.id)?.is_none() {
+                queue_verification(&accounts, &account.id, now_ms())?;
+            }
+            Ok::<_, AccountError>(())
+        });
+        queued.await??;
+        "mail"
+    };
+    Ok(Redirect::to(&format!("/dashboard/account?done={done}")).into_response())
 }

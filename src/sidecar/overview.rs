@@ -44,6 +44,8 @@ struct OverviewPage {
     base_url: String,
     /// The user has just signed up with a mailbox that already had its trial.
     had_trial: bool,
+    /// The e-mail to confirm before the trial's credits come.
+    unverified: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -67,8 +69,9 @@ async fn overview(
     let keys = app.accounts.keys(account)?;
     let snapshot = SpendingSnapshot::load(&app.billing, account, now_ms)?;
     let balance = app.billing.balance(account, now_ms)?;
+    let waits = app.accounts.has_waiting_trial(account)?;
     let over = match &balance.trial {
-        _ if balance.balance.is_positive() => None,
+        _ if waits || balance.balance.is_positive() => None,
         Some(trial) if !trial.active => Some("Your trial has ended and you have no credits left."),
         _ => Some("You have no credits left."),
     };
@@ -83,6 +86,7 @@ async fn overview(
                 .hourly_spend(account, spending::first_hour_of_month(now_ms))?,
             now_ms,
         ),
+        unverified: waits.then(|| user.account.email.clone()),
         had_trial: had_trial && balance.trial.is_none(),
         base_url: app.settings.load().base_url.clone(),
     };

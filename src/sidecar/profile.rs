@@ -47,6 +47,9 @@ struct ProfilePage {
     email: String,
     status: &'static str,
     created: Timestamp,
+    /// When the e-mail was verified, and whether the holder can ask for a mail that does it.
+    verified: Option<Timestamp>,
+    may_verify: bool,
     sessions: Vec<ProfileSessionRow>,
     has_others: bool,
     done: Option<&'static str>,
@@ -104,6 +107,10 @@ fn done_message(done: Option<&str>) -> Option<&'static str> {
     match done? {
         "password" => Some("Your password was changed. All your other sessions have ended."),
         "session" => Some("The session has ended."),
+        "mail" => Some("A mail with a link that confirms your e-mail is on its way."),
+        "mail-limit" => Some(
+            "You have asked for several mails in the last hour. Look for them, or try again later.",
+        ),
         "others" => Some("All your other sessions have ended."),
         _ => None,
     }
@@ -130,6 +137,7 @@ fn row(session: SessionSummary, this: &str) -> ProfileSessionRow {
 fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError> {
     let this = session_id(&user.token);
     let account = &user.account;
+    let verified = app.accounts.email_verified_at(&account.id)?;
     let sessions: Vec<_> = app
         .accounts
         .sessions(&account.id, now_ms())?
@@ -143,6 +151,8 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError
         email: account.email.clone(),
         status: account.status.name(),
         created: Timestamp(account.created_at_ms),
+        verified: verified.map(Timestamp),
+        may_verify: verified.is_none() && app.settings.load().mail.is_some(),
         has_others: sessions.len() > 1,
         sessions,
         done: None,

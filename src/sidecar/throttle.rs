@@ -23,6 +23,7 @@ pub enum ThrottleKey {
     AddressOpeningLink(IpAddr),
     EmailForgot(String),
     AddressForgot(IpAddr),
+    AccountVerifying(String),
 }
 
 /// `count` attempts in `window_ms`.

@@ -341,7 +341,7 @@ pub fn granted_accounts(dir: &Path) -> Result<Option<HashMap<String, Option<i64>
     };
     let rows = || -> rusqlite::Result<_> {
         connection
-            .prepare("SELECT id, iif(trial_micro IS NULL, NULL, trial_ends_at_ms) FROM account WHERE granted_at_ms IS NOT NULL")?
+            .prepare("SELECT id, iif(trial_micro IS NULL, NULL, trial_ends_at_ms) FROM account WHERE granted_at_ms > 0")?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect()
     };

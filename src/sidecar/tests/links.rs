@@ -313,3 +313,73 @@ async fn without_a_mail_server_the_form_for_a_forgotten_password_names_the_opera
     assert!(refused.body.contains("Ask the operator"));
     assert_eq!(world.queued(), 0);
 }
+
+#[tokio::test]
+async fn a_trial_that_waits_for_the_e_mail_comes_once_with_its_link() {
+    let (from, mail) = WITH_MAIL;
+    let mail = mail.replace("example.com\"}", "example.com\", verify_sign_ups: true}");
+    let world = world(&[(from, mail.as_str())]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let id = world.id("a@example.com");
+    let overview = world.get("/dashboard", &cookie).await;
+    assert_eq!(overview.inside("balance"), "0");
+    assert!(overview.body.contains("data-testid=\"unverified\""));
+    assert!(!overview.body.contains("You have no credits left"));
+    assert_eq!(world.queued(), 1);
+    // Neither a restart nor a sign-in grants it.
+    crate::account::complete_sign_ups(&world.accounts, &world.billing, now_ms()).unwrap();
+    assert_eq!(world.sign_in("a@example.com", PASSWORD).await, 303);
+    assert_eq!(
+        world.get("/dashboard", &cookie).await.inside("balance"),
+        "0"
+    );
+    assert_eq!(world.billing.verify(now_ms()).unwrap().findings.len(), 0);
+
+    let verify = world.link(&id, LinkPurpose::Verify, now_ms());
+    world.get(&verify, "").await;
+    assert_eq!(
+        world.get("/dashboard", &cookie).await.inside("balance"),
+        "0"
+    );
+    assert_eq!(world.post(&verify, "", "").await.status, 200);
+    let overview = world.get("/dashboard", &cookie).await;
+    assert_eq!(overview.inside("balance"), "300");
+    assert!(!overview.body.contains("data-testid=\"unverified\""));
+    // A second link verifies the same e-mail, and grants nothing.
+    let again = world.link(&id, LinkPurpose::Verify, now_ms());
+    assert_eq!(world.post(&again, "", "").await.status, 200);
+    assert_eq!(
+        world.get("/dashboard", &cookie).await.inside("balance"),
+        "300"
+    );
+    assert_eq!(world.billing.verify(now_ms()).unwrap().findings.len(), 0);
+}
+
+#[tokio::test]
+async fn an_account_holder_asks_for_the_mail_that_confirms_the_e_mail() {
+    let world = world(&[WITH_MAIL]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let page = world.get("/dashboard/account", &cookie).await;
+    assert!(page.body.contains("Your e-mail is not confirmed"));
+    assert_eq!(
+        world.get("/dashboard", &cookie).await.inside("balance"),
+        "300"
+    );
+    let body = format!("csrf={}", page.csrf());
+    for (expected, queued) in [("mail", 1), ("mail", 2), ("mail", 3), ("mail-limit", 3)] {
+        let sent = world
+            .post("/dashboard/account/verify", &cookie, &body)
+            .await;
+        let to = format!("/dashboard/account?done={expected}");
+        assert_eq!((sent.status, &sent.headers["location"]), (303, &to));
+        assert_eq!(world.queued(), queued);
+    }
+    let link = world.link(&world.id("a@example.com"), LinkPurpose::Verify, now_ms());
+    assert_eq!(world.post(&link, "", "").await.status, 200);
+    let page = world
+        .get("/dashboard/account?done=mail", &cookie)
+        .await
+        .body;
+    assert!(page.contains("(confirmed <time") && !page.contains("is not confirmed"));
+    assert!(page.contains("is on its way"));
+}

@@ -424,7 +424,7 @@ async fn no_id_of_another_account_opens_anything() {
             let response = people
                 .ask(method, &filled(path, id), stranger, &[], &body)
                 .await;
-            // Whoever has a token may use its link, signed in or not.
+            // A link needs its token and no session.
             let is_link = *path == "/dashboard/link/{token}";
             let status = if is_link { 410 } else { 404 };
             assert_eq!(response.status, status, "{method} {path} with {id}");

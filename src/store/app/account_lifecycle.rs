@@ -21,6 +21,8 @@ pub struct SignUpTerms<'a> {
     pub budget: Option<(Micro, i64)>,
     /// Hash of the mailbox; it gets no second trial.
     pub past_trial: Option<&'a [u8; 32]>,
+    /// Whether the trial's credits wait until the e-mail is verified.
+    pub trial_waits: bool,
     pub audit_entry: Option<AuditEntry<'a>>,
 }
 
@@ -56,6 +58,10 @@ pub struct InviteRow {
     pub withdrawn_at_ms: Option<i64>,
 }
 
+/// In the place of the time at which a trial was granted: its credits wait until the e-mail is
+/// verified. Then the column becomes NULL, as after a sign-up that a crash interrupted.
+pub(super) const WAITS_AT_MS: i64 = 0;
+
 impl AppDb {
     /// Opens an account. Writes nothing if it refuses.
     pub fn insert_account(
@@ -72,10 +78,11 @@ impl AppDb {
                 return Ok(refused);
             }
             let (micro, ends) = trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
+            let granted_at_ms = (terms.trial_waits && trial.is_some()).then_some(WAITS_AT_MS);
             transaction.execute(
                 "INSERT INTO account(id, email, mailbox, password, admin, viewer, status, created_at_ms,
-                   trial_micro, trial_ends_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, 'active', ?7, ?8, ?9)",
+                   trial_micro, trial_ends_at_ms, granted_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, 'active', ?7, ?8, ?9, ?10)",
                 params![
                     row.id,
                     row.email,
@@ -85,7 +92,8 @@ impl AppDb {
                     row.role == Role::Viewer,
                     row.created_at_ms,
                     micro,
-                    ends
+                    ends,
+                    granted_at_ms
                 ],
             )?;
             if let Some(hash) = terms.invite {

@@ -3,6 +3,7 @@
 //! A change of the password voids the links that could set one: a trigger deletes them. Must not
 //! see a token: a row has its hash.
 
+use super::account_lifecycle::WAITS_AT_MS;
 use super::audit::{self, AuditEntry};
 use super::database::AppDb;
 use super::rows::first_column;
@@ -106,8 +107,8 @@ impl AppDb {
         })
     }
 
-    /// Uses up a link that was sent to an e-mail: the account has a verified e-mail from now on.
-    /// Returns false if the link cannot be used.
+    /// Uses up a link that was sent to an e-mail: the account has a verified e-mail from now on,
+    /// and a trial that waited for that can be granted. Returns false if the link cannot be used.
     pub fn verify_email_by_link(&self, hash: &[u8; 32], now_ms: i64) -> Result<bool, StoreError> {
         self.write("verify an e-mail by a link", |transaction| {
             let account: Option<String> = transaction
@@ -127,7 +128,23 @@ impl AppDb {
                 "UPDATE account SET verified_at_ms = ifnull(verified_at_ms, ?2) WHERE id = ?1",
                 params![account, now_ms],
             )?;
+            transaction.execute(
+                "UPDATE account SET granted_at_ms = NULL WHERE id = ?1 AND granted_at_ms = ?2",
+                params![account, WAITS_AT_MS],
+            )?;
             Ok(true)
+        })
+    }
+
+    /// Returns the end of the account's trial if its credits wait until the e-mail is verified.
+    pub fn waiting_trial(&self, account: &str) -> Result<Option<i64>, StoreError> {
+        self.read("look for a trial that waits", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT trial_ends_at_ms FROM account WHERE id = ?1 AND granted_at_ms = ?2",
+                )?
+                .query_row(params![account, WAITS_AT_MS], first_column)
+                .optional()
         })
     }
 

@@ -3,6 +3,11 @@
 use super::RouteAccess;
 
 pub const ROUTES: &[RouteAccess] = &[
+    (
+        "POST",
+        "/dashboard/account/verify",
+        [303, 404, 404, 404, 404],
+    ),
     ("GET", "/dashboard/forgot", [200; 5]),
     ("POST", "/dashboard/forgot", [400; 5]),
     ("GET", "/dashboard/link/{token}", [410; 5]),
