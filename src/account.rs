@@ -20,6 +20,7 @@ mod links;
 mod mail;
 mod mailbox;
 mod password;
+mod playground;
 mod principal;
 mod session;
 mod settings;
@@ -29,7 +30,7 @@ mod sign_up;
 mod tests;
 
 pub use crate::store::app::Role;
-pub use crate::store::key_settings::{KeySettings, RateSettings};
+pub use crate::store::key_settings::{KeyScope, KeySettings, RateSettings};
 pub use accounts::{Account, AccountStatus, Accounts};
 pub use api_key::{ApiKey, ApiKeyStatus, NewKey};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
@@ -45,6 +46,7 @@ pub use password::{
     MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,
     generate as random_password,
 };
+pub use playground::NewPlaygroundKey;
 pub use principal::{AuthError, Principal};
 pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
 pub use shared::SharedKeys;

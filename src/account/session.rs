@@ -7,6 +7,7 @@ use super::accounts::{Account, Accounts};
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
 use super::password;
+use crate::clock::now_ms;
 use crate::store::StoreError;
 use crate::store::app::session::{NewSessionRow, SessionLifetime};
 use serde_json::Value;
@@ -148,7 +149,13 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_session(&self, token: &str) -> Result<(), StoreError> {
-        self.db.end_session(&hash_token(token))
+        let hash = hash_token(token);
+        let session = self.db.session(&hash, now_ms(), LIFETIME)?;
+        self.db.end_session(&hash)?;
+        if let Some(session) = session {
+            self.end_playgrounds(&session.account);
+        }
+        Ok(())
     }
 
     /// Returns the valid sessions of an account, last used first.
@@ -175,7 +182,9 @@ impl Accounts {
         let Some(start) = decode_hex(id).filter(|start| start.len() == ID_BYTES) else {
             return Ok(false);
         };
-        self.db.end_session_by_prefix(account, &start)
+        let has_ended = self.db.end_session_by_prefix(account, &start)?;
+        self.end_playgrounds(account);
+        Ok(has_ended)
     }
 
     /// Ends the sessions of an account except the one with this token. Returns their number.
@@ -183,7 +192,9 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_other_sessions(&self, account: &str, token: &str) -> Result<usize, StoreError> {
-        self.db.end_other_sessions(account, &hash_token(token))
+        let ended = self.db.end_other_sessions(account, &hash_token(token))?;
+        self.end_playgrounds(account);
+        Ok(ended)
     }
 
     /// Records that the holder of this session has just entered the password.
@@ -205,6 +216,7 @@ impl Accounts {
         }
         self.db
             .replace_password(account, &password::hash(new)?, None)?;
+        self.end_playgrounds(account);
         Ok(())
     }
 
@@ -213,7 +225,9 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_sessions(&self, account: &str) -> Result<usize, StoreError> {
-        self.db.end_sessions(account)
+        let ended = self.db.end_sessions(account)?;
+        self.end_playgrounds(account);
+        Ok(ended)
     }
 
     /// Deletes all expired sessions. Returns their number. Creating a session does this too.
@@ -236,11 +250,13 @@ impl AuditedAccounts<'_> {
             return Err(AccountError::BadPassword);
         }
         let change = AuditChange::new("account.set-password", account, &Value::Null);
-        Ok(self.accounts.db.replace_password(
+        let is_set = self.accounts.db.replace_password(
             account,
             &password::hash(new)?,
             Some(&self.audit_entry(&change)),
-        )?)
+        )?;
+        self.accounts.end_playgrounds(account);
+        Ok(is_set)
     }
 }
 

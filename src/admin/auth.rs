@@ -5,7 +5,7 @@
 
 use super::error::AdminError;
 use super::state::AdminState;
-use crate::account::{Actor, AuthError, Role, parse_key};
+use crate::account::{Actor, AuthError, KeyScope, Role, parse_key};
 use crate::clock::now_ms;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, header};
@@ -44,6 +44,11 @@ fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, Admin
             AuthError::AccountSuspended => AdminError::Forbidden("this key's account is suspended"),
             AuthError::Unavailable(error) => error.into(),
         })?;
+    if principal.settings.scope == Some(KeyScope::Inference) {
+        return Err(AdminError::Forbidden(
+            "this key is for inference only: use a key of an administrator without that limit",
+        ));
+    }
     match app.accounts.find(&principal.account_id)? {
         Some(account) if account.role == Role::Admin => Ok(principal.account_id),
         _ => Err(AdminError::Forbidden(

@@ -213,6 +213,15 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
         .set_status(&root.id, crate::account::AccountStatus::Active)
         .unwrap();
     assert_eq!(world.ask("GET", "/accounts", "").await.status, 200);
+    let scoped = |settings: &mut crate::account::KeySettings| {
+        settings.scope = Some(crate::account::KeyScope::Inference);
+    };
+    world.accounts.change_key(None, &id, scoped).unwrap();
+    world.fails("GET", "/accounts", "", 403, "forbidden").await;
+    world
+        .accounts
+        .change_key(None, &id, |settings| settings.scope = None)
+        .unwrap();
     assert!(world.accounts.revoke_key(None, &id, now_ms()).unwrap());
     world.fails("GET", "/accounts", "", 401, "bad_key").await;
 }

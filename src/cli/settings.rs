@@ -153,6 +153,7 @@ pub fn key_json(settings: &KeySettings) -> Value {
             json!({"credits": limit.credits, "period": limit.period.name()})
         }),
         "models": settings.allowed_models,
+        "scope": settings.scope,
         "rates": rates_json(&settings.rates),
     })
 }
@@ -177,6 +178,9 @@ pub fn format_key_settings(settings: &KeySettings) -> String {
     }
     if !settings.allowed_models.is_empty() {
         text += &format!(" models={}", settings.allowed_models.join(","));
+    }
+    if let Some(scope) = settings.scope {
+        text += &format!(" scope={}", scope.name());
     }
     text + &format_rates(&settings.rates)
 }

@@ -22,6 +22,28 @@ pub struct KeySettings {
     pub allowed_models: Vec<String>,
     #[serde(skip_serializing_if = "RateSettings::is_unset")]
     pub rates: RateSettings,
+    /// Without a scope, the key is good for everything that its account may do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<KeyScope>,
+    /// Id of the dashboard session whose playground uses the key. It ends with the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub playground_session: Option<String>,
+}
+
+/// What a key is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyScope {
+    /// Requests below `/v1`. The admin API refuses the key.
+    Inference,
+}
+
+impl KeyScope {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inference => "inference",
+        }
+    }
 }
 
 /// Rates of one key or one account, which replace the defaults of the config file. 0 = no limit.
