@@ -30,6 +30,7 @@ mod listener;
 mod live;
 mod login_backoff;
 mod menu;
+mod new_keys;
 mod operator;
 mod overview;
 mod page;

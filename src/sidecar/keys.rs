@@ -1,38 +1,48 @@
-//! API keys: creating a key (shown once, with ready-to-paste configuration), the list of keys with
-//! spend and limits, and the page of one key: settings, pause, rotation, revocation.
+//! API keys: creating a key (with ready-to-paste configuration), the list of keys with spend and
+//! limits, and the page of one key: settings, pause, rotation, revocation.
 //!
-//! A plaintext key is only in the responses to `create` and `rotate`, which caches must not store.
-//! A key of an administrator can post credits, so creating it requires the password. Must not
-//! decide what a setting means.
+//! A key in plain text is only on the page to which creation and rotation redirect
+//! (`keys/created.rs`); caches must not store that page. A key of an administrator can post
+//! credits, so creating it requires the password. Must not decide what a setting means.
 
+mod created;
+mod row;
 mod settings;
+mod status;
 
 use super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::authz::may_administer;
 use super::blocking::run_blocking;
-use super::display::{Credits, Timestamp};
+use super::confirm::{self, Confirmation};
+use super::display::Timestamp;
 use super::error::PageError;
+use super::new_keys::{KEY_SHOWN_MS, TicketedKey, is_own_ticket};
 use super::page::{Frame, html};
 use super::session::{ClientIp, CurrentUser, SignedForm};
 use super::setup::{ClientGroup, NewKeySetup, client_groups};
 use super::state::SidecarState;
-use crate::account::{AccountError, ApiKey, ApiKeyStatus, KeySettings, MAX_KEY_NAME_CHARS, NewKey};
+use crate::account::{
+    AccountError, ApiKey, ApiKeyStatus, KeyScope, KeySettings, MAX_KEY_NAME_CHARS,
+};
 use crate::clock::now_ms;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
-use credits::limits::Period;
+use created::{create_once, key_request, new_nonce};
+use row::{KeyListRow, find_own_key, row};
 use serde::Deserialize;
-use settings::{KeyFormOptions, KeySettingsForm};
+use settings::{KeyFormOptions, KeySettingsForm, RateInForce};
+use status::{confirm_revoke, disable, enable, revoke};
 use std::sync::Arc;
 
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/keys", get(list).post(create))
+        .route("/dashboard/keys/new/{ticket}", get(show_created))
         .route("/dashboard/keys/{id}", get(show))
         .route("/dashboard/keys/{id}/settings", post(change))
         .route("/dashboard/keys/{id}/enable", post(enable))
@@ -51,7 +61,11 @@ struct KeysPage {
     csrf: String,
     keys: Vec<KeyListRow>,
     created: Option<CreatedKey>,
+    /// The page of a new key no longer shows it.
+    is_gone: bool,
     fault: Option<String>,
+    /// Number of the form: the same form sent again creates no second key.
+    once: String,
     name: String,
     name_chars_max: usize,
     choices: KeyFormOptions,
@@ -59,24 +73,10 @@ struct KeysPage {
     clients: Vec<ClientGroup>,
     /// Id of the chosen client; empty if none is.
     client: String,
-    /// Creating a key requires the password again.
+    /// Creating a key that is not for inference alone requires the password again.
     asks_password: bool,
-}
-
-struct KeyListRow {
-    id: String,
-    name: String,
-    shown: String,
-    status: &'static str,
-    live: bool,
-    /// The key holder has disabled the key.
-    disabled: bool,
-    created: Timestamp,
-    revoked: Option<Timestamp>,
-    used: Option<Timestamp>,
-    spent: Credits,
-    /// Description of the key's settings.
-    limits: Vec<String>,
+    /// For an administrator: whether the new key is for inference alone.
+    inference_only: Option<bool>,
 }
 
 /// A key that was just created.
@@ -87,6 +87,8 @@ struct CreatedKey {
     setup: Option<NewKeySetup>,
     /// Time until which the replaced key works.
     old_until: Option<Timestamp>,
+    /// Minutes for which the page shows the key.
+    minutes: i64,
 }
 
 #[derive(Template)]
@@ -96,18 +98,13 @@ struct KeyPage {
     csrf: String,
     key: KeyListRow,
     choices: KeyFormOptions,
+    rates: Vec<RateInForce>,
+    /// Number of the rotation's form: the same form sent again creates no second key.
+    once: String,
     overlaps: [(&'static str, &'static str); 4],
     asks_password: bool,
     done: Option<&'static str>,
     fault: Option<String>,
-}
-
-#[derive(Template)]
-#[template(path = "revoke.html")]
-struct RevokePage {
-    frame: Frame,
-    csrf: String,
-    key: KeyListRow,
 }
 
 /// Options for the time that a key works after its rotation.
@@ -118,41 +115,20 @@ const ROTATION_OVERLAPS: [(&str, &str); 4] = [
     ("168", "7 days"),
 ];
 
-const HOUR_MS: i64 = 3_600_000;
-
-fn row(app: &SidecarState, key: ApiKey) -> Result<KeyListRow, PageError> {
-    let now_ms = now_ms();
-    let limit = key.settings.spend_limit;
-    let spend = app.billing.key_spend(
-        &key.id,
-        limit.map_or(Period::Total, |limit| limit.period),
-        now_ms,
-    )?;
-    let live = key.status != ApiKeyStatus::Revoked;
-    let expired = live && key.settings.has_expired(now_ms);
-    Ok(KeyListRow {
-        limits: settings::describe_settings(&key.settings, limit.map(|_| spend.spent)),
-        status: if expired {
-            "expired"
-        } else {
-            key.status.name()
-        },
-        live,
-        disabled: key.status == ApiKeyStatus::Disabled,
-        created: Timestamp(key.created_at_ms),
-        revoked: key.revoked_at_ms.map(Timestamp),
-        used: spend.used_at_ms.map(Timestamp),
-        spent: Credits(spend.total),
-        id: key.id,
-        name: key.name,
-        shown: key.shown,
-    })
-}
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
 
 fn rows(app: &SidecarState, user: &CurrentUser) -> Result<Vec<KeyListRow>, PageError> {
+    let now_ms = now_ms();
+    // Playground keys come and go; only those that work are of interest.
+    let is_over = |key: &ApiKey| {
+        key.is_of_playground()
+            && (key.status == ApiKeyStatus::Revoked || key.settings.has_expired(now_ms))
+    };
     app.accounts
         .keys(&user.account.id)?
         .into_iter()
+        .filter(|key| !is_over(key))
         .map(|key| row(app, key))
         .collect()
 }
@@ -167,13 +143,16 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {
         csrf: user.csrf.clone(),
         keys: rows(app, user)?,
         created: None,
+        is_gone: false,
         fault: None,
+        once: new_nonce()?,
         name: String::new(),
         name_chars_max: MAX_KEY_NAME_CHARS,
         choices: KeyFormOptions::new(app, &KeySettingsForm::default()),
         clients: client_groups(),
         client: String::new(),
         asks_password: needs_password(user),
+        inference_only: may_administer(&user.account).then_some(true),
     })
 }
 
@@ -197,15 +176,17 @@ async fn list(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// Responds with the page itself instead of a redirect: the key cannot be read again later.
 async fn create(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
     form: SignedForm,
 ) -> Result<Response, PageError> {
     let name = form.field("name").to_owned();
+    let request = key_request(&form)?;
     let client = form.field("client").to_owned();
     let typed = KeySettingsForm::from_form(&form);
+    let inference_only = form.field("inference_only") == "yes";
+    let is_admin = may_administer(&form.user.account);
     let refuse = |status, fault: String, name: String, user: &CurrentUser| {
         let choices = KeyFormOptions::new(&app, &typed);
         Ok(html(
@@ -214,31 +195,44 @@ async fn create(
                 fault: Some(fault),
                 name,
                 choices,
+                inference_only: is_admin.then_some(inference_only),
                 client: client.clone(),
                 ..page(&app, user)?
             },
         ))
     };
     let set = match typed.parse(&app, &[], now_ms()) {
-        Ok(set) => set,
+        Ok(set) => KeySettings {
+            scope: inference_only.then_some(KeyScope::Inference),
+            ..set
+        },
         Err(fault) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.user),
     };
-    if may_administer(&form.user.account)
+    // A key for inference alone can do no more than that of any account holder.
+    let asks_password = is_admin && !inference_only;
+    if asks_password
         && let Err(ConfirmationError { status, fault }) =
             confirm_password_unless_recent(&app, &form, address).await?
     {
         return refuse(status, fault.to_owned(), name, &form.user);
     }
     let user = CurrentUser {
-        confirmed: true,
+        confirmed: asks_password || form.user.confirmed,
         ..form.user
     };
     let (accounts, account, key_name) =
         (app.accounts.clone(), user.account.id.clone(), name.clone());
-    match run_blocking(move || accounts.create_key_with(&account, &key_name, &set, now_ms()))
-        .await?
-    {
-        Ok(new) => render_created_key(&app, &user, new, None, &client),
+    let chosen_client = client.clone();
+    let create = move || {
+        let new = accounts.create_key_with(&account, &key_name, &set, now_ms())?;
+        Ok(TicketedKey {
+            new,
+            old_until: None,
+            client: chosen_client,
+        })
+    };
+    match create_once(&app, request, create).await? {
+        Ok(to_its_page) => Ok(to_its_page),
         Err(error) => {
             let (status, fault) = describe_key_error(error)?;
             refuse(status, fault, name, &user)
@@ -246,24 +240,51 @@ async fn create(
     }
 }
 
+/// The page of a new key.
+async fn show_created(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    Path(ticket): Path<String>,
+) -> Result<Response, PageError> {
+    if !is_own_ticket(&user.token, &ticket) {
+        return Err(PageError::NotFound);
+    }
+    let shown = app.new_keys.key(&ticket, now_ms());
+    // A key that was revoked in the meantime is of no use.
+    let is_live = |key: &TicketedKey| find_own_key(&app, &user, &key.new.key_id).is_ok();
+    match shown.filter(|key| is_live(key)) {
+        Some(key) => render_created_key(&app, &user, &key),
+        None => Ok(html(
+            StatusCode::GONE,
+            &KeysPage {
+                is_gone: true,
+                ..page(&app, &user)?
+            },
+        )),
+    }
+}
+
 fn render_created_key(
     app: &SidecarState,
     user: &CurrentUser,
-    new: NewKey,
-    old_until: Option<Timestamp>,
-    client: &str,
+    TicketedKey {
+        new,
+        old_until,
+        client,
+    }: &TicketedKey,
 ) -> Result<Response, PageError> {
     let key = find_own_key(app, user, &new.key_id)?;
     let setup = NewKeySetup::new(&app.settings.load(), &key, &new.key, client);
     let created = Some(CreatedKey {
-        id: new.key_id,
-        name: new.name,
-        key: new.key,
+        id: new.key_id.clone(),
+        name: new.name.clone(),
+        key: new.key.clone(),
         setup,
-        old_until,
+        old_until: *old_until,
+        minutes: KEY_SHOWN_MS / MINUTE_MS,
     });
     Ok(html(
-        StatusCode::CREATED,
+        StatusCode::OK,
         &KeysPage {
             created,
             ..page(app, user)?
@@ -291,23 +312,14 @@ fn describe_key_error(error: AccountError) -> Result<(StatusCode, String), PageE
     })
 }
 
-/// Finds a live key of the current user.
-fn find_own_key(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<ApiKey, PageError> {
-    let found = app
-        .accounts
-        .key(Some(&user.account.id), id)?
-        .map(|(_, key)| key);
-    found
-        .filter(|key| key.status != ApiKeyStatus::Revoked)
-        .ok_or(PageError::NotFound)
-}
-
 fn key_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<KeyPage, PageError> {
     let key = find_own_key(app, user, id)?;
     Ok(KeyPage {
         frame: Frame::new("Keys", user),
         csrf: user.csrf.clone(),
         choices: KeyFormOptions::new(app, &KeySettingsForm::from_settings(&key.settings)),
+        rates: settings::rates_in_force(app, &user.account.id, &key.settings.rates)?,
+        once: new_nonce()?,
         key: row(app, key)?,
         overlaps: ROTATION_OVERLAPS,
         asks_password: needs_password(user),
@@ -359,6 +371,7 @@ async fn change(
                 expires_at_ms,
                 spend_limit,
                 allowed_models,
+                rates,
                 ..
             } = set;
             if !keeps_expiry {
@@ -366,6 +379,7 @@ async fn change(
             }
             settings.spend_limit = spend_limit;
             settings.allowed_models = allowed_models;
+            settings.rates = rates;
         })
     };
     if let Err(error) = run_blocking(work).await? {
@@ -381,38 +395,6 @@ async fn change(
     ))
 }
 
-async fn enable(
-    app: State<Arc<SidecarState>>,
-    id: Path<String>,
-    form: SignedForm,
-) -> Result<Response, PageError> {
-    set_enabled(app, id, form, true).await
-}
-
-async fn disable(
-    app: State<Arc<SidecarState>>,
-    id: Path<String>,
-    form: SignedForm,
-) -> Result<Response, PageError> {
-    set_enabled(app, id, form, false).await
-}
-
-async fn set_enabled(
-    State(app): State<Arc<SidecarState>>,
-    Path(id): Path<String>,
-    form: SignedForm,
-    enabled: bool,
-) -> Result<Response, PageError> {
-    let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
-    let is_set =
-        run_blocking(move || accounts.set_own_key_enabled(&account, &key, enabled)).await??;
-    if is_set {
-        Ok(Redirect::to(&format!("/dashboard/keys/{id}")).into_response())
-    } else {
-        Err(PageError::NotFound)
-    }
-}
-
 /// Creates a new key with the same name and settings. The old key works for the overlap, so that no
 /// client is cut off.
 async fn rotate(
@@ -421,7 +403,8 @@ async fn rotate(
     ClientIp(address): ClientIp,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    find_own_key(&app, &form.user, &id)?;
+    let old = find_own_key(&app, &form.user, &id)?;
+    let request = key_request(&form)?;
     let refuse = |status, fault: String, user: &CurrentUser| {
         Ok(html(
             status,
@@ -447,54 +430,40 @@ async fn rotate(
     {
         return refuse(status, fault.to_owned(), &form.user);
     }
+    if hours == 0 && !form.is_confirmed() {
+        let question = Confirmation {
+            title: "Rotate this key at once?",
+            consequence: format!(
+                "The gateway refuses {} from the next request on. Every client that uses it fails \
+                 until it has the new key.",
+                old.shown
+            ),
+            button: "Rotate key",
+            back: "/dashboard/keys",
+        };
+        return Ok(confirm::page("Keys", &form, question));
+    }
     let user = CurrentUser {
         confirmed: true,
         ..form.user
     };
     let (accounts, account, key) = (app.accounts.clone(), user.account.id.clone(), id.clone());
-    let now_ms = now_ms();
-    match run_blocking(move || accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms))
-        .await?
-    {
-        Ok(new) => {
-            let old = app.accounts.key(Some(&user.account.id), &id)?;
-            let until = old
-                .and_then(|(_, old)| old.settings.expires_at_ms)
-                .map(Timestamp);
-            render_created_key(&app, &user, new, until, "")
-        }
+    let create = move || {
+        let new = accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms())?;
+        // The new key must not be lost because the old one cannot be read.
+        let old = accounts.key(Some(&account), &key).ok().flatten();
+        let expires_at_ms = old.and_then(|(_, old)| old.settings.expires_at_ms);
+        Ok(TicketedKey {
+            new,
+            old_until: expires_at_ms.map(Timestamp),
+            client: String::new(),
+        })
+    };
+    match create_once(&app, request, create).await? {
+        Ok(to_its_page) => Ok(to_its_page),
         Err(error) => {
             let (status, fault) = describe_key_error(error)?;
             refuse(status, fault, &user)
         }
-    }
-}
-
-async fn confirm_revoke(
-    State(app): State<Arc<SidecarState>>,
-    user: CurrentUser,
-    Path(id): Path<String>,
-) -> Result<Response, PageError> {
-    let key = row(&app, find_own_key(&app, &user, &id)?)?;
-    let page = RevokePage {
-        frame: Frame::new("Keys", &user),
-        csrf: user.csrf.clone(),
-        key,
-    };
-    Ok(html(StatusCode::OK, &page))
-}
-
-async fn revoke(
-    State(app): State<Arc<SidecarState>>,
-    Path(id): Path<String>,
-    form: SignedForm,
-) -> Result<Response, PageError> {
-    let (accounts, account) = (app.accounts.clone(), form.user.account.id);
-    let revoked =
-        run_blocking(move || accounts.revoke_key(Some(&account), &id, now_ms())).await??;
-    if revoked {
-        Ok(Redirect::to("/dashboard/keys").into_response())
-    } else {
-        Err(PageError::NotFound)
     }
 }

@@ -5,6 +5,7 @@
 use super::hash_limiter::PasswordHashLimiter;
 use super::ledger_audit::LedgerAuditRunner;
 use super::login_backoff::LoginBackoff;
+use super::new_keys::NewKeyTickets;
 use super::stream_slots::StreamCounts;
 use super::throttle::Throttle;
 use crate::account::Accounts;
@@ -60,6 +61,7 @@ pub(super) struct SidecarState {
     /// Limits the mails for forgotten passwords that are being queued.
     pub(super) forgotten: Arc<Semaphore>,
     pub(super) audits: LedgerAuditRunner,
+    pub(super) new_keys: NewKeyTickets,
     pub(super) streams: Arc<StreamCounts>,
     /// True once the sidecar shuts down; event streams then end.
     pub(super) closing: watch::Receiver<bool>,
@@ -77,6 +79,7 @@ impl SidecarState {
             hashing: PasswordHashLimiter::default(),
             forgotten: Arc::new(Semaphore::new(MAX_FORGOTTEN)),
             audits: LedgerAuditRunner::default(),
+            new_keys: NewKeyTickets::default(),
             streams: Arc::default(),
             closing,
         }

@@ -1,6 +1,7 @@
 //! Tests the sidecar over real connections: what a browser receives, and what another site's page
 //! must not receive.
 
+mod keys;
 mod links;
 mod matrix;
 mod operator;
@@ -29,8 +30,9 @@ struct World {
     address: SocketAddr,
     accounts: Accounts,
     billing: Billing,
+    state: Sidecar,
     close: Option<oneshot::Sender<()>>,
-    served: tokio::task::JoinHandle<std::io::Result<()>>,
+    served: Served,
 }
 
 struct TestResponse {
@@ -107,20 +109,29 @@ async fn world(change: &[(&str, &str)]) -> World {
         billing.clone(),
         Arc::new(ArcSwap::from_pointee(settings)),
     );
+    let (address, close, served) = start(state.clone()).await;
+    World {
+        folder,
+        address,
+        accounts,
+        billing,
+        state,
+        close: Some(close),
+        served,
+    }
+}
+
+type Served = tokio::task::JoinHandle<std::io::Result<()>>;
+
+/// Starts a sidecar on a free port.
+async fn start(state: Sidecar) -> (SocketAddr, oneshot::Sender<()>, Served) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (close, closed) = oneshot::channel::<()>();
     let served = tokio::spawn(serve(listener, None, state, async {
         let _ = closed.await;
     }));
-    World {
-        folder,
-        address,
-        accounts,
-        billing,
-        close: Some(close),
-        served,
-    }
+    (address, close, served)
 }
 
 impl World {
@@ -181,6 +192,15 @@ impl World {
         response
     }
 
+    /// Ends the sidecar and starts another one, at another address.
+    async fn restart(&mut self) {
+        let (address, close, served) = start(self.state.clone()).await;
+        self.address = address;
+        self.close.replace(close).unwrap().send(()).unwrap();
+        let ended = std::mem::replace(&mut self.served, served);
+        ended.await.unwrap().unwrap();
+    }
+
     async fn get(&self, path: &str, cookie: &str) -> TestResponse {
         self.ask("GET", path, &[("cookie", cookie)], "").await
     }
@@ -194,6 +214,19 @@ impl World {
             body,
         )
         .await
+    }
+
+    /// Sends a form that creates a key, and returns the key's page.
+    async fn create_key_by(&self, path: &str, cookie: &str, fields: &str) -> TestResponse {
+        let created = self.post(path, cookie, fields).await;
+        assert_eq!(created.status, 303, "{}", created.body);
+        let page = self.get(&created.headers["location"], cookie).await;
+        assert_eq!(page.status, 200, "{}", page.body);
+        page
+    }
+
+    async fn create_key(&self, cookie: &str, fields: &str) -> TestResponse {
+        self.create_key_by("/dashboard/keys", cookie, fields).await
     }
 
     /// Signs up a new account and returns its cookie.
@@ -225,14 +258,8 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
 
     let csrf = world.get("/dashboard/keys", &cookie).await.csrf();
     let name = "%3Cscript%3Ealert(1)%3C%2Fscript%3E";
-    let made = world
-        .post(
-            "/dashboard/keys",
-            &cookie,
-            &format!("name={name}&csrf={csrf}"),
-        )
-        .await;
-    assert_eq!(made.status, 201);
+    let fields = format!("name={name}&csrf={csrf}");
+    let made = world.create_key(&cookie, &fields).await;
     assert!(
         !made.body.contains("<script>alert"),
         "a key's name was not escaped"
@@ -252,7 +279,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let listed = world.get("/dashboard/keys", &cookie).await;
     assert!(
         !listed.body.contains(&key) && !listed.body.contains("new-key"),
-        "shown a second time"
+        "shown elsewhere"
     );
 
     let id = listed
@@ -276,7 +303,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(world.get(&path, &stranger).await.status, 404);
     assert_eq!(
         world
-            .post(&path, &stranger, &format!("csrf={own}"))
+            .post(&path, &stranger, &format!("csrf={own}&confirmed=yes"))
             .await
             .status,
         404
@@ -291,8 +318,14 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
             .post(&path, &cookie, &format!("csrf={csrf}"))
             .await
             .status,
-        303
+        200
     );
+    assert!(
+        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        "revoked without a confirmation"
+    );
+    let confirmed = format!("csrf={csrf}&confirmed=yes");
+    assert_eq!(world.post(&path, &cookie, &confirmed).await.status, 303);
     assert!(world.accounts.authenticate(&key, now_ms()).is_err());
 }
 

@@ -95,6 +95,13 @@ test('an account holder signs up, spends, and revokes', async () => {
 
   const key = await createKey(page, 'laptop');
   await look(page, 'keys-new');
+  const keys = () => page.locator('tbody th.name').count();
+  await page.reload();
+  assert.ok((await page.getByTestId('new-key').innerText()).includes(key), 'a reload shows the same key');
+  assert.equal(await keys(), 1, 'a reload makes no second key');
+  await page.goBack();
+  await page.goForward();
+  assert.equal(await keys(), 1, 'going back and forth makes no second key');
   await page.goto('/dashboard/keys');
   assert.equal(await page.getByTestId('new-key').count(), 0, 'a key is shown once');
   assert.ok(!(await page.content()).includes(key), 'a key is shown once');

@@ -118,7 +118,7 @@ test('what is written into the fields of an account is shown and never run', asy
     await page.getByRole('button', { name: 'Create key', exact: true }).click();
     await page.getByRole('heading', { name: `Your new key: ${payload}`, exact: true }).waitFor();
   }
-  await submit(page, '/dashboard/keys', PAYLOADS.filter((payload) => !SOME.includes(payload)).map((name) => ({ name })), 201);
+  await submit(page, '/dashboard/keys', PAYLOADS.filter((payload) => !SOME.includes(payload)).map((name) => ({ name })), 303);
   await page.goto('/dashboard/keys');
   const names = await page.locator('tbody th.name').allInnerTexts();
   assert.deepEqual(names.toSorted(), PAYLOADS.toSorted(), 'each is shown as it was written');
@@ -378,6 +378,9 @@ for (const javaScriptEnabled of [true, false]) {
     };
     assert.equal(await status(), 200);
     await press(page.getByRole('row', { name: /by keyboard/ }).getByRole('button', { name: 'Settings' }));
+    await press(page.getByRole('button', { name: 'Disable key' }));
+    await page.getByRole('heading', { name: 'Disable this key?' }).waitFor();
+    assert.equal(await status(), 200);
     await press(page.getByRole('button', { name: 'Disable key' }));
     assert.equal(await page.getByTestId('key-status').innerText(), 'disabled');
     assert.equal(await status(), 403);

@@ -1,12 +1,14 @@
 //! A key's settings in forms: the options offered, the values typed, and a description of the
-//! settings in force.
+//! settings and the rate limits in force.
 //!
 //! Must not decide what a setting does.
 
-use super::super::display::format_time;
+use super::super::display::{format_time, group_digits};
+use super::super::error::PageError;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
-use crate::account::KeySettings;
+use crate::account::{KeySettings, RateSettings};
+use crate::config::{MAX_RATE, Rates};
 use credits::limits::{Period, SpendLimit};
 use credits::money::Micro;
 
@@ -28,6 +30,30 @@ const EXPIRIES: [(&str, &str); 6] = [
     ("365", "after 365 days"),
 ];
 
+/// The rate limits: the name of each form field, and what it limits.
+const RATES: [(&str, &str); 3] = [
+    ("requests_per_minute", "Requests per minute"),
+    ("tokens_per_minute", "Tokens per minute"),
+    ("concurrent", "Concurrent requests"),
+];
+
+/// The values in the order of [`RATES`].
+fn own_rates(rates: &RateSettings) -> [Option<u64>; 3] {
+    [
+        rates.requests_per_minute,
+        rates.tokens_per_minute,
+        rates.concurrent,
+    ]
+}
+
+fn default_rates(rates: &Rates) -> [u64; 3] {
+    [
+        rates.requests_per_minute,
+        rates.tokens_per_minute,
+        rates.concurrent,
+    ]
+}
+
 /// The values typed into the form.
 #[derive(Default)]
 pub struct KeySettingsForm {
@@ -37,6 +63,7 @@ pub struct KeySettingsForm {
     credits: String,
     period: String,
     models: Vec<String>,
+    rates: [String; 3],
 }
 
 impl KeySettingsForm {
@@ -47,6 +74,7 @@ impl KeySettingsForm {
             credits: form.field("spend_credits").trim().to_owned(),
             period: form.field("spend_period").to_owned(),
             models: form.checked_boxes(MODEL_FIELD_PREFIX),
+            rates: RATES.map(|(name, _)| form.field(name).trim().to_owned()),
         }
     }
 
@@ -61,6 +89,8 @@ impl KeySettingsForm {
             credits: limit.map_or_else(String::new, |limit| limit.credits.to_string()),
             period: limit.map_or("", |limit| limit.period.name()).to_owned(),
             models: settings.allowed_models.clone(),
+            rates: own_rates(&settings.rates)
+                .map(|rate| rate.map_or_else(String::new, |rate| rate.to_string())),
         }
     }
 
@@ -114,11 +144,33 @@ impl KeySettingsForm {
             return Err(format!("The model {unknown:?} does not exist."));
         }
         let allowed_models = self.models.clone();
+        let rates = self.parse_rates()?;
         Ok(KeySettings {
             expires_at_ms,
             spend_limit,
             allowed_models,
+            rates,
             ..KeySettings::default()
+        })
+    }
+
+    fn parse_rates(&self) -> Result<RateSettings, String> {
+        let mut rates = [None; 3];
+        for ((rate, typed), (_, what)) in rates.iter_mut().zip(&self.rates).zip(RATES) {
+            if typed.is_empty() {
+                continue;
+            }
+            let number = typed.parse().ok().filter(|number| *number <= MAX_RATE);
+            *rate = Some(number.ok_or_else(|| {
+                let max = group_digits(MAX_RATE);
+                format!("{what}: enter a whole number from 0 (no limit) to {max}.")
+            })?);
+        }
+        let [requests_per_minute, tokens_per_minute, concurrent] = rates;
+        Ok(RateSettings {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
         })
     }
 }
@@ -130,12 +182,22 @@ pub struct SelectOption {
     pub chosen: bool,
 }
 
+/// A field for a rate limit.
+pub struct RateField {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub value: String,
+    /// The limit of a key without one of its own.
+    pub default: String,
+}
+
 /// The options of the form, with the values typed.
 pub struct KeyFormOptions {
     pub expiries: Vec<SelectOption>,
     pub credits: String,
     pub periods: Vec<SelectOption>,
     pub models: Vec<SelectOption>,
+    pub rates: Vec<RateField>,
     /// Some setting is in force, so the form section is initially open.
     pub is_set: bool,
 }
@@ -182,16 +244,68 @@ impl KeyFormOptions {
         let unoffered: Vec<_> = unoffered
             .map(|id| choice(id, format!("{id} (no longer offered)"), true))
             .collect();
+        let defaults = default_rates(&settings.rate_limits.key);
+        let rates = RATES.into_iter().zip(&typed.rates).zip(defaults);
         Self {
+            rates: rates
+                .map(|(((name, label), value), default)| RateField {
+                    name,
+                    label,
+                    value: value.clone(),
+                    default: describe_rate(default),
+                })
+                .collect(),
             expiries: kept.into_iter().chain(offered).collect(),
             credits: typed.credits.clone(),
             periods: Period::ALL.into_iter().map(period).collect(),
             models: offered_models.into_iter().chain(unoffered).collect(),
             is_set: !typed.expires_days.is_empty()
                 || !typed.credits.is_empty()
-                || !typed.models.is_empty(),
+                || !typed.models.is_empty()
+                || typed.rates.iter().any(|rate| !rate.is_empty()),
         }
     }
+}
+
+/// A rate limit, as it applies to one key and to all keys of its account together.
+pub struct RateInForce {
+    pub what: &'static str,
+    pub key: String,
+    pub account: String,
+}
+
+fn describe_rate(limit: u64) -> String {
+    match limit {
+        0 => "no limit".to_owned(),
+        limit => group_digits(limit),
+    }
+}
+
+/// The rate limits of a key, each with its origin.
+///
+/// # Errors
+/// Returns an error if the limits of the account cannot be read.
+pub fn rates_in_force(
+    app: &SidecarState,
+    account: &str,
+    key: &RateSettings,
+) -> Result<Vec<RateInForce>, PageError> {
+    let account = own_rates(&app.accounts.account_rates(account)?);
+    let (key, settings) = (own_rates(key), app.settings.load());
+    let key_defaults = default_rates(&settings.rate_limits.key);
+    let account_defaults = default_rates(&settings.rate_limits.account);
+    let describe = |own: Option<u64>, default: u64, setter: &str| match own {
+        Some(own) => format!("{}, set {setter}", describe_rate(own)),
+        None => format!("{}, the gateway's default", describe_rate(default)),
+    };
+    let rows = RATES.into_iter().enumerate();
+    Ok(rows
+        .map(|(index, (_, what))| RateInForce {
+            what,
+            key: describe(key[index], key_defaults[index], "for this key"),
+            account: describe(account[index], account_defaults[index], "by the operator"),
+        })
+        .collect())
 }
 
 /// Describes the settings of a key, with its spend in the period of its limit.
@@ -220,6 +334,7 @@ pub fn describe_settings(settings: &KeySettings, spent: Option<Micro>) -> Vec<St
         rate(rates.requests_per_minute, "requests per minute"),
         rate(rates.tokens_per_minute, "tokens per minute"),
         rate(rates.concurrent, "concurrent requests"),
+        settings.scope.map(|scope| format!("{} only", scope.name())),
     ]
     .into_iter()
     .flatten()

@@ -270,6 +270,15 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     let key = root.post("/dashboard/keys", "name=k").await;
     assert_eq!(key.status, 403);
     assert!(!key.body.contains("new-key"));
+    let harmless = root
+        .post("/dashboard/keys", "name=k&inference_only=yes")
+        .await;
+    assert_eq!(harmless.status, 303, "a key that changes no balance");
+    let still = root.post("/dashboard/keys", "name=k").await;
+    assert_eq!(still.status, 403, "it confirmed nothing");
+    let page = root.get("/dashboard/keys").await.body;
+    assert!(page.contains("inference only"));
+    assert!(page.contains("name=\"inference_only\" value=\"yes\" checked"));
     assert_eq!(root.balance(), "0");
     assert!(root.acts().is_empty(), "what was not begun is not told of");
     assert_eq!(post(PASSWORD).await.status, 201);
@@ -281,7 +290,7 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
             .status,
         201
     );
-    assert_eq!(root.post("/dashboard/keys", "name=k").await.status, 201);
+    assert_eq!(root.post("/dashboard/keys", "name=k").await.status, 303);
     assert_eq!(suspend("").await.status, 303);
 }
 

@@ -61,6 +61,7 @@ fn filled(path: &str, id: &str) -> String {
     path.replace("{id}", id)
         .replace("{request_id}", id)
         .replace("{client}", id)
+        .replace("{ticket}", id)
         .replace("{file}", id)
         .replace("{token}", id)
 }

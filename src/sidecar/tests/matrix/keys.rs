@@ -5,6 +5,11 @@ use super::RouteAccess;
 pub const ROUTES: &[RouteAccess] = &[
     ("GET", "/dashboard/keys", [303, 200, 200, 200, 200]),
     ("POST", "/dashboard/keys", [303, 422, 422, 422, 422]),
+    (
+        "GET",
+        "/dashboard/keys/new/{ticket}",
+        [303, 404, 404, 404, 404],
+    ),
     ("GET", "/dashboard/keys/{id}", [303, 404, 404, 404, 404]),
     (
         "POST",

@@ -1,0 +1,84 @@
+//! A key as the pages show it, and the look-up of a key of the signed-in user.
+//!
+//! Must not change a key.
+
+use super::super::display::{Credits, Timestamp};
+use super::super::error::PageError;
+use super::super::session::CurrentUser;
+use super::super::state::SidecarState;
+use super::settings::describe_settings;
+use crate::account::{ApiKey, ApiKeyStatus};
+use crate::clock::now_ms;
+use credits::limits::Period;
+
+pub struct KeyListRow {
+    pub id: String,
+    pub name: String,
+    pub shown: String,
+    pub status: &'static str,
+    pub live: bool,
+    /// The playground made the key for itself: it has no settings.
+    pub is_of_playground: bool,
+    /// The key holder has disabled the key.
+    pub disabled: bool,
+    pub created: Timestamp,
+    pub revoked: Option<Timestamp>,
+    pub used: Option<Timestamp>,
+    pub spent: Credits,
+    /// Description of the key's settings.
+    pub limits: Vec<String>,
+}
+
+pub fn row(app: &SidecarState, key: ApiKey) -> Result<KeyListRow, PageError> {
+    let now_ms = now_ms();
+    let limit = key.settings.spend_limit;
+    let spend = app.billing.key_spend(
+        &key.id,
+        limit.map_or(Period::Total, |limit| limit.period),
+        now_ms,
+    )?;
+    let live = key.status != ApiKeyStatus::Revoked;
+    let expired = live && key.settings.has_expired(now_ms);
+    Ok(KeyListRow {
+        limits: describe_settings(&key.settings, limit.map(|_| spend.spent)),
+        status: if expired {
+            "expired"
+        } else {
+            key.status.name()
+        },
+        live,
+        is_of_playground: key.is_of_playground(),
+        disabled: key.status == ApiKeyStatus::Disabled,
+        created: Timestamp(key.created_at_ms),
+        revoked: key.revoked_at_ms.map(Timestamp),
+        used: spend.used_at_ms.map(Timestamp),
+        spent: Credits(spend.total),
+        id: key.id,
+        name: key.name,
+        shown: key.shown,
+    })
+}
+
+/// Finds a live key of the current user that has settings.
+pub fn find_own_key(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<ApiKey, PageError> {
+    let key = find_live_key(app, user, id)?;
+    if key.is_of_playground() {
+        return Err(PageError::NotFound);
+    }
+    Ok(key)
+}
+
+/// Finds a live key of the current user.
+pub fn find_live_key(
+    app: &SidecarState,
+    user: &CurrentUser,
+    id: &str,
+) -> Result<ApiKey, PageError> {
+    let found = app
+        .accounts
+        .key(Some(&user.account.id), id)?
+        .map(|(_, key)| key);
+    found
+        .filter(|key| key.status != ApiKeyStatus::Revoked)
+        .ok_or(PageError::NotFound)
+}

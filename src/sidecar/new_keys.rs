@@ -1,0 +1,286 @@
+//! The keys that their pages show at the moment, and the tickets that open those pages.
+//!
+//! A ticket opens nothing outside the session that created the key. The key in plain text is in
+//! memory for as long as its page shows it, about [`KEY_SHOWN_MS`]; a restart forgets it. Must not
+//! write it anywhere, and must not know a form or a page.
+
+use super::display::Timestamp;
+use crate::account::NewKey;
+use crate::clock::now_ms;
+use sha2::{Digest, Sha256};
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+/// Time for which the page of a new key shows it: 5 minutes.
+pub const KEY_SHOWN_MS: i64 = 5 * 60_000;
+
+/// Maximum number of keys that pages show at a time; one more drops the oldest.
+const MAX_SHOWN_KEYS: usize = 1_000;
+
+/// Maximum number of them that one session created, so that no session drops those of others.
+const MAX_SHOWN_KEYS_PER_SESSION: usize = 20;
+
+/// Interval at which keys whose time is over are removed from memory, while there are any.
+const REMOVAL_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Bytes of each half of a ticket: a random number, and a hash of it with the session's token.
+const TICKET_HALF_BYTES: usize = 8;
+
+/// A key that its page shows.
+pub struct TicketedKey {
+    pub new: NewKey,
+    /// Time until which the replaced key works.
+    pub old_until: Option<Timestamp>,
+    /// Id of the client whose set-up the page shows; empty if none was chosen.
+    pub client: String,
+}
+
+/// The keys that pages show at the moment, by their tickets.
+#[derive(Clone, Default)]
+pub struct NewKeyTickets {
+    table: Arc<Mutex<TicketTable>>,
+    /// Held while a key is created: of the same form sent twice at once, one creates it.
+    creating: Arc<AsyncMutex<()>>,
+}
+
+#[derive(Default)]
+struct TicketTable {
+    /// Oldest first.
+    entries: VecDeque<TicketEntry>,
+    /// A task removes the entries whose time is over.
+    has_remover: bool,
+}
+
+struct TicketEntry {
+    request: KeyRequest,
+    until_ms: i64,
+    key: Arc<TicketedKey>,
+}
+
+/// A form that asks for a key.
+#[derive(Clone)]
+pub struct KeyRequest {
+    pub ticket: String,
+    /// Hash of the session's token.
+    pub session: [u8; 32],
+    /// Hash of the fields: a form that was changed asks for another key.
+    pub fields: [u8; 32],
+}
+
+/// A random number for a form: the same form sent again has the same one.
+///
+/// # Errors
+/// Returns an error if the system has no randomness.
+pub fn new_nonce() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; TICKET_HALF_BYTES];
+    getrandom::fill(&mut bytes)?;
+    Ok(encode_hex(&bytes))
+}
+
+/// Whether a form's field has the form of such a number.
+pub fn is_nonce(text: &str) -> bool {
+    text.len() == 2 * TICKET_HALF_BYTES
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn encode_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The ticket for a form of this session. Logs mask it: it is as long as a token.
+pub fn ticket(session_token: &str, nonce: &str) -> String {
+    let text = format!("new key ticket of {session_token} for {nonce}");
+    let hash = Sha256::digest(text.as_bytes());
+    format!("{nonce}{}", encode_hex(&hash[..TICKET_HALF_BYTES]))
+}
+
+/// Whether the ticket is of a form of this session, no matter how long ago.
+pub fn is_own_ticket(session_token: &str, text: &str) -> bool {
+    text.get(..2 * TICKET_HALF_BYTES)
+        .is_some_and(|nonce| ticket(session_token, nonce) == text)
+}
+
+impl NewKeyTickets {
+    /// The key of a ticket, if its page still shows it.
+    pub fn key(&self, ticket: &str, now_ms: i64) -> Option<Arc<TicketedKey>> {
+        self.find(ticket, now_ms, |_| true)
+    }
+
+    /// Waits until no other key is being created.
+    pub async fn lock_creation(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.creating).lock_owned().await
+    }
+
+    /// Whether the same form has created a key that is still shown.
+    pub fn has_key_for(&self, request: &KeyRequest, now_ms: i64) -> bool {
+        let is_same = |known: &KeyRequest| known.fields == request.fields;
+        self.find(&request.ticket, now_ms, is_same).is_some()
+    }
+
+    fn find(
+        &self,
+        ticket: &str,
+        now_ms: i64,
+        is_wanted: impl Fn(&KeyRequest) -> bool,
+    ) -> Option<Arc<TicketedKey>> {
+        let table = self.lock_table();
+        // The latest: a form that was changed and sent again replaces its key.
+        let mut entries = table.entries.iter().rev();
+        let entry = entries.find(|entry| entry.request.ticket == ticket)?;
+        (now_ms < entry.until_ms && is_wanted(&entry.request)).then(|| Arc::clone(&entry.key))
+    }
+
+    /// Shows a key. `runtime` removes it when its time is over.
+    pub fn insert(&self, request: KeyRequest, key: TicketedKey, now_ms: i64, runtime: &Handle) {
+        let mut table = self.lock_table();
+        table.remove_expired(now_ms);
+        let of_session = |entry: &TicketEntry| entry.request.session == request.session;
+        let own = table.entries.iter().filter(|entry| of_session(entry));
+        if own.count() >= MAX_SHOWN_KEYS_PER_SESSION {
+            let oldest = table.entries.iter().position(of_session);
+            oldest.and_then(|oldest| table.entries.remove(oldest));
+        } else if table.entries.len() >= MAX_SHOWN_KEYS {
+            table.entries.pop_front();
+        }
+        table.entries.push_back(TicketEntry {
+            request,
+            until_ms: now_ms.saturating_add(KEY_SHOWN_MS),
+            key: Arc::new(key),
+        });
+        if !table.has_remover {
+            table.has_remover = true;
+            runtime.spawn(self.clone().remove_in_time(REMOVAL_INTERVAL));
+        }
+    }
+
+    /// Removes keys whose time is over, until there are none left.
+    async fn remove_in_time(self, interval: Duration) {
+        loop {
+            tokio::time::sleep(interval).await;
+            let mut table = self.lock_table();
+            table.remove_expired(now_ms());
+            if table.entries.is_empty() {
+                table.has_remover = false;
+                return;
+            }
+        }
+    }
+
+    fn lock_table(&self) -> MutexGuard<'_, TicketTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TicketTable {
+    fn remove_expired(&mut self, now_ms: i64) {
+        // A time later than any new one is left from before the clock was set back.
+        let latest_ms = now_ms.saturating_add(KEY_SHOWN_MS);
+        self.entries
+            .retain(|entry| (now_ms + 1..=latest_ms).contains(&entry.until_ms));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(session: u8, index: usize) -> KeyRequest {
+        KeyRequest {
+            ticket: ticket(&format!("session {session}"), &format!("{index:016x}")),
+            session: [session; 32],
+            fields: [0; 32],
+        }
+    }
+
+    fn key(name: &str) -> TicketedKey {
+        let new = NewKey {
+            key_id: format!("key_{name}"),
+            key: format!("text of {name}"),
+            name: name.to_owned(),
+        };
+        TicketedKey {
+            new,
+            old_until: None,
+            client: String::new(),
+        }
+    }
+
+    fn shown(tickets: &NewKeyTickets, request: &KeyRequest, now_ms: i64) -> Option<String> {
+        let key = tickets.key(&request.ticket, now_ms)?;
+        Some(key.new.name.clone())
+    }
+
+    #[tokio::test]
+    async fn a_key_is_shown_for_five_minutes() {
+        let (tickets, runtime) = (NewKeyTickets::default(), Handle::current());
+        tickets.insert(request(1, 1), key("a"), 1_000, &runtime);
+        let of = request(1, 1);
+        assert_eq!(shown(&tickets, &of, 300_999).as_deref(), Some("a"));
+        assert_eq!(shown(&tickets, &of, 301_000), None);
+        assert_eq!(shown(&tickets, &request(1, 2), 1_000), None);
+        let mut table = tickets.lock_table();
+        table.remove_expired(300_999);
+        assert_eq!(table.entries.len(), 1);
+        table.remove_expired(301_000);
+        assert!(table.entries.is_empty(), "nothing is left in memory");
+    }
+
+    #[tokio::test]
+    async fn the_number_of_shown_keys_has_a_limit_for_a_session_and_for_all() {
+        let (tickets, runtime) = (NewKeyTickets::default(), Handle::current());
+        for index in 0..=MAX_SHOWN_KEYS_PER_SESSION {
+            tickets.insert(request(1, index), key("a"), 0, &runtime);
+        }
+        assert_eq!(
+            tickets.lock_table().entries.len(),
+            MAX_SHOWN_KEYS_PER_SESSION
+        );
+        assert_eq!(shown(&tickets, &request(1, 0), 0), None, "the oldest goes");
+        assert!(shown(&tickets, &request(1, 1), 0).is_some());
+        let sessions = u8::try_from(MAX_SHOWN_KEYS / MAX_SHOWN_KEYS_PER_SESSION).unwrap();
+        for session in 2..=sessions + 1 {
+            for index in 0..MAX_SHOWN_KEYS_PER_SESSION {
+                tickets.insert(request(session, index), key("b"), 0, &runtime);
+            }
+        }
+        assert_eq!(tickets.lock_table().entries.len(), MAX_SHOWN_KEYS);
+        assert_eq!(shown(&tickets, &request(1, 1), 0), None);
+        assert!(shown(&tickets, &request(2, 0), 0).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_key_whose_time_is_over_leaves_the_memory_by_itself() {
+        let tickets = NewKeyTickets::default();
+        // So long ago by the real clock that its time is over.
+        tickets.insert(request(1, 1), key("a"), 0, &Handle::current());
+        assert!(tickets.lock_table().has_remover);
+        let remover = tickets.clone().remove_in_time(Duration::from_millis(1));
+        remover.await;
+        let table = tickets.lock_table();
+        assert!(table.entries.is_empty() && !table.has_remover);
+    }
+
+    #[test]
+    fn a_ticket_opens_nothing_for_another_session() {
+        let own = ticket("session 1", "0123456789abcdef");
+        assert!(own.len() == 32 && own.starts_with("0123456789abcdef"));
+        assert!(is_own_ticket("session 1", &own));
+        assert!(!is_own_ticket("session 2", &own));
+        for other in ["", "x", "ä0123456789abcde", &own[..31], &format!("{own}0")] {
+            assert!(!is_own_ticket("session 1", other), "{other}");
+        }
+        let path = format!("/dashboard/keys/new/{own}");
+        let logged = crate::telemetry::log_path::loggable_path(path.as_bytes());
+        assert_eq!(logged, "/dashboard/keys/new/[masked]");
+    }
+}

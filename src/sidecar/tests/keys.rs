@@ -1,0 +1,244 @@
+//! Tests the pages of keys: creation, which redirects to the page of the new key; settings, rate
+//! limits, pause, rotation and revocation.
+
+use super::*;
+
+#[tokio::test]
+async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
+    let token = world.get("/dashboard/account", &cookie).await.csrf();
+    let post = async |path: &str, fields: &str| {
+        world
+            .post(path, &cookie, &format!("csrf={token}&{fields}"))
+            .await
+    };
+    let fields = "name=laptop&expires_days=30&spend_credits=12.5&spend_period=month&\
+                  model:beta-5.2=on&requests_per_minute=60&concurrent=0";
+    let made = world
+        .create_key(&cookie, &format!("csrf={token}&{fields}"))
+        .await;
+    let key = made.inside("new-key").to_owned();
+    let set = world
+        .accounts
+        .authenticate(&key, now_ms())
+        .unwrap()
+        .settings;
+    assert_eq!(set.allowed_models, ["beta-5.2"]);
+    assert_eq!(set.spend_limit.unwrap().to_string(), "12.5/month");
+    let days = (set.expires_at_ms.unwrap() - now_ms()) / 86_400_000;
+    assert!((29..=30).contains(&days), "{days}");
+    let rates = set.rates;
+    assert_eq!(
+        (rates.requests_per_minute, rates.tokens_per_minute),
+        (Some(60), None)
+    );
+    assert_eq!(rates.concurrent, Some(0));
+    let list = world.get("/dashboard/keys", &cookie).await.body;
+    assert!(
+        list.contains("0 of 12.5 credits this month") && list.contains("never"),
+        "{list}"
+    );
+
+    for (fields, fault) in [
+        ("name=k&spend_credits=x&spend_period=day", "Spend limit"),
+        ("name=k&spend_credits=1&spend_period=year", "period"),
+        (
+            "name=k&spend_credits=-1&spend_period=day",
+            "must not be below 0",
+        ),
+        ("name=k&expires_days=2", "expires"),
+        ("name=k&model:no-such=on", "does not exist"),
+        ("name=k&requests_per_minute=x", "Requests per minute: enter"),
+        ("name=k&tokens_per_minute=-1", "Tokens per minute: enter"),
+        ("name=k&concurrent=1000000001", "Concurrent requests: enter"),
+        ("name=k&concurrent=1.5", "Concurrent requests: enter"),
+    ] {
+        let refused = post("/dashboard/keys", fields).await;
+        assert_eq!(refused.status, 422, "{fields}");
+        assert!(refused.body.contains(fault), "{fields}");
+        let (_, typed) = fields.rsplit_once('=').unwrap();
+        let is_kept = refused.body.contains(&format!("value=\"{typed}\""));
+        assert!(is_kept || !fault.contains("enter"), "{fields} is lost");
+    }
+    assert_eq!(
+        world.accounts.keys(&account).unwrap().len(),
+        1,
+        "nothing was made"
+    );
+
+    let id = world.accounts.keys(&account).unwrap()[0].id.clone();
+    let at = |what: &str| format!("/dashboard/keys/{id}/{what}");
+    let saved = post(
+        &at("settings"),
+        "expires_days=keep&spend_credits=&spend_period=day&tokens_per_minute=1000000000",
+    )
+    .await;
+    assert_eq!(saved.status, 200, "{}", saved.body);
+    let changed = world
+        .accounts
+        .authenticate(&key, now_ms())
+        .unwrap()
+        .settings;
+    assert_eq!(changed.expires_at_ms, set.expires_at_ms, "kept");
+    assert!(changed.spend_limit.is_none() && changed.allowed_models.is_empty());
+    assert_eq!(changed.rates.requests_per_minute, None, "the default again");
+    assert_eq!(changed.rates.tokens_per_minute, Some(1_000_000_000));
+
+    let question = post(&at("disable"), "").await;
+    assert!(question.status == 200 && question.body.contains("Disable this key?"));
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
+    assert_eq!(post(&at("disable"), "confirmed=yes").await.status, 303);
+    assert!(world.accounts.authenticate(&key, now_ms()).is_err());
+    assert_eq!(post(&at("enable"), "").await.status, 303);
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
+
+    assert_eq!(post(&at("rotate"), "overlap_hours=2").await.status, 422);
+    let question = post(&at("rotate"), "overlap_hours=0&once=0123456789abcdef").await;
+    assert!(question.status == 200 && question.body.contains("Rotate this key at once?"));
+    for repeated in [
+        "overlap_hours\" value=\"0\"",
+        "once\" value=\"0123456789abcdef\"",
+    ] {
+        assert!(question.body.contains(repeated), "{repeated}");
+    }
+    assert_eq!(world.accounts.keys(&account).unwrap().len(), 1);
+    let fields = format!("csrf={token}&overlap_hours=1");
+    let rotated = world.create_key_by(&at("rotate"), &cookie, &fields).await;
+    assert!(rotated.body.contains("The old key works until"));
+    let new = rotated.inside("new-key").to_owned();
+    assert_ne!(new, key);
+    let now = now_ms();
+    assert!(
+        world.accounts.authenticate(&key, now).is_ok(),
+        "the old key works on"
+    );
+    assert!(
+        world.accounts.authenticate(&key, now + 3_600_001).is_err(),
+        "for an hour"
+    );
+    assert!(world.accounts.authenticate(&new, now + 3_600_001).is_ok());
+
+    assert_eq!(post(&at("revoke"), "").await.status, 200);
+    assert_eq!(post(&at("revoke"), "confirmed=yes").await.status, 303);
+    assert_eq!(
+        world
+            .get(&format!("/dashboard/keys/{id}"), &cookie)
+            .await
+            .status,
+        404,
+        "a dead key has no page"
+    );
+    assert!(
+        world.accounts.authenticate(&new, now_ms()).is_ok(),
+        "another key is not revoked"
+    );
+}
+
+#[tokio::test]
+async fn a_reload_or_a_form_that_is_sent_twice_makes_no_second_key() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
+    let count = || world.accounts.keys(&account).unwrap().len();
+    let form = world.get("/dashboard/keys", &cookie).await;
+    let (_, rest) = form.body.split_once("name=\"once\" value=\"").unwrap();
+    let (csrf, once) = (form.csrf(), rest.split_once('"').unwrap().0);
+    let fields = format!("csrf={csrf}&name=laptop&once={once}");
+    let send = async |fields: &str| {
+        let sent = world.post("/dashboard/keys", &cookie, fields).await;
+        assert_eq!(sent.status, 303, "{}", sent.body);
+        sent.headers["location"].clone()
+    };
+    let (one, other) = tokio::join!(send(&fields), send(&fields));
+    assert_eq!((&one, count()), (&other, 1), "a double click makes one key");
+
+    let page = world.get(&one, &cookie).await;
+    let key = page.inside("new-key").to_owned();
+    assert_eq!(page.headers["cache-control"], "no-store");
+    assert!(page.body.contains("this page shows it for 5 minutes"));
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
+    for _ in 0..3 {
+        let again = world.get(&one, &cookie).await;
+        assert_eq!(again.inside("new-key"), key, "a reload shows the same key");
+    }
+    assert_eq!((send(&fields).await, count()), (one.clone(), 1));
+
+    // The same page's form with another name asks for another key; so does a new page's form.
+    let changed = send(&fields.replace("laptop", "server")).await;
+    let changed = world.get(&changed, &cookie).await;
+    assert!(changed.body.contains("Your new key: server") && count() == 2);
+    let next = world.get("/dashboard/keys", &cookie).await;
+    assert!(!next.body.contains(once), "every form has its own number");
+    for unnumbered in ["", "&once=", "&once=x", "&once=0123456789abcdeg"] {
+        send(&format!("csrf={csrf}&name=script{unnumbered}")).await;
+    }
+    assert_eq!(count(), 6);
+}
+
+#[tokio::test]
+async fn the_page_of_a_new_key_is_for_the_session_that_made_it_alone() {
+    let mut first = world(&[]).await;
+    let cookie = first.sign_up("a@example.com").await;
+    let csrf = first.get("/dashboard/keys", &cookie).await.csrf();
+    let fields = format!("csrf={csrf}&name=laptop");
+    let sent = first.post("/dashboard/keys", &cookie, &fields).await;
+    let path = &sent.headers["location"];
+    assert_eq!(first.get(path, &cookie).await.status, 200);
+    let body = format!("email=a@example.com&password={PASSWORD}");
+    let same_user = first.post("/dashboard/sign-in", "", &body).await.cookie();
+    let stranger = first.sign_up("b@example.com").await;
+    for other in [&same_user, &stranger] {
+        let refused = first.get(path, other).await;
+        assert_eq!(refused.status, 404);
+        assert!(!refused.body.contains("gw-sk-"));
+    }
+    assert_eq!(first.get(path, "").await.status, 303, "signed out");
+    let unknown = format!("/dashboard/keys/new/{}", "0".repeat(32));
+    assert_eq!(first.get(&unknown, &cookie).await.status, 404);
+
+    // A restart forgets the key. Its page says so, and what to do.
+    first.restart().await;
+    let gone = first.get(path, &cookie).await;
+    assert_eq!(gone.status, 410);
+    assert!(gone.body.contains("data-testid=\"key-gone\"") && !gone.body.contains("new-key"));
+    assert_eq!(first.get(path, &stranger).await.status, 404);
+}
+
+#[tokio::test]
+async fn the_page_of_a_key_shows_each_rate_limit_and_who_set_it() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
+    let key = world
+        .accounts
+        .create_key(&account, "k", now_ms())
+        .unwrap()
+        .key_id;
+    world
+        .accounts
+        .change_key(None, &key, |settings| {
+            settings.rates.requests_per_minute = Some(1_200);
+            settings.rates.concurrent = Some(0);
+        })
+        .unwrap();
+    let rates = crate::account::RateSettings {
+        tokens_per_minute: Some(5_000),
+        ..Default::default()
+    };
+    world.accounts.set_account_rates(&account, &rates).unwrap();
+    let page = world.get(&format!("/dashboard/keys/{key}"), &cookie).await;
+    let (_, table) = page.body.split_once("data-testid=\"rates\"").unwrap();
+    let (table, _) = table.split_once("</table>").unwrap();
+    for shown in [
+        "1\u{202f}200, set for this key",
+        "no limit, set for this key",
+        "no limit, the gateway&#39;s default",
+        "5\u{202f}000, set by the operator",
+    ] {
+        assert!(table.contains(shown), "{shown}: {table}");
+    }
+    assert!(page.body.contains("name=\"requests_per_minute\""));
+    assert!(page.body.contains("value=\"1200\"") && page.body.contains("value=\"0\""));
+}
