@@ -34,6 +34,7 @@ mod new_keys;
 mod operator;
 mod overview;
 mod page;
+mod playground;
 mod profile;
 mod security_headers;
 mod session;
@@ -76,6 +77,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     links::routes,
     operator::routes,
     overview::routes,
+    playground::routes,
     profile::routes,
     setup::routes,
 ];

@@ -183,9 +183,19 @@ pub static CHART_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.js");
     Asset::script("uplot", bytes)
 });
+pub static PLAYGROUND_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/playground.js");
+    Asset::script("playground", bytes)
+});
 
 /// All static files. A new file is a line here.
-static ASSETS: [&LazyLock<Asset>; 4] = [&STYLE, &SCRIPT, &CHART_STYLE, &CHART_SCRIPT];
+static ASSETS: [&LazyLock<Asset>; 5] = [
+    &STYLE,
+    &SCRIPT,
+    &CHART_STYLE,
+    &CHART_SCRIPT,
+    &PLAYGROUND_SCRIPT,
+];
 
 /// Public.
 pub fn routes() -> Router<Arc<SidecarState>> {
@@ -311,6 +321,11 @@ mod tests {
                 assert_eq!(again(other), StatusCode::OK);
             }
         }
+    }
+
+    #[test]
+    fn the_script_of_the_playground_stays_small() {
+        assert!(PLAYGROUND_SCRIPT.variants[0].bytes.len() <= 12 * 1_024);
     }
 
     #[test]

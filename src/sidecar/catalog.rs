@@ -45,6 +45,12 @@ fn surfaces(model: &Arc<CatalogModel>) -> [Protocol; 3] {
     surfaces
 }
 
+/// The surface on which a plain request to the model needs no translation, if there is one.
+pub fn native_surface(model: &Arc<CatalogModel>) -> Protocol {
+    let [first, ..] = surfaces(model);
+    first
+}
+
 /// The protocols that the gateway uses with the model's vendor.
 fn vendor_protocols(model: &CatalogModel) -> Vec<Protocol> {
     let also = model.by_responses.as_ref().map(|model| model.protocol());

@@ -34,6 +34,7 @@ const MENU: &[MenuEntry] = &[
     MenuAudience::AccountHolders.entry("Overview", "/dashboard"),
     MenuAudience::AccountHolders.entry("Keys", "/dashboard/keys"),
     MenuAudience::AccountHolders.entry("Set up", "/dashboard/setup"),
+    MenuAudience::AccountHolders.entry("Playground", "/dashboard/playground"),
     MenuAudience::AccountHolders.entry("Activity", "/dashboard/activity"),
     MenuAudience::AccountHolders.entry("Conversations", "/dashboard/conversations"),
     MenuEntry {

@@ -24,6 +24,7 @@ pub enum ThrottleKey {
     EmailForgot(String),
     AddressForgot(IpAddr),
     AccountVerifying(String),
+    AccountCreatingPlaygroundKeys(String),
 }
 
 /// `count` attempts in `window_ms`.

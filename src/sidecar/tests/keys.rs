@@ -171,6 +171,10 @@ async fn a_reload_or_a_form_that_is_sent_twice_makes_no_second_key() {
     assert!(changed.body.contains("Your new key: server") && count() == 2);
     let next = world.get("/dashboard/keys", &cookie).await;
     assert!(!next.body.contains(once), "every form has its own number");
+    for key in world.accounts.keys(&account).unwrap() {
+        assert!(world.accounts.revoke_key(None, &key.id, now_ms()).unwrap());
+    }
+    assert_eq!(world.get(&one, &cookie).await.status, 410, "revoked");
     for unnumbered in ["", "&once=", "&once=x", "&once=0123456789abcdeg"] {
         send(&format!("csrf={csrf}&name=script{unnumbered}")).await;
     }
@@ -241,4 +245,86 @@ async fn the_page_of_a_key_shows_each_rate_limit_and_who_set_it() {
     }
     assert!(page.body.contains("name=\"requests_per_minute\""));
     assert!(page.body.contains("value=\"1200\"") && page.body.contains("value=\"0\""));
+}
+
+#[tokio::test]
+async fn a_playground_key_is_for_one_session_and_is_listed_while_it_works() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let page = world
+        .get("/dashboard/playground?model=beta-5.2", &cookie)
+        .await;
+    assert_eq!(page.status, 200);
+    assert!(
+        page.body
+            .contains("value=\"beta-5.2\" data-surface=\"chat\"")
+    );
+    let curl = page
+        .inside("curl")
+        .replace("&#39;", "'")
+        .replace("&#34;", "\"");
+    assert!(curl.contains("/v1/chat/completions'") && curl.contains("\"beta-5.2\""));
+    let csrf = page.csrf();
+    let ask = async |cookie: &str, csrf: &str, credits: &str| {
+        let fields = format!("csrf={csrf}&credits={credits}");
+        world
+            .post("/dashboard/playground/key", cookie, &fields)
+            .await
+    };
+    for refused in ["", "0", "-1", "100.000001", "x", "1e2"] {
+        let response = ask(&cookie, &csrf, refused).await;
+        assert_eq!(response.status, 422, "{refused}");
+        assert!(
+            response.body.contains("at most 100 credits"),
+            "{}",
+            response.body
+        );
+    }
+    let made = ask(&cookie, &csrf, "100").await;
+    assert_eq!(
+        (made.status, made.headers["cache-control"].as_str()),
+        (201, "no-store")
+    );
+    let text = |made: &TestResponse| {
+        let made: serde_json::Value = serde_json::from_str(&made.body).unwrap();
+        made["key"].as_str().unwrap().to_owned()
+    };
+    let key = text(&made);
+    let lives = |key: &str| world.accounts.authenticate(key, now_ms()).is_ok();
+    assert!(lives(&key));
+
+    let list = world.get("/dashboard/keys", &cookie).await.body;
+    assert_eq!(list.matches(">Playground</th>").count(), 1);
+    assert!(list.contains("0 of 100 credits in total") && list.contains("inference only"));
+    let (_, rest) = list.split_once("/dashboard/keys/key_").unwrap();
+    let id = rest.split('/').next().unwrap();
+    let at = |what: &str| format!("/dashboard/keys/key_{id}{what}");
+    assert_eq!(world.get(&at(""), &cookie).await.status, 404, "no settings");
+    let fields = format!("csrf={csrf}&overlap_hours=24&confirmed=yes");
+    assert_eq!(
+        world.post(&at("/rotate"), &cookie, &fields).await.status,
+        404
+    );
+    assert_eq!(world.get(&at("/revoke"), &cookie).await.status, 200);
+
+    let second = text(&ask(&cookie, &csrf, "5").await);
+    assert!(!lives(&key) && lives(&second), "one per session");
+    let list = world.get("/dashboard/keys", &cookie).await.body;
+    assert_eq!(
+        list.matches(">Playground</th>").count(),
+        1,
+        "only what works"
+    );
+    for _ in 2..60 {
+        assert_eq!(ask(&cookie, &csrf, "5").await.status, 201);
+    }
+    let throttled = ask(&cookie, &csrf, "5").await;
+    assert!(throttled.status == 429 && throttled.headers.contains_key("retry-after"));
+
+    let stranger = world.sign_up("b@example.com").await;
+    let own = world.get("/dashboard/playground", &stranger).await.csrf();
+    let last = text(&ask(&stranger, &own, "5").await);
+    let out = format!("csrf={own}");
+    world.post("/dashboard/sign-out", &stranger, &out).await;
+    assert!(!lives(&last), "a playground key ends with its session");
 }

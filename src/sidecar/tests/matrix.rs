@@ -9,6 +9,7 @@ mod keys;
 mod links;
 mod operator;
 mod overview;
+mod playground;
 mod profile;
 mod setup;
 
@@ -27,6 +28,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("links", links::ROUTES),
     ("operator", operator::ROUTES),
     ("overview", overview::ROUTES),
+    ("playground", playground::ROUTES),
     ("profile", profile::ROUTES),
     ("setup", setup::ROUTES),
 ];

@@ -284,7 +284,14 @@ fn menu_links(body: &str) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
     let people = people(&[]).await;
-    let pages = ["Overview", "Keys", "Set up", "Activity", "Conversations"];
+    let pages = [
+        "Overview",
+        "Keys",
+        "Set up",
+        "Playground",
+        "Activity",
+        "Conversations",
+    ];
     for (account, own, is_operator) in [
         (&people.holder, &pages[..], false),
         (&people.suspended, &pages[..], false),
