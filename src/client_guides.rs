@@ -22,7 +22,7 @@ use format::shell_word;
 use llm_protocol::Protocol;
 use serde::Serialize;
 use std::sync::Arc;
-pub use tried::TriedVersion;
+pub use tried::ClientTrial;
 
 /// Default name of the environment variable with the key.
 pub const KEY_VARIABLE: &str = "GATEWAY_KEY";
@@ -76,8 +76,14 @@ impl ClientGuide {
     }
 
     /// The version that ran with these files; `None` if none did.
-    pub fn tried(&self) -> Option<&'static TriedVersion> {
+    pub fn trial(&self) -> Option<&'static ClientTrial> {
         tried::find(self.id)
+    }
+
+    /// The version that ran with these files, as pages and the command line show it.
+    pub fn describe_trial(&self) -> String {
+        self.trial()
+            .map_or_else(|| "not tried".to_owned(), ClientTrial::describe)
     }
 }
 

@@ -5,8 +5,8 @@
 //! file.
 
 use crate::client_guides::{
-    ClientGuide, ClientKind, ClientSetup, KEY_VARIABLE, SetupContext, SetupKey, TriedVersion,
-    VariableValue, find_guide, guides,
+    ClientGuide, ClientKind, ClientSetup, KEY_VARIABLE, SetupContext, SetupKey, VariableValue,
+    find_guide, guides,
 };
 use crate::config::{CommandSettings, suggest};
 use anyhow::{Context as _, bail};
@@ -80,9 +80,7 @@ fn list(out: &mut impl Write, json: bool) -> anyhow::Result<()> {
     for kind in ClientKind::ALL {
         writeln!(out, "{}:", kind.title())?;
         for guide in guides().filter(|guide| guide.kind == kind) {
-            let tried = guide
-                .tried()
-                .map_or_else(|| "not tried".to_owned(), TriedVersion::describe);
+            let tried = guide.describe_trial();
             writeln!(out, "  {:<18} {} ({tried})", guide.id, guide.name)?;
         }
     }
@@ -95,7 +93,7 @@ fn client_json(guide: &ClientGuide) -> Value {
         "name": guide.name,
         "kind": guide.kind,
         "surfaces": guide.surfaces,
-        "tried": guide.tried(),
+        "tried": guide.trial(),
     })
 }
 

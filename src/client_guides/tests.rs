@@ -405,14 +405,34 @@ fn quoted_texts_survive_json_toml_and_yaml() {
 }
 
 #[test]
-fn a_tried_version_has_a_guide_a_number_and_a_day() {
+fn a_trial_has_a_guide_a_version_and_a_day() {
     for guide in guides() {
-        if let Some(tried) = guide.tried() {
-            assert!(tried.on.parse::<jiff::civil::Date>().is_ok(), "{tried:?}");
-            assert!(tried.version.starts_with(|c: char| c.is_ascii_digit()));
+        if let Some(ClientTrial::Hand { version, on }) = guide.trial() {
+            assert!(on.parse::<jiff::civil::Date>().is_ok(), "{on}");
+            assert!(version.starts_with(|c: char| c.is_ascii_digit()));
         }
     }
     assert!(tried::clients().all(|id| find_guide(id).is_some()));
+}
+
+#[test]
+fn the_tests_install_the_versions_that_pages_call_tested() {
+    let packages = [
+        include_str!("../../tests/agents/package.json"),
+        include_str!("../../tests/sdk/node/package.json"),
+        include_str!("../../tests/sdk/python/requirements.txt"),
+    ];
+    let lines: Vec<_> = packages
+        .iter()
+        .flat_map(|text| text.lines())
+        .map(|line| line.trim().trim_end_matches(','))
+        .collect();
+    for guide in guides() {
+        if let Some(ClientTrial::Tests { version, package }) = guide.trial() {
+            assert!(lines.contains(package), "{}: {package}", guide.id);
+            assert!(package.contains(version), "{}", guide.id);
+        }
+    }
 }
 
 #[test]

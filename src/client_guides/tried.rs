@@ -1,76 +1,164 @@
-//! Which version of a client ran with the files of its guide, and when.
+//! Which version of a client ran with the files of its guide: in the tests of this repository or by
+//! hand.
 //!
 //! A guide without an entry here is shown as "not tried". Must not list a version that nobody ran.
 
 use serde::Serialize;
 
+/// A version of a client that ran with the files of its guide.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct TriedVersion {
-    pub version: &'static str,
-    /// Day of the run, as `2026-11-24`.
-    pub on: &'static str,
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum ClientTrial {
+    /// `tests/agents` or `tests/sdk` runs this version: every change of the gateway must keep it
+    /// working.
+    Tests {
+        version: &'static str,
+        /// The version as the package list of these tests names it.
+        #[serde(skip)]
+        package: &'static str,
+    },
+    /// This version ran once, on this day, as `2026-11-24`.
+    Hand {
+        version: &'static str,
+        on: &'static str,
+    },
 }
 
-impl TriedVersion {
-    const fn by_hand(version: &'static str, on: &'static str) -> Self {
-        Self { version, on }
-    }
-
-    /// For lists, as pages and the command line show it.
+impl ClientTrial {
+    /// As pages and the command line show it.
     pub fn describe(&self) -> String {
-        format!("tried by hand with {} on {}", self.version, self.on)
+        match self {
+            Self::Tests { version, .. } => format!("tested with {version}"),
+            Self::Hand { version, on } => format!("tried by hand with {version} on {on}"),
+        }
     }
 }
 
 /// Each version showed the response to a prompt, with a model of a messages vendor and with one of
 /// a chat vendor.
-const TRIED: &[(&str, TriedVersion)] = &[
+const TRIED: &[(&str, ClientTrial)] = &[
     (
         "claude-code",
-        TriedVersion::by_hand("2.1.330", "2026-11-23"),
+        ClientTrial::Tests {
+            version: "2.1.330",
+            package: r#""@anthropic-ai/claude-code-linux-x64": "2.1.330""#,
+        },
     ),
-    ("codex", TriedVersion::by_hand("0.169.0", "2026-11-23")),
-    ("codex-chat", TriedVersion::by_hand("0.80.0", "2026-11-23")),
-    ("opencode", TriedVersion::by_hand("1.18.33", "2026-11-23")),
-    ("aider", TriedVersion::by_hand("0.86.2", "2026-11-23")),
-    ("cline", TriedVersion::by_hand("3.0.65", "2026-11-23")),
-    ("continue", TriedVersion::by_hand("1.5.47", "2026-11-23")),
+    (
+        "codex",
+        ClientTrial::Tests {
+            version: "0.169.0",
+            package: r#""@openai/codex-linux-x64": "npm:@openai/codex@0.169.0-linux-x64""#,
+        },
+    ),
+    ("codex-chat", by_hand("0.80.0", "2026-11-23")),
+    (
+        "opencode",
+        ClientTrial::Tests {
+            version: "1.18.33",
+            package: r#""opencode-linux-x64-baseline": "1.18.33""#,
+        },
+    ),
+    ("aider", by_hand("0.86.2", "2026-11-23")),
+    (
+        "cline",
+        ClientTrial::Tests {
+            version: "3.0.65",
+            package: r#""@cline/cli-linux-x64": "3.0.65""#,
+        },
+    ),
+    (
+        "continue",
+        ClientTrial::Tests {
+            version: "1.5.47",
+            package: r#""@continuedev/cli": "1.5.47""#,
+        },
+    ),
     (
         "copilot-cli",
-        TriedVersion::by_hand("1.0.102", "2026-11-23"),
+        ClientTrial::Tests {
+            version: "1.0.102",
+            package: r#""@github/copilot-linux-x64": "1.0.102""#,
+        },
     ),
-    ("qwen-code", TriedVersion::by_hand("0.24.4", "2026-11-23")),
-    ("pi", TriedVersion::by_hand("0.73.1", "2026-11-23")),
-    ("gptme", TriedVersion::by_hand("0.35.1", "2026-11-23")),
-    ("curl", TriedVersion::by_hand("7.88.1", "2026-11-23")),
-    ("llm", TriedVersion::by_hand("0.32.1", "2026-11-23")),
+    ("qwen-code", by_hand("0.24.4", "2026-11-23")),
+    (
+        "pi",
+        ClientTrial::Tests {
+            version: "0.73.1",
+            package: r#""@mariozechner/pi-coding-agent": "0.73.1""#,
+        },
+    ),
+    ("gptme", by_hand("0.35.1", "2026-11-23")),
+    ("curl", by_hand("7.88.1", "2026-11-23")),
+    ("llm", by_hand("0.32.1", "2026-11-23")),
     (
         "anthropic-python",
-        TriedVersion::by_hand("2.12.0", "2026-11-23"),
+        ClientTrial::Tests {
+            version: "2.12.0",
+            package: "anthropic==2.12.0",
+        },
     ),
     (
         "openai-python",
-        TriedVersion::by_hand("3.54.0", "2026-11-23"),
+        ClientTrial::Tests {
+            version: "3.54.0",
+            package: "openai==3.54.0",
+        },
     ),
-    ("langchain", TriedVersion::by_hand("1.7.3", "2026-11-23")),
-    ("pydantic-ai", TriedVersion::by_hand("2.68.0", "2026-11-23")),
+    (
+        "langchain",
+        ClientTrial::Tests {
+            version: "1.7.3",
+            package: "langchain-openai==1.7.3",
+        },
+    ),
+    (
+        "pydantic-ai",
+        ClientTrial::Tests {
+            version: "2.68.0",
+            package: "pydantic-ai-slim[anthropic,openai]==2.68.0",
+        },
+    ),
     (
         "openai-agents",
-        TriedVersion::by_hand("0.24.0", "2026-11-23"),
+        ClientTrial::Tests {
+            version: "0.24.0",
+            package: "openai-agents==0.24.0",
+        },
     ),
     (
         "anthropic-node",
-        TriedVersion::by_hand("1.12.0", "2026-11-23"),
+        ClientTrial::Tests {
+            version: "1.12.0",
+            package: r#""@anthropic-ai/sdk": "1.12.0""#,
+        },
     ),
-    ("openai-node", TriedVersion::by_hand("6.49.0", "2026-11-23")),
-    ("ai-sdk", TriedVersion::by_hand("6.0.322", "2026-11-23")),
+    (
+        "openai-node",
+        ClientTrial::Tests {
+            version: "6.49.0",
+            package: r#""openai": "6.49.0""#,
+        },
+    ),
+    (
+        "ai-sdk",
+        ClientTrial::Tests {
+            version: "6.0.322",
+            package: r#""ai": "6.0.322""#,
+        },
+    ),
 ];
 
-pub fn find(client: &str) -> Option<&'static TriedVersion> {
+const fn by_hand(version: &'static str, on: &'static str) -> ClientTrial {
+    ClientTrial::Hand { version, on }
+}
+
+pub fn find(client: &str) -> Option<&'static ClientTrial> {
     TRIED
         .iter()
         .find(|(id, _)| *id == client)
-        .map(|(_, tried)| tried)
+        .map(|(_, trial)| trial)
 }
 
 /// Ids of the clients that were tried.

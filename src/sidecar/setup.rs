@@ -11,9 +11,7 @@ use super::session::{CurrentUser, OptionalUser};
 use super::state::SidecarState;
 use crate::account::{ApiKey, ApiKeyStatus};
 use crate::catalog::CatalogModel;
-use crate::client_guides::{
-    self, ClientGuide, ClientKind, SetupContext, SetupFile, SetupKey, TriedVersion,
-};
+use crate::client_guides::{self, ClientGuide, ClientKind, SetupContext, SetupFile, SetupKey};
 use crate::clock::now_ms;
 use crate::config::Settings;
 use askama::Template;
@@ -63,9 +61,7 @@ impl ClientRow {
             id: guide.id,
             name: guide.name,
             surfaces: surfaces.join(", "),
-            tried: guide
-                .tried()
-                .map_or_else(|| "not tried".to_owned(), TriedVersion::describe),
+            tried: guide.describe_trial(),
         }
     }
 }

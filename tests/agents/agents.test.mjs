@@ -1,14 +1,21 @@
-// Each agent completes a task: it calls its own shell tool and sends the result back to the model, with a model of each
-// kind of vendor. The model is simulated; the agent and its changes to its folder are not.
+// Each agent, set up with what its guide prints, completes a task: it calls its own shell tool and sends the result back to
+// the model, with a model of each kind of vendor. The model is simulated; the agent and its changes to its folder are not.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { createAccount, credits, eventually, prompt, SIMULATOR_URL } from '../world/client.mjs';
+import { command, createAccount, credits, eventually, prompt, SIMULATOR_URL } from '../world/client.mjs';
 import { AGENTS, HAS_PROGRAMS, work } from './agent.mjs';
 
 /** Number of requests that the simulated vendors have answered. */
 const answered = async () => (await (await fetch(`${SIMULATOR_URL}/_sim/stats`)).json()).completed;
+
+test('every agent whose version the pages call tested is run here', async () => {
+  const { clients } = await command('clients');
+  const tested = clients.filter(({ kind, tried }) => kind !== 'library' && tried?.by === 'tests');
+  const run = Object.values(AGENTS).flatMap(({ client }) => client ?? []);
+  assert.deepEqual(run.sort(), tested.map(({ id }) => id).sort());
+});
 
 for (const [name, agent] of Object.entries(AGENTS)) {
   for (const model of agent.models) {
@@ -32,4 +39,20 @@ for (const [name, agent] of Object.entries(AGENTS)) {
       });
     });
   }
+}
+
+// The errors of a wrong key and of an account without credits reach the user.
+for (const name of ['Claude Code', 'Codex', 'pi']) {
+  const options = { skip: HAS_PROGRAMS ? false : `no programs for ${process.platform} on ${process.arch}` };
+  test(`${name} shows why a wrong key is refused`, options, async () => {
+    const key = `gw-sk-${'0'.repeat(49)}`;
+    const { text } = await work(AGENTS[name], { model: AGENTS[name].models[0], key, prompt: prompt() });
+    assert.match(text, /The API key is not valid/);
+  });
+
+  test(`${name} shows that the credits are used up`, options, async () => {
+    const { key } = await createAccount({ trial: false });
+    const { text } = await work(AGENTS[name], { model: AGENTS[name].models[0], key, prompt: prompt() });
+    assert.match(text, /Insufficient credits/);
+  });
 }

@@ -15,13 +15,14 @@ const VECTORS = fileURLToPath(new URL('../vectors/responses-to-', import.meta.ur
 const MODEL = 'alpha-opus-4-7';
 
 /** Codex with a given address and settings of its provider. */
-const codex = (address, settings = '') => ({
+const codex = (address, settings = '', model = MODEL) => ({
   ...AGENTS.Codex,
-  start: ({ model, prompt: task }) => [
-    'exec', '--json', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', '-m', model, task,
+  start: ({ prompt: task }) => [
+    'exec', '--json', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', task,
   ],
   settings: () => ({
-    '../home/.codex/config.toml': `
+    '~/.codex/config.toml': `
+      model = "${model}"
       model_provider = "gateway"
       [model_providers.gateway]
       name = "gateway"
@@ -66,7 +67,7 @@ after(() => {
 async function play(...files) {
   Object.assign(shelf, { files, asked: [] });
   const address = `http://127.0.0.1:${server.address().port}`;
-  const { status, text } = await work(codex(address), { model: 'public-model', key: 'none', prompt: 'Go.' });
+  const { status, text } = await work(codex(address, '', 'public-model'), { key: 'none', prompt: 'Go.' });
   return { status, text, asked: shelf.asked, ...told(text) };
 }
 
@@ -112,7 +113,7 @@ describe('what the vectors say is played to Codex', options, () => {
 async function ask(marker, settings, address = BASE_URL) {
   const { key } = await createAccount();
   const task = prompt(marker);
-  const { status, text } = await work(codex(address, settings), { model: MODEL, key, prompt: task });
+  const { status, text } = await work(codex(address, settings), { key, prompt: task });
   return { status, text, asked: (await vendorRequests(task)).length, ...told(text) };
 }
 
