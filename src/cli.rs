@@ -37,15 +37,10 @@ use vendors::VendorsCommand;
 #[derive(Debug, Parser)]
 #[command(version, about)]
 struct Cli {
-    /// Path of the config file.
-    #[arg(
-        short,
-        long,
-        global = true,
-        env = "GATEWAY_CONFIG",
-        default_value = "conf/gateway.yaml"
-    )]
-    config: PathBuf,
+    /// Path of the config file. Default: conf/gateway.yaml if it exists, else
+    /// /etc/model-gateway/gateway.yaml.
+    #[arg(short, long, global = true, env = "GATEWAY_CONFIG")]
+    config: Option<PathBuf>,
     /// Print one JSON document on stdout instead of text; also if the command fails.
     #[arg(long, global = true)]
     json: bool,
@@ -149,6 +144,11 @@ enum Command {
 /// Exit code for faults in the config file (`EX_USAGE`, as other proxies use it).
 const EXIT_CONFIG_FAULTS: u8 = 64;
 
+/// The config file of a clone or an unpacked release, relative to its folder.
+const LOCAL_CONFIG: &str = "conf/gateway.yaml";
+/// The config file of an installation.
+const INSTALLED_CONFIG: &str = "/etc/model-gateway/gateway.yaml";
+
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let arguments = Cli::try_parse().unwrap_or_else(|error| {
@@ -157,8 +157,8 @@ pub fn main() -> ExitCode {
         error.exit()
     });
     telemetry::init_log();
-    let json = arguments.json;
-    match run(arguments) {
+    let (json, is_named) = (arguments.json, arguments.config.is_some());
+    match run(arguments).map_err(|error| explain_default(error, is_named)) {
         Ok(code) => code,
         Err(error) => {
             if json {
@@ -198,13 +198,45 @@ fn name_new_spelling(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// The config file of a command that names none. Warns a command that changes or reads accounts if
+/// there are two: in the folder of a clone or a release, an operator may mean the installed one.
+fn default_config(command: &Command) -> PathBuf {
+    let (local, installed) = (Path::new(LOCAL_CONFIG), Path::new(INSTALLED_CONFIG));
+    if !local.exists() {
+        return installed.to_owned();
+    }
+    let has_data = matches!(
+        command,
+        Command::Account(_) | Command::Key(_) | Command::Ledger(_) | Command::Audit(_)
+    );
+    if has_data && installed.exists() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "model-gateway: using {LOCAL_CONFIG} of this folder, not {INSTALLED_CONFIG} \
+             (-c FILE or GATEWAY_CONFIG names the one to use)"
+        );
+    }
+    local.to_owned()
+}
+
+/// Says where a config file can be, if none is named and none is there.
+fn explain_default(error: anyhow::Error, is_named: bool) -> anyhow::Error {
+    match error.downcast_ref::<config::ConfigError>() {
+        Some(fault) if !is_named && !fault.file.exists() => error.context(format!(
+            "neither -c nor GATEWAY_CONFIG names a config file, and {LOCAL_CONFIG} does not exist"
+        )),
+        _ => error,
+    }
+}
+
 fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
     let Cli {
-        config: file,
+        config,
         json,
         fail,
         command,
     } = arguments;
+    let file = config.unwrap_or_else(|| default_config(&command));
     fail.iter().for_each(failpoint::arm);
     match command {
         Command::Run {
