@@ -108,6 +108,8 @@ mod header_checks;
 mod hostile;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/installs.rs"]
+mod installs;
 #[path = "gateway/interleaved.rs"]
 mod interleaved;
 #[path = "gateway/keep_alive.rs"]

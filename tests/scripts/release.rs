@@ -94,6 +94,7 @@ fn a_release_is_complete_and_the_same_each_time() {
         "completions/model-gateway.bash",
         "man/man1/model-gateway-ledger-verify.1",
         "deploy/one-machine.yaml",
+        "deploy/systemd/environment.example",
         "deploy/systemd/model-gateway.service",
         "docs/operating.md",
         "docs/licenses.md",
