@@ -38,6 +38,7 @@ mod shared_store_admin;
 pub mod store_health;
 #[cfg(test)]
 mod tests;
+pub mod usage;
 mod verify;
 
 use crate::store::StoreError;

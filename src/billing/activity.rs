@@ -1,5 +1,5 @@
-//! The data of the activity pages for account holders: their responses by filter, what they spent
-//! when and on what, and their conversations.
+//! The data of the activity pages for account holders: their responses by filter, and their
+//! conversations. `billing/usage.rs` has what they spent when and on what.
 //!
 //! Must not change anything.
 
@@ -7,7 +7,7 @@ use super::receipt::Receipt;
 use super::service::Billing;
 use crate::store::StoreError;
 pub use crate::store::ledger::{
-    ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, RequestOutcome, SpendTotals,
+    ActivityCursor, ActivityFilter, Conversation, RequestOutcome, SpendTotals,
 };
 use credits::money::Micro;
 use credits::pricing;
@@ -51,18 +51,6 @@ impl Billing {
     /// Returns an error if the ledger cannot be read.
     pub fn last_ending_seq(&self, account: &str) -> Result<i64, StoreError> {
         self.0.ledger.last_ending_seq(account)
-    }
-
-    /// Returns the debits since the hour `from_hour`, by hour and model, ordered by hour.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn hourly_spend(
-        &self,
-        account: &str,
-        from_hour: i64,
-    ) -> Result<Vec<HourlySpend>, StoreError> {
-        self.0.ledger.hourly_spend(account, from_hour)
     }
 
     /// Lists conversations, most recently used first. `before` is the time of the last use and the

@@ -4,7 +4,8 @@
 //! Must not read the ledger row by row: the caller passes hourly totals.
 
 use super::display::{Credits, group_digits};
-use crate::billing::activity::{HOUR_MS, HourlySpend, SpendTotals};
+use crate::billing::activity::SpendTotals;
+use crate::billing::usage::{HOUR_MS, HourlySpend};
 use crate::clock::rfc3339;
 use credits::money::Micro;
 

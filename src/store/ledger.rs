@@ -23,6 +23,7 @@ mod posting;
 mod schema;
 mod store_events;
 mod trial;
+mod usage;
 
 use super::StoreError;
 use super::sqlite;
@@ -49,6 +50,7 @@ pub use posting::{
 use rusqlite::{OptionalExtension, Row, params};
 pub use store_events::{IngestEvent, PartitionLocation};
 pub use trial::Posting;
+pub use usage::{DailyTotal, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 
 impl Ledger {
     /// Opens an account with zero balances; an open one does not change.

@@ -76,6 +76,11 @@ pub fn migrate(
             source: io::Error::new(io::ErrorKind::Unsupported, message),
         });
     }
+    if (1..known).contains(&applied) {
+        log::info!(
+            "{operation}: from schema version {applied} to {known}; a million rows take about ten seconds"
+        );
+    }
     for migration in migrations.iter().skip(applied) {
         transaction.execute_batch(migration).map_err(sqlite)?;
     }

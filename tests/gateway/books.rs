@@ -255,7 +255,14 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
     world.works(Chat, &account.key);
     ended(&world, &account, 1);
     let ledger = rusqlite::Connection::open(world.data_dir().join("ledger.db")).unwrap();
-    for table in ["spent", "conversation", "key_spend"] {
+    let tables = [
+        "usage_hour",
+        "usage_day",
+        "usage_total",
+        "conversation",
+        "key_spend",
+    ];
+    for table in tables {
         let credits = if table == "key_spend" {
             "total"
         } else {
@@ -283,7 +290,7 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
         .iter()
         .filter(|line| line["act"] == "ledger.rebuild-aggregates")
         .count();
-    assert_eq!(rebuilt, 3, "{log}");
+    assert_eq!(rebuilt, tables.len(), "{log}");
     world.close();
 }
 

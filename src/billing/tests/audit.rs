@@ -278,17 +278,23 @@ fn a_refund_beyond_its_debit_and_a_correction_without_its_reason() {
 
 #[test]
 fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
-    let hour =
-        "SELECT account, hour + 1, model, responses, credits, input, cache_read, output FROM spent";
     for tamper in [
-        "UPDATE spent SET credits = credits + 1",
-        "UPDATE spent SET responses = responses + 1",
-        "UPDATE spent SET input = input + 1",
-        "UPDATE spent SET cache_read = cache_read + 1",
-        "UPDATE spent SET output = output - 1",
-        "UPDATE spent SET model = 'another'",
-        "DELETE FROM spent",
-        &format!("INSERT INTO spent {hour}"),
+        "UPDATE usage_hour SET credits = credits + 1",
+        "UPDATE usage_hour SET responses = responses + 1",
+        "UPDATE usage_hour SET input = input + 1",
+        "UPDATE usage_hour SET cache_read = cache_read + 1",
+        "UPDATE usage_hour SET output = output - 1",
+        "UPDATE usage_hour SET model = 'another'",
+        "UPDATE usage_hour SET key_id = 'another'",
+        "DELETE FROM usage_hour",
+        "INSERT INTO usage_hour SELECT account, hour + 1, model, key_id, responses, credits, input, cache_read, output
+         FROM usage_hour",
+        "UPDATE usage_day SET credits = credits + 1",
+        "UPDATE usage_day SET key_id = 'another'",
+        "DELETE FROM usage_day",
+        "UPDATE usage_total SET credits = credits + 1",
+        "UPDATE usage_total SET writeoff = writeoff + 1",
+        "DELETE FROM usage_total",
         "UPDATE conversation SET credits = credits + 1",
         "UPDATE conversation SET turns = turns + 1",
         "UPDATE conversation SET began_at = began_at - 1",

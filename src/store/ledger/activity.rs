@@ -1,5 +1,5 @@
-//! The queries behind an account holder's spending pages: ends of requests by filter, totals by
-//! hour and by conversation.
+//! The queries behind an account holder's activity pages: ends of requests by filter, and totals by
+//! conversation. `ledger/usage.rs` has the totals by time.
 //!
 //! The totals are stored next to the entries and change in the transaction that enters a debit, so
 //! no page sums up a ledger. An index of the account serves every query. Must not price anything.
@@ -89,7 +89,7 @@ impl SpendTotals {
     }
 
     /// Responses, input, cache reads and output, as SQLite integers.
-    fn counts(self) -> [i64; 4] {
+    pub(super) fn counts(self) -> [i64; 4] {
         [self.responses, self.input, self.cache_read, self.output]
             .map(|count| i64::try_from(count).unwrap_or(i64::MAX))
     }
@@ -148,23 +148,6 @@ impl Ledger {
         Ok(last.unwrap_or(0))
     }
 
-    /// Returns the debits from the hour `from_hour` on, in order of the hours.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn hourly_spend(
-        &self,
-        account: &str,
-        from_hour: i64,
-    ) -> Result<Vec<HourlySpend>, StoreError> {
-        self.read("add up an account's debits", |connection| {
-            connection
-                .prepare_cached(SPENT)?
-                .query_map(params![account, from_hour], hourly_spend_row)?
-                .collect()
-        })
-    }
-
     /// Returns conversations, the most recently used first. `before` is the time and the id of the
     /// previous page's last one.
     ///
@@ -217,9 +200,6 @@ impl Ledger {
 }
 
 const LAST_ENDING: &str = "SELECT seq FROM entry WHERE account = ?1 AND kind IN ('debit', 'void') ORDER BY seq DESC LIMIT 1";
-
-const SPENT: &str = "SELECT hour, model, responses, credits, input, cache_read, output FROM spent
-                     WHERE account = ?1 AND hour >= ?2 ORDER BY hour, model";
 
 const CONVERSATIONS: &str =
     "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
@@ -293,14 +273,9 @@ fn endings_sql(
     (sql, values)
 }
 
-/// Changes of the aggregates by debits, summed up before they are written.
+/// Changes of conversations by debits, summed up before they are written.
 #[derive(Default)]
-pub(super) struct SpendAggregates<'a> {
-    /// By account, hour and model.
-    hours: BTreeMap<(&'a str, i64, &'a str), SpendTotals>,
-    /// By account and conversation.
-    turns: BTreeMap<(&'a str, &'a str), ConversationTotals>,
-}
+pub(super) struct ConversationUpdate<'a>(BTreeMap<(&'a str, &'a str), ConversationTotals>);
 
 struct ConversationTotals {
     began_ms: i64,
@@ -308,81 +283,36 @@ struct ConversationTotals {
     sum: SpendTotals,
 }
 
-impl<'a> SpendAggregates<'a> {
-    /// Adds a debit of `credits`.
-    pub(super) fn add(&mut self, ending: &'a Ending, credits: Micro) {
-        if ending.kind() != "debit" {
-            return;
-        }
-        let (detail, usage) = (&ending.detail, &ending.detail.usage);
-        let [input, cache_read, output] =
-            [usage.input_total(), usage.cache_read, usage.output_total()]
-                .map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
-        let one = SpendTotals {
-            responses: 1,
-            credits,
-            input,
-            cache_read,
-            output,
-        };
-        let hour = self
-            .hours
-            .entry((
-                &ending.account,
-                ending.at_ms.div_euclid(HOUR_MS),
-                &detail.model,
-            ))
-            .or_default();
-        *hour = hour.plus(one);
-        let Some(conversation) = &detail.conversation else {
+impl<'a> ConversationUpdate<'a> {
+    /// Adds a debit, which is a turn, if it belongs to a conversation.
+    pub(super) fn add(&mut self, ending: &'a Ending, sum: SpendTotals) {
+        let Some(conversation) = &ending.detail.conversation else {
             return;
         };
-        let turns =
-            self.turns
-                .entry((&ending.account, conversation))
-                .or_insert(ConversationTotals {
-                    began_ms: ending.at_ms,
-                    last_ms: ending.at_ms,
-                    sum: SpendTotals::default(),
-                });
+        let turns = self
+            .0
+            .entry((&ending.account, conversation))
+            .or_insert(ConversationTotals {
+                began_ms: ending.at_ms,
+                last_ms: ending.at_ms,
+                sum: SpendTotals::default(),
+            });
         turns.began_ms = turns.began_ms.min(ending.at_ms);
         turns.last_ms = turns.last_ms.max(ending.at_ms);
-        turns.sum = turns.sum.plus(one);
+        turns.sum = turns.sum.plus(sum);
     }
 
-    /// Adds the changes to the aggregates, in the transaction that enters the debits.
+    /// Adds the turns to the stored conversations.
     pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        for ((account, hour, model), sum) in &self.hours {
-            let [responses, input, cache_read, output] = sum.counts();
-            let values = params![
-                account,
-                hour,
-                model,
-                responses,
-                sum.credits,
-                input,
-                cache_read,
-                output
-            ];
-            transaction.prepare_cached(COUNT_HOUR)?.execute(values)?;
-        }
-        for (
-            (account, conversation),
-            ConversationTotals {
-                began_ms,
-                last_ms,
-                sum,
-            },
-        ) in &self.turns
-        {
-            let [turns, input, cache_read, output] = sum.counts();
+        for ((account, conversation), totals) in &self.0 {
+            let [turns, input, cache_read, output] = totals.sum.counts();
             let values = params![
                 account,
                 conversation,
-                began_ms,
-                last_ms,
+                totals.began_ms,
+                totals.last_ms,
                 turns,
-                sum.credits,
+                totals.sum.credits,
                 input,
                 cache_read,
                 output
@@ -393,12 +323,6 @@ impl<'a> SpendAggregates<'a> {
     }
 }
 
-const COUNT_HOUR: &str = "INSERT INTO spent (account, hour, model, responses, credits, input, cache_read, output)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-     ON CONFLICT (account, hour, model) DO UPDATE SET responses = responses + excluded.responses,
-       credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
-       cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
-
 const COUNT_TURN: &str =
     "INSERT INTO conversation (account, id, began_at, last_at, turns, credits, input, cache_read, output)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
@@ -406,14 +330,6 @@ const COUNT_TURN: &str =
        last_at = max(last_at, excluded.last_at), turns = turns + excluded.turns,
        credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
        cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
-
-fn hourly_spend_row(row: &Row<'_>) -> rusqlite::Result<HourlySpend> {
-    Ok(HourlySpend {
-        hour: row.get(0)?,
-        model: row.get(1)?,
-        sum: spend_totals(row, 2)?,
-    })
-}
 
 fn conversation_row(row: &Row<'_>) -> rusqlite::Result<Conversation> {
     Ok(Conversation {
@@ -424,7 +340,7 @@ fn conversation_row(row: &Row<'_>) -> rusqlite::Result<Conversation> {
     })
 }
 
-fn spend_totals(row: &Row<'_>, first: usize) -> rusqlite::Result<SpendTotals> {
+pub(super) fn spend_totals(row: &Row<'_>, first: usize) -> rusqlite::Result<SpendTotals> {
     let count = |index: usize| row.get::<_, i64>(first + index).map(i64::unsigned_abs);
     Ok(SpendTotals {
         responses: count(0)?,

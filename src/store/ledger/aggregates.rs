@@ -1,5 +1,5 @@
-//! Compares the aggregates that pages and limits read (`spent`, `conversation`, `key_spend`) with
-//! the ledger's entries, and rebuilds them.
+//! Compares the aggregates that pages and limits read (`usage_hour`, `usage_day`, `usage_total`,
+//! `conversation`, `key_spend`) with the ledger's entries, and rebuilds them.
 //!
 //! Each aggregate is defined once, by the query that sums up the entries. The audit compares the
 //! table with the query's result, and a rebuild stores that result. Must not change an entry or a
@@ -27,42 +27,72 @@ struct AggregateTable {
     shown: &'static str,
     columns: &'static str,
     /// SQL that computes the columns from the entries.
-    entries: &'static str,
+    entries: fn() -> String,
 }
 
-const TABLES: [AggregateTable; 3] = [
+const TABLES: [AggregateTable; 5] = [
     AggregateTable {
-        name: "spent",
-        shown: "'account ' || account || ', hour ' || hour || ', model ' || model",
-        columns: "account, hour, model, responses, credits, input, cache_read, output",
-        entries: "SELECT account, at / 3600000 AS hour, ifnull(model, '') AS model, count(*) AS responses,
-                    min(-sum(d_paid + d_trial), (SELECT credits FROM ceiling)) AS credits, min(sum(input), (SELECT tokens FROM ceiling)) AS input,
-                    min(sum(cache_read), (SELECT tokens FROM ceiling)) AS cache_read, min(sum(output), (SELECT tokens FROM ceiling)) AS output
-                  FROM response GROUP BY account, hour, ifnull(model, '')",
+        name: "usage_hour",
+        shown: "'account ' || account || ', hour ' || hour || ', model ' || model || ', key ' || key_id",
+        columns: "account, hour, model, key_id, responses, credits, input, cache_read, output",
+        entries: || {
+            format!(
+                "SELECT account, at / 3600000 AS hour, model, key_id, count(*) AS responses, {SUMS}
+                 FROM response GROUP BY 1, 2, 3, 4"
+            )
+        },
+    },
+    AggregateTable {
+        name: "usage_day",
+        shown: "'account ' || account || ', day ' || day || ', model ' || model || ', key ' || key_id",
+        columns: "account, day, model, key_id, responses, credits, input, cache_read, output",
+        entries: || {
+            format!(
+                "SELECT account, at / 86400000 AS day, model, key_id, count(*) AS responses, {SUMS}
+                 FROM response GROUP BY 1, 2, 3, 4"
+            )
+        },
+    },
+    AggregateTable {
+        name: "usage_total",
+        shown: "'day ' || day || ', model ' || model",
+        columns: "day, model, responses, credits, input, cache_read, output, writeoff",
+        entries: || {
+            format!(
+                "SELECT at / 86400000 AS day, model, count(*) AS responses, {SUMS},
+                   min(sum(writeoff), (SELECT credits FROM ceiling)) AS writeoff
+                 FROM response GROUP BY 1, 2"
+            )
+        },
     },
     AggregateTable {
         name: "conversation",
         shown: "'account ' || account || ', conversation ' || id",
         columns: "account, id, began_at, last_at, turns, credits, input, cache_read, output",
-        entries: "SELECT account, conversation AS id, min(at) AS began_at, max(at) AS last_at, count(*) AS turns,
-                    min(-sum(d_paid + d_trial), (SELECT credits FROM ceiling)) AS credits, min(sum(input), (SELECT tokens FROM ceiling)) AS input,
-                    min(sum(cache_read), (SELECT tokens FROM ceiling)) AS cache_read, min(sum(output), (SELECT tokens FROM ceiling)) AS output
-                  FROM response WHERE conversation IS NOT NULL GROUP BY account, conversation",
+        entries: || {
+            format!(
+                "SELECT account, conversation AS id, min(at) AS began_at, max(at) AS last_at, count(*) AS turns, {SUMS}
+                 FROM response WHERE conversation IS NOT NULL GROUP BY account, conversation"
+            )
+        },
     },
     AggregateTable {
         name: "key_spend",
         shown: "'key ' || key || ', day ' || day",
         columns: "key, day, total, used_at",
-        entries: "SELECT key, day, sum(spent) OVER (PARTITION BY key ORDER BY day) AS total, used_at
-                  FROM (SELECT key_id AS key, at / 86400000 AS day, -sum(d_paid + d_trial) AS spent, max(at) AS used_at
-                        FROM entry WHERE kind IN ('debit', 'void') AND key_id IS NOT NULL GROUP BY 1, 2)",
+        entries: || {
+            "SELECT key, day, sum(spent) OVER (PARTITION BY key ORDER BY day) AS total, used_at
+             FROM (SELECT key_id AS key, at / 86400000 AS day, -sum(d_paid + d_trial) AS spent, max(at) AS used_at
+                   FROM entry WHERE kind IN ('debit', 'void') AND key_id IS NOT NULL GROUP BY 1, 2)"
+                .to_owned()
+        },
     },
 ];
 
 /// SQL for debits with their tokens, each class limited to the most that counts: a vendor's
 /// counters can be nonsense.
 const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)), response AS (
-  SELECT account, at, model, conversation, d_paid, d_trial,
+  SELECT account, at, ifnull(model, '') AS model, ifnull(key_id, '') AS key_id, conversation, d_paid, d_trial, writeoff,
     min(ifnull(detail ->> '$.usage.input', 0) + ifnull(detail ->> '$.usage.cache_read', 0)
       + ifnull(detail ->> '$.usage.cache_write_5m', 0) + ifnull(detail ->> '$.usage.cache_write_1h', 0)
       + ifnull(detail ->> '$.usage.audio_input', 0), (SELECT each FROM ceiling)) AS input,
@@ -70,12 +100,18 @@ const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)
     min(ifnull(detail ->> '$.usage.output', 0) + ifnull(detail ->> '$.usage.audio_output', 0), (SELECT each FROM ceiling)) AS output
   FROM entry WHERE kind = 'debit' AND json_valid(detail))";
 
+/// SQL for the sums of several of these responses.
+const SUMS: &str = "min(-sum(d_paid + d_trial), (SELECT credits FROM ceiling)) AS credits,
+  min(sum(input), (SELECT tokens FROM ceiling)) AS input,
+  min(sum(cache_read), (SELECT tokens FROM ceiling)) AS cache_read,
+  min(sum(output), (SELECT tokens FROM ceiling)) AS output";
+
 impl AggregateTable {
     /// Returns the SQL that computes the correct content of the table.
     fn expected_sql(&self) -> String {
         format!(
             "WITH {RESPONSES}, expected AS MATERIALIZED ({})",
-            self.entries
+            (self.entries)()
         )
     }
 

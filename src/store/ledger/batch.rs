@@ -10,7 +10,7 @@ use super::account::balances;
 use super::chain::{entry_hash, insert, last_entry, set_balance};
 use super::ending::Ending;
 use super::entry::LedgerEntry;
-use super::{activity, key_spend};
+use super::{activity, key_spend, usage};
 use credits::money::{CreditSplit, Micro};
 use rusqlite::Transaction;
 use std::collections::BTreeMap;
@@ -21,7 +21,8 @@ pub(super) struct EndingBatch<'a> {
     last: (i64, Vec<u8>),
     accounts: BTreeMap<&'a str, RunningBalance>,
     keys: key_spend::KeySpendUpdate<'a>,
-    aggregates: activity::SpendAggregates<'a>,
+    conversations: activity::ConversationUpdate<'a>,
+    usage: usage::UsageUpdate<'a>,
 }
 
 /// An account's balance after the endings so far.
@@ -38,7 +39,8 @@ impl<'a> EndingBatch<'a> {
             last: last_entry(transaction)?,
             accounts: BTreeMap::new(),
             keys: key_spend::KeySpendUpdate::default(),
-            aggregates: activity::SpendAggregates::default(),
+            conversations: activity::ConversationUpdate::default(),
+            usage: usage::UsageUpdate::default(),
         })
     }
 
@@ -89,7 +91,11 @@ impl<'a> EndingBatch<'a> {
             },
         );
         self.keys.add(ending, taken.total());
-        self.aggregates.add(ending, taken.total());
+        if ending.kind() == "debit" {
+            let sum = usage::debit_totals(ending, taken.total());
+            self.conversations.add(ending, sum);
+            self.usage.add(ending, sum, writeoff);
+        }
         Ok(true)
     }
 
@@ -117,7 +123,8 @@ impl<'a> EndingBatch<'a> {
             }
         }
         self.keys.write(self.transaction)?;
-        self.aggregates.write(self.transaction)
+        self.conversations.write(self.transaction)?;
+        self.usage.write(self.transaction)
     }
 }
 
@@ -188,7 +195,9 @@ mod tests {
             "entry",
             "account",
             "key_spend",
-            "spent",
+            "usage_hour",
+            "usage_day",
+            "usage_total",
             "conversation",
             "applied",
             "applied_key",
@@ -209,7 +218,9 @@ mod tests {
                 .map(Result::unwrap)
                 .collect()
         };
-        tables.into_iter().flat_map(of).collect()
+        let mut rows: Vec<_> = tables.into_iter().flat_map(of).collect();
+        rows.sort();
+        rows
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("005.sql"),
     include_str!("006.sql"),
     include_str!("007.sql"),
+    include_str!("008.sql"),
 ];
 
 const MAX_READERS: usize = 8;
