@@ -47,9 +47,44 @@ pub fn day_start_ms(date: &str) -> Option<i64> {
     )
 }
 
+/// Returns the month of the UTC calendar that contains `ms`, in months since January 1970.
+pub fn month_number(ms: i64) -> i64 {
+    let at = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
+    let date = at.to_zoned(jiff::tz::TimeZone::UTC).date();
+    (i64::from(date.year()) - 1970) * 12 + i64::from(date.month()) - 1
+}
+
+/// Returns when a month begins, in ms since 1970. The month is a number of months since January
+/// 1970 UTC. Returns `None` if no calendar has it.
+pub fn month_start_ms(month: i64) -> Option<i64> {
+    let year = i16::try_from(1970 + month.div_euclid(12)).ok()?;
+    let month = i8::try_from(month.rem_euclid(12) + 1).ok()?;
+    let date = jiff::civil::Date::new(year, month, 1).ok()?;
+    let at = date.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    Some(at.timestamp().as_millisecond())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn months_are_counted_from_the_first_of_1970() {
+        for (month, start) in [
+            (0, "1970-01-01"),
+            (-1, "1969-12-01"),
+            (682, "2026-11-01"),
+            (649, "2024-02-01"),
+            (684, "2027-01-01"),
+        ] {
+            let start_ms = day_start_ms(start).unwrap();
+            assert_eq!(month_start_ms(month), Some(start_ms), "{start}");
+            assert_eq!(month_number(start_ms), month, "{start}");
+            assert_eq!(month_number(start_ms - 1), month - 1, "{start}");
+        }
+        assert_eq!(month_start_ms(i64::MAX / 2), None);
+        assert_eq!(month_start_ms(200_000), None);
+    }
 
     #[test]
     fn a_header_s_date_is_read() {

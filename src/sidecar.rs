@@ -23,6 +23,7 @@ mod error;
 mod error_page;
 mod export;
 mod hash_limiter;
+mod key_names;
 mod keys;
 mod ledger_audit;
 mod links;
@@ -80,6 +81,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     playground::routes,
     profile::routes,
     setup::routes,
+    spending::routes,
 ];
 
 /// Builds the router of all pages, for a server that the caller provides.

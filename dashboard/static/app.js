@@ -68,6 +68,7 @@ function showLive(section) {
         rows.innerHTML = JSON.parse(event.data);
         showLocalTimes(rows);
       }
+      section.dispatchEvent(new Event("responses"));
       heard();
     });
   };
@@ -145,31 +146,33 @@ function readTable(table, group) {
   };
 }
 
-/** Stacked bars, the first series at the bottom. The table beside it says the same. */
-function drawChart(figure) {
-  const table = document.getElementById(figure.dataset.chart);
-  if (!table || typeof uPlot === "undefined") return;
-  const { x, labels, series } = readTable(table, figure.dataset.group ?? "");
-  if (x.length === 0 || series.length === 0) return;
-  const unit = figure.dataset.unit;
-  const byDay = table.id === "days";
-  figure.hidden = false;
+const HOUR_S = 3600;
+const DAY_S = 86400;
 
+/** The text below a bar that stands for `step` seconds. Charts are in UTC. */
+function tickText(step, seconds) {
+  const form = step <= HOUR_S
+    ? { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }
+    : step <= DAY_S ? { day: "numeric", month: "short" } : { month: "short", year: "numeric" };
+  return new Date(seconds * 1000).toLocaleString("en", { ...form, timeZone: "UTC" });
+}
+
+/** Stacked bars, the first series at the bottom. The table beside it says the same. An event "redraw" draws the table's new contents. */
+function drawChart(figure) {
+  if (typeof uPlot === "undefined") return;
+  const unit = figure.dataset.unit;
+  // Seconds from one bar to the next. Without it, the bars are turns.
+  const step = Number(figure.dataset.step ?? 0);
   const canvas = document.createElement("div");
   canvas.className = "chart";
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `Chart of ${unit}. The table has the same data.`);
   const legend = document.createElement("figcaption");
-  const swatches = series.map(({ name, colour }) => {
-    const item = document.createElement("span");
-    item.className = `legend colour-${colour}`;
-    item.textContent = name;
-    legend.append(item);
-    return item;
-  });
   const readout = document.createElement("p");
   readout.className = "hint readout";
   figure.append(legend, canvas, readout);
+
+  let [x, labels, series, swatches, plot] = [[], [], [], [], null];
 
   const write = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
   const tell = (index) => {
@@ -177,14 +180,15 @@ function drawChart(figure) {
     const parts = series.filter(({ values }) => values[at] > 0).map(({ name, values }) => `${name} ${write(values[at])}`);
     const sum = series.reduce((total, { values }) => total + values[at], 0);
     const all = parts.length > 1 ? `: ${parts.join(", ")}` : "";
-    readout.textContent = `${byDay ? "" : "Turn "}${labels[at]}: ${write(sum)} ${unit}${all}`;
+    readout.textContent = `${step ? "" : "Turn "}${labels[at]}: ${write(sum)} ${unit}${all}`;
   };
 
-  const sums = series.map((_, top) => x.map((_, i) => series.slice(0, top + 1).reduce((sum, one) => sum + one.values[i], 0)));
   const build = () => {
+    const sums = series.map((_, top) => x.map((_, i) => series.slice(0, top + 1).reduce((sum, one) => sum + one.values[i], 0)));
     const ink = getComputedStyle(figure);
     const axis = { stroke: ink.color, grid: { stroke: ink.borderTopColor, width: 1 }, ticks: { stroke: ink.borderTopColor } };
     const bars = uPlot.paths.bars({ size: [0.7, 36] });
+    const margin = step ? step / 2 : 0.5;
     return new uPlot(
       {
         width: Math.max(figure.clientWidth, 200),
@@ -193,11 +197,11 @@ function drawChart(figure) {
         tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
         cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { show: false } },
         scales: {
-          x: { time: byDay, range: (_, low, high) => (byDay ? [low - 43200, high + 43200] : [low - 0.5, high + 0.5]) },
+          x: { time: step > 0, range: (_, low, high) => [low - margin, high + margin] },
           y: { range: (_, low, high) => [0, (high || 1) * 1.08] },
         },
         axes: [
-          { ...axis, space: 60, ...(byDay ? { values: (_, ticks) => ticks.map(day) } : { incrs: [1, 2, 5, 10, 20, 50, 100] }) },
+          { ...axis, space: 60, ...(step ? { values: (_, ticks) => ticks.map((tick) => tickText(step, tick)) } : { incrs: [1, 2, 5, 10, 20, 50, 100] }) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { notation: "compact" })) },
         ],
         // The highest sum comes first: each later series covers its lower part.
@@ -207,21 +211,34 @@ function drawChart(figure) {
         ],
         hooks: { setCursor: [(plot) => tell(plot.cursor.idx)] },
       },
-      [x, ...[...sums].reverse()],
+      [x, ...sums.reverse()],
       canvas,
     );
   };
 
-  let plot = build();
-  tell(null);
-  new ResizeObserver(() => plot.setSize({ width: Math.max(figure.clientWidth, 200), height: CHART_HEIGHT })).observe(figure);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    plot.destroy();
+  const draw = () => {
+    plot?.destroy();
+    plot = null;
+    const table = document.getElementById(figure.dataset.chart);
+    if (table) ({ x, labels, series } = readTable(table, figure.dataset.group ?? ""));
+    figure.hidden = x.length === 0 || series.length === 0;
+    if (figure.hidden) return;
+    swatches = series.map(({ name, colour }) => {
+      const item = document.createElement("span");
+      item.className = `legend colour-${colour}`;
+      item.textContent = name;
+      return item;
+    });
+    legend.replaceChildren(...swatches);
     plot = build();
-  });
-}
+    tell(null);
+  };
 
-const day = (seconds) => new Date(seconds * 1000).toLocaleDateString("en", { day: "numeric", month: "short", timeZone: "UTC" });
+  draw();
+  figure.addEventListener("redraw", draw);
+  new ResizeObserver(() => plot?.setSize({ width: Math.max(figure.clientWidth, 200), height: CHART_HEIGHT })).observe(figure);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+}
 
 // By then, the page's other scripts have run: the one that draws charts is among them.
 document.addEventListener("DOMContentLoaded", () => {

@@ -187,14 +187,19 @@ pub static PLAYGROUND_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/playground.js");
     Asset::script("playground", bytes)
 });
+pub static SPENDING_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/spending.js");
+    Asset::script("spending", bytes)
+});
 
 /// All static files. A new file is a line here.
-static ASSETS: [&LazyLock<Asset>; 5] = [
+static ASSETS: [&LazyLock<Asset>; 6] = [
     &STYLE,
     &SCRIPT,
     &CHART_STYLE,
     &CHART_SCRIPT,
     &PLAYGROUND_SCRIPT,
+    &SPENDING_SCRIPT,
 ];
 
 /// Public.

@@ -3,11 +3,10 @@
 //!
 //! The key of a conversation reveals nothing of its content.
 
-use super::display::{Credits, Timestamp, group_digits};
+use super::display::{Credits, Timestamp, group_digits, percent};
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
-use super::spending::percent;
 use super::state::SidecarState;
 use crate::billing::Receipt;
 use crate::billing::activity::{self, ActivityFilter, RequestOutcome};

@@ -136,6 +136,12 @@ pub fn group_digits(number: u64) -> String {
     text
 }
 
+/// `part` as a percentage of `whole`, rounded down.
+pub fn percent(part: u64, whole: u64) -> u64 {
+    let percent = u128::from(part) * 100 / u128::from(whole).max(1);
+    u64::try_from(percent.min(100)).unwrap_or(100)
+}
+
 /// Formats a time as `2026-11-21 12:00:00 UTC`.
 pub fn format_time(ms: i64) -> String {
     let text = rfc3339(ms);

@@ -37,6 +37,7 @@ const MENU: &[MenuEntry] = &[
     MenuAudience::AccountHolders.entry("Playground", "/dashboard/playground"),
     MenuAudience::AccountHolders.entry("Activity", "/dashboard/activity"),
     MenuAudience::AccountHolders.entry("Conversations", "/dashboard/conversations"),
+    MenuAudience::AccountHolders.entry("Spending", "/dashboard/spending"),
     MenuEntry {
         page_title: "Documentation",
         ..MenuAudience::Everyone.entry("Docs", "/docs")

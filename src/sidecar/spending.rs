@@ -1,351 +1,106 @@
-//! Spending: today, the current rate, and totals by day and by model. All times are UTC, and the
-//! pages say so.
+//! Spending: the page that divides it by model, by key or by time, and what the overview shows.
 //!
-//! Must not read the ledger row by row: the caller passes hourly totals.
+//! All times are UTC, and the pages say so. Must not read entries: the ledger keeps sums.
 
-use super::display::{Credits, group_digits};
-use crate::billing::activity::SpendTotals;
-use crate::billing::usage::{HOUR_MS, HourlySpend};
-use crate::clock::rfc3339;
-use credits::money::Micro;
+mod month;
+mod query;
+mod rate;
+mod report;
 
-/// Number of days on the charts, including today.
-const CHART_DAYS: i64 = 30;
+use super::assets::SPENDING_SCRIPT;
+use super::error::PageError;
+use super::key_names::KeyNames;
+use super::page::{Frame, html};
+use super::session::CurrentUser;
+use super::state::SidecarState;
+use crate::billing::usage::UsageQuery;
+use crate::clock::now_ms;
+use askama::Template;
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+pub use month::{MonthlySpending, first_hour_of_month, monthly_spending};
+use query::{SpendingChoice, SpendingGroup, SpendingPeriod, SpendingQuery};
+pub use rate::{SpendRate, format_time_left};
+use report::SpendingReport;
+use std::sync::Arc;
 
-/// Maximum number of models with their own colour on a chart; all others share one more.
-const MAX_CHART_MODELS: usize = 7;
+/// Maximum number of sums that one page adds up: ten years by month, of several hundred keys.
+const MAX_USAGE_ROWS: u32 = 50_000;
 
-const DAY_HOURS: i64 = 24;
-const MINUTE_MS: i64 = 60_000;
-
-/// Spending since midnight, and in the previous hour plus the elapsed part of this one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpendRate {
-    pub today: Micro,
-    recent: Micro,
-    since_ms: i64,
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new().route("/dashboard/spending", get(spending))
 }
 
-impl SpendRate {
-    /// The first hour that [`SpendRate::new`] needs.
-    pub fn first_hour(now_ms: i64) -> i64 {
-        let hour = now_ms.div_euclid(HOUR_MS);
-        (hour - hour.rem_euclid(DAY_HOURS)).min(hour - 1)
-    }
-
-    pub fn new(spent: &[HourlySpend], now_ms: i64) -> Self {
-        let hour = now_ms.div_euclid(HOUR_MS);
-        let from = |first: i64| {
-            let hours = spent.iter().filter(|spent| spent.hour >= first);
-            hours.fold(Micro::ZERO, |sum, spent| sum.plus(spent.sum.credits))
-        };
-        Self {
-            today: from(hour - hour.rem_euclid(DAY_HOURS)),
-            recent: from(hour - 1),
-            since_ms: (hour - 1).saturating_mul(HOUR_MS),
-        }
-    }
-
-    /// Describes the rate of spending, and how long `available` lasts at it.
-    pub fn describe(&self, available: Micro, now_ms: i64) -> String {
-        let since = rfc3339(self.since_ms);
-        let since = since.get(11..16).unwrap_or_default();
-        if !self.recent.is_positive() {
-            return format!("Nothing spent since {since} UTC");
-        }
-        // Rounded to the minute: otherwise the text would change at every read.
-        let minutes = i128::from(
-            now_ms
-                .saturating_sub(self.since_ms)
-                .div_euclid(MINUTE_MS)
-                .max(1),
-        );
-        let recent = i128::from(self.recent.get());
-        let an_hour = Micro::new(i64::try_from(recent * 60 / minutes).unwrap_or(i64::MAX));
-        let left = i128::from(available.or_zero().get()) * minutes / recent;
-        let left = i64::try_from(left)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(MINUTE_MS);
-        format!(
-            "{} credits per hour since {since} UTC; at this rate your credits last {}",
-            round_to_thousandth(an_hour),
-            format_time_left(left)
-        )
-    }
+#[derive(Template)]
+#[template(path = "spending.html")]
+struct SpendingPage {
+    frame: Frame,
+    ranges: Vec<SpendingChoice>,
+    groups: Vec<SpendingChoice>,
+    query: SpendingQuery,
+    fault: Option<&'static str>,
+    report: Option<SpendingReport>,
 }
 
-/// Formats an amount with a few significant digits, down to a thousandth.
-fn round_to_thousandth(amount: Micro) -> String {
-    match amount.get() {
-        0..1_000 => "less than 0.001".to_owned(),
-        micro => Micro::new(micro - micro % 1_000).to_string(),
-    }
-}
-
-/// Formats a duration as `5 days 3 h`, `3 h 12 min` or `12 min`.
-pub fn format_time_left(ms: i64) -> String {
-    let minutes = ms.max(0) / MINUTE_MS;
-    let (days, hours, minutes) = (minutes / 1_440, minutes / 60 % 24, minutes % 60);
-    match (days, hours, minutes) {
-        (400.., ..) => "more than a year".to_owned(),
-        (1, hours, _) => format!("1 day {hours} h"),
-        (2.., hours, _) => format!("{days} days {hours} h"),
-        (_, 1.., _) => format!("{hours} h {minutes} min"),
-        (_, _, 1..) => format!("{minutes} min"),
-        _ => "less than a minute".to_owned(),
-    }
-}
-
-/// Spending of the last `CHART_DAYS` days.
-pub struct MonthlySpending {
-    /// Models by cost, the most expensive first; each is a column of `days`.
-    pub models: Vec<ModelSpending>,
-    /// Days in ascending order, including days without spending.
-    pub days: Vec<DailySpending>,
-    pub total: Credits,
-    pub is_empty: bool,
-}
-
-pub struct ModelSpending {
-    pub model: String,
-    pub credits: Credits,
-    pub responses: String,
-    pub tokens_in: String,
-    /// Share of the input that came from a cache.
-    pub cached_percent: u64,
-    pub tokens_out: String,
-    /// Share of the total spending.
-    pub percent: u64,
-    /// Number of its colour, from 1.
-    pub colour: usize,
-}
-
-pub struct DailySpending {
-    pub date: String,
-    /// Seconds since 1970, for the axis of the chart.
-    pub at_s: i64,
-    pub credits: Vec<Credits>,
-    pub total: Credits,
-}
-
-/// The first hour of the period of `CHART_DAYS` days that ends today.
-pub fn first_hour_of_month(now_ms: i64) -> i64 {
-    (now_ms.div_euclid(HOUR_MS * DAY_HOURS) - (CHART_DAYS - 1)).saturating_mul(DAY_HOURS)
-}
-
-pub fn monthly_spending(spent: &[HourlySpend], now_ms: i64) -> MonthlySpending {
-    let mut sums: Vec<(String, SpendTotals)> = Vec::new();
-    for HourlySpend { model, sum, .. } in spent {
-        match sums.iter_mut().find(|(name, _)| name == model) {
-            Some((_, all)) => *all = all.plus(*sum),
-            None => sums.push((model.clone(), *sum)),
-        }
-    }
-    sums.sort_by(|(a_name, a), (b_name, b)| {
-        b.credits.cmp(&a.credits).then_with(|| a_name.cmp(b_name))
-    });
-    let others = sums.split_off(sums.len().min(MAX_CHART_MODELS));
-    if !others.is_empty() {
-        let all = others
-            .iter()
-            .fold(SpendTotals::default(), |all, (_, sum)| all.plus(*sum));
-        sums.push((format!("{} others", others.len()), all));
-    }
-    let total = sums
-        .iter()
-        .fold(Micro::ZERO, |total, (_, sum)| total.plus(sum.credits));
-    let column = |model: &str| {
-        sums.iter()
-            .position(|(name, _)| name == model)
-            .unwrap_or(MAX_CHART_MODELS)
+async fn spending(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    query: Result<Query<SpendingQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let now_ms = now_ms();
+    let read = query.read(now_ms);
+    let loaded = match read {
+        Ok((period, group)) => load(&app, &user.account.id, &period, group)?,
+        Err(fault) => Err(fault),
     };
-    let first_day = first_hour_of_month(now_ms) / DAY_HOURS;
-    let mut days: Vec<_> = (first_day..first_day + CHART_DAYS)
-        .map(|day| empty_day(day, sums.len()))
-        .collect();
-    for HourlySpend { hour, model, sum } in spent {
-        let day = usize::try_from(hour / DAY_HOURS - first_day)
-            .ok()
-            .and_then(|index| days.get_mut(index));
-        let Some(day) = day else { continue };
-        day.total.0 = day.total.0.plus(sum.credits);
-        if let Some(credits) = day.credits.get_mut(column(model)) {
-            credits.0 = credits.0.plus(sum.credits);
-        }
-    }
-    let models = sums
-        .iter()
-        .zip(1..)
-        .map(|((model, sum), colour)| model_sum(model, sum, total, colour))
-        .collect();
-    MonthlySpending {
-        models,
-        days,
-        total: Credits(total),
-        is_empty: spent.is_empty(),
-    }
+    let (status, report, fault) = match loaded {
+        Ok(report) => (StatusCode::OK, Some(report), None),
+        Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, None, Some(fault)),
+    };
+    let page = SpendingPage {
+        frame: Frame::new("Spending", &user)
+            .with_charts()
+            .with_script(&SPENDING_SCRIPT),
+        ranges: query.range_choices(),
+        groups: query.group_choices(),
+        query,
+        fault,
+        report,
+    };
+    Ok(html(status, &page))
 }
 
-fn empty_day(day: i64, models: usize) -> DailySpending {
-    let at_ms = day.saturating_mul(DAY_HOURS * HOUR_MS);
-    let date = rfc3339(at_ms).get(..10).unwrap_or_default().to_owned();
-    DailySpending {
-        date,
-        at_s: at_ms / 1_000,
-        credits: vec![Credits::ZERO; models],
-        total: Credits::ZERO,
+/// Reads the sums; the inner error is a text for the user.
+fn load(
+    app: &SidecarState,
+    account: &str,
+    period: &SpendingPeriod,
+    group: SpendingGroup,
+) -> Result<Result<SpendingReport, &'static str>, PageError> {
+    let usage_query = UsageQuery {
+        interval: Some(period.interval),
+        by_model: group == SpendingGroup::Model,
+        by_key: group == SpendingGroup::Key,
+        ..UsageQuery::new(period.span)
+    };
+    let rows = app
+        .billing
+        .usage(account, &usage_query, None, MAX_USAGE_ROWS + 1)?;
+    if rows.len() > MAX_USAGE_ROWS as usize {
+        return Ok(Err(
+            "There are too many keys and models for one page. Choose fewer days.",
+        ));
     }
-}
-
-fn model_sum(model: &str, sum: &SpendTotals, total: Micro, colour: usize) -> ModelSpending {
-    let micro = |amount: Micro| amount.or_zero().get().unsigned_abs();
-    ModelSpending {
-        model: model.to_owned(),
-        credits: Credits(sum.credits),
-        responses: group_digits(sum.responses),
-        tokens_in: group_digits(sum.input),
-        cached_percent: percent(sum.cache_read, sum.input),
-        tokens_out: group_digits(sum.output),
-        percent: percent(micro(sum.credits), micro(total)),
-        colour,
+    let mut report = SpendingReport::new(period, group, &rows);
+    if group == SpendingGroup::Key {
+        let ids = report.group_ids().into_iter();
+        let names = KeyNames::load(&app.accounts, account, ids)?;
+        report.name_keys(&names);
     }
-}
-
-/// `part` as a percentage of `whole`, rounded down.
-pub fn percent(part: u64, whole: u64) -> u64 {
-    let percent = u128::from(part) * 100 / u128::from(whole).max(1);
-    u64::try_from(percent.min(100)).unwrap_or(100)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// 2027-01-15 08:00 UTC.
-    const NOW: i64 = 1_800_000_000_000;
-    const HOUR: i64 = NOW / HOUR_MS;
-
-    fn spent(hour: i64, model: &str, credits: i64) -> HourlySpend {
-        let sum = SpendTotals {
-            responses: 1,
-            credits: Micro::new(credits * 1_000_000),
-            input: 40,
-            cache_read: 30,
-            output: 5,
-        };
-        HourlySpend {
-            hour,
-            model: model.into(),
-            sum,
-        }
-    }
-
-    #[test]
-    fn the_pace_is_of_the_last_full_hour_and_this_one() {
-        assert_eq!(rfc3339(NOW), "2027-01-15T08:00:00.000Z");
-        let rows = [
-            spent(HOUR - 9, "a", 50),
-            spent(HOUR - 7, "a", 4),
-            spent(HOUR - 1, "a", 2),
-            spent(HOUR, "b", 1),
-        ];
-        let now_ms = NOW + 30 * MINUTE_MS;
-        let pace = SpendRate::new(&rows, now_ms);
-        assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
-        // Three credits in ninety minutes are two per hour, so ten credits last five hours.
-        let ten = Micro::new(10_000_000);
-        let words = "2 credits per hour since 07:00 UTC; at this rate your credits last 5 h 0 min";
-        assert_eq!(pace.describe(ten, now_ms), words);
-        assert_eq!(
-            pace.describe(ten, now_ms + 59_999),
-            words,
-            "the words change by the minute"
-        );
-        assert_eq!(
-            SpendRate::new(&rows[..2], now_ms).describe(ten, now_ms),
-            "Nothing spent since 07:00 UTC"
-        );
-        assert_eq!(
-            SpendRate::new(&rows, now_ms)
-                .describe(Micro::ZERO, now_ms)
-                .split("last ")
-                .last(),
-            Some("less than a minute")
-        );
-        // Just after midnight, the previous hour counts for the rate, but not for today.
-        let midnight = HOUR - 8;
-        assert_eq!(SpendRate::first_hour(midnight * HOUR_MS), midnight - 1);
-        let early = SpendRate::new(&[spent(midnight - 1, "a", 6)], midnight * HOUR_MS);
-        assert_eq!(
-            (early.today, early.recent),
-            (Micro::ZERO, Micro::new(6_000_000))
-        );
-    }
-
-    #[test]
-    fn spans_are_said_in_two_units_at_most() {
-        let minutes = |count: i64| format_time_left(count * MINUTE_MS);
-        assert_eq!(
-            [0, 1, 59, 60, 1_439, 1_440, 7_403, 576_000].map(minutes),
-            [
-                "less than a minute",
-                "1 min",
-                "59 min",
-                "1 h 0 min",
-                "23 h 59 min",
-                "1 day 0 h",
-                "5 days 3 h",
-                "more than a year"
-            ]
-        );
-        assert_eq!(format_time_left(-5), "less than a minute");
-    }
-
-    #[test]
-    fn a_month_has_every_day_and_the_dearest_models_first() {
-        let first = first_hour_of_month(NOW);
-        let mut rows = vec![
-            spent(first, "a", 1),
-            spent(HOUR, "a", 1),
-            spent(HOUR, "b", 6),
-        ];
-        let shown = monthly_spending(&rows, NOW);
-        assert_eq!(
-            (shown.days.len(), shown.total.exact(), shown.is_empty),
-            (30, "8".to_owned(), false)
-        );
-        let models: Vec<_> = shown
-            .models
-            .iter()
-            .map(|sum| (sum.model.as_str(), sum.percent, sum.cached_percent))
-            .collect();
-        assert_eq!(models, [("b", 75, 75), ("a", 25, 75)]);
-        let day = |index: usize| {
-            (
-                shown.days[index].date.as_str(),
-                shown.days[index].total.0.get() / 1_000_000,
-            )
-        };
-        assert_eq!(
-            (day(0), day(1), day(29)),
-            (("2026-12-17", 1), ("2026-12-18", 0), ("2027-01-15", 7))
-        );
-        // More models than colours: the remaining ones share a column, and no spending is lost.
-        rows.extend((0..20).map(|n| spent(HOUR, &format!("m{n:02}"), 1)));
-        let shown = monthly_spending(&rows, NOW);
-        assert_eq!(
-            (
-                shown.models.len(),
-                shown.models[MAX_CHART_MODELS].model.as_str()
-            ),
-            (MAX_CHART_MODELS + 1, "15 others")
-        );
-        assert!(shown.days.iter().all(|day| {
-            day.credits
-                .iter()
-                .fold(Micro::ZERO, |sum, one| sum.plus(one.0))
-                == day.total.0
-        }));
-        assert!(monthly_spending(&[], NOW).is_empty);
-    }
+    Ok(Ok(report))
 }

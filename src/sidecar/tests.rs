@@ -8,6 +8,7 @@ mod operator;
 mod people;
 mod security;
 mod setup;
+mod spending;
 
 use super::*;
 use crate::account::{Accounts, NewAccount, Role, open_account};
@@ -375,6 +376,7 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
         "/dashboard/conversations",
         "/dashboard/conversations/x",
         "/dashboard/live",
+        "/dashboard/spending",
     ] {
         assert_eq!(world.get(page, "gw-session=0").await.status, 303, "{page}");
     }

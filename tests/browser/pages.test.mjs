@@ -65,6 +65,10 @@ test('every page keeps the rules of accessibility in both themes, fits a phone, 
     [page, 'conversations', '/dashboard/conversations'],
     [page, 'conversation', conversation],
     [page, 'keys', '/dashboard/keys'],
+    [page, 'spending', '/dashboard/spending'],
+    [page, 'spending-hours', '/dashboard/spending?range=24h&by=key'],
+    [page, 'spending-days', '/dashboard/spending?range=7d&by=day'],
+    [page, 'spending-fault', '/dashboard/spending?from=never&to=2026-01-01'],
     [page, 'docs', '/docs'],
     [page, 'not-found', '/dashboard/nothing'],
     [stranger.page, 'sign-in', '/dashboard/sign-in'],
@@ -206,6 +210,44 @@ test('silence is not taken for life', async () => {
   await context.close();
 });
 
+test('spending is divided by key, and its numbers and its chart follow the responses', async () => {
+  const { page, key, email, faults, context } = await holder();
+  const { key: other } = await command('key', 'create', '--account', email, '--name', 'server');
+  const first = await turn(key, randomUUID(), 'input=1000 output=10');
+  await page.goto('/dashboard');
+  await page.getByRole('link', { name: 'This month by key' }).click();
+  const rows = page.getByTestId('groups').locator('tbody tr');
+  await page.locator('[data-live-state].live').waitFor();
+  assert.equal(await rows.count(), 1);
+  assert.match(await rows.first().innerText(), /laptop/);
+  const spent = async () => Number(await exactCredits(page.getByTestId('spent')));
+  assert.equal(await spent(), Number(first.credits));
+  await page.locator('figure canvas').first().waitFor();
+  assert.deepEqual(await page.locator('figure .legend').allInnerTexts(), ['laptop']);
+
+  // A dearer response with the other key: its row comes first, without a reload.
+  await page.evaluate(() => { window.sameLoad = true; });
+  const second = await turn(other, randomUUID(), 'input=9000 output=100');
+  await eventually('the new key is shown', async () => (await rows.count()) === 2);
+  assert.match(await rows.first().innerText(), /server/);
+  await eventually('the sum follows', async () => Math.abs((await spent()) - Number(first.credits) - Number(second.credits)) < 1e-9);
+  assert.deepEqual(await page.locator('figure .legend').allInnerTexts(), ['server', 'laptop']);
+  assert.equal(await page.locator('figure canvas').count(), 1);
+  assert.equal(await page.evaluate(() => window.sameLoad), true);
+
+  // What the reader uses is not replaced.
+  const link = rows.first().getByRole('link');
+  await link.focus();
+  await turn(other, randomUUID(), 'input=9000 output=100');
+  await page.waitForResponse(/dashboard/, { timeout: 2_500 }).catch(() => {});
+  assert.equal(await link.evaluate((element) => element === document.activeElement), true);
+  await link.click();
+  await page.waitForURL(/activity\?from=.*key=/);
+  assert.equal(await page.getByRole('link', { name: /^Receipt of/ }).count(), 2);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test('everything can be reached by keyboard and is seen to be', async () => {
   const { page, context } = await holder();
   await page.goto('/dashboard/activity');
@@ -248,6 +290,7 @@ test('without JavaScript, and with no credit, everything is there to be read', a
     ['/dashboard/activity?model=beta-5.2', /No responses match/],
     ['/dashboard/conversations', /Turns/i],
     ['/dashboard/keys', /laptop/],
+    ['/dashboard/spending?by=key', /laptop/],
   ]) {
     const answer = await page.goto(path);
     assert.equal(answer.status(), 200, path);

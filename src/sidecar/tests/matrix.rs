@@ -12,6 +12,7 @@ mod overview;
 mod playground;
 mod profile;
 mod setup;
+mod spending;
 
 /// Method, path, and the statuses for an anonymous client, an account holder, a suspended account
 /// holder, a viewer and an administrator. A form is sent with its token and nothing else.
@@ -31,6 +32,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("playground", playground::ROUTES),
     ("profile", profile::ROUTES),
     ("setup", setup::ROUTES),
+    ("spending", spending::ROUTES),
 ];
 
 /// The routes of all areas.

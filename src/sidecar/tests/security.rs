@@ -291,6 +291,7 @@ async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
         "Playground",
         "Activity",
         "Conversations",
+        "Spending",
     ];
     for (account, own, is_operator) in [
         (&people.holder, &pages[..], false),
