@@ -35,6 +35,7 @@ mod service;
 mod settle;
 mod shared;
 mod shared_store_admin;
+pub mod statement;
 pub mod store_health;
 #[cfg(test)]
 mod tests;

@@ -42,6 +42,7 @@ mod session;
 mod setup;
 mod spending;
 mod state;
+mod statement;
 mod stream_slots;
 #[cfg(test)]
 mod tests;
@@ -82,6 +83,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     profile::routes,
     setup::routes,
     spending::routes,
+    statement::routes,
 ];
 
 /// Builds the router of all pages, for a server that the caller provides.

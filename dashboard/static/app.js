@@ -253,4 +253,8 @@ document.addEventListener("DOMContentLoaded", () => {
     addCopyButton(place, () => code.textContent, code, code.textContent);
   });
   document.querySelectorAll("[data-chart]").forEach(drawChart);
+  document.querySelectorAll("[data-print]").forEach((button) => {
+    button.hidden = false;
+    button.addEventListener("click", () => print());
+  });
 });

@@ -1,13 +1,14 @@
 //! Tests of the billing rules on a real ledger, each in its own directory.
 //!
 //! Read next: `tests/corrections.rs` (refunds, adjustments), `tests/audit.rs` (what `verify`
-//! finds), `tests/copies.rs`, `tests/several.rs` (several processes).
+//! finds), `tests/copies.rs`, `tests/several.rs` (several processes), `tests/statement.rs`.
 
 mod audit;
 mod copies;
 mod corrections;
 mod limits;
 mod several;
+mod statement;
 
 use super::journal::{Journal, JournalRecord};
 use super::*;

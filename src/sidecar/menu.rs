@@ -38,6 +38,7 @@ const MENU: &[MenuEntry] = &[
     MenuAudience::AccountHolders.entry("Activity", "/dashboard/activity"),
     MenuAudience::AccountHolders.entry("Conversations", "/dashboard/conversations"),
     MenuAudience::AccountHolders.entry("Spending", "/dashboard/spending"),
+    MenuAudience::AccountHolders.entry("Statement", "/dashboard/statement"),
     MenuEntry {
         page_title: "Documentation",
         ..MenuAudience::Everyone.entry("Docs", "/docs")

@@ -9,6 +9,7 @@ mod people;
 mod security;
 mod setup;
 mod spending;
+mod statement;
 
 use super::*;
 use crate::account::{Accounts, NewAccount, Role, open_account};
@@ -377,6 +378,8 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
         "/dashboard/conversations/x",
         "/dashboard/live",
         "/dashboard/spending",
+        "/dashboard/statement",
+        "/dashboard/statement.csv",
     ] {
         assert_eq!(world.get(page, "gw-session=0").await.status, 303, "{page}");
     }

@@ -21,6 +21,7 @@ mod fixture;
 mod key_spend;
 mod posting;
 mod schema;
+mod statement;
 mod store_events;
 mod trial;
 mod usage;
@@ -48,6 +49,7 @@ pub use posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
 };
 use rusqlite::{OptionalExtension, Row, params};
+pub use statement::BalanceChangeSums;
 pub use store_events::{IngestEvent, PartitionLocation};
 pub use trial::Posting;
 pub use usage::{DailyTotal, UsageInterval, UsageQuery, UsageRow, UsageSpan};

@@ -69,6 +69,7 @@ test('every page keeps the rules of accessibility in both themes, fits a phone, 
     [page, 'spending-hours', '/dashboard/spending?range=24h&by=key'],
     [page, 'spending-days', '/dashboard/spending?range=7d&by=day'],
     [page, 'spending-fault', '/dashboard/spending?from=never&to=2026-01-01'],
+    [page, 'statement', '/dashboard/statement'],
     [page, 'docs', '/docs'],
     [page, 'not-found', '/dashboard/nothing'],
     [stranger.page, 'sign-in', '/dashboard/sign-in'],
@@ -248,6 +249,25 @@ test('spending is divided by key, and its numbers and its chart follow the respo
   await context.close();
 });
 
+test('a statement shows what changed the balance, prints without its menu, and is a file', async () => {
+  const { page, key, email, faults, context } = await holder();
+  await turn(key, randomUUID(), 'input=1000 output=10');
+  await command('account', 'top-up', email, '25', '--ref', '=1+1');
+  await page.goto('/dashboard/statement');
+  const lines = page.getByTestId('lines');
+  assert.match(await lines.innerText(), /Top-up[\s\S]*\b25\b/);
+  assert.match(await lines.innerText(), /1 response/);
+  assert.equal(await page.getByRole('button', { name: 'Print' }).isVisible(), true);
+  const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'Download as CSV' }).click()]);
+  assert.match(file.suggestedFilename(), /^statement-.*\.csv$/);
+  assert.match(readFileSync(await file.path(), 'utf8'), /"'=1\+1"/);
+  await page.emulateMedia({ media: 'print' });
+  assert.equal(await page.getByRole('navigation').first().isVisible(), false);
+  assert.match(await page.locator('main').innerText(), new RegExp(email));
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test('everything can be reached by keyboard and is seen to be', async () => {
   const { page, context } = await holder();
   await page.goto('/dashboard/activity');
@@ -291,6 +311,7 @@ test('without JavaScript, and with no credit, everything is there to be read', a
     ['/dashboard/conversations', /Turns/i],
     ['/dashboard/keys', /laptop/],
     ['/dashboard/spending?by=key', /laptop/],
+    ['/dashboard/statement', /Correction/],
   ]) {
     const answer = await page.goto(path);
     assert.equal(answer.status(), 200, path);

@@ -1,29 +1,19 @@
-//! The filtered rows as a CSV file. It is read page by page while it is sent, so that memory use
-//! does not depend on its size.
+//! The filtered rows as a CSV file.
 
 use super::query::ActivityQuery;
-use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
-use crate::billing::{Billing, Receipt};
+use crate::billing::Receipt;
+use crate::billing::activity::{ActivityCursor, RequestOutcome};
 use crate::clock::rfc3339;
-use crate::sidecar::csv::write_quoted;
+use crate::sidecar::csv::{CsvFile, write_quoted};
 use crate::sidecar::error::PageError;
 use crate::sidecar::session::CurrentUser;
 use crate::sidecar::state::SidecarState;
 use crate::sidecar::stream_slots::StreamSlot;
-use crate::store::StoreError;
-use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use futures_core::Stream;
+use axum::response::Response;
 use std::fmt::Write;
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use tokio::task::JoinHandle;
 
 /// Maximum number of rows in a file. If there are more, the last line says so.
 pub const MAX_ROWS: u32 = 100_000;
@@ -46,117 +36,45 @@ pub async fn download(
     let account = user.account.id;
     let slot = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
-    let file = CsvDownload {
-        _slot: slot,
-        billing: app.billing.clone(),
-        account,
-        filter,
-        next: DownloadStage::Head,
+    let billing = app.billing.clone();
+    let start = DownloadPosition {
+        before: None,
         left: MAX_ROWS,
     };
-    let headers = [
-        (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
-        (
-            header::CONTENT_DISPOSITION,
-            "attachment; filename=\"responses.csv\"",
-        ),
-    ];
-    Ok((headers, Body::from_stream(file)).into_response())
+    let file = CsvFile::new(slot, CSV_HEADER, start, move |position| {
+        // One more row than the file may have, to know whether it was cut.
+        let max_rows = CHUNK_ROWS.min(position.left.saturating_add(1));
+        let receipts = billing.activity(&account, &filter, position.before, max_rows)?;
+        Ok(encode_rows(&receipts, position.left))
+    });
+    Ok(file.into_response("responses.csv"))
 }
 
-struct CsvDownload {
-    /// Counts as one of the account's streams.
-    _slot: StreamSlot,
-    billing: Billing,
-    account: String,
-    filter: ActivityFilter,
-    next: DownloadStage,
+/// How far a download is.
+struct DownloadPosition {
+    before: Option<ActivityCursor>,
+    /// Rows that the file may still have.
     left: u32,
 }
 
-enum DownloadStage {
-    Head,
-    Rows(Option<ActivityCursor>),
-    Reading(JoinHandle<Result<Vec<Receipt>, StoreError>>),
-    Ended,
-}
-
-impl CsvDownload {
-    fn spawn_read(
-        &self,
-        before: Option<ActivityCursor>,
-    ) -> JoinHandle<Result<Vec<Receipt>, StoreError>> {
-        let (billing, account, filter) = (
-            self.billing.clone(),
-            self.account.clone(),
-            self.filter.clone(),
-        );
-        // One more row than the file may have, to know whether it was cut.
-        let max_rows = CHUNK_ROWS.min(self.left.saturating_add(1));
-        tokio::task::spawn_blocking(move || billing.activity(&account, &filter, before, max_rows))
-    }
-
-    fn encode_rows(&mut self, receipts: &[Receipt]) -> String {
-        let mut text = String::new();
-        for receipt in receipts {
-            if self.left == 0 {
-                let _ = write!(
-                    text,
-                    "\"cut off here: a file has at most {MAX_ROWS} rows; choose fewer days\"\r\n"
-                );
-                self.next = DownloadStage::Ended;
-                return text;
-            }
-            self.left -= 1;
-            write_row(&mut text, receipt);
+fn encode_rows(receipts: &[Receipt], mut left: u32) -> (String, Option<DownloadPosition>) {
+    let mut text = String::new();
+    for receipt in receipts {
+        if left == 0 {
+            let _ = write!(
+                text,
+                "\"cut off here: a file has at most {MAX_ROWS} rows; choose fewer days\"\r\n"
+            );
+            return (text, None);
         }
-        self.next = receipts.last().map_or(DownloadStage::Ended, |last| {
-            DownloadStage::Rows(Some(last.cursor()))
-        });
-        text
+        left -= 1;
+        write_row(&mut text, receipt);
     }
-}
-
-impl Stream for CsvDownload {
-    type Item = io::Result<Bytes>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            match &mut self.next {
-                DownloadStage::Head => {
-                    self.next = DownloadStage::Rows(None);
-                    return Poll::Ready(Some(Ok(Bytes::from_static(CSV_HEADER.as_bytes()))));
-                }
-                DownloadStage::Rows(before) => {
-                    let before = *before;
-                    self.next = DownloadStage::Reading(self.spawn_read(before));
-                }
-                DownloadStage::Reading(reading) => {
-                    let read = ready!(Pin::new(reading).poll(context));
-                    let receipts = match read
-                        .map_err(io::Error::other)
-                        .and_then(|read| read.map_err(io::Error::other))
-                    {
-                        Ok(receipts) => receipts,
-                        Err(error) => {
-                            // The connection is cut, so that an incomplete file does not look
-                            // complete.
-                            log::error!(
-                                "sidecar: cannot write an account's responses to the CSV file: {error}"
-                            );
-                            self.next = DownloadStage::Ended;
-                            return Poll::Ready(Some(Err(error)));
-                        }
-                    };
-                    let text = self.encode_rows(&receipts);
-                    if !text.is_empty() {
-                        return Poll::Ready(Some(Ok(text.into())));
-                    }
-                }
-                DownloadStage::Ended => return Poll::Ready(None),
-            }
-        }
-    }
+    let next = receipts.last().map(|last| DownloadPosition {
+        before: Some(last.cursor()),
+        left,
+    });
+    (text, next)
 }
 
 /// The value of the outcome column. Programs read it, so it stays as it is when a page's label

@@ -13,6 +13,7 @@ mod playground;
 mod profile;
 mod setup;
 mod spending;
+mod statement;
 
 /// Method, path, and the statuses for an anonymous client, an account holder, a suspended account
 /// holder, a viewer and an administrator. A form is sent with its token and nothing else.
@@ -33,6 +34,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("profile", profile::ROUTES),
     ("setup", setup::ROUTES),
     ("spending", spending::ROUTES),
+    ("statement", statement::ROUTES),
 ];
 
 /// The routes of all areas.

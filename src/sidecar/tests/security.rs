@@ -292,6 +292,7 @@ async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
         "Activity",
         "Conversations",
         "Spending",
+        "Statement",
     ];
     for (account, own, is_operator) in [
         (&people.holder, &pages[..], false),

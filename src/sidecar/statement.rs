@@ -1,0 +1,292 @@
+//! The statement: an account's balance by month with all that changed it, and every change as a
+//! line, on a page, on paper and as a CSV file.
+//!
+//! All times are UTC, and the pages say so. Amounts are exact: rounded ones would not add up on
+//! paper. Must not add up entries.
+
+mod query;
+
+use super::csv::{CsvFile, write_quoted};
+use super::display::{Credits, Timestamp, group_digits};
+use super::error::PageError;
+use super::page::{Frame, html};
+use super::session::CurrentUser;
+use super::state::SidecarState;
+use super::stream_slots::StreamSlot;
+use crate::billing::activity::ActivityCursor;
+use crate::billing::statement::{StatementLine, StatementMonth, StatementSource};
+use crate::clock::{now_ms, rfc3339};
+use askama::Template;
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use query::{StatementPeriod, StatementQuery, day_text, month_text};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Lines per page.
+const LINES_PER_PAGE: u32 = 200;
+
+/// Lines per read of a download.
+const LINES_PER_READ: u32 = 1_000;
+
+const CSV_HEADER: &str = "time,kind,reference,reason,request_id,change,balance_after\r\n";
+
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/statement", get(statement))
+        .route("/dashboard/statement.csv", get(download))
+}
+
+#[derive(Template)]
+#[template(path = "statement.html")]
+struct StatementPage {
+    frame: Frame,
+    query: StatementQuery,
+    fault: Option<&'static str>,
+    /// The months of the form's fields.
+    from: String,
+    to: String,
+    months: Vec<StatementMonthRow>,
+    /// The changes do not add up to the balance.
+    is_wrong: bool,
+    lines: Vec<StatementRow>,
+    /// Cursor of the next page.
+    older: Option<String>,
+    email: String,
+    base_url: String,
+    made: Timestamp,
+}
+
+struct StatementMonthRow {
+    month: String,
+    opening: Credits,
+    granted: Credits,
+    topped_up: Credits,
+    refunded: Credits,
+    adjusted: Credits,
+    lapsed: Credits,
+    spent: Credits,
+    closing: Credits,
+}
+
+/// A line of the statement as the page shows it.
+struct StatementRow {
+    /// `None` for the responses of a day.
+    at: Option<Timestamp>,
+    day: String,
+    kind: &'static str,
+    reference: String,
+    reason: String,
+    /// Where the line leads: a receipt, or the responses of a day.
+    link: Option<(String, String)>,
+    change: Credits,
+    balance_after: Option<Credits>,
+}
+
+async fn statement(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    query: Result<Query<StatementQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let before = query.cursor()?;
+    let account = &user.account.id;
+    let now_ms = now_ms();
+    let base_url = app.settings.load().base_url.clone();
+    let mut page = StatementPage {
+        frame: Frame::new("Statement", &user),
+        fault: None,
+        from: query.from.clone(),
+        to: query.to.clone(),
+        query,
+        months: Vec::new(),
+        is_wrong: false,
+        lines: Vec::new(),
+        older: None,
+        email: user.account.email.clone(),
+        base_url,
+        made: Timestamp(now_ms),
+    };
+    let period = match page.query.read(now_ms) {
+        Ok(period) => period,
+        Err(fault) => {
+            page.fault = Some(fault);
+            return Ok(html(StatusCode::UNPROCESSABLE_ENTITY, &page));
+        }
+    };
+    let statement = app.billing.statement(account)?;
+    let (from_day, to_day) = period.days();
+    // One more line than is shown, to know whether there is another page.
+    let limit = LINES_PER_PAGE + 1;
+    let lines = app
+        .billing
+        .statement_lines(account, from_day, to_day, before, limit)?;
+    let shown = lines
+        .get(..lines.len().min(LINES_PER_PAGE as usize))
+        .unwrap_or_default();
+    page.older = shown
+        .last()
+        .filter(|_| lines.len() > shown.len())
+        .map(|last| format!("{}.{}", last.cursor.at_ms, last.cursor.seq));
+    page.lines = shown.iter().map(row).collect();
+    page.is_wrong = !statement.adds_up();
+    let months = statement.months_between(period.from, period.to);
+    page.months = months.iter().rev().map(month_row).collect();
+    (page.from, page.to) = (month_text(period.from), month_text(period.to));
+    Ok(html(StatusCode::OK, &page))
+}
+
+async fn download(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    query: Result<Query<StatementQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let period = query.read(now_ms()).map_err(|_| PageError::NotFound)?;
+    let account = user.account.id;
+    let slot = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
+        .ok_or(PageError::Busy)?;
+    let (from_day, to_day) = period.days();
+    let billing = app.billing.clone();
+    let start: Option<ActivityCursor> = None;
+    let file = CsvFile::new(slot, CSV_HEADER, start, move |before| {
+        let lines = billing.statement_lines(&account, from_day, to_day, before, LINES_PER_READ)?;
+        let mut text = String::new();
+        lines.iter().for_each(|line| write_line(&mut text, line));
+        let is_last = lines.len() < LINES_PER_READ as usize;
+        let next = lines.last().filter(|_| !is_last);
+        Ok((text, next.map(|last| Some(last.cursor))))
+    });
+    Ok(file.into_response(&file_name(&period)))
+}
+
+fn file_name(period: &StatementPeriod) -> String {
+    let (from, to) = (month_text(period.from), month_text(period.to));
+    if from == to {
+        format!("statement-{from}.csv")
+    } else {
+        format!("statement-{from}-to-{to}.csv")
+    }
+}
+
+/// What a kind of entry is called.
+fn kind_label(kind: &str) -> &'static str {
+    match kind {
+        "trial" => "Trial",
+        "grant" => "Grant",
+        "topup" => "Top-up",
+        "refund" => "Refund",
+        "adjust" => "Correction",
+        "lapse" => "Trial ended: unused credits removed",
+        _ => "Other",
+    }
+}
+
+/// The reference of an entry, if a person chose it.
+fn shown_reference<'a>(kind: &str, reference: &'a str) -> &'a str {
+    match kind {
+        "trial" | "lapse" => "",
+        _ => reference,
+    }
+}
+
+fn month_row(month: &StatementMonth) -> StatementMonthRow {
+    StatementMonthRow {
+        month: month_text(month.month),
+        opening: Credits(month.opening),
+        granted: Credits(month.granted),
+        topped_up: Credits(month.topped_up),
+        refunded: Credits(month.refunded),
+        adjusted: Credits(month.adjusted),
+        lapsed: Credits(month.lapsed),
+        spent: Credits(month.spent),
+        closing: Credits(month.closing),
+    }
+}
+
+fn row(line: &StatementLine) -> StatementRow {
+    let change = Credits(line.change);
+    match &line.source {
+        StatementSource::Responses { day, count } => {
+            let text = day_text(*day);
+            let url = format!("/dashboard/activity?from={text}&to={text}");
+            StatementRow {
+                at: None,
+                day: text,
+                kind: "Responses",
+                reference: String::new(),
+                reason: String::new(),
+                link: Some((url, responses(*count))),
+                change,
+                balance_after: None,
+            }
+        }
+        StatementSource::Posting {
+            kind,
+            reference,
+            reason,
+            request_id,
+            balance_after,
+        } => StatementRow {
+            at: Some(Timestamp(line.cursor.at_ms)),
+            day: String::new(),
+            kind: kind_label(kind),
+            reference: shown_reference(kind, reference).to_owned(),
+            reason: reason.clone().unwrap_or_default(),
+            link: request_id
+                .as_ref()
+                .map(|id| (format!("/dashboard/activity/{id}"), "Receipt".to_owned())),
+            change,
+            balance_after: Some(Credits(*balance_after)),
+        },
+    }
+}
+
+fn responses(count: u64) -> String {
+    match count {
+        1 => "1 response".to_owned(),
+        count => format!("{} responses", group_digits(count)),
+    }
+}
+
+/// Writes a line of the file. Amounts are exact; the line of a day's responses has the day's date
+/// and no balance.
+fn write_line(text: &mut String, line: &StatementLine) {
+    let (time, kind, reference, reason, request_id, balance) = match &line.source {
+        StatementSource::Responses { day, count } => {
+            let count = if *count == 1 {
+                "1 response".to_owned()
+            } else {
+                format!("{count} responses")
+            };
+            (day_text(*day), "Responses", count, "", "", None)
+        }
+        StatementSource::Posting {
+            kind,
+            reference,
+            reason,
+            request_id,
+            balance_after,
+        } => (
+            rfc3339(line.cursor.at_ms),
+            kind_label(kind),
+            shown_reference(kind, reference).to_owned(),
+            reason.as_deref().unwrap_or_default(),
+            request_id.as_deref().unwrap_or_default(),
+            Some(balance_after),
+        ),
+    };
+    for word in [&time, kind, &reference, reason, request_id] {
+        write_quoted(text, word);
+        text.push(',');
+    }
+    let _ = write!(text, "{},", line.change);
+    if let Some(balance) = balance {
+        let _ = write!(text, "{balance}");
+    }
+    text.push_str("\r\n");
+}
