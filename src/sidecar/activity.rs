@@ -6,18 +6,20 @@ mod query;
 mod receipt;
 mod row;
 
-use super::display::group_digits;
+use super::display::{Credits, group_digits};
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::state::SidecarState;
-use crate::billing::activity::{ActivityCursor, RequestOutcome};
+use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
+use crate::billing::usage::{UsageQuery, UsageRow, UsageSpan};
 use askama::Template;
+use askama::filters::urlencode_strict;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use download::download;
 use query::ActivityQuery;
@@ -25,6 +27,8 @@ use receipt::receipt;
 pub use row::{ActivityRow, latest};
 use row::{outcome_label, rows};
 use std::sync::Arc;
+
+const DAY_MS: i64 = 86_400_000;
 
 /// Rows per page.
 const ROWS_PER_PAGE: u32 = 50;
@@ -53,9 +57,18 @@ struct ActivityPage {
     query: ActivityQuery,
     is_filtered: bool,
     fault: Option<&'static str>,
+    /// What the responses of the filter cost together, whatever page is shown.
+    total: Option<ActivityTotal>,
     rows: Vec<ActivityRow>,
     older: Option<String>,
     max_rows: String,
+}
+
+struct ActivityTotal {
+    responses: String,
+    tokens_in: String,
+    tokens_out: String,
+    credits: Credits,
 }
 
 async fn list(
@@ -66,7 +79,18 @@ async fn list(
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let before = query.cursor()?;
     let account = &user.account.id;
-    let (status, receipts, fault) = match query.filter() {
+    let mut read = query.filter();
+    if !query.q.is_empty() && read.is_ok() {
+        match find(&app, account, query.q.trim())? {
+            Some(path) => return Ok(Redirect::to(&path).into_response()),
+            None => read = Err("No response or conversation of your account has this id."),
+        }
+    }
+    let total = match &read {
+        Ok(filter) => total(&app, account, filter)?,
+        Err(_) => None,
+    };
+    let (status, receipts, fault) = match read {
         // One more row than is shown, to know whether there is another page.
         Ok(filter) => (
             StatusCode::OK,
@@ -94,12 +118,51 @@ async fn list(
         outcomes: outcome_choices(&query.outcome),
         is_filtered: query.is_filtered(),
         fault,
-        rows: rows(shown),
+        total,
+        rows: rows(&app, account, shown)?,
         older,
         max_rows: group_digits(download::MAX_ROWS.into()),
         query,
     };
     Ok(html(status, &page))
+}
+
+/// Returns the page of a response or of a conversation with this id.
+fn find(app: &SidecarState, account: &str, id: &str) -> Result<Option<String>, PageError> {
+    let encoded = urlencode_strict(id).map_or_else(|_| String::new(), |id| id.to_string());
+    if app.billing.receipt(account, id)?.is_some() {
+        return Ok(Some(format!("/dashboard/activity/{encoded}")));
+    }
+    let found = app.billing.conversation(account, id)?.is_some();
+    Ok(found.then(|| format!("/dashboard/conversations/{encoded}")))
+}
+
+/// Adds up the debits that match the filter. The ledger has no sums by outcome.
+fn total(
+    app: &SidecarState,
+    account: &str,
+    filter: &ActivityFilter,
+) -> Result<Option<ActivityTotal>, PageError> {
+    if filter.outcome.is_some() {
+        return Ok(None);
+    }
+    let day = |at_ms: i64| at_ms.div_euclid(DAY_MS);
+    let (from, to) = (
+        filter.from_ms.map_or(i64::MIN, day),
+        filter.to_ms.map_or(i64::MAX, day),
+    );
+    let query = UsageQuery {
+        model: filter.model.clone(),
+        key_id: filter.key_id.clone(),
+        ..UsageQuery::new(UsageSpan::Days(from, to))
+    };
+    let rows = app.billing.usage(account, &query, None, 1)?;
+    Ok(rows.first().map(|UsageRow { sum, .. }| ActivityTotal {
+        responses: group_digits(sum.responses),
+        tokens_in: group_digits(sum.input),
+        tokens_out: group_digits(sum.output),
+        credits: Credits(sum.credits),
+    }))
 }
 
 fn key_choices(

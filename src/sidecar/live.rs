@@ -176,7 +176,7 @@ impl LiveStream {
             return Ok(None);
         }
         let rows = LatestRowsFragment {
-            rows: latest(&self.app.billing, &self.slot.account)?,
+            rows: latest(&self.app, &self.slot.account)?,
         };
         Ok(rows.render().ok())
     }

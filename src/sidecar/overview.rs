@@ -80,7 +80,7 @@ async fn overview(
         shown: snapshot.to_view(&balance, now_ms),
         over,
         has_key: keys.iter().any(|key| key.status == ApiKeyStatus::Active),
-        rows: latest(&app.billing, account)?,
+        rows: latest(&app, account)?,
         month: spending::monthly_spending(
             &app.billing
                 .hourly_spend(account, spending::first_hour_of_month(now_ms))?,

@@ -1,6 +1,7 @@
 //! Tests the sidecar over real connections: what a browser receives, and what another site's page
 //! must not receive.
 
+mod activity;
 mod keys;
 mod links;
 mod matrix;

@@ -126,7 +126,7 @@ test('what is written into the fields of an account is shown and never run', asy
     .locator('form[action^="/dashboard/keys/key_"]')
     .evaluateAll((forms) => forms.map((form) => form.getAttribute('action')));
   assert.equal(actions.length, 2 * PAYLOADS.length);
-  await browse(page, [...actions.slice(0, 2 * SOME.length), '/dashboard', '/dashboard/account', '/dashboard/activity']);
+  await browse(page, [...actions.slice(0, 2 * SOME.length), '/dashboard', '/dashboard/account', '/dashboard/activity', '/dashboard/spending?by=key', '/dashboard/statement']);
   // A page with a refused value shows that value again.
   for (const payload of SOME) {
     await page.goto(actions[0]);
@@ -186,7 +186,7 @@ test('what is written into the fields that operators see is shown and never run'
 
   // A holder with the worst of those e-mail addresses opens their own pages.
   const worst = await holder({ email: `${tag}x"><img/src=x/onerror=alert(1)>@example.com` });
-  await browse(worst.page, ['/dashboard', '/dashboard/keys', '/dashboard/account', '/dashboard/activity']);
+  await browse(worst.page, ['/dashboard', '/dashboard/keys', '/dashboard/account', '/dashboard/activity', '/dashboard/spending?by=key', '/dashboard/statement']);
   assert.deepEqual(unexpected(worst.faults), []);
   assert.deepEqual(worst.dialogs, [], 'something was run');
   await worst.context.close();

@@ -1,11 +1,13 @@
 //! The filtered rows as a CSV file.
 
 use super::query::ActivityQuery;
+use super::row::key_names;
 use crate::billing::Receipt;
 use crate::billing::activity::{ActivityCursor, RequestOutcome};
 use crate::clock::rfc3339;
 use crate::sidecar::csv::{CsvFile, write_quoted};
 use crate::sidecar::error::PageError;
+use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::session::CurrentUser;
 use crate::sidecar::state::SidecarState;
 use crate::sidecar::stream_slots::StreamSlot;
@@ -24,7 +26,7 @@ const CHUNK_ROWS: u32 = 500;
 const CSV_HEADER: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
                     audio_input,output,reasoning,audio_output,web_searches,web_fetches,code_executions,\
                     tool_searches,mcp_calls,credits,balance_after,conversation,took_ms,\
-                    first_token_ms\r\n";
+                    first_token_ms,key_name\r\n";
 
 pub async fn download(
     State(app): State<Arc<SidecarState>>,
@@ -36,7 +38,7 @@ pub async fn download(
     let account = user.account.id;
     let slot = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
-    let billing = app.billing.clone();
+    let (billing, names_of) = (app.billing.clone(), Arc::clone(&app));
     let start = DownloadPosition {
         before: None,
         left: MAX_ROWS,
@@ -45,7 +47,8 @@ pub async fn download(
         // One more row than the file may have, to know whether it was cut.
         let max_rows = CHUNK_ROWS.min(position.left.saturating_add(1));
         let receipts = billing.activity(&account, &filter, position.before, max_rows)?;
-        Ok(encode_rows(&receipts, position.left))
+        let names = key_names(&names_of, &account, &receipts)?;
+        Ok(encode_rows(&receipts, &names, position.left))
     });
     Ok(file.into_response("responses.csv"))
 }
@@ -57,7 +60,11 @@ struct DownloadPosition {
     left: u32,
 }
 
-fn encode_rows(receipts: &[Receipt], mut left: u32) -> (String, Option<DownloadPosition>) {
+fn encode_rows(
+    receipts: &[Receipt],
+    names: &KeyNames,
+    mut left: u32,
+) -> (String, Option<DownloadPosition>) {
     let mut text = String::new();
     for receipt in receipts {
         if left == 0 {
@@ -68,7 +75,7 @@ fn encode_rows(receipts: &[Receipt], mut left: u32) -> (String, Option<DownloadP
             return (text, None);
         }
         left -= 1;
-        write_row(&mut text, receipt);
+        write_row(&mut text, receipt, names);
     }
     let next = receipts.last().map(|last| DownloadPosition {
         before: Some(last.cursor()),
@@ -91,7 +98,7 @@ fn outcome_value(outcome: RequestOutcome) -> &'static str {
     }
 }
 
-fn write_row(text: &mut String, receipt: &Receipt) {
+fn write_row(text: &mut String, receipt: &Receipt, names: &KeyNames) {
     let detail = &receipt.detail;
     let usage = &detail.usage;
     let words = [
@@ -133,6 +140,8 @@ fn write_row(text: &mut String, receipt: &Receipt) {
             let _ = write!(text, "{ms}");
         }
     }
+    text.push(',');
+    write_quoted(text, &names.get(&detail.key_id, "").name);
     text.push_str("\r\n");
 }
 
@@ -142,6 +151,6 @@ mod tests {
 
     #[test]
     fn every_column_has_a_name() {
-        assert_eq!(CSV_HEADER.trim_end().split(',').count(), 25);
+        assert_eq!(CSV_HEADER.trim_end().split(',').count(), 26);
     }
 }

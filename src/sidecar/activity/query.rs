@@ -18,6 +18,8 @@ pub struct ActivityQuery {
     pub(super) outcome: String,
     pub(super) from: String,
     pub(super) to: String,
+    /// A request's or a conversation's id to go to.
+    pub(super) q: String,
     /// Position of the last row of the previous page.
     pub(super) before: String,
 }

@@ -1,10 +1,11 @@
 //! The receipt of one response: usage, prices, cost, and the reason for the cost.
 
-use super::row::{ActivityRow, row};
+use super::row::{ActivityRow, key_names, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
 use crate::sidecar::display::group_digits;
 use crate::sidecar::error::PageError;
+use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::page::{Frame, html};
 use crate::sidecar::session::CurrentUser;
 use crate::sidecar::state::SidecarState;
@@ -49,9 +50,6 @@ struct ReceiptPage {
     has_passes: bool,
     /// Savings through the cache.
     saved: Option<String>,
-    took: Option<String>,
-    /// Time to the first token, if the response was streamed.
-    first_token: Option<String>,
     conversation: Option<String>,
     vendor: String,
     price_version: String,
@@ -74,13 +72,12 @@ pub async fn receipt(
         .billing
         .receipt(account, &request_id)?
         .ok_or(PageError::NotFound)?;
-    Ok(html(
-        StatusCode::OK,
-        &receipt_page(Frame::new("Activity", &user), &receipt),
-    ))
+    let names = key_names(&app, account, std::slice::from_ref(&receipt))?;
+    let page = receipt_page(Frame::new("Activity", &user), &receipt, &names);
+    Ok(html(StatusCode::OK, &page))
 }
 
-fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
+fn receipt_page(frame: Frame, receipt: &Receipt, names: &KeyNames) -> ReceiptPage {
     let (detail, price) = (&receipt.detail, &receipt.price);
     let usage = &detail.usage;
     let priced = pricing::cost_lines(usage, price);
@@ -107,7 +104,7 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         .collect();
     let saved = receipt.cache_savings();
     ReceiptPage {
-        row: row(receipt),
+        row: row(receipt, names),
         why: explain_cost(detail.outcome, detail.estimated),
         lines,
         formula: (is_plain && !terms.is_empty()).then(|| terms.join(" + ")),
@@ -116,8 +113,6 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         implausible: detail.implausible,
         has_passes: !usage.compactions.is_empty(),
         saved: saved.is_positive().then(|| saved.to_string()),
-        took: detail.took_ms.map(format_elapsed),
-        first_token: detail.first_token_ms.map(format_elapsed),
         conversation: detail.conversation.clone(),
         vendor: detail.vendor.clone(),
         price_version: price.version.clone(),
@@ -147,14 +142,6 @@ fn factors(usage: &Usage, price: &PriceList) -> Vec<(&'static str, String, Strin
         ))
     });
     billed.collect()
-}
-
-/// Formats a duration as `840 ms` or `12.3 s`.
-fn format_elapsed(ms: u64) -> String {
-    match ms {
-        0..1_000 => format!("{ms} ms"),
-        ms => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
-    }
 }
 
 /// Explains in plain words why a response cost what it cost.
@@ -197,6 +184,7 @@ fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::format_elapsed;
     use super::*;
     use crate::store::ledger::EndingDetail;
     use credits::money::Micro;
@@ -247,7 +235,7 @@ mod tests {
         let receipt = left(usage, price);
         // 1234 tokens at 500 instead of 50.
         assert_eq!(receipt.cache_savings(), Micro::new(555_300));
-        let text = receipt_page(Frame::public("Activity"), &receipt)
+        let text = receipt_page(Frame::public("Activity"), &receipt, &KeyNames::default())
             .render()
             .unwrap();
         // 3·500 + 1234·50 + 17·2500 = 105 700; divided by 1 000 000 tokens: 0.1057 credits.
@@ -298,7 +286,7 @@ mod tests {
         };
         let mut receipt = left(own.with_passes([pass].into_iter().collect()), price);
         let text = |receipt: &Receipt| {
-            receipt_page(Frame::public("Activity"), receipt)
+            receipt_page(Frame::public("Activity"), receipt, &KeyNames::default())
                 .render()
                 .unwrap()
         };

@@ -1,8 +1,10 @@
 //! One response as a row of a table, on the activity page, the overview and the receipt.
 
+use crate::billing::Receipt;
 use crate::billing::activity::{ActivityFilter, RequestOutcome};
-use crate::billing::{Billing, Receipt};
 use crate::sidecar::display::{Credits, Timestamp, group_digits};
+use crate::sidecar::key_names::{KeyName, KeyNames};
+use crate::sidecar::state::SidecarState;
 use crate::store::StoreError;
 
 /// Number of responses that the overview shows.
@@ -14,7 +16,7 @@ pub struct ActivityRow {
     pub at: Timestamp,
     pub model: String,
     pub surface: &'static str,
-    pub key: String,
+    pub key: KeyName,
     pub outcome: &'static str,
     /// The response was delivered incompletely or not at all.
     pub is_odd: bool,
@@ -23,23 +25,41 @@ pub struct ActivityRow {
     pub tokens_out: String,
     pub credits: Credits,
     pub estimated: bool,
+    /// Time from admission to the end.
+    pub took: Option<String>,
+    /// Time from admission to the first token, if the response was streamed.
+    pub first_token: Option<String>,
 }
 
-pub(super) fn rows(receipts: &[Receipt]) -> Vec<ActivityRow> {
-    receipts.iter().map(row).collect()
+pub(super) fn rows(
+    app: &SidecarState,
+    account: &str,
+    receipts: &[Receipt],
+) -> Result<Vec<ActivityRow>, StoreError> {
+    let names = key_names(app, account, receipts)?;
+    let rows = receipts.iter();
+    Ok(rows.map(|receipt| row(receipt, &names)).collect())
+}
+
+pub(super) fn key_names(
+    app: &SidecarState,
+    account: &str,
+    receipts: &[Receipt],
+) -> Result<KeyNames, StoreError> {
+    let ids = receipts
+        .iter()
+        .map(|receipt| receipt.detail.key_id.as_str());
+    KeyNames::load(&app.accounts, account, ids)
 }
 
 /// The latest responses.
-pub fn latest(billing: &Billing, account: &str) -> Result<Vec<ActivityRow>, StoreError> {
-    Ok(rows(&billing.activity(
-        account,
-        &ActivityFilter::default(),
-        None,
-        LATEST_ROWS,
-    )?))
+pub fn latest(app: &SidecarState, account: &str) -> Result<Vec<ActivityRow>, StoreError> {
+    let filter = ActivityFilter::default();
+    let receipts = app.billing.activity(account, &filter, None, LATEST_ROWS)?;
+    rows(app, account, &receipts)
 }
 
-pub(super) fn row(receipt: &Receipt) -> ActivityRow {
+pub(super) fn row(receipt: &Receipt, names: &KeyNames) -> ActivityRow {
     let detail = &receipt.detail;
     let usage = &detail.usage;
     ActivityRow {
@@ -47,7 +67,7 @@ pub(super) fn row(receipt: &Receipt) -> ActivityRow {
         at: Timestamp(receipt.at_ms),
         model: detail.model.clone(),
         surface: detail.surface.as_str(),
-        key: detail.key_shown.clone(),
+        key: names.get(&detail.key_id, &detail.key_shown),
         outcome: outcome_label(detail.outcome),
         is_odd: detail.outcome != RequestOutcome::Completed,
         tokens_in: group_digits(usage.input_total()),
@@ -55,6 +75,16 @@ pub(super) fn row(receipt: &Receipt) -> ActivityRow {
         tokens_out: group_digits(usage.output_total()),
         credits: Credits(receipt.credits),
         estimated: detail.estimated,
+        took: detail.took_ms.map(format_elapsed),
+        first_token: detail.first_token_ms.map(format_elapsed),
+    }
+}
+
+/// Formats a duration as `840 ms` or `12.3 s`.
+pub(super) fn format_elapsed(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        ms => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
     }
 }
 
