@@ -65,7 +65,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    fn contains(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
 

@@ -133,7 +133,7 @@ pub fn run_with_store(
         settings: Arc::clone(&settings),
     };
     notify::start(context, handle.clone().wait_for_leaving())
-        .context("cannot start the thread that sends mail")?;
+        .context("cannot start the thread of mail, alerts and webhooks")?;
     let pages = Sidecar::new(accounts, billing, settings)
         .with_endpoint_registry(Arc::clone(&handle.endpoints));
     let admin = status_router(handle.clone()).merge(interface);

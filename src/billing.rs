@@ -45,7 +45,7 @@ mod verify;
 use crate::store::StoreError;
 use crate::store::ledger::{KeySpend, Posting};
 use balance::CreditSnapshot;
-pub use balance::{Balance, TrialState};
+pub use balance::{Balance, PostedFunds, TrialState};
 use credits::limits::Period;
 use credits::money::{CreditSplit, Micro};
 use credits::trial::Trial;
@@ -136,6 +136,20 @@ impl Billing {
             StoreError::Unusable(format!("account {account} is not in the ledger"))
         })?;
         Ok(credit.balance_at(now_ms))
+    }
+
+    /// Returns the balance as the ledger has it, with one read: it can lack what was settled in the
+    /// last moments. `None` if the account is not open.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn posted_funds(
+        &self,
+        account: &str,
+        now_ms: i64,
+    ) -> Result<Option<PostedFunds>, StoreError> {
+        let row = self.0.ledger.account(account, "")?;
+        Ok(row.map(|row| PostedFunds::from_row(row, now_ms)))
     }
 
     /// Recomputes every debit and checks every invariant.

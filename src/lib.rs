@@ -26,6 +26,7 @@
 //! * [`sidecar`]: sign-up, dashboard and catalog as web pages.
 //! * [`admin`]: the administrators' HTTP API.
 //! * [`notify`]: mail to account holders.
+//! * [`notify`]: alerts about credits, and the webhooks that carry them.
 //! * [`document`]: accounts, keys and entries as JSON, for pages, admin API and command line.
 //! * [`client_guides`]: set-up files of client programs, for the pages and the command line.
 //! * [`local_link`]: in-memory connections from the edge to a sidecar in the same process.

@@ -2,10 +2,15 @@
 //!
 //! All parts run on one thread with a runtime of its own, so that a slow receiver delays neither a
 //! request nor a page. The process that serves pages starts them. Must not know a page or a
-//! request. Next, one file per part: `notify/mail.rs` (the queue of mail, and its sender).
+//! request. Next, one file per part: `notify/alerts.rs` (the rules, and when they fire),
+//! `notify/webhooks.rs` (how a message gets to its receiver), `notify/mail.rs` (the queue of mail,
+//! and its sender).
 
+pub mod alerts;
 mod context;
+mod id;
 pub mod mail;
+pub mod webhooks;
 
 pub use context::NotifyContext;
 use std::future::Future;
@@ -17,8 +22,8 @@ use tokio::sync::watch;
 /// its sender gave up keeps its thread until the resolver gives up too, up to half a minute later.
 const MAX_BLOCKING_THREADS: usize = 64;
 
-/// Time for what is being sent at the shutdown. What was not sent by then is sent by the next
-/// process.
+/// Time for the mail that is being sent at the shutdown. What was not sent by then is sent by the
+/// next process.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Starts all parts. They end at `shutdown`.
@@ -37,6 +42,8 @@ pub fn start(
         .name("notify".into())
         .spawn(move || {
             let (close, closing) = watch::channel(false);
+            runtime.spawn(alerts::run(context.clone()));
+            runtime.spawn(webhooks::run(context.clone()));
             let mail = runtime.spawn(mail::run(context, closing));
             runtime.block_on(async {
                 shutdown.await;

@@ -60,6 +60,11 @@ impl Accounts {
         })
     }
 
+    /// The rows of `app.db`, for the notices that an account's holder receives (`notify.rs`).
+    pub(crate) fn database(&self) -> &Arc<AppDb> {
+        &self.db
+    }
+
     /// Finds an account by its id or its e-mail.
     ///
     /// # Errors

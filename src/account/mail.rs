@@ -2,36 +2,23 @@
 //!
 //! Must not know the text of a mail, or how it is sent.
 
-use super::id::new_id;
 use super::{AccountError, Accounts};
 use crate::store::StoreError;
 use crate::store::app::mail::{
     MailQueueLimits, MailQueueSummary, OutgoingMailRow, QueueMailOutcome,
 };
-use serde_json::Value;
 
 impl Accounts {
-    /// Queues a mail, due at once. `kind` is one of those that `app.db` knows.
+    /// Queues a mail.
     ///
     /// # Errors
-    /// Returns an error if there is no randomness, or if the database fails.
+    /// Returns an error if the database fails.
     pub fn queue_mail(
         &self,
-        account: &str,
-        kind: &str,
-        detail: &Value,
+        mail: &OutgoingMailRow,
         limits: MailQueueLimits,
-        now_ms: i64,
     ) -> Result<QueueMailOutcome, AccountError> {
-        let row = OutgoingMailRow {
-            id: new_id("mail_", now_ms)?,
-            account: account.to_owned(),
-            kind: kind.to_owned(),
-            detail: detail.to_string(),
-            created_at_ms: now_ms,
-            attempts: 0,
-        };
-        Ok(self.db.queue_mail(&row, limits)?)
+        Ok(self.db.queue_mail(mail, limits)?)
     }
 
     /// Returns mails that are due, and counts an attempt of each. Nobody else gets them before

@@ -91,7 +91,8 @@ async fn serve(
         billing: state.billing.clone(),
         settings: Arc::clone(&state.settings),
     };
-    notify::start(context, closed()).context("cannot start the thread that sends mail")?;
+    notify::start(context, closed())
+        .context("cannot start the thread of mail, alerts and webhooks")?;
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_router(&settings, &state.accounts, &state.billing);
     let interface = status_router(ingest)

@@ -21,6 +21,24 @@ pub struct TrialState {
     pub active: bool,
 }
 
+/// An account's credits as the ledger has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PostedFunds {
+    pub balance: Micro,
+    /// Sum of all credits ever bought or granted, without the trial: it grows with each top-up.
+    pub credited: Micro,
+}
+
+impl PostedFunds {
+    pub fn from_row(row: LedgerAccount, now_ms: i64) -> Self {
+        let none = CreditSplit::default();
+        Self {
+            balance: CreditSnapshot::from_row(row, none, none, 0, now_ms).balance,
+            credited: row.credited,
+        }
+    }
+}
+
 /// An account's credits at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct CreditSnapshot {

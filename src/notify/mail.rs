@@ -12,6 +12,7 @@ mod tests;
 mod text;
 
 use super::NotifyContext;
+use super::id::new_id;
 use crate::account::{AccountError, AccountStatus, Accounts};
 use crate::clock::{self, rfc3339};
 use crate::config::{MailSettings, Settings};
@@ -33,7 +34,7 @@ const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
 /// Maximum numbers of mails that wait, in all and for one account.
-const QUEUE_LIMITS: MailQueueLimits = MailQueueLimits {
+pub(super) const QUEUE_LIMITS: MailQueueLimits = MailQueueLimits {
     total: 10_000,
     per_account: 20,
 };
@@ -78,7 +79,8 @@ pub fn queue(
     detail: &Value,
     now_ms: i64,
 ) -> Result<QueueMailOutcome, AccountError> {
-    let outcome = accounts.queue_mail(account, kind.name(), detail, QUEUE_LIMITS, now_ms)?;
+    let row = new_row(account, kind, detail, now_ms)?;
+    let outcome = accounts.queue_mail(&row, QUEUE_LIMITS)?;
     let is_full = [QueueMailOutcome::AccountFull, QueueMailOutcome::QueueFull].contains(&outcome);
     if is_full {
         METRICS.count_mail("dropped");
@@ -90,6 +92,23 @@ pub fn queue(
         );
     }
     Ok(outcome)
+}
+
+/// Returns a mail that is due at once, for a transaction that stores more than the mail.
+pub(super) fn new_row(
+    account: &str,
+    kind: MailKind,
+    detail: &Value,
+    now_ms: i64,
+) -> Result<OutgoingMailRow, StoreError> {
+    Ok(OutgoingMailRow {
+        id: new_id("mail_", now_ms)?,
+        account: account.to_owned(),
+        kind: kind.name().to_owned(),
+        detail: detail.to_string(),
+        created_at_ms: now_ms,
+        attempts: 0,
+    })
 }
 
 /// Sends mail until the shutdown; then it finishes the attempts that run.

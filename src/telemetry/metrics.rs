@@ -74,6 +74,8 @@ pub struct Metrics {
     pub idle_connections_closed: IntCounter,
     malformed: IntCounterVec,
     pub panics: IntCounter,
+    pub webhook_deliveries: IntCounterVec,
+    pub webhook_pending: IntGauge,
     pub gen_ai: GenAiMetrics,
     process: ProcessMetrics,
 }
@@ -346,6 +348,15 @@ impl Metrics {
                     "Panics: faults of the gateway itself.",
                 ),
             ),
+            webhook_deliveries: counter(
+                "gateway_webhook_deliveries_total",
+                "Attempts to deliver a webhook message: `delivered`, `retried` later, or `failed` for good.",
+                &["result"],
+            ),
+            webhook_pending: gauge(
+                "gateway_webhook_pending",
+                "Webhook messages that are due and wait for an attempt.",
+            ),
             gen_ai: GenAiMetrics::new(&registry),
             process: ProcessMetrics::new(&registry),
             registry,
@@ -368,6 +379,10 @@ impl Metrics {
         create(&self.connections_refused, &["per_address", "total"]);
         create(&self.config_reloads, &["ok", "refused"]);
         create(&self.mail, &["sent", "retried", "failed", "dropped"]);
+        create(
+            &self.webhook_deliveries,
+            &["delivered", "retried", "failed"],
+        );
         create(&self.damaged_files, &["holds.db", "idempotency.db"]);
         create(&self.damaged_journal_lines, &["repaired", "lost"]);
         self.interrupted.with_label_values::<&str>(&[]);

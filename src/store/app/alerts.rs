@@ -7,7 +7,7 @@ use super::mail::{self, MailQueueLimits, OutgoingMailRow};
 use super::rows::first_column;
 use super::webhooks::{self, NewDelivery};
 use crate::store::StoreError;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Row, params};
 
 /// An account that has alert rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,7 @@ pub struct AlertAccountRow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FiredAlertRow {
     pub rule: String,
+    /// What the rule fires once for: the start of a period, or a number that the rule chooses.
     pub period_ms: i64,
     pub fired_at_ms: i64,
 }
@@ -79,19 +80,31 @@ impl AppDb {
         })
     }
 
+    /// Returns the rules that have fired, of the accounts whose ids follow `after`, up to `last`:
+    /// with the id of each account.
+    pub fn fired_alerts_between(
+        &self,
+        after: &str,
+        last: &str,
+    ) -> Result<Vec<(String, FiredAlertRow)>, StoreError> {
+        self.read("list fired alerts of a page", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT rule, period_ms, fired_at_ms, account FROM alert_state
+                     WHERE account > ?1 AND account <= ?2",
+                )?
+                .query_map([after, last], |row| Ok((row.get(3)?, fired_row(row)?)))?
+                .collect()
+        })
+    }
+
     pub fn fired_alerts(&self, account: &str) -> Result<Vec<FiredAlertRow>, StoreError> {
         self.read("list fired alerts", |connection| {
             connection
                 .prepare_cached(
                     "SELECT rule, period_ms, fired_at_ms FROM alert_state WHERE account = ?1 ORDER BY rule",
                 )?
-                .query_map([account], |row| {
-                    Ok(FiredAlertRow {
-                        rule: first_column(row)?,
-                        period_ms: row.get(1)?,
-                        fired_at_ms: row.get(2)?,
-                    })
-                })?
+                .query_map([account], fired_row)?
                 .collect()
         })
     }
@@ -133,4 +146,12 @@ impl AppDb {
             Ok(transaction.execute(sql, params![account, rule])? > 0)
         })
     }
+}
+
+fn fired_row(row: &Row<'_>) -> rusqlite::Result<FiredAlertRow> {
+    Ok(FiredAlertRow {
+        rule: first_column(row)?,
+        period_ms: row.get(1)?,
+        fired_at_ms: row.get(2)?,
+    })
 }

@@ -4,7 +4,7 @@
 //! Must not know a rule, and must not send anything.
 
 use super::database::AppDb;
-use super::mail::count;
+use super::mail::{self, MailQueueLimits, OutgoingMailRow, count};
 use super::rows::first_column;
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -16,6 +16,7 @@ pub struct WebhookRow {
     pub secret: [u8; 32],
     /// The secret before the last rotation, and until when deliveries are signed with it too.
     pub old_secret: Option<([u8; 32], i64)>,
+    /// When the URL was set last.
     pub created_at_ms: i64,
     /// When the webhook was disabled, and why.
     pub disabled: Option<(i64, String)>,
@@ -38,6 +39,18 @@ pub enum QueueDeliveryOutcome {
     Done { dropped: usize },
     /// The account has no webhook, or a disabled one.
     NoWebhook,
+}
+
+/// The result of making a delivery due again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResendOutcome {
+    Done,
+    /// The account has no such delivery.
+    NotFound,
+    /// The account has no webhook, or a disabled one.
+    NoWebhook,
+    /// Too many deliveries of the account wait.
+    TooManyPending,
 }
 
 /// A delivery whose attempt begins.
@@ -106,7 +119,8 @@ impl AppDb {
                 "INSERT INTO webhook(account, url, secret, created_at_ms)
                  SELECT id, ?2, ?3, ?4 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL
                  ON CONFLICT(account) DO UPDATE
-                   SET url = excluded.url, disabled_at_ms = NULL, disabled_because = ''",
+                   SET url = excluded.url, created_at_ms = excluded.created_at_ms,
+                       disabled_at_ms = NULL, disabled_because = ''",
                 params![account, url, secret, now_ms],
             )?;
             Ok(rows > 0)
@@ -127,12 +141,14 @@ impl AppDb {
         })
     }
 
-    /// Disables a webhook and gives up its pending deliveries. Returns false if it is not enabled.
+    /// Disables a webhook, gives up its pending deliveries, and queues a mail about it if the
+    /// account's e-mail is verified. Returns false if it is not enabled.
     pub fn disable_webhook(
         &self,
         account: &str,
         because: &str,
         now_ms: i64,
+        mail: Option<(&OutgoingMailRow, MailQueueLimits)>,
     ) -> Result<bool, StoreError> {
         self.write("disable a webhook", |transaction| {
             let rows = transaction.execute(
@@ -142,6 +158,14 @@ impl AppDb {
             )?;
             if rows > 0 {
                 give_up_pending(transaction, account, now_ms)?;
+                let is_verified: bool = transaction.query_row(
+                    "SELECT verified_at_ms IS NOT NULL FROM account WHERE id = ?1",
+                    [account],
+                    first_column,
+                )?;
+                if let Some((row, limits)) = mail.filter(|_| is_verified) {
+                    mail::insert(transaction, row, limits)?;
+                }
             }
             Ok(rows > 0)
         })
@@ -168,13 +192,14 @@ impl AppDb {
         })
     }
 
-    /// Returns deliveries that are due, one per account and at most `limit`, and counts an attempt
-    /// of each. They are not due again before `lease_ms` has passed, so that nobody else sends
-    /// them; after a crash they are.
+    /// Returns deliveries that are due, one per account, none of the `busy` accounts and at most
+    /// `limit`, and counts an attempt of each. They are not due again before `lease_ms` has passed,
+    /// so that nobody else sends them; after a crash they are.
     pub fn take_due_deliveries(
         &self,
         now_ms: i64,
         lease_ms: i64,
+        busy: &[String],
         limit: u32,
     ) -> Result<Vec<DueDelivery>, StoreError> {
         let is_due: bool = self.read("look for due deliveries", |connection| {
@@ -187,6 +212,7 @@ impl AppDb {
         if !is_due {
             return Ok(Vec::new());
         }
+        let busy = serde_json::json!(busy).to_string();
         self.write("take due deliveries", |transaction| {
             // SQLite takes a bare column, such as id, from the row that has the minimum.
             transaction
@@ -194,10 +220,12 @@ impl AppDb {
                     "UPDATE webhook_delivery SET next_at_ms = ?1 + ?2, attempts = attempts + 1
                      WHERE id IN (SELECT id FROM (
                        SELECT id, min(next_at_ms) AS due FROM webhook_delivery
-                       WHERE state = 'pending' AND next_at_ms <= ?1 GROUP BY account ORDER BY due LIMIT ?3))
+                       WHERE state = 'pending' AND next_at_ms <= ?1
+                         AND account NOT IN (SELECT value FROM json_each(?4))
+                       GROUP BY account ORDER BY due LIMIT ?3))
                      RETURNING id, account, event, body, created_at_ms, attempts",
                 )?
-                .query_map(params![now_ms, lease_ms, limit], due_delivery)?
+                .query_map(params![now_ms, lease_ms, limit, busy], due_delivery)?
                 .collect()
         })
     }
@@ -254,12 +282,70 @@ impl AppDb {
         })
     }
 
-    /// Returns the number of deliveries that wait, of all accounts.
-    pub fn pending_deliveries(&self) -> Result<u64, StoreError> {
-        self.read("count pending deliveries", |connection| {
+    /// Makes a delivery due at once, whether it waits or has ended.
+    pub fn resend_delivery(
+        &self,
+        account: &str,
+        id: &str,
+        max_pending: u32,
+        now_ms: i64,
+    ) -> Result<ResendOutcome, StoreError> {
+        self.write("send a delivery again", |transaction| {
+            let state: Option<String> = transaction
+                .query_row(
+                    "SELECT state FROM webhook_delivery WHERE id = ?1 AND account = ?2",
+                    [id, account],
+                    first_column,
+                )
+                .optional()?;
+            let Some(state) = state else {
+                return Ok(ResendOutcome::NotFound);
+            };
+            let (is_enabled, pending): (bool, i64) = transaction.query_row(
+                "SELECT EXISTS(SELECT 1 FROM webhook WHERE account = ?1 AND disabled_at_ms IS NULL),
+                        (SELECT count(*) FROM webhook_delivery WHERE account = ?1 AND state = 'pending')",
+                [account],
+                |row| Ok((first_column(row)?, row.get(1)?)),
+            )?;
+            if !is_enabled {
+                return Ok(ResendOutcome::NoWebhook);
+            }
+            if state != "pending" && pending >= i64::from(max_pending) {
+                return Ok(ResendOutcome::TooManyPending);
+            }
+            transaction.execute(
+                "UPDATE webhook_delivery SET state = 'pending', next_at_ms = ?2, ended_at_ms = NULL
+                 WHERE id = ?1",
+                params![id, now_ms],
+            )?;
+            Ok(ResendOutcome::Done)
+        })
+    }
+
+    /// Returns when the oldest delivery was created that failed at least once, of those since the
+    /// last success and since the URL was set. `None` if none failed.
+    pub fn failing_since(&self, account: &str) -> Result<Option<i64>, StoreError> {
+        self.read("look for failing deliveries", |connection| {
             connection
-                .prepare_cached("SELECT count(*) FROM webhook_delivery WHERE state = 'pending'")?
-                .query_row([], count)
+                .prepare_cached(
+                    "SELECT min(created_at_ms) FROM webhook_delivery
+                     WHERE account = ?1 AND state <> 'delivered' AND attempts > 0 AND last_error <> ''
+                       AND created_at_ms >= (SELECT created_at_ms FROM webhook WHERE account = ?1)
+                       AND created_at_ms > (SELECT ifnull(max(ended_at_ms), 0) FROM webhook_delivery
+                                            WHERE account = ?1 AND state = 'delivered')",
+                )?
+                .query_row([account], first_column)
+        })
+    }
+
+    /// Returns the number of deliveries that are due, of all accounts.
+    pub fn due_deliveries(&self, now_ms: i64) -> Result<u64, StoreError> {
+        self.read("count due deliveries", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT count(*) FROM webhook_delivery WHERE state = 'pending' AND next_at_ms <= ?1",
+                )?
+                .query_row([now_ms], count)
         })
     }
 

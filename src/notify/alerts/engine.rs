@@ -1,0 +1,301 @@
+//! Decides when a rule fires: reads balances and spend of the accounts that have rules.
+//!
+//! A low balance fires once, and again after a top-up or after the balance was well above the
+//! amount. Spend fires once in each period. Two processes that see the same never send twice:
+//! `fire_alert` decides in one transaction. Must not send anything.
+
+use super::rules::{AlertRules, LOW_BALANCE_RULE, SPEND_RULE, SpendAlert};
+use crate::billing::{Billing, PostedFunds};
+use crate::clock::now_ms;
+use crate::config::Settings;
+use crate::notify::context::NotifyContext;
+use crate::notify::id::new_id;
+use crate::notify::mail::{self, MailKind};
+use crate::notify::webhooks::{MAX_PENDING, WebhookEvent};
+use crate::store::StoreError;
+use crate::store::app::AppDb;
+use crate::store::app::alerts::{AlertAccountRow, AlertNotices, FiredAlertRow};
+use crate::store::app::webhooks::NewDelivery;
+use arc_swap::ArcSwap;
+use credits::money::Micro;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the rules are checked.
+const TICK_INTERVAL: Duration = Duration::from_secs(10);
+/// Number of accounts per read.
+const ACCOUNTS_PER_PAGE: u32 = 500;
+/// Maximum number of accounts whose spend is remembered between two checks.
+const MAX_REMEMBERED: usize = 100_000;
+const HOURS_PER_DAY: i64 = 24;
+const DAY_MS: i64 = 86_400_000;
+
+/// Checks the rules until the runtime ends.
+pub async fn run(context: NotifyContext) {
+    let mut engine = AlertEngine::new(&context);
+    loop {
+        // Reads of the databases may wait for a lock, and messages are sent on this thread.
+        let checked = tokio::task::spawn_blocking(move || {
+            let report = engine.tick(now_ms());
+            (engine, report)
+        });
+        match checked.await {
+            Ok((returned, report)) => {
+                engine = returned;
+                match report {
+                    Ok(report) => report.log(),
+                    Err(error) => log::warn!("alerts: {error}; trying again"),
+                }
+            }
+            Err(error) => {
+                log::error!("alerts: a check failed inside the gateway: {error}");
+                engine = AlertEngine::new(&context);
+            }
+        }
+        tokio::time::sleep(TICK_INTERVAL).await;
+    }
+}
+
+/// What one check of all rules did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AlertTickReport {
+    pub accounts: usize,
+    pub fired: usize,
+    /// Accounts that could not be checked.
+    pub failed: usize,
+    /// The first reason.
+    pub error: Option<String>,
+}
+
+impl AlertTickReport {
+    fn log(&self) {
+        if let Some(error) = &self.error {
+            log::warn!(
+                "alerts: cannot check the rules of {} of {} accounts: {error}",
+                self.failed,
+                self.accounts
+            );
+        }
+    }
+}
+
+/// An account's spend, as of one position in the ledger.
+#[derive(Debug, Clone, Copy)]
+struct RememberedSpend {
+    seq: i64,
+    from_hour: i64,
+    spent: Micro,
+}
+
+/// Checks rules and fires them.
+pub struct AlertEngine {
+    db: Arc<AppDb>,
+    billing: Billing,
+    settings: Arc<ArcSwap<Settings>>,
+    spend: HashMap<String, RememberedSpend>,
+}
+
+impl AlertEngine {
+    pub fn new(context: &NotifyContext) -> Self {
+        Self {
+            db: Arc::clone(context.accounts.database()),
+            billing: context.billing.clone(),
+            settings: Arc::clone(&context.settings),
+            spend: HashMap::new(),
+        }
+    }
+
+    /// Checks the rules of all active accounts. An account that cannot be checked does not keep the
+    /// others from it.
+    ///
+    /// # Errors
+    /// Returns an error if the accounts cannot be listed.
+    pub fn tick(&mut self, now_ms: i64) -> Result<AlertTickReport, StoreError> {
+        let mut report = AlertTickReport::default();
+        let mut after = String::new();
+        loop {
+            let page = self.db.accounts_with_alerts(&after, ACCOUNTS_PER_PAGE)?;
+            let Some(last) = page.last().map(|account| account.id.clone()) else {
+                return Ok(report);
+            };
+            let mut fired: HashMap<String, Vec<FiredAlertRow>> = HashMap::new();
+            for (account, row) in self.db.fired_alerts_between(&after, &last)? {
+                fired.entry(account).or_default().push(row);
+            }
+            for account in &page {
+                let before = fired.remove(&account.id).unwrap_or_default();
+                report.accounts += 1;
+                match self.check(account, &before, now_ms) {
+                    Ok(count) => report.fired += count,
+                    Err(error) => {
+                        report.failed += 1;
+                        report.error.get_or_insert_with(|| error.to_string());
+                    }
+                }
+            }
+            after = last;
+        }
+    }
+
+    /// Checks the rules of one account. Returns the number of those that fired.
+    fn check(
+        &mut self,
+        account: &AlertAccountRow,
+        before: &[FiredAlertRow],
+        now_ms: i64,
+    ) -> Result<usize, StoreError> {
+        let rules = AlertRules::decode(&account.alerts)?;
+        let find = |rule: &str| before.iter().find(|fired| fired.rule == rule);
+        let sends_mail = rules.mail && account.is_verified;
+        let mut fired = 0;
+        if let Some(threshold) = rules.low_balance {
+            let before = find(LOW_BALANCE_RULE);
+            fired += usize::from(self.check_balance(
+                &account.id,
+                threshold,
+                before,
+                sends_mail,
+                now_ms,
+            )?);
+        }
+        if let Some(rule) = rules.spend {
+            let before = find(SPEND_RULE);
+            fired +=
+                usize::from(self.check_spend(&account.id, rule, before, sends_mail, now_ms)?);
+        }
+        Ok(fired)
+    }
+
+    fn check_balance(
+        &self,
+        account: &str,
+        threshold: Micro,
+        before: Option<&FiredAlertRow>,
+        sends_mail: bool,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        // A sign-up that is not complete yet has no row in the ledger.
+        let Some(funds) = self.billing.posted_funds(account, now_ms)? else {
+            return Ok(false);
+        };
+        let PostedFunds { balance, credited } = funds;
+        if balance >= threshold {
+            if before.is_some() && is_well_above(balance, threshold) {
+                self.db.rearm_alert(account, LOW_BALANCE_RULE)?;
+            }
+            return Ok(false);
+        }
+        // It fires once for each sum of credits ever bought: a top-up makes it a new one.
+        let credited = credited.get();
+        if before.is_some_and(|before| before.period_ms >= credited) {
+            return Ok(false);
+        }
+        let event = WebhookEvent::LowBalance { balance, threshold };
+        let detail = json!({"balance": balance, "threshold": threshold});
+        let mail = sends_mail.then_some((LOW_BALANCE_RULE, &detail));
+        self.fire(account, LOW_BALANCE_RULE, credited, event, mail, now_ms)
+    }
+
+    fn check_spend(
+        &mut self,
+        account: &str,
+        rule: SpendAlert,
+        before: Option<&FiredAlertRow>,
+        sends_mail: bool,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let SpendAlert { credits, period } = rule;
+        let first_day = period.first_day(now_ms);
+        let period_ms = first_day.saturating_mul(DAY_MS);
+        if before.is_some_and(|before| before.period_ms == period_ms) {
+            return Ok(false);
+        }
+        let spent = self.spent_since(account, first_day.saturating_mul(HOURS_PER_DAY))?;
+        if spent <= credits {
+            return Ok(false);
+        }
+        let event = WebhookEvent::SpendLimit {
+            spent,
+            threshold: credits,
+            period,
+        };
+        let detail = json!({"spent": spent, "threshold": credits, "period": period});
+        let mail = sends_mail.then_some((SPEND_RULE, &detail));
+        self.fire(account, SPEND_RULE, period_ms, event, mail, now_ms)
+    }
+
+    /// Adds up an account's debits, unless none came since the last check.
+    fn spent_since(&mut self, account: &str, from_hour: i64) -> Result<Micro, StoreError> {
+        let seq = self.billing.last_ending_seq(account)?;
+        if let Some(known) = self.spend.get(account)
+            && known.seq == seq
+            && known.from_hour == from_hour
+        {
+            return Ok(known.spent);
+        }
+        let spent = self
+            .billing
+            .hourly_spend(account, from_hour)?
+            .iter()
+            .fold(Micro::ZERO, |sum, hour| sum.plus(hour.sum.credits));
+        if self.spend.len() >= MAX_REMEMBERED {
+            self.spend.clear();
+        }
+        let known = RememberedSpend {
+            seq,
+            from_hour,
+            spent,
+        };
+        self.spend.insert(account.to_owned(), known);
+        Ok(spent)
+    }
+
+    /// Fires a rule, with what it sends. Returns false if another process was faster.
+    fn fire(
+        &self,
+        account: &str,
+        rule: &str,
+        period_ms: i64,
+        event: WebhookEvent,
+        mail: Option<(MailKind, &Value)>,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let settings = self.settings.load();
+        let mail = match mail.filter(|_| settings.mail.is_some()) {
+            Some((kind, detail)) => Some(mail::new_row(account, kind, detail, now_ms)?),
+            None => None,
+        };
+        let (id, body) = (
+            new_id("msg_", now_ms)?,
+            event.body(account, &settings.base_url, now_ms),
+        );
+        let delivery = NewDelivery {
+            id: &id,
+            account,
+            event: event.name(),
+            body: &body,
+            created_at_ms: now_ms,
+        };
+        let fired = FiredAlertRow {
+            rule: rule.to_owned(),
+            period_ms,
+            fired_at_ms: now_ms,
+        };
+        let notices = AlertNotices {
+            mail: mail.as_ref().map(|mail| (mail, mail::QUEUE_LIMITS)),
+            delivery: settings
+                .notifications
+                .webhooks
+                .then_some((&delivery, MAX_PENDING)),
+        };
+        self.db.fire_alert(account, &fired, notices)
+    }
+}
+
+/// Whether a balance is at least a tenth above the amount: one that goes up and down around the
+/// amount does not fire again and again.
+fn is_well_above(balance: Micro, threshold: Micro) -> bool {
+    balance.get().saturating_mul(10) >= threshold.get().saturating_mul(11)
+}

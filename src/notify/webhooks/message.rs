@@ -1,0 +1,115 @@
+//! What a message says: an event of an account, as JSON.
+//!
+//! The body is written once, so every attempt sends the same bytes. Must not hold a secret.
+
+use crate::clock::rfc3339;
+use credits::limits::Period;
+use credits::money::Micro;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// An event that an account's webhook receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WebhookEvent {
+    LowBalance {
+        balance: Micro,
+        threshold: Micro,
+    },
+    SpendLimit {
+        spent: Micro,
+        threshold: Micro,
+        period: Period,
+    },
+    Test,
+}
+
+/// The body, in the order in which Standard Webhooks shows it.
+#[derive(Serialize)]
+struct WebhookBody {
+    #[serde(rename = "type")]
+    event: &'static str,
+    timestamp: String,
+    data: Value,
+}
+
+impl WebhookEvent {
+    /// The value of `type`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LowBalance { .. } => "credits.low_balance",
+            Self::SpendLimit { .. } => "credits.spend_limit",
+            Self::Test => "webhook.test",
+        }
+    }
+
+    /// The body of the message. `base_url` is the gateway's address.
+    pub fn body(&self, account: &str, base_url: &str, now_ms: i64) -> String {
+        let mut data = json!({
+            "account_id": account,
+            "dashboard": format!("{base_url}/dashboard"),
+        });
+        match self {
+            Self::LowBalance { balance, threshold } => {
+                data["balance"] = json!(balance);
+                data["threshold"] = json!(threshold);
+            }
+            Self::SpendLimit {
+                spent,
+                threshold,
+                period,
+            } => {
+                data["spent"] = json!(spent);
+                data["threshold"] = json!(threshold);
+                data["period"] = json!(period);
+            }
+            Self::Test => {}
+        }
+        let body = WebhookBody {
+            event: self.name(),
+            timestamp: rfc3339(now_ms),
+            data,
+        };
+        // Texts and numbers alone, so this never fails.
+        serde_json::to_string(&body).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_what_happened_to_whom_and_when() {
+        let amount = |text: &str| text.parse::<Micro>().unwrap();
+        let low = WebhookEvent::LowBalance {
+            balance: amount("9.5"),
+            threshold: amount("10"),
+        };
+        let body = low.body("acct_1", "https://gw.example", 1_795_262_400_123);
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            body,
+            json!({
+                "type": "credits.low_balance",
+                "timestamp": "2026-11-21T12:00:00.123Z",
+                "data": {
+                    "account_id": "acct_1",
+                    "balance": "9.5",
+                    "threshold": "10",
+                    "dashboard": "https://gw.example/dashboard",
+                },
+            })
+        );
+        let spend = WebhookEvent::SpendLimit {
+            spent: amount("51"),
+            threshold: amount("50"),
+            period: Period::Week,
+        };
+        let body = spend.body("acct_1", "https://gw.example", 0);
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["data"]["period"], "week");
+        assert_eq!(body["data"]["spent"], "51");
+        let body = WebhookEvent::Test.body("acct_1", "https://gw.example", 0);
+        assert!(body.contains("\"webhook.test\""));
+    }
+}
