@@ -9,6 +9,7 @@
 
 mod account;
 mod activity;
+mod alerts;
 mod assets;
 mod authz;
 mod blocking;
@@ -72,6 +73,7 @@ const MAX_FORM_BYTES: usize = 65_536;
 const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     account::routes,
     activity::routes,
+    alerts::routes,
     assets::routes,
     catalog::routes,
     conversations::routes,

@@ -1,8 +1,8 @@
 //! A copy of all data of an account, as one JSON document. It is sent while it is read, so only one
 //! page of the ledger is in memory, whatever its length.
 //!
-//! It contains no secrets: of a key only the data that the account holder sees anyway; of passwords
-//! and session tokens, nothing.
+//! It contains no secrets: of a key only the data that the account holder sees anyway; nothing of
+//! passwords, session tokens and the webhook's secret.
 
 use super::error::PageError;
 use super::session::CurrentUser;
@@ -10,6 +10,8 @@ use super::state::SidecarState;
 use crate::account::{ApiKey, SessionSummary};
 use crate::clock::{now_ms, rfc3339};
 use crate::document;
+use crate::notify::alerts::AlertRules;
+use crate::notify::webhooks::{DeliveryLogRow, WebhookState, Webhooks};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
@@ -30,12 +32,16 @@ pub async fn export(
     let now_ms = now_ms();
     let account = user.account;
     let balance = app.billing.balance(&account.id, now_ms)?;
+    let webhooks = Webhooks::new(&app.accounts);
     let mut head = json!({
         "exported_at": rfc3339(now_ms),
         "account": document::account_with_balance(&account, &balance),
         "email_verified_at": app.accounts.email_verified_at(&account.id)?.map(rfc3339),
         "keys": app.accounts.keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
         "sessions": app.accounts.sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
+        "alerts": AlertRules::load(&app.accounts, &account.id)?,
+        "webhook": webhooks.find(&account.id)?.as_ref().map(webhook),
+        "webhook_messages": webhooks.log(&account.id)?.iter().map(message).collect::<Vec<_>>(),
     })
     .to_string();
     // The entries are the last member of the document.
@@ -69,6 +75,24 @@ fn session(session: &SessionSummary) -> Value {
     json!({
         "created_at": rfc3339(session.created_at_ms), "used_at": rfc3339(session.used_at_ms),
         "address": session.address, "browser": session.browser,
+    })
+}
+
+/// A webhook without its secret.
+fn webhook(webhook: &WebhookState) -> Value {
+    let disabled = webhook.disabled.as_ref();
+    json!({
+        "url": webhook.url, "set_at": rfc3339(webhook.created_at_ms),
+        "disabled_at": disabled.map(|(at_ms, _)| rfc3339(*at_ms)),
+        "disabled_because": disabled.map(|(_, because)| because),
+    })
+}
+
+fn message(row: &DeliveryLogRow) -> Value {
+    json!({
+        "id": row.id, "event": row.event, "created_at": rfc3339(row.created_at_ms),
+        "state": row.state, "attempts": row.attempts,
+        "status": row.last_status, "error": row.last_error,
     })
 }
 

@@ -39,6 +39,7 @@ const MENU: &[MenuEntry] = &[
     MenuAudience::AccountHolders.entry("Conversations", "/dashboard/conversations"),
     MenuAudience::AccountHolders.entry("Spending", "/dashboard/spending"),
     MenuAudience::AccountHolders.entry("Statement", "/dashboard/statement"),
+    MenuAudience::AccountHolders.entry("Alerts", "/dashboard/alerts"),
     MenuEntry {
         page_title: "Documentation",
         ..MenuAudience::Everyone.entry("Docs", "/docs")

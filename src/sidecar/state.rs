@@ -2,6 +2,7 @@
 //!
 //! Must not know a page or a request.
 
+use super::alerts::fresh_secrets::FreshSecrets;
 use super::hash_limiter::PasswordHashLimiter;
 use super::ledger_audit::LedgerAuditRunner;
 use super::login_backoff::LoginBackoff;
@@ -63,6 +64,8 @@ pub(super) struct SidecarState {
     pub(super) audits: LedgerAuditRunner,
     pub(super) new_keys: NewKeyTickets,
     pub(super) streams: Arc<StreamCounts>,
+    /// New webhook secrets that their sessions may see again.
+    pub(super) fresh_secrets: FreshSecrets,
     /// True once the sidecar shuts down; event streams then end.
     pub(super) closing: watch::Receiver<bool>,
 }
@@ -81,6 +84,7 @@ impl SidecarState {
             audits: LedgerAuditRunner::default(),
             new_keys: NewKeyTickets::default(),
             streams: Arc::default(),
+            fresh_secrets: FreshSecrets::default(),
             closing,
         }
     }

@@ -2,6 +2,7 @@
 //! must not receive.
 
 mod activity;
+mod alerts;
 mod keys;
 mod links;
 mod matrix;

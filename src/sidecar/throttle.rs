@@ -25,6 +25,8 @@ pub enum ThrottleKey {
     AddressForgot(IpAddr),
     AccountVerifying(String),
     AccountCreatingPlaygroundKeys(String),
+    AccountTestingWebhook(String),
+    AccountResending(String),
 }
 
 /// `count` attempts in `window_ms`.

@@ -55,6 +55,12 @@ test('every page keeps the rules of accessibility in both themes, fits a phone, 
   await page.goto('/dashboard/conversations');
   const conversation = await page.getByRole('link', { name: /^Conversation of/ }).last().getAttribute('href');
 
+  // A name that no resolver knows: nothing leaves this machine.
+  await page.goto('/dashboard/alerts');
+  await page.getByLabel('URL', { exact: true }).fill('https://receiver.invalid/hook');
+  await page.getByRole('button', { name: 'Save URL' }).click();
+  await page.getByRole('button', { name: 'Send a test message' }).click();
+
   const stranger = await person(browser);
   const pages = [
     [page, 'overview', '/dashboard'],
@@ -64,6 +70,7 @@ test('every page keeps the rules of accessibility in both themes, fits a phone, 
     [page, 'receipt', `/dashboard/activity/${requestId}`],
     [page, 'conversations', '/dashboard/conversations'],
     [page, 'conversation', conversation],
+    [page, 'alerts', '/dashboard/alerts'],
     [page, 'keys', '/dashboard/keys'],
     [page, 'spending', '/dashboard/spending'],
     [page, 'spending-hours', '/dashboard/spending?range=24h&by=key'],

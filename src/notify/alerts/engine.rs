@@ -194,7 +194,7 @@ impl AlertEngine {
         }
         let event = WebhookEvent::LowBalance { balance, threshold };
         let detail = json!({"balance": balance, "threshold": threshold});
-        let mail = sends_mail.then_some((LOW_BALANCE_RULE, &detail));
+        let mail = sends_mail.then_some((MailKind::LowBalance, &detail));
         self.fire(account, LOW_BALANCE_RULE, credited, event, mail, now_ms)
     }
 
@@ -222,7 +222,7 @@ impl AlertEngine {
             period,
         };
         let detail = json!({"spent": spent, "threshold": credits, "period": period});
-        let mail = sends_mail.then_some((SPEND_RULE, &detail));
+        let mail = sends_mail.then_some((MailKind::Spend, &detail));
         self.fire(account, SPEND_RULE, period_ms, event, mail, now_ms)
     }
 

@@ -2,6 +2,7 @@
 
 mod account;
 mod activity;
+mod alerts;
 mod assets;
 mod catalog;
 mod conversations;
@@ -23,6 +24,7 @@ pub type RouteAccess = (&'static str, &'static str, [u16; 5]);
 pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("account", account::ROUTES),
     ("activity", activity::ROUTES),
+    ("alerts", alerts::ROUTES),
     ("assets", assets::ROUTES),
     ("catalog", catalog::ROUTES),
     ("conversations", conversations::ROUTES),

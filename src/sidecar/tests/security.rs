@@ -181,7 +181,17 @@ impl People {
         let audit = self.world.accounts.audit_log(None, 1_000).unwrap();
         let invites = self.world.accounts.invites(None, 100).unwrap();
         let mail = self.world.accounts.mail_queue().unwrap();
-        format!("{accounts:?} {keys:?} {balances:?} {audit:?} {invites:?} {mail:?}")
+        let db = self.world.accounts.database();
+        let alerts: Vec<_> = accounts
+            .iter()
+            .map(|account| {
+                let hook = db.webhook(&account.id).unwrap();
+                let hook = hook.map(|hook| (hook.url, hook.secret, hook.disabled));
+                let log = db.deliveries(&account.id, 100).unwrap();
+                (db.alerts(&account.id).unwrap(), hook, log)
+            })
+            .collect();
+        format!("{accounts:?} {keys:?} {balances:?} {audit:?} {invites:?} {mail:?} {alerts:?}")
     }
 }
 
@@ -293,6 +303,7 @@ async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
         "Conversations",
         "Spending",
         "Statement",
+        "Alerts",
     ];
     for (account, own, is_operator) in [
         (&people.holder, &pages[..], false),
@@ -409,6 +420,12 @@ async fn no_id_of_another_account_opens_anything() {
         .unwrap();
     let invite = world.accounts.invites(None, 100).unwrap().remove(0).id;
     spend(world, "a@example.com", 1);
+    let policy = crate::notify::webhooks::AddressPolicy::default();
+    let url = crate::notify::webhooks::WebhookUrl::parse("https://example.com", &policy).unwrap();
+    let webhooks = crate::notify::webhooks::Webhooks::new(&world.accounts);
+    webhooks.set(holder, &url, now_ms()).unwrap();
+    webhooks.queue_test(holder, "http://x", now_ms()).unwrap();
+    let message = webhooks.log(holder).unwrap().remove(0).id;
     let (request, conversation) = (format!("req_{:032x}", 1), "c0");
     let ids = [
         &request,
@@ -420,6 +437,7 @@ async fn no_id_of_another_account_opens_anything() {
         &own,
         "a@example.com",
         &invite,
+        &message,
     ];
     let stranger = world.sign_up("b@example.com").await;
     let stranger = stranger.split_once('=').unwrap().1;
@@ -504,7 +522,7 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
         csrf_token(&people.token(&people.holder)),
     );
     let fields = "name=k&count=1&days=1&kind=grant&credits=1&ref=r&confirmation=root@example.com&overlap_hours=1\
-                  &email=new@example.com&password=a+long+password&new_password=another+password&confirmed=yes";
+                  &low_balance=10&spend=&period=day&url=https://example.com&email=new@example.com&password=a+long+password&new_password=another+password&confirmed=yes";
     let before = people.state();
     for (method, path, _) in matrix::all().filter(|(method, ..)| *method == "POST") {
         let id = if path.contains("/keys/") {
