@@ -26,6 +26,8 @@ mod addresses;
 mod admin;
 #[path = "gateway/admission.rs"]
 mod admission;
+#[path = "gateway/alerts.rs"]
+mod alerts;
 #[path = "gateway/aliases.rs"]
 mod aliases;
 #[path = "gateway/announced_bodies.rs"]

@@ -13,7 +13,7 @@ const PASSWORD: &str = "a+long+password";
 
 impl World {
     /// Signs up on the dashboard, through the edge. Returns the status and the cookie.
-    fn sign_up(&self, email: &str, invite: &str) -> (u16, String) {
+    pub fn sign_up(&self, email: &str, invite: &str) -> (u16, String) {
         let fields = format!("email={email}&password={PASSWORD}&invite={invite}");
         let answer = self.ask(&Request::form("/dashboard/sign-up", &fields));
         let cookie = answer
@@ -24,7 +24,7 @@ impl World {
     }
 
     /// The form token of the session that this cookie belongs to.
-    fn form_token(&self, cookie: &str) -> String {
+    pub fn form_token(&self, cookie: &str) -> String {
         let page = self
             .ask(&Request::get("/dashboard/account").header("cookie", cookie))
             .text();
