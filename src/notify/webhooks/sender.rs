@@ -292,7 +292,12 @@ fn record(
     };
     if let Some(because) = because {
         let detail = json!({"url": url, "because": because});
-        let mail = mail::new_row(&delivery.account, MailKind::WebhookDisabled, &detail, now_ms)?;
+        let mail = mail::new_row(
+            &delivery.account,
+            MailKind::WebhookDisabled,
+            &detail,
+            now_ms,
+        )?;
         let mail = sends_mail.then_some((&mail, mail::QUEUE_LIMITS));
         db.disable_webhook(&delivery.account, because, now_ms, mail)?;
     }
