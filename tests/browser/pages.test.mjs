@@ -221,7 +221,7 @@ test('silence is not taken for life', async () => {
 test('spending is divided by key, and its numbers and its chart follow the responses', async () => {
   const { page, key, email, faults, context } = await holder();
   const { key: other } = await command('key', 'create', '--account', email, '--name', 'server');
-  const first = await turn(key, randomUUID(), 'input=1000 output=10');
+  const first = await turn(key, randomUUID(), 'input=200 output=10');
   await page.goto('/dashboard');
   await page.getByRole('link', { name: 'This month by key' }).click();
   const rows = page.getByTestId('groups').locator('tbody tr');
@@ -235,7 +235,7 @@ test('spending is divided by key, and its numbers and its chart follow the respo
 
   // A dearer response with the other key: its row comes first, without a reload.
   await page.evaluate(() => { window.sameLoad = true; });
-  const second = await turn(other, randomUUID(), 'input=9000 output=100');
+  const second = await turn(other, randomUUID(), 'input=2000 output=80');
   await eventually('the new key is shown', async () => (await rows.count()) === 2);
   assert.match(await rows.first().innerText(), /server/);
   await eventually('the sum follows', async () => Math.abs((await spent()) - Number(first.credits) - Number(second.credits)) < 1e-9);
@@ -246,7 +246,7 @@ test('spending is divided by key, and its numbers and its chart follow the respo
   // What the reader uses is not replaced.
   const link = rows.first().getByRole('link');
   await link.focus();
-  await turn(other, randomUUID(), 'input=9000 output=100');
+  await turn(other, randomUUID(), 'input=2000 output=80');
   await page.waitForResponse(/dashboard/, { timeout: 2_500 }).catch(() => {});
   assert.equal(await link.evaluate((element) => element === document.activeElement), true);
   await link.click();
