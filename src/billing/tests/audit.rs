@@ -526,7 +526,7 @@ fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
         Vec::<&str>::new(),
         "a sign-up that is not completed"
     );
-    db.mark_granted("acct_lost", 0).unwrap();
+    db.mark_granted("acct_lost", NOW).unwrap();
     assert_eq!(
         rules(dir.path(), NOW),
         ["balance"],
