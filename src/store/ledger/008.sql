@@ -48,6 +48,9 @@ CREATE TABLE usage_total (
 -- The few entries of an account that are not ends of requests, with all that a statement adds up.
 CREATE INDEX entry_postings ON entry (account, at, seq, kind, d_paid, d_trial) WHERE kind NOT IN ('debit', 'void');
 
+-- Debits of more tokens than the request can use, for the operator: few, and listed without reading the ledger.
+CREATE INDEX entry_implausible ON entry (seq) WHERE kind = 'debit' AND instr(detail, '"implausible":true') > 0;
+
 -- A vendor's counter can be nonsense: of one response, at most 2^40 tokens of a class count.
 INSERT INTO usage_hour (account, hour, model, key_id, responses, credits, input, cache_read, output)
 SELECT account, at / 3600000, ifnull(detail ->> '$.model', ''), ifnull(detail ->> '$.key_id', ''), count(*),

@@ -25,9 +25,6 @@ pub(super) const MAX_TOKENS_COUNTED: u64 = 1 << 40;
 pub(super) const MAX_TOKENS_SUM: i64 = 1 << 62;
 pub(super) const MAX_CREDITS_SUM: i64 = 9_007_199_254_740_991;
 
-/// Number of entries to search for implausible usage, which has no index.
-const MAX_SEARCHED_ENTRIES: u32 = 50_000;
-
 /// Which ends of requests to list: those that match all given fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ActivityFilter {
@@ -117,19 +114,19 @@ impl Ledger {
     }
 
     /// Returns debits of any account whose vendor counted more than the request can use, latest
-    /// first: at most `limit` of the last [`MAX_SEARCHED_ENTRIES`] entries.
+    /// first. An index has them, so that the ledger is not read.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn implausible_entries(&self, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
         let sql = format!(
-            "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > (SELECT max(seq) FROM entry) - ?1 AND kind = 'debit'
-             AND instr(detail, '\"implausible\":true') > 0 ORDER BY seq DESC LIMIT ?2"
+            "SELECT {ENTRY_COLUMNS} FROM entry INDEXED BY entry_implausible
+             WHERE kind = 'debit' AND instr(detail, '\"implausible\":true') > 0 ORDER BY seq DESC LIMIT ?1"
         );
         self.read("list debits of implausible usage", |connection| {
             connection
                 .prepare_cached(&sql)?
-                .query_map(params![MAX_SEARCHED_ENTRIES, limit], entry)?
+                .query_map([limit], entry)?
                 .collect()
         })
     }
