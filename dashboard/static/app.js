@@ -148,6 +148,12 @@ function readTable(table, group) {
 
 const HOUR_S = 3600;
 const DAY_S = 86400;
+// Distances between the times at an axis: hours, days, months of 30 days, years. A chart uses none that is below its own
+// interval, or the same day would stand there twice.
+const TICK_SECONDS = [
+  ...[1, 2, 3, 4, 6, 8, 12].map((hours) => hours * HOUR_S),
+  ...[1, 2, 3, 4, 5, 7, 10, 15, 30, 60, 90, 120, 180, 365, 730, 1825, 3650].map((days) => days * DAY_S),
+];
 
 /** The text below a bar that stands for `step` seconds. Charts are in UTC. */
 function tickText(step, seconds) {
@@ -201,7 +207,7 @@ function drawChart(figure) {
           y: { range: (_, low, high) => [0, (high || 1) * 1.08] },
         },
         axes: [
-          { ...axis, space: 60, ...(step ? { values: (_, ticks) => ticks.map((tick) => tickText(step, tick)) } : { incrs: [1, 2, 5, 10, 20, 50, 100] }) },
+          { ...axis, space: 60, ...(step ? { incrs: TICK_SECONDS.filter((seconds) => seconds >= step), values: (_, ticks) => ticks.map((tick) => tickText(step, tick)) } : { incrs: [1, 2, 5, 10, 20, 50, 100] }) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { notation: "compact" })) },
         ],
         // The highest sum comes first: each later series covers its lower part.
