@@ -77,24 +77,31 @@ export async function look(page, name) {
   await page.setViewportSize(WIDE);
 }
 
+/** Rules that the theme can break. */
+const COLOUR_RULES = ['color-contrast', 'link-in-text-block'];
+
+/** Returns the page's violations of the accessibility rules, as text, in the theme and at the width that it has. */
+export async function ruleFaults(page, { coloursOnly = false } = {}) {
+  // The page's script policy refuses a script element, so the debugger evaluates the script.
+  await page.evaluate(`window.axe || (() => {${AXE}})(); undefined`);
+  const runOnly = coloursOnly ? { type: 'rule', values: COLOUR_RULES } : { type: 'tag', values: RULES };
+  const { violations } = await page.evaluate((rules) => axe.run(document, { runOnly: rules, resultTypes: ['violations'] }), runOnly);
+  return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.target.join(' ')}: ${node.failureSummary}`));
+}
+
 /** Returns the page's violations of the accessibility rules, as text, in light and in dark mode. */
 export async function violations(page) {
   const found = [];
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
-    // The page's script policy refuses a script element, so the debugger evaluates the script.
-    await page.evaluate(`${AXE}; undefined`);
-    const { violations } = await page.evaluate((values) => axe.run(document, { runOnly: { type: 'tag', values } }), RULES);
-    for (const { id, nodes } of violations) {
-      found.push(...nodes.map((node) => `${colorScheme} ${id}: ${node.target.join(' ')}: ${node.failureSummary}`));
-    }
+    found.push(...(await ruleFaults(page)).map((fault) => `${colorScheme} ${fault}`));
   }
   await page.emulateMedia({ colorScheme: null, reducedMotion: null });
   return found;
 }
 
 /** Maximum size of one page with everything that it loads, compressed, in bytes. */
-const PAGE_BYTES_MAX = 150 * 1024;
+export const PAGE_BYTES_MAX = 150 * 1024;
 
 /** Opens a page with `open` (default: its address) and checks that it is not larger than PAGE_BYTES_MAX. */
 export async function weigh(page, name, open) {
