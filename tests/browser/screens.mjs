@@ -79,6 +79,20 @@ try {
   await keep('conversation');
   await page.goto('/docs#models');
   await keep('catalog');
+  await page.goto('/dashboard/spending?range=7d&by=model');
+  await page.locator('figure canvas').first().waitFor();
+  await keep('spending');
+  await page.goto('/dashboard/playground');
+  // Only the simulated vendor sees what it shall answer.
+  const [question, answer] = ['Why is the sky blue?', '[[sim text=\\"Air scatters blue light more than red light.\\" events=5]]'];
+  await page.route('**/v1/*', (route) => {
+    const postData = route.request().postData()?.replace(question, `${question} ${answer}`);
+    return route.continue({ postData });
+  });
+  await page.getByLabel('Message').fill(question);
+  await page.getByRole('button', { name: 'Send', exact: true }).click();
+  await page.locator('[data-testid="cost"] a').waitFor();
+  await keep('playground');
   await page.goto(`/dashboard/operator/accounts/${accountId}`);
   await keep('operator');
   await page.emulateMedia({ colorScheme: 'dark' });
