@@ -22,6 +22,7 @@ mod mailbox;
 mod password;
 mod playground;
 mod principal;
+mod search;
 mod session;
 mod settings;
 mod shared;
@@ -48,6 +49,7 @@ pub use password::{
 };
 pub use playground::NewPlaygroundKey;
 pub use principal::{AuthError, Principal};
+pub use search::AccountCounts;
 pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
 pub use shared::SharedKeys;
 pub use sign_up::{

@@ -26,6 +26,7 @@ pub mod ledger_ingest;
 mod ledger_writer;
 mod open_holds;
 pub mod outbox;
+pub mod overview;
 pub mod quote;
 mod receipt;
 mod replay;

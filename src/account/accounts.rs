@@ -77,23 +77,6 @@ impl Accounts {
         Ok(found.map(Account::from))
     }
 
-    /// Returns accounts whose id or e-mail begins with `prefix`, in pages like [`Accounts::page`].
-    ///
-    /// # Errors
-    /// Returns an error if the database fails.
-    pub fn search(
-        &self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Account>, StoreError> {
-        let prefix = prefix.trim().to_ascii_lowercase();
-        let rows = self
-            .db
-            .search_accounts(&prefix, after.unwrap_or_default(), limit)?;
-        Ok(rows.into_iter().map(Account::from).collect())
-    }
-
     /// Returns all accounts, oldest first.
     ///
     /// # Errors

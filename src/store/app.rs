@@ -14,6 +14,7 @@ pub mod key_changes;
 pub mod links;
 pub mod mail;
 mod rows;
+pub mod search;
 pub mod session;
 #[cfg(test)]
 mod tests;

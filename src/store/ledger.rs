@@ -10,6 +10,7 @@ mod account;
 mod activity;
 mod aggregates;
 pub mod anchor;
+mod balances;
 mod batch;
 mod chain;
 mod claim;
@@ -34,6 +35,7 @@ pub use account::{LedgerAccount, LedgerAccountRow};
 pub use activity::{
     ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, SpendTotals,
 };
+pub use balances::RequestCharge;
 use batch::EndingBatch;
 pub use chain::entry_hash;
 pub use claim::Claim;

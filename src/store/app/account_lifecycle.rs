@@ -5,7 +5,7 @@
 
 use super::audit::{self, AuditEntry};
 use super::database::AppDb;
-use super::rows::{ACCOUNT_COLUMNS, AccountRow, Role, account_row, first_column};
+use super::rows::{AccountRow, Role, first_column};
 use crate::store::StoreError;
 use credits::money::Micro;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -175,31 +175,6 @@ impl AppDb {
             }
             audit::append(transaction, audit_entry)?;
             Ok(CloseAccountOutcome::Done)
-        })
-    }
-
-    /// Returns accounts whose id or e-mail begins with `prefix`, in the order of their ids: at most
-    /// `limit`, after `after`.
-    pub fn search_accounts(
-        &self,
-        prefix: &str,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<AccountRow>, StoreError> {
-        self.read("find accounts", |connection| {
-            // Searches prefixes as ranges, which the two indexes support. U+10FFFF sorts after
-            // every other character.
-            let last = format!("{prefix}\u{10ffff}");
-            connection
-                .prepare_cached(&format!(
-                    "SELECT {ACCOUNT_COLUMNS} FROM account
-                     WHERE id IN (SELECT id FROM account WHERE id >= ?1 AND id < ?2
-                                  UNION SELECT id FROM account WHERE email >= ?1 AND email < ?2)
-                       AND id > ?3
-                     ORDER BY id LIMIT ?4"
-                ))?
-                .query_map(params![prefix, last, after, limit], account_row)?
-                .collect()
         })
     }
 

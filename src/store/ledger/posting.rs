@@ -14,7 +14,7 @@ use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 /// The result of a posting.
@@ -371,12 +371,12 @@ fn post_entry(
 }
 
 /// Returns the total refunds of a debit so far.
-fn refunded_total(
-    transaction: &Transaction<'_>,
+pub(super) fn refunded_total(
+    connection: &Connection,
     account: &str,
     request_id: &str,
 ) -> rusqlite::Result<Micro> {
-    transaction
+    connection
         .prepare_cached(
             "SELECT ifnull(sum(d_paid + d_trial), 0) FROM entry
              WHERE kind = 'refund' AND account = ?1 AND json_extract(detail, '$.request_id') = ?2",

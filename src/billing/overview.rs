@@ -1,0 +1,40 @@
+//! Balances of many accounts and charges of any request, for operators.
+//!
+//! Must not change anything, and must not check who asks: the caller does.
+
+use super::service::Billing;
+use crate::store::StoreError;
+pub use crate::store::ledger::RequestCharge;
+use credits::money::Micro;
+use std::collections::BTreeMap;
+
+impl Billing {
+    /// Returns the balance of each of `accounts`, as the ledger has it; an account that the ledger
+    /// does not have is not in the result.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn balances(
+        &self,
+        accounts: &[String],
+        now_ms: i64,
+    ) -> Result<BTreeMap<String, Micro>, StoreError> {
+        self.0.ledger.balances(accounts, now_ms)
+    }
+
+    /// Returns the sum of all balances: what the gateway owes its account holders.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn balance_total(&self, now_ms: i64) -> Result<Micro, StoreError> {
+        self.0.ledger.balance_total(now_ms)
+    }
+
+    /// Returns the charge of a request that has ended, whichever account sent it.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
+        self.0.ledger.request_charge(request_id)
+    }
+}

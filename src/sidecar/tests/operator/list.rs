@@ -1,0 +1,150 @@
+//! Tests the operators' list of accounts: its search, its amounts and its sums.
+
+use super::*;
+use credits::money::Micro;
+
+/// Path of an account's page, up to its id.
+const ACCOUNT_LINK: &str = "/dashboard/operator/accounts/acct_";
+
+/// Number of accounts in the list of a page.
+fn count_rows(page: &TestResponse) -> usize {
+    page.body.matches(ACCOUNT_LINK).count()
+}
+
+fn many_accounts(root: &Root, count: usize) {
+    for index in 0..count {
+        let email = format!("many{index:02}@example.com");
+        let new = NewAccount {
+            email: &email,
+            password: None,
+            role: Role::Member,
+            trial: None,
+        };
+        root.world.accounts.create_account(&new, now_ms()).unwrap();
+    }
+}
+
+/// The cell of a column in the only row of the list.
+fn cell(page: &TestResponse, column: &str) -> String {
+    assert_eq!(count_rows(page), 1);
+    let (_, rest) = page
+        .body
+        .split_once(&format!("data-label=\"{column}\""))
+        .unwrap();
+    let (_, rest) = rest.split_once('>').unwrap();
+    rest.split_once("</td>").unwrap().0.to_owned()
+}
+
+#[tokio::test]
+async fn accounts_come_in_pages_of_fifty_and_are_found_by_any_part() {
+    let root = root().await;
+    many_accounts(&root, 60);
+    let all = root.get("/dashboard/operator").await;
+    assert_eq!(count_rows(&all), 50);
+    let (before, _) = all.body.split_once("rel=\"next\"").unwrap();
+    let (_, next) = before.rsplit_once("href=\"").unwrap();
+    let next = next.split('"').next().unwrap();
+    let next = next.replace("&amp;", "&").replace("&#38;", "&");
+    assert_eq!(count_rows(&root.get(&next).await), 12);
+
+    let accounts = &root.world.accounts;
+    let key = accounts.create_key(&root.account, "k", now_ms()).unwrap();
+    let shown = accounts.keys(&root.account).unwrap().remove(0).shown;
+    let ends: String = shown.chars().skip(shown.chars().count() - 4).collect();
+    for (q, count) in [
+        ("many1", 10),
+        ("ANY1", 10),
+        ("A@EX", 1),
+        (&root.account[..], 1),
+        (&key.key_id[4..], 1),
+        (&ends, 1),
+        ("nobody", 0),
+        ("%25", 0),
+        ("_", 62),
+        ("many__", 0),
+        ("'", 0),
+    ] {
+        let found = root.get(&format!("/dashboard/operator?q={q}")).await;
+        assert_eq!(found.status, 200);
+        assert_eq!(count_rows(&found), count.min(50), "{q}");
+    }
+    let longest = "x".repeat(254);
+    let found = root.get(&format!("/dashboard/operator?q={longest}")).await;
+    assert_eq!((found.status, count_rows(&found)), (200, 0));
+    let refused = root.get(&format!("/dashboard/operator?q={longest}x")).await;
+    assert_eq!((refused.status, count_rows(&refused)), (422, 0));
+    assert!(refused.body.contains("at most 254 characters"));
+}
+
+#[tokio::test]
+async fn a_request_id_leads_to_the_account_that_sent_it() {
+    let root = root().await;
+    spend(&root.world, "a@example.com", 2);
+    let request = format!("req_{:032x}", 1);
+    let found = root.get(&format!("/dashboard/operator?q={request}")).await;
+    assert_eq!(found.status, 303);
+    let place = &found.headers["location"];
+    let account = format!("/dashboard/operator/accounts/{}", root.account);
+    assert!(place.starts_with(&account), "{place}");
+    assert_eq!(root.get(place).await.status, 200);
+    for unknown in [format!("req_{:032x}", 9), request[..20].to_owned()] {
+        let page = root.get(&format!("/dashboard/operator?q={unknown}")).await;
+        assert_eq!((page.status, count_rows(&page)), (200, 0));
+        assert!(page.body.contains("No request with this id has ended"));
+    }
+}
+
+#[tokio::test]
+async fn the_list_has_balances_and_spends_and_their_sums() {
+    let root = root().await;
+    many_accounts(&root, 1);
+    let billing = &root.world.billing;
+    let empty = root.get("/dashboard/operator").await;
+    for sum in ["balances", "spent-today", "spent-30-days", "writeoffs"] {
+        assert_eq!(empty.inside(sum), "0", "{sum}");
+    }
+    billing
+        .grant(&root.account, Micro::new(5_000_000), "r", now_ms())
+        .unwrap();
+    // A trial that has ended is no balance, also before its lapse is entered.
+    let now = now_ms();
+    let trial = |ends_at_ms| credits::trial::Trial {
+        credits: Micro::new(1_000_000),
+        ends_at_ms,
+    };
+    let tried = root.world.accounts.find("many00@example.com").unwrap();
+    let tried = tried.unwrap().id;
+    billing
+        .open_account(&tried, Some(trial(now + 60_000)), now)
+        .unwrap();
+    let ids = [root.account.clone(), tried.clone(), "acct_x".to_owned()];
+    let balances = |at| billing.balances(&ids, at).unwrap();
+    assert_eq!(balances(now)[&tried], Micro::new(1_000_000));
+    assert_eq!(balances(now + 60_000)[&tried], Micro::ZERO);
+    assert_eq!(balances(now).len(), 2);
+    let sum = |at| billing.balance_total(at).unwrap().get();
+    assert_eq!([sum(now), sum(now + 60_000)], [6_000_000, 5_000_000]);
+
+    // Each of them costs 0.001 credits of the trial.
+    spend(&root.world, "many00@example.com", 4);
+    let spent = billing.spend_since(&ids, 0).unwrap();
+    assert_eq!(spent.get(&tried).map(|spent| spent.get()), Some(4_000));
+    let amount = |micro| crate::sidecar::display::Credits(Micro::new(micro)).to_string();
+    let row = root.get("/dashboard/operator?q=many00").await;
+    assert_eq!(cell(&row, "Spent in 30 days"), amount(4_000));
+    assert_eq!(cell(&row, "Balance"), amount(996_000));
+    let other = root.get("/dashboard/operator?q=a@example.com").await;
+    assert_eq!(cell(&other, "Spent in 30 days"), "0");
+    assert_eq!(cell(&other, "Balance"), amount(5_000_000));
+    // Nobody else spent anything.
+    for (sum, micro) in [("spent-30-days", 4_000), ("balances", 5_996_000)] {
+        let shown = format!("data-testid=\"{sum}\">{}</dd>", amount(micro));
+        assert!(other.body.contains(&shown), "{shown}: {}", other.body);
+    }
+    let accounts = &root.world.accounts;
+    let suspended = AccountStatus::Suspended;
+    accounts.set_status(&root.account, suspended).unwrap();
+    let page = root.get("/dashboard/operator").await;
+    assert_eq!(page.inside("accounts-active"), "2");
+    assert_eq!(page.inside("accounts-suspended"), "1");
+}

@@ -1,0 +1,65 @@
+//! Finding accounts by a part of what an operator knows of them, and counting them.
+//!
+//! Reads whole tables: fast enough for 100 000 accounts on a page, not for a request to a model.
+//! Must not change anything.
+
+use super::database::AppDb;
+use super::rows::{ACCOUNT_COLUMNS, AccountRow, account_row};
+use crate::store::StoreError;
+use rusqlite::params;
+
+/// Number of accounts by status.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AccountCounts {
+    pub active: u64,
+    pub suspended: u64,
+    pub deleted: u64,
+}
+
+impl AppDb {
+    /// Returns accounts with `part` in their e-mail or id, or in the id or the shown text of one of
+    /// their keys, in the order of their ids: at most `limit`, after `after`. `part` is lower case.
+    pub fn search_accounts(
+        &self,
+        part: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<AccountRow>, StoreError> {
+        self.read("find accounts", |connection| {
+            // Unlike LIKE, instr has no wildcards: `%` and `_` are characters like others.
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {ACCOUNT_COLUMNS} FROM account
+                     WHERE id > ?2 AND (instr(email, ?1) OR instr(id, ?1) OR id IN
+                       (SELECT account FROM api_key WHERE instr(id, ?1) OR instr(lower(shown), ?1)))
+                     ORDER BY id LIMIT ?3"
+                ))?
+                .query_map(params![part, after, limit], account_row)?
+                .collect()
+        })
+    }
+
+    /// Returns the number of accounts by status.
+    pub fn count_accounts(&self) -> Result<AccountCounts, StoreError> {
+        self.read("count the accounts", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT count(*) FILTER (WHERE deleted_at_ms IS NULL AND status = 'active'),
+                       count(*) FILTER (WHERE deleted_at_ms IS NULL AND status <> 'active'),
+                       count(deleted_at_ms)
+                     FROM account",
+                )?
+                .query_row([], |row| {
+                    let count = |column| {
+                        let count: i64 = row.get(column)?;
+                        Ok::<_, rusqlite::Error>(u64::try_from(count).unwrap_or_default())
+                    };
+                    Ok(AccountCounts {
+                        active: count(0)?,
+                        suspended: count(1)?,
+                        deleted: count(2)?,
+                    })
+                })
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! Balances of many accounts, and the charge of a request of any account: what operators ask.
+//!
+//! The figures lag the running process by the milliseconds of a commit. Must not change anything.
+
+use super::database::Ledger;
+use super::posting::refunded_total;
+use crate::store::StoreError;
+use credits::money::Micro;
+use rusqlite::{OptionalExtension, params};
+use std::collections::BTreeMap;
+
+/// What a request cost and what came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestCharge {
+    pub account: String,
+    /// The debit; 0 for a request that was not charged.
+    pub charged: Micro,
+    /// All refunds of the debit together.
+    pub refunded: Micro,
+}
+
+impl RequestCharge {
+    /// The most that can still be refunded.
+    pub fn rest(&self) -> Micro {
+        self.charged.minus(self.refunded)
+    }
+}
+
+/// The credits of an account at the time ?1: a trial that has ended counts nothing, also before its
+/// lapse is entered.
+const BALANCE: &str = "paid + iif(ifnull(trial_ends_at, ?1 + 1) > ?1, trial, 0)";
+
+impl Ledger {
+    /// Returns the balance of each of `accounts`; an account that the ledger does not have is not
+    /// in the result.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn balances(
+        &self,
+        accounts: &[String],
+        now_ms: i64,
+    ) -> Result<BTreeMap<String, Micro>, StoreError> {
+        let accounts = serde_json::to_string(accounts).unwrap_or_default();
+        self.read("read the balances of several accounts", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT id, {BALANCE} FROM account WHERE id IN (SELECT value FROM json_each(?2))"
+                ))?
+                .query_map(params![now_ms, accounts], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        })
+    }
+
+    /// Returns the sum of all balances, at most the largest amount of credits.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn balance_total(&self, now_ms: i64) -> Result<Micro, StoreError> {
+        self.read("add up all balances", |connection| {
+            // Integers could overflow, which SQLite refuses. `total` is exact up to the maximum.
+            connection
+                .prepare_cached(&format!(
+                    "SELECT CAST(min(total({BALANCE}), 9007199254740991) AS INTEGER) FROM account"
+                ))?
+                .query_row([now_ms], |row| row.get(0))
+        })
+    }
+
+    /// Returns the charge of a request that has ended; `None` if the ledger does not have it.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
+        self.read("read the charge of a request", |connection| {
+            let debit = connection
+                .prepare_cached(
+                    "SELECT account, -(d_paid + d_trial) FROM entry
+                     WHERE kind IN ('debit', 'void') AND ref = ?1",
+                )?
+                .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            let Some((account, charged)) = debit else {
+                return Ok(None);
+            };
+            let account: String = account;
+            Ok(Some(RequestCharge {
+                refunded: refunded_total(connection, &account, request_id)?,
+                account,
+                charged,
+            }))
+        })
+    }
+}
