@@ -81,6 +81,16 @@ impl Accounts {
     }
 }
 
+impl Accounts {
+    /// Whether an invitation, by its id or its code, can still be used.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn is_open_invite(&self, code_or_id: &str, now_ms: i64) -> Result<bool, StoreError> {
+        hash_prefix(code_or_id).map_or(Ok(false), |start| self.db.is_open_invite(&start, now_ms))
+    }
+}
+
 impl AuditedAccounts<'_> {
     /// Creates `count` invitations with a lifetime of `good_for_ms`. The database has only their
     /// hashes: the returned codes are the only copy.

@@ -11,13 +11,13 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 /// The question that the page asks.
-pub struct Confirmation {
+pub struct Confirmation<'a> {
     pub title: &'static str,
     /// What happens after the confirmation.
     pub consequence: String,
     pub button: &'static str,
     /// Path of the page to which the user returns without the change.
-    pub back: &'static str,
+    pub back: &'a str,
 }
 
 #[derive(Template)]
@@ -26,11 +26,11 @@ struct ConfirmPage<'f> {
     frame: Frame,
     csrf: &'f str,
     fields: Vec<(&'f str, &'f str)>,
-    question: Confirmation,
+    question: Confirmation<'f>,
 }
 
 /// Asks for a confirmation. `menu_title` is the title of the page with the form.
-pub fn page(menu_title: &'static str, form: &SignedForm, question: Confirmation) -> Response {
+pub fn page(menu_title: &'static str, form: &SignedForm, question: Confirmation<'_>) -> Response {
     let page = ConfirmPage {
         frame: Frame::new(menu_title, &form.user),
         csrf: &form.user.csrf,

@@ -1,6 +1,7 @@
 //! The operator pages: accounts to view and to change, in the name of an administrator.
 //!
-//! `operator/list.rs` lists and finds accounts, `operator/account.rs` shows and changes one account,
+//! `operator/list.rs` lists and finds accounts, `operator/account.rs` shows and changes one,
+//! with `status.rs`, `refund.rs` and `keys.rs`;
 //! `operator/service.rs` shows the state of the gateway, `operator/invites.rs` manages invitations,
 //! `operator/log.rs` shows the audit log. Every handler takes an `Operator` or an `OperatorForm`
 //! (`authz.rs`); for all other users these pages do not exist (404).
@@ -8,9 +9,12 @@
 mod account;
 mod account_row;
 mod invites;
+mod keys;
 mod list;
 mod log;
+mod refund;
 mod service;
+mod status;
 
 use super::state::SidecarState;
 use axum::Router;
@@ -28,15 +32,31 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         )
         .route(
             "/dashboard/operator/accounts/{id}/suspend",
-            post(account::suspend),
+            post(status::suspend),
         )
         .route(
             "/dashboard/operator/accounts/{id}/resume",
-            post(account::resume),
+            post(status::resume),
         )
         .route(
             "/dashboard/operator/accounts/{id}/link",
             post(account::create_link),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/refund",
+            post(refund::post),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/keys/{key}/enable",
+            post(keys::enable),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/keys/{key}/disable",
+            post(keys::disable),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/keys/{key}/revoke",
+            post(keys::revoke),
         )
         .route("/dashboard/operator/service", get(service::show))
         .route("/dashboard/operator/test-mail", post(service::test_mail))

@@ -1,5 +1,6 @@
 //! One account on the operator pages: its balance, keys and latest entries, postings to it,
-//! suspension, and a link that sets its password.
+//! and a link that sets its password. `operator/status.rs`, `operator/refund.rs` and
+//! `operator/keys.rs` change it too.
 //!
 //! All of these changes require the administrator's password once in ten minutes. The ledger
 //! decides which postings are allowed.
@@ -7,16 +8,15 @@
 use super::super::account::{ConfirmationError, confirm_password_unless_recent};
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
+use super::super::confirm::{self, Confirmation};
 use super::super::display::Timestamp;
 use super::super::error::PageError;
 use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
-use super::super::session::{ClientIp, CurrentUser};
+use super::super::session::{ClientIp, CurrentUser, SignedForm};
 use super::super::state::SidecarState;
 use super::account_row::AccountListRow;
-use crate::account::{
-    Account, AccountError, AccountStatus, Actor, CloseAccountOutcome, LinkPurpose,
-};
+use crate::account::{Account, AccountError, AccountStatus, Actor, ApiKeyStatus, LinkPurpose};
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
@@ -25,10 +25,12 @@ use crate::document;
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use askama::Template;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use credits::money::Micro;
+use serde::Deserialize;
 use std::sync::Arc;
 
 /// Maximum number of entries shown.
@@ -39,6 +41,8 @@ struct AccountKeyRow {
     name: String,
     shown: String,
     status: &'static str,
+    is_revoked: bool,
+    is_disabled: bool,
     created: Timestamp,
 }
 
@@ -48,6 +52,8 @@ struct AccountEntryRow {
     reference: String,
     change: String,
     balance_after: String,
+    /// The entry is a debit of this account, which can be refunded.
+    is_debit: bool,
     /// Actor and reason, if an operator posted the entry.
     details: String,
 }
@@ -60,7 +66,7 @@ struct NewLinkView {
 
 #[derive(Template)]
 #[template(path = "operator_account.html")]
-struct OperatorAccountPage {
+pub struct OperatorAccountPage {
     frame: Frame,
     tab: &'static str,
     csrf: String,
@@ -77,16 +83,27 @@ struct OperatorAccountPage {
     entries: Vec<AccountEntryRow>,
     /// A posting requires the password again.
     asks_password: bool,
-    done: Option<String>,
+    pub done: Option<String>,
     fault: Option<String>,
+    pub refund_fault: Option<String>,
+    pub key_fault: Option<&'static str>,
+    pub refund: RefundForm,
     /// Why suspending or resuming the account failed.
-    status_fault: Option<&'static str>,
+    pub status_fault: Option<&'static str>,
     new_link: Option<NewLinkView>,
     link_fault: Option<&'static str>,
     /// Values of the submitted form, so that the user need not type them again.
     submitted: PostingForm,
     reference_max: usize,
     reason_max: usize,
+}
+
+/// The values of the form for refunds.
+#[derive(Default, Clone)]
+pub struct RefundForm {
+    pub request_id: String,
+    pub credits: String,
+    pub reference: String,
 }
 
 #[derive(Default, Clone)]
@@ -97,7 +114,7 @@ struct PostingForm {
     reason: String,
 }
 
-fn page(
+pub fn page(
     app: &SidecarState,
     user: &CurrentUser,
     account: Account,
@@ -111,6 +128,8 @@ fn page(
         .into_iter()
         .map(|key| AccountKeyRow {
             status: key.status.name(),
+            is_revoked: key.status == ApiKeyStatus::Revoked,
+            is_disabled: key.status == ApiKeyStatus::Disabled,
             created: Timestamp(key.created_at_ms),
             id: key.id,
             name: key.name,
@@ -131,6 +150,7 @@ fn page(
         ];
         Ok(AccountEntryRow {
             at: Timestamp(entry.at_ms),
+            is_debit: entry.kind == "debit",
             kind: entry.kind.clone(),
             reference: entry.reference.clone(),
             change: entry.change().to_string(),
@@ -154,6 +174,9 @@ fn page(
         asks_password: !user.confirmed,
         done: None,
         fault: None,
+        refund_fault: None,
+        key_fault: None,
+        refund: RefundForm::default(),
         status_fault: None,
         new_link: None,
         link_fault: None,
@@ -165,20 +188,36 @@ fn page(
 }
 
 /// Finds an account by its id only: an e-mail must not be in a URL.
-fn find(app: &SidecarState, id: &str) -> Result<Account, PageError> {
+pub fn find(app: &SidecarState, id: &str) -> Result<Account, PageError> {
     app.accounts
         .find(id)?
         .filter(|account| account.id == id)
         .ok_or(PageError::NotFound)
 }
 
+#[derive(Deserialize)]
+pub struct AccountPageQuery {
+    /// Id of the request that the form for refunds begins with.
+    #[serde(default)]
+    request: String,
+}
+
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
     Operator(user): Operator,
     Path(id): Path<String>,
+    query: Result<Query<AccountPageQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
+    let Query(AccountPageQuery { request }) = query.map_err(|_| PageError::NotFound)?;
     let account = find(&app, &id)?;
-    Ok(html(StatusCode::OK, &page(&app, &user, account)?))
+    let page = OperatorAccountPage {
+        refund: RefundForm {
+            request_id: request,
+            ..RefundForm::default()
+        },
+        ..page(&app, &user, account)?
+    };
+    Ok(html(StatusCode::OK, &page))
 }
 
 /// A posting from a well-formed form.
@@ -298,6 +337,15 @@ pub async fn post(
     {
         return respond(status, fault.to_owned(), submitted, &form.user);
     }
+    if order.amount < Micro::ZERO && !form.is_confirmed() {
+        let taken = Micro::ZERO.minus(order.amount);
+        let consequence = format!(
+            "The balance of {} decreases by {taken} credits. Only a grant or another adjustment \
+             reverses it.",
+            account.email
+        );
+        return Ok(ask(&form, &id, "Deduct credits?", consequence, "Deduct"));
+    }
     let (work, to) = (Arc::clone(&app), id.clone());
     let user = CurrentUser {
         confirmed: true,
@@ -341,60 +389,21 @@ pub async fn post(
     }
 }
 
-pub async fn suspend(
-    app: State<Arc<SidecarState>>,
-    id: Path<String>,
-    from: ClientIp,
-    form: OperatorForm,
-) -> Result<Response, PageError> {
-    set_status(app, id, from, form, AccountStatus::Suspended).await
-}
-
-pub async fn resume(
-    app: State<Arc<SidecarState>>,
-    id: Path<String>,
-    from: ClientIp,
-    form: OperatorForm,
-) -> Result<Response, PageError> {
-    set_status(app, id, from, form, AccountStatus::Active).await
-}
-
-async fn set_status(
-    State(app): State<Arc<SidecarState>>,
-    Path(id): Path<String>,
-    ClientIp(address): ClientIp,
-    OperatorForm { form, by }: OperatorForm,
-    status: AccountStatus,
-) -> Result<Response, PageError> {
-    let found = find(&app, &id)?;
-    if status == AccountStatus::Suspended && found.id == by.actor {
-        return Err(PageError::OwnAccount);
-    }
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password_unless_recent(&app, &form, address).await?
-    {
-        return Ok(html(
-            status,
-            &OperatorAccountPage {
-                status_fault: Some(fault),
-                ..page(&app, &form.user, found)?
-            },
-        ));
-    }
-    let account = found.id;
-    let (accounts, of) = (app.accounts.clone(), account.clone());
-    match run_blocking(move || {
-        accounts
-            .with_actor(&by, now_ms())
-            .set_status_remotely(&of, status)
-    })
-    .await??
-    {
-        CloseAccountOutcome::Done => {}
-        CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
-        CloseAccountOutcome::LastAdministrator => return Err(PageError::OwnAccount),
-    }
-    Ok(Redirect::to(&format!("/dashboard/operator/accounts/{account}")).into_response())
+/// Asks before a change of an account.
+pub fn ask(
+    form: &SignedForm,
+    id: &str,
+    title: &'static str,
+    consequence: String,
+    button: &'static str,
+) -> Response {
+    let question = Confirmation {
+        title,
+        consequence,
+        button,
+        back: &format!("/dashboard/operator/accounts/{id}"),
+    };
+    confirm::page("Operator", form, question)
 }
 
 /// Responds with the page itself instead of a redirect: the link cannot be read again later.

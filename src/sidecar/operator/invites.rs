@@ -2,6 +2,7 @@
 
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
+use super::super::confirm::{self, Confirmation};
 use super::super::display::Timestamp;
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
@@ -157,9 +158,22 @@ pub async fn create(
 pub async fn revoke(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    OperatorForm { by, .. }: OperatorForm,
+    OperatorForm { form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
     let accounts = app.accounts.clone();
+    if !form.is_confirmed() {
+        let invite = id.clone();
+        if !run_blocking(move || accounts.is_open_invite(&invite, now_ms())).await?? {
+            return Err(PageError::NotFound);
+        }
+        let question = Confirmation {
+            title: "Revoke this invitation?",
+            consequence: format!("The code of {id} opens no account any more, for good."),
+            button: "Revoke invitation",
+            back: "/dashboard/operator/invites",
+        };
+        return Ok(confirm::page("Operator", &form, question));
+    }
     let is_done =
         run_blocking(move || accounts.with_actor(&by, now_ms()).revoke_invite(&id)).await??;
     if is_done {

@@ -1,7 +1,9 @@
 //! Tests the operator pages: an administrator's action happens once, requires the password, and is
 //! audited.
 
+mod keys;
 mod list;
+mod refund;
 
 use super::*;
 use crate::account::{AccountStatus, Actor};
@@ -126,7 +128,10 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
         ("kind=adjustment&credits=0&ref=r&reason=x", 422),
         ("kind=grant&credits=nan&ref=r", 422),
         ("kind=grant&credits=13&ref=ticket 1", 409),
-        ("kind=adjustment&credits=-100&ref=r&reason=too much", 409),
+        (
+            "kind=adjustment&credits=-100&ref=r&reason=too much&confirmed=yes",
+            409,
+        ),
     ] {
         let refused = root.post(&root.path("post"), fields).await;
         assert_eq!(refused.status, status, "{fields}");
@@ -142,7 +147,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
     let taken = root
         .post(
             &root.path("post"),
-            "kind=adjustment&credits=-2.5&ref=slip&reason=a slip",
+            "kind=adjustment&credits=-2.5&ref=slip&reason=a slip&confirmed=yes",
         )
         .await;
     assert_eq!(taken.status, 201);
@@ -203,8 +208,11 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     );
     assert_eq!(post("not the password").await.status, 403);
     let suspend = async |password: &str| {
-        root.post(&root.path("suspend"), &format!("password={password}"))
-            .await
+        root.post(
+            &root.path("suspend"),
+            &format!("confirmed=yes&password={password}"),
+        )
+        .await
     };
     for password in ["", "not the password"] {
         let refused = suspend(password).await;
@@ -290,7 +298,8 @@ async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
         .create_key(&root.account, "k", now_ms())
         .unwrap()
         .key;
-    assert_eq!(root.post(&root.path("suspend"), "").await.status, 303);
+    let suspend = root.path("suspend");
+    assert_eq!(root.post(&suspend, "confirmed=yes").await.status, 303);
     assert!(root.world.accounts.authenticate(&key, now_ms()).is_err());
     let page = root
         .get(&format!("/dashboard/operator/accounts/{}", root.account))
@@ -459,8 +468,13 @@ async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
     assert_eq!(page.matches(">Revoke</button>").count(), 2);
     for invite in &invites {
         let path = format!("/dashboard/operator/invites/{}/withdraw", invite.id);
-        assert_eq!(root.post(&path, "").await.status, 303);
-        assert_eq!(root.post(&path, "").await.status, 404, "twice");
+        let asked = root.post(&path, "").await;
+        assert_eq!(asked.status, 200);
+        assert!(asked.body.contains("Revoke this invitation?"));
+        assert_eq!(root.post(&path, "confirmed=yes").await.status, 303);
+        for fields in ["", "confirmed=yes"] {
+            assert_eq!(root.post(&path, fields).await.status, 404, "twice");
+        }
     }
     let page = root.get("/dashboard/operator/invites").await.body;
     assert_eq!(
@@ -662,7 +676,7 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
 async fn the_audit_log_shows_what_was_tampered_with() {
     let root = root().await;
     for _ in 0..3 {
-        root.post(&root.path("suspend"), "").await;
+        root.post(&root.path("suspend"), "confirmed=yes").await;
     }
     assert!(
         root.world

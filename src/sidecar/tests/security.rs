@@ -64,6 +64,7 @@ fn filled(path: &str, id: &str) -> String {
         .replace("{ticket}", id)
         .replace("{file}", id)
         .replace("{token}", id)
+        .replace("{key}", id)
 }
 
 /// Accounts of every role; sessions are created when they are needed.

@@ -206,6 +206,18 @@ impl AppDb {
         })
     }
 
+    /// Whether there is an open invitation whose hash begins with `start`.
+    pub fn is_open_invite(&self, start: &[u8; 8], now_ms: i64) -> Result<bool, StoreError> {
+        self.read("look for an invitation", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT 1 FROM invite
+                     WHERE hash >= ?1 AND hash <= ?2 AND used_by IS NULL AND expires_at_ms > ?3",
+                )?
+                .exists(params![start, last_hash_with_prefix(start), now_ms])
+        })
+    }
+
     /// Revokes the open invitation whose hash begins with `start`. Returns false if there is none.
     pub fn revoke_invite(
         &self,

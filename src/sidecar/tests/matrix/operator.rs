@@ -30,6 +30,26 @@ pub const ROUTES: &[RouteAccess] = &[
         [303, 404, 404, 403, 404],
     ),
     (
+        "POST",
+        "/dashboard/operator/accounts/{id}/refund",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/keys/{key}/enable",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/keys/{key}/disable",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/keys/{key}/revoke",
+        [303, 404, 404, 403, 404],
+    ),
+    (
         "GET",
         "/dashboard/operator/service",
         [303, 404, 404, 200, 200],

@@ -1,0 +1,122 @@
+//! The keys of an account, for administrators: disable, enable and revoke. What stops a client asks
+//! first.
+//!
+//! Must not show a key, and must not change a key of another account than that of the page.
+
+use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::authz::OperatorForm;
+use super::super::blocking::run_blocking;
+use super::super::confirm::{self, Confirmation};
+use super::super::error::PageError;
+use super::super::page::html;
+use super::super::session::ClientIp;
+use super::super::state::SidecarState;
+use super::account::{find, page};
+use crate::account::ApiKeyStatus;
+use crate::clock::now_ms;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use std::sync::Arc;
+
+/// Ids of an account and of a key.
+type KeyPath = Path<(String, String)>;
+
+#[derive(Clone, Copy)]
+enum KeyStatusChange {
+    Enable,
+    Disable,
+    Revoke,
+}
+
+pub async fn enable(
+    app: State<Arc<SidecarState>>,
+    path: KeyPath,
+    from: ClientIp,
+    form: OperatorForm,
+) -> Result<Response, PageError> {
+    change(app, path, from, form, KeyStatusChange::Enable).await
+}
+
+pub async fn disable(
+    app: State<Arc<SidecarState>>,
+    path: KeyPath,
+    from: ClientIp,
+    form: OperatorForm,
+) -> Result<Response, PageError> {
+    change(app, path, from, form, KeyStatusChange::Disable).await
+}
+
+pub async fn revoke(
+    app: State<Arc<SidecarState>>,
+    path: KeyPath,
+    from: ClientIp,
+    form: OperatorForm,
+) -> Result<Response, PageError> {
+    change(app, path, from, form, KeyStatusChange::Revoke).await
+}
+
+async fn change(
+    State(app): State<Arc<SidecarState>>,
+    Path((id, key_id)): KeyPath,
+    ClientIp(address): ClientIp,
+    OperatorForm { form, by }: OperatorForm,
+    change: KeyStatusChange,
+) -> Result<Response, PageError> {
+    let account = find(&app, &id)?;
+    let (_, key) = app
+        .accounts
+        .key(Some(&id), &key_id)?
+        .filter(|(_, key)| key.status != ApiKeyStatus::Revoked)
+        .ok_or(PageError::NotFound)?;
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password_unless_recent(&app, &form, address).await?
+    {
+        let mut page = page(&app, &form.user, account)?;
+        page.key_fault = Some(fault);
+        return Ok(html(status, &page));
+    }
+    let back = format!("/dashboard/operator/accounts/{id}#keys");
+    let (shown, email) = (&key.shown, &account.email);
+    let question = |title, consequence, button| Confirmation {
+        title,
+        consequence,
+        button,
+        back: &back,
+    };
+    let question = match change {
+        KeyStatusChange::Enable => None,
+        KeyStatusChange::Disable => Some(question(
+            "Disable this key?",
+            format!(
+                "The gateway refuses {shown} of {email} from the next request on, until the \
+                 account holder or an administrator enables it again. Running requests end normally."
+            ),
+            "Disable key",
+        )),
+        KeyStatusChange::Revoke => Some(question(
+            "Revoke this key?",
+            format!(
+                "The gateway refuses {shown} of {email} from the next request on, for good. Running \
+                 requests end normally."
+            ),
+            "Revoke key",
+        )),
+    };
+    if let Some(question) = question.filter(|_| !form.is_confirmed()) {
+        return Ok(confirm::page("Operator", &form, question));
+    }
+    let accounts = app.accounts.clone();
+    let is_done = run_blocking(move || {
+        let acting = accounts.with_actor(&by, now_ms());
+        match change {
+            KeyStatusChange::Enable => acting.set_key_enabled(&key_id, true),
+            KeyStatusChange::Disable => acting.set_key_enabled(&key_id, false),
+            KeyStatusChange::Revoke => acting.revoke_key(&key_id),
+        }
+    });
+    if is_done.await?? {
+        Ok(Redirect::to(&back).into_response())
+    } else {
+        Err(PageError::NotFound)
+    }
+}

@@ -1,0 +1,78 @@
+//! Suspending and resuming an account. Suspending stops a client, so it asks first.
+//!
+//! Must not suspend the administrator who asks for it, or the last one.
+
+use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::authz::OperatorForm;
+use super::super::blocking::run_blocking;
+use super::super::error::PageError;
+use super::super::page::html;
+use super::super::session::ClientIp;
+use super::super::state::SidecarState;
+use super::account::{ask, find, page};
+use crate::account::{AccountStatus, CloseAccountOutcome};
+use crate::clock::now_ms;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use std::sync::Arc;
+
+pub async fn suspend(
+    app: State<Arc<SidecarState>>,
+    id: Path<String>,
+    from: ClientIp,
+    form: OperatorForm,
+) -> Result<Response, PageError> {
+    set_status(app, id, from, form, AccountStatus::Suspended).await
+}
+
+pub async fn resume(
+    app: State<Arc<SidecarState>>,
+    id: Path<String>,
+    from: ClientIp,
+    form: OperatorForm,
+) -> Result<Response, PageError> {
+    set_status(app, id, from, form, AccountStatus::Active).await
+}
+
+async fn set_status(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    ClientIp(address): ClientIp,
+    OperatorForm { form, by }: OperatorForm,
+    status: AccountStatus,
+) -> Result<Response, PageError> {
+    let found = find(&app, &id)?;
+    if status == AccountStatus::Suspended && found.id == by.actor {
+        return Err(PageError::OwnAccount);
+    }
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password_unless_recent(&app, &form, address).await?
+    {
+        let mut page = page(&app, &form.user, found)?;
+        page.status_fault = Some(fault);
+        return Ok(html(status, &page));
+    }
+    if status == AccountStatus::Suspended && !form.is_confirmed() {
+        let consequence = format!(
+            "The gateway refuses all keys of {} from the next request on, until you resume the \
+             account. Running requests end normally.",
+            found.email
+        );
+        let (title, button) = ("Suspend this account?", "Suspend account");
+        return Ok(ask(&form, &id, title, consequence, button));
+    }
+    let account = found.id;
+    let (accounts, of) = (app.accounts.clone(), account.clone());
+    match run_blocking(move || {
+        accounts
+            .with_actor(&by, now_ms())
+            .set_status_remotely(&of, status)
+    })
+    .await??
+    {
+        CloseAccountOutcome::Done => {}
+        CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
+        CloseAccountOutcome::LastAdministrator => return Err(PageError::OwnAccount),
+    }
+    Ok(Redirect::to(&format!("/dashboard/operator/accounts/{account}")).into_response())
+}

@@ -1,0 +1,90 @@
+//! Tests what an administrator does to the keys of an account.
+
+use super::*;
+
+#[tokio::test]
+async fn a_key_is_disabled_enabled_and_revoked_and_what_stops_a_client_asks_first() {
+    let root = root().await;
+    let accounts = &root.world.accounts;
+    let key = accounts.create_key(&root.account, "k", now_ms()).unwrap();
+    let works = || accounts.authenticate(&key.key, now_ms()).is_ok();
+    let path = |act: &str| root.path(&format!("keys/{}/{act}", key.key_id));
+    let page = root.path("");
+    let page = page.trim_end_matches('/');
+    for (act, question, shown) in [
+        ("disable", Some("Disable this key?"), Some("enable")),
+        ("enable", None, Some("disable")),
+        ("revoke", Some("Revoke this key?"), None),
+    ] {
+        let worked = works();
+        let path = path(act);
+        if let Some(question) = question {
+            let asked = root.post(&path, "").await;
+            assert_eq!(asked.status, 200, "{act}");
+            assert!(asked.body.contains(question), "{}", asked.body);
+            assert!(asked.body.contains("a@example.com"), "whose key it is");
+            assert_eq!(works(), worked, "{act} before the answer");
+        }
+        let fields = if question.is_some() {
+            "confirmed=yes"
+        } else {
+            ""
+        };
+        let done = root.post(&path, fields).await;
+        assert_eq!(done.status, 303, "{act}: {}", done.body);
+        assert_eq!(works(), act == "enable", "{act}");
+        let body = root.get(page).await.body;
+        for other in ["enable", "disable", "revoke"] {
+            let is_offered = body.contains(&format!("/keys/{}/{other}\"", key.key_id));
+            let is_due = shown.is_some_and(|shown| [shown, "revoke"].contains(&other));
+            assert_eq!(is_offered, is_due, "{other} after {act}");
+        }
+    }
+    assert_eq!(root.acts(), ["key.disable", "key.enable", "key.revoke"]);
+    for act in ["enable", "disable", "revoke"] {
+        let again = root.post(&path(act), "confirmed=yes").await;
+        assert_eq!(again.status, 404, "{act} a revoked key");
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_another_account_is_not_reached_and_the_password_is_asked_for() {
+    let root = root().await;
+    let accounts = &root.world.accounts;
+    let admin = accounts.find("root@example.com").unwrap().unwrap().id;
+    let own = accounts.create_key(&admin, "own", now_ms()).unwrap();
+    let key = accounts.create_key(&root.account, "k", now_ms()).unwrap();
+    for act in ["enable", "disable", "revoke"] {
+        let path = root.path(&format!("keys/{}/{act}", own.key_id));
+        let refused = root.post(&path, "confirmed=yes").await;
+        assert_eq!(refused.status, 404, "{act}");
+    }
+    let root = root.later();
+    let path = root.path(&format!("keys/{}/revoke", key.key_id));
+    for password in ["", "wrong"] {
+        let fields = format!("confirmed=yes&password={password}");
+        let refused = root.post(&path, &fields).await;
+        assert_eq!(refused.status, 403);
+        assert!(refused.body.contains("id=\"key-fault\""));
+    }
+    assert!(root.acts().is_empty());
+    let asked = root.post(&path, &format!("password={PASSWORD}")).await;
+    assert_eq!(asked.status, 200);
+    assert!(!asked.body.contains(PASSWORD));
+    // The password counts for the answer too.
+    assert_eq!(root.post(&path, "confirmed=yes").await.status, 303);
+    let accounts = &root.world.accounts;
+    assert!(accounts.authenticate(&key.key, now_ms()).is_err());
+}
+
+#[tokio::test]
+async fn a_suspension_asks_first() {
+    let root = root().await;
+    let asked = root.post(&root.path("suspend"), "").await;
+    assert_eq!(asked.status, 200);
+    assert!(asked.body.contains("Suspend this account?"));
+    assert!(root.acts().is_empty());
+    let done = root.post(&root.path("suspend"), "confirmed=yes").await;
+    assert_eq!(done.status, 303);
+    assert_eq!(root.acts(), ["account.suspend"]);
+}

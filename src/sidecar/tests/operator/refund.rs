@@ -1,0 +1,140 @@
+//! Tests refunds on the operator pages: what they ask first, what they post, what they refuse.
+
+use super::*;
+use credits::money::Micro;
+use credits::trial::Trial;
+
+/// The account of the tests has spent 0.001 credits on each of four requests.
+async fn root_with_spend() -> Root {
+    let mut root = root().await;
+    let new = NewAccount {
+        email: "spender@example.com",
+        password: None,
+        role: Role::Member,
+        trial: Some(Trial {
+            credits: Micro::new(1_000_000),
+            ends_at_ms: now_ms() + 3_600_000,
+        }),
+    };
+    let (accounts, billing) = (&root.world.accounts, &root.world.billing);
+    root.account = open_account(accounts, billing, &new, now_ms()).unwrap().id;
+    spend(&root.world, "spender@example.com", 4);
+    root
+}
+
+fn request(number: u32) -> String {
+    format!("req_{number:032x}")
+}
+
+#[tokio::test]
+async fn a_refund_asks_first_and_is_posted_once() {
+    let root = root_with_spend().await;
+    let before = root.balance();
+    let path = root.path("");
+    let path = format!("{}?request={}", path.trim_end_matches('/'), request(1));
+    let page = root.get(&path).await.body;
+    assert!(page.contains(&format!("value=\"{}\"", request(1))));
+    assert!(page.contains(&format!("?request={}#refund", request(2))));
+
+    let fields = format!("request={}&credits=0.0004&ref=ticket 7", request(1));
+    let question = root.post(&root.path("refund"), &fields).await;
+    assert_eq!(question.status, 200);
+    for part in [
+        "Refund this request?",
+        "receives 0.0004 credits",
+        "cost 0.001 credits, of which 0 are already refunded",
+        "name=\"ref\" value=\"ticket 7\"",
+    ] {
+        assert!(question.body.contains(part), "{part}: {}", question.body);
+    }
+    assert_eq!(root.balance(), before, "nothing happens before the answer");
+    assert!(root.acts().is_empty());
+
+    let confirmed = format!("{fields}&confirmed=yes");
+    let posted = root.post(&root.path("refund"), &confirmed).await;
+    assert_eq!(posted.status, 201, "{}", posted.body);
+    assert!(posted.body.contains("Refunded 0.0004."));
+    assert_eq!(root.balance(), "0.9964");
+    let again = root.post(&root.path("refund"), &confirmed).await;
+    assert_eq!(again.status, 200);
+    assert!(again.body.contains("already posted, so nothing changed"));
+
+    // Without an amount, the rest of the charge.
+    let rest = format!("request={}&credits=&ref=ticket 8", request(1));
+    let question = root.post(&root.path("refund"), &rest).await;
+    assert!(question.body.contains("receives 0.0006 credits"));
+    let rest = format!("{rest}&confirmed=yes");
+    assert_eq!(root.post(&root.path("refund"), &rest).await.status, 201);
+    assert_eq!(root.balance(), "0.997");
+    assert_eq!(
+        root.acts(),
+        ["request.refund", "request.refund", "request.refund"]
+    );
+    let report = root.world.billing.verify(now_ms()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[tokio::test]
+async fn a_refund_that_the_ledger_would_refuse_loses_nothing_of_the_form() {
+    let root = root_with_spend().await;
+    let before = root.balance();
+    let (one, unknown) = (request(1), request(99));
+    for (fields, status, text) in [
+        (format!("request={one}&ref="), 422, "A reference must have"),
+        (format!("request={one}&credits=x&ref=r"), 422, "Credits:"),
+        (format!("request={one}&credits=0&ref=r"), 422, "above 0"),
+        (format!("request={one}&credits=-1&ref=r"), 422, "above 0"),
+        (format!("request={unknown}&ref=r"), 422, "no ended request"),
+        ("request=&ref=r".to_owned(), 422, "no ended request"),
+        (
+            format!("request={one}&credits=0.0011&ref=r"),
+            409,
+            "cost 0.001",
+        ),
+        (
+            format!("request={one}&credits=0.0011&ref=r&confirmed=yes"),
+            409,
+            "Refused: cannot refund",
+        ),
+    ] {
+        let refused = root.post(&root.path("refund"), &fields).await;
+        assert_eq!(refused.status, status, "{fields}");
+        assert!(refused.body.contains(text), "{fields}: {}", refused.body);
+        assert!(refused.body.contains("id=\"refund-fault\""), "{fields}");
+        if fields.contains(&one) {
+            assert!(refused.body.contains(&format!("value=\"{one}\"")));
+        }
+    }
+    // The request of one account is no request of another.
+    let other = root.world.accounts.find("a@example.com").unwrap().unwrap();
+    let path = format!("/dashboard/operator/accounts/{}/refund", other.id);
+    let fields = format!("request={one}&ref=r&confirmed=yes");
+    assert_eq!(root.post(&path, &fields).await.status, 422);
+
+    let root = root.later();
+    let fields = format!("request={one}&ref=r&confirmed=yes");
+    let refused = root.post(&root.path("refund"), &fields).await;
+    assert_eq!(refused.status, 403, "the password is asked for again");
+    assert_eq!(root.balance(), before);
+    assert_eq!(root.acts(), ["request.refund", "refused"]);
+    let with_password = format!("{fields}&password={PASSWORD}");
+    let posted = root.post(&root.path("refund"), &with_password).await;
+    assert_eq!(posted.status, 201);
+}
+
+#[tokio::test]
+async fn a_deduction_asks_first() {
+    let root = root().await;
+    let grant = "kind=grant&credits=5&ref=g";
+    assert_eq!(root.post(&root.path("post"), grant).await.status, 201);
+    let fields = "kind=adjustment&credits=-2&ref=a&reason=a slip";
+    let question = root.post(&root.path("post"), fields).await;
+    assert_eq!(question.status, 200);
+    assert!(question.body.contains("decreases by 2 credits"));
+    assert_eq!(root.balance(), "5");
+    let confirmed = format!("{fields}&confirmed=yes");
+    assert_eq!(root.post(&root.path("post"), &confirmed).await.status, 201);
+    assert_eq!(root.balance(), "3");
+    let added = "kind=adjustment&credits=1&ref=b&reason=a slip";
+    assert_eq!(root.post(&root.path("post"), added).await.status, 201);
+}
