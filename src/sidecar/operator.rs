@@ -1,7 +1,7 @@
 //! The operator pages: accounts to view and to change, in the name of an administrator.
 //!
-//! `operator/list.rs` lists and finds accounts, `operator/account.rs` shows and changes one,
-//! with `status.rs`, `refund.rs` and `keys.rs`;
+//! `operator/list.rs` lists and finds accounts, `operator/new_account.rs` opens one,
+//! `operator/account.rs` shows and changes one, with `status.rs`, `refund.rs` and `keys.rs`;
 //! `operator/service.rs` shows the state of the gateway, `operator/invites.rs` manages invitations,
 //! `operator/log.rs` shows the audit log. Every handler takes an `Operator` or an `OperatorForm`
 //! (`authz.rs`); for all other users these pages do not exist (404).
@@ -12,6 +12,7 @@ mod invites;
 mod keys;
 mod list;
 mod log;
+mod new_account;
 mod refund;
 mod service;
 mod status;
@@ -57,6 +58,10 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route(
             "/dashboard/operator/accounts/{id}/keys/{key}/revoke",
             post(keys::revoke),
+        )
+        .route(
+            "/dashboard/operator/new-account",
+            get(new_account::show).post(new_account::create),
         )
         .route("/dashboard/operator/service", get(service::show))
         .route("/dashboard/operator/test-mail", post(service::test_mail))

@@ -3,7 +3,7 @@
 //!
 //! Must not change anything. A request id leads to the account that sent the request.
 
-use super::super::authz::Operator;
+use super::super::authz::{Operator, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::display::{Credits, group_digits};
 use super::super::error::PageError;
@@ -73,6 +73,8 @@ struct AccountsPage {
     q: String,
     fault: Option<String>,
     max_chars: usize,
+    /// The user is an administrator and may make changes.
+    may_act: bool,
     rows: Vec<AccountFundsRow>,
     next: Option<String>,
     first: bool,
@@ -127,6 +129,7 @@ pub async fn show(
         q: q.chars().take(MAX_TERM_CHARS).collect(),
         fault,
         max_chars: MAX_TERM_CHARS,
+        may_act: may_administer(&user.account),
         rows,
         next,
         first,

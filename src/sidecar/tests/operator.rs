@@ -3,6 +3,7 @@
 
 mod keys;
 mod list;
+mod new_account;
 mod refund;
 
 use super::*;

@@ -51,6 +51,16 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "GET",
+        "/dashboard/operator/new-account",
+        [303, 404, 404, 403, 200],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/new-account",
+        [303, 404, 404, 403, 422],
+    ),
+    (
+        "GET",
         "/dashboard/operator/service",
         [303, 404, 404, 200, 200],
     ),

@@ -1,0 +1,162 @@
+//! Opening an account for somebody: it has no password, so the page shows a link that sets one.
+//!
+//! Must not show the link a second time. Whoever lost it makes a reset link on the account's page.
+
+use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::blocking::run_blocking;
+use super::super::display::Timestamp;
+use super::super::error::PageError;
+use super::super::page::{Frame, html};
+use super::super::session::{ClientIp, CurrentUser};
+use super::super::state::SidecarState;
+use crate::account::{
+    Account, AccountError, Actor, LinkPurpose, NewAccount, NewOneTimeLink, Role, open_account_as,
+};
+use crate::clock::now_ms;
+use askama::Template;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use std::sync::Arc;
+
+/// An account that was just opened.
+struct OpenedAccountView {
+    id: String,
+    email: String,
+    setup_link: String,
+    expires: Timestamp,
+}
+
+#[derive(Template)]
+#[template(path = "operator_new_account.html")]
+struct NewAccountPage {
+    frame: Frame,
+    tab: &'static str,
+    csrf: String,
+    asks_password: bool,
+    opened: Option<OpenedAccountView>,
+    fault: Option<String>,
+    email: String,
+    role: Role,
+    /// Credits of the trial; `None`: the config file has no trial.
+    trial_credits: Option<String>,
+    trial: bool,
+}
+
+fn page(app: &SidecarState, user: &CurrentUser) -> NewAccountPage {
+    let signup = app.settings.load().signup;
+    let has_trial = signup.trial_ms > 0 && signup.trial_credits.is_positive();
+    NewAccountPage {
+        frame: Frame::new("Operator", user),
+        tab: "accounts",
+        csrf: user.csrf.clone(),
+        asks_password: !user.confirmed,
+        opened: None,
+        fault: None,
+        email: String::new(),
+        role: Role::Member,
+        trial_credits: has_trial.then(|| signup.trial_credits.to_string()),
+        trial: true,
+    }
+}
+
+pub async fn show(
+    State(app): State<Arc<SidecarState>>,
+    Operator(user): Operator,
+) -> Result<Response, PageError> {
+    if !may_administer(&user.account) {
+        return Err(PageError::ViewerOnly);
+    }
+    Ok(html(StatusCode::OK, &page(&app, &user)))
+}
+
+pub async fn create(
+    State(app): State<Arc<SidecarState>>,
+    ClientIp(address): ClientIp,
+    OperatorForm { form, by }: OperatorForm,
+) -> Result<Response, PageError> {
+    let email = form.field("email").trim().to_owned();
+    let (role, trial) = (parse_role(form.field("role")), form.field("trial") == "yes");
+    let respond = |status, fault: String, user: &CurrentUser| {
+        let page = NewAccountPage {
+            fault: Some(fault),
+            email: email.clone(),
+            role: role.unwrap_or(Role::Member),
+            trial,
+            ..page(&app, user)
+        };
+        Ok(html(status, &page))
+    };
+    let Some(role) = role else {
+        let fault = "Choose the role of the account.".to_owned();
+        return respond(StatusCode::UNPROCESSABLE_ENTITY, fault, &form.user);
+    };
+    if let Err(ConfirmationError { status, fault }) =
+        confirm_password_unless_recent(&app, &form, address).await?
+    {
+        return respond(status, fault.to_owned(), &form.user);
+    }
+    let user = CurrentUser {
+        confirmed: true,
+        ..form.user
+    };
+    let (work, to) = (Arc::clone(&app), email.clone());
+    let opened = run_blocking(move || open(&work, &to, role, trial, &by)).await?;
+    let (account, link) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            let status = match error {
+                AccountError::BadEmail => StatusCode::UNPROCESSABLE_ENTITY,
+                AccountError::EmailTaken => StatusCode::CONFLICT,
+                other => return Err(other.into()),
+            };
+            let fault = format!("Cannot create the account: {error}.");
+            return respond(status, fault, &user);
+        }
+    };
+    let opened = OpenedAccountView {
+        id: account.id,
+        email: account.email,
+        setup_link: link.url(&user.site),
+        expires: Timestamp(link.expires_at_ms),
+    };
+    let page = NewAccountPage {
+        opened: Some(opened),
+        ..page(&app, &user)
+    };
+    Ok(html(StatusCode::CREATED, &page))
+}
+
+fn parse_role(name: &str) -> Option<Role> {
+    [Role::Member, Role::Viewer, Role::Admin]
+        .into_iter()
+        .find(|role| role.name() == name)
+}
+
+fn open(
+    app: &SidecarState,
+    email: &str,
+    role: Role,
+    trial: bool,
+    by: &Actor,
+) -> Result<(Account, NewOneTimeLink), AccountError> {
+    let now_ms = now_ms();
+    let new = NewAccount {
+        email,
+        password: None,
+        role,
+        trial: None,
+    };
+    let new = if trial {
+        new.with_trial(&app.settings.load().signup, now_ms)
+    } else {
+        new
+    };
+    let account = open_account_as(&app.accounts, &app.billing, &new, by, now_ms)?;
+    let link = app
+        .accounts
+        .with_actor(by, now_ms)
+        .create_one_time_link(&account.id, LinkPurpose::Setup)?;
+    Ok((account, link))
+}
