@@ -29,6 +29,7 @@ mod shared;
 mod sign_up;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 pub use crate::store::app::Role;
 pub use crate::store::key_settings::{KeyScope, KeySettings, RateSettings};

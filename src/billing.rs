@@ -41,6 +41,7 @@ pub mod store_health;
 #[cfg(test)]
 mod tests;
 pub mod usage;
+pub mod usage_report;
 mod verify;
 
 use crate::store::StoreError;

@@ -223,6 +223,8 @@ mod upgrade;
 mod upstreams;
 #[path = "gateway/usage.rs"]
 mod usage;
+#[path = "gateway/usage_report.rs"]
+mod usage_report;
 #[path = "gateway/vendor_refusals.rs"]
 mod vendor_refusals;
 #[path = "gateway/vendor_tls.rs"]

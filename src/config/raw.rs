@@ -964,7 +964,7 @@ limits! {
     /// `requests_per_minute` has ten times that value instead. Each edge counts separately. 0: no
     /// limit on any of these.
     free_requests_per_minute = 6_000, 0..=MAX_RATE;
-    /// Receipt lookups of one account at one time; each may take up to 2 s. Over the limit: 429.
+    /// Lookups of receipts and usage of one account at one time. Over the limit: 429.
     receipt_lookups_per_account = 32, 1..=65_536;
     /// Sign-ups from one address (IPv6: one /64) per hour. Over the limit: 429. Does not apply to
     /// loopback, unless that is a trusted proxy that does not name its client.

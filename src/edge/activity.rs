@@ -31,15 +31,15 @@ pub struct Activity {
     pub body_bytes: BodyBytes,
     /// Number of requests whose header has arrived and that hold no credit yet.
     arriving: AtomicU64,
-    /// Number of receipt lookups in progress.
+    /// Number of lookups of receipts and usage in progress.
     lookups: AtomicU64,
     free: Mutex<FreeUseCounter>,
 }
 
-/// A receipt lookup in progress, counted until it is dropped.
-pub struct ReceiptLookup(Arc<Activity>);
+/// A lookup in the ledger, of a receipt or of usage, counted until it is dropped.
+pub struct LedgerLookup(Arc<Activity>);
 
-impl ReceiptLookup {
+impl LedgerLookup {
     /// Counts a lookup. Returns `None` if `max_lookups` lookups are in progress already.
     pub fn enter(account: Arc<Activity>, max_lookups: u64) -> Option<Self> {
         let lookup = Self(account);
@@ -47,7 +47,7 @@ impl ReceiptLookup {
     }
 }
 
-impl Drop for ReceiptLookup {
+impl Drop for LedgerLookup {
     fn drop(&mut self) {
         self.0.lookups.fetch_sub(1, Ordering::AcqRel);
     }

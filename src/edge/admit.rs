@@ -11,16 +11,16 @@
 mod call;
 mod header;
 mod idempotency_key;
+mod local;
 mod operation;
 mod page;
 mod preflight;
 mod reserve;
 
-use super::activity::ReceiptLookup;
 use super::cors::CorsHeaders;
 use super::gateway::Gateway;
 use super::malformed::MALFORMED;
-use super::route::{LocalEndpoint, Route, route, surface_for_path};
+use super::route::{Route, route, surface_for_path};
 use super::state::admitted::{AdmittedRequest, InFlightGuard};
 use super::state::authenticated::Authenticated;
 use super::state::record::RouteLabel;
@@ -237,15 +237,7 @@ async fn admit_api_request(
     let principal = &authenticated.principal;
     match route {
         Route::Local(endpoint) => {
-            let _lookup = match count_local_request(gateway, settings, principal, &endpoint)? {
-                Some(lookup) if gateway.store.has_receipts_in_sidecar() => {
-                    let request = SidecarRequest::for_receipt(authenticated, lookup);
-                    return Ok(AdmissionOutcome::Sidecar(request));
-                }
-                lookup => lookup,
-            };
-            local_api::send_answer(gateway, settings, session, ctx, principal, endpoint).await?;
-            Ok(AdmissionOutcome::Answered("own"))
+            local::answer(gateway, settings, session, ctx, authenticated, endpoint).await
         }
         Route::Vendor {
             surface,
@@ -292,32 +284,6 @@ async fn admit_api_request(
         }
         _ => Err(Failure::from_kind(Kind::Internal)),
     }
-}
-
-/// Counts a request that the gateway answers itself. For a receipt, also counts the lookup.
-///
-/// # Errors
-/// Returns 429 if a limit is exceeded.
-fn count_local_request(
-    gateway: &Gateway,
-    settings: &Settings,
-    principal: &Principal,
-    endpoint: &LocalEndpoint,
-) -> Result<Option<ReceiptLookup>, Failure> {
-    free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Question)?;
-    if !matches!(endpoint, LocalEndpoint::Receipt(_)) {
-        return Ok(None);
-    }
-    let max = settings.limits.receipt_lookups_per_account;
-    let lookup = ReceiptLookup::enter(gateway.activity.get(&principal.account_id), max);
-    let too_many = || {
-        format!(
-            "This account already looks up {max} receipts at once, its limit. Try again shortly."
-        )
-    };
-    lookup
-        .map(Some)
-        .ok_or_else(|| Failure::new(Kind::TooManyOpen, too_many()))
 }
 
 /// Counts a billed request that was refused because of its body.

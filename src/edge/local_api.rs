@@ -1,5 +1,5 @@
-//! Responses that need no vendor: health, the model list, credits, receipts, and replays of earlier
-//! responses.
+//! Responses that need no vendor: health, the model list, credits, usage, receipts, and replays of
+//! earlier responses.
 //!
 //! This file must not change anything.
 
@@ -11,6 +11,7 @@ use super::route::LocalEndpoint;
 use super::state::RequestContext;
 use crate::account::Principal;
 use crate::billing::json;
+use crate::billing::usage_report::UsageReportQuery;
 use crate::catalog::CatalogModel;
 use crate::clock;
 use crate::config::Settings;
@@ -117,6 +118,21 @@ pub async fn send_answer(
                 .await
                 .map_err(store_failure)?,
         ),
+        LocalEndpoint::Usage => {
+            let query = parse_usage_query(session, ctx.record.surface)?;
+            let (store, account) = (
+                Arc::clone(&gateway.store),
+                Arc::clone(&principal.account_id),
+            );
+            // A long range has many rows: not on a thread that serves streams.
+            let report =
+                tokio::task::spawn_blocking(move || store.usage_report(&account, &query)).await;
+            let unavailable = || Failure::from_kind(Kind::LedgerUnavailable);
+            report
+                .map_err(|error| Failure::new(Kind::Internal, error.to_string()))?
+                .map_err(store_failure)?
+                .ok_or_else(unavailable)?
+        }
         LocalEndpoint::Receipt(request_id) => {
             let lookup = || gateway.store.receipt(&principal.account_id, &request_id);
             let receipt = json::wait_for_receipt(lookup, &request_id).await;
@@ -133,6 +149,20 @@ pub async fn send_answer(
     };
     sent.await
         .map_err(|error: Box<pingora::Error>| Failure::new(Kind::Internal, error.to_string()))
+}
+
+/// Parses the query of a request for usage.
+///
+/// # Errors
+/// Returns the parameter that is not valid, in the shape of the surface.
+pub fn parse_usage_query(
+    session: &Session,
+    surface: Protocol,
+) -> Result<UsageReportQuery, Failure> {
+    let query = session.req_header().uri.query().unwrap_or_default();
+    UsageReportQuery::parse(query, clock::now_ms()).map_err(|error| {
+        Failure::invalid_param(surface, &error.param, &error.message).with_code(error.code)
+    })
 }
 
 fn store_failure(error: crate::store::StoreError) -> Failure {

@@ -64,7 +64,7 @@ pub async fn send_error(
             )
         }
         Stage::Sidecar(request) => {
-            let is_page = request.receipt_account().is_none();
+            let is_page = request.lookup_account().is_none();
             let has_begun = session.response_written().is_some();
             if let Some(defect) = connections::body_defect(session.digest()) {
                 let client = ctx.record.caller.map(|caller| caller.address);

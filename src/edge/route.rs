@@ -93,6 +93,7 @@ pub enum LocalEndpoint {
     Models,
     Model(String),
     Credits,
+    Usage,
     Receipt(String),
 }
 
@@ -101,6 +102,7 @@ fn parse_endpoint(rest: &str) -> Option<LocalEndpoint> {
     match rest {
         "/models" => Some(LocalEndpoint::Models),
         "/credits" => Some(LocalEndpoint::Credits),
+        "/usage" => Some(LocalEndpoint::Usage),
         _ => {
             let named = |prefix| {
                 rest.strip_prefix(prefix)

@@ -284,7 +284,7 @@ pub fn build_sidecar_header(
     {
         header.remove_header(name);
     }
-    if let Some(account) = request.receipt_account() {
+    if let Some(account) = request.lookup_account() {
         // The edge has checked the key. The sidecar must not see it.
         for name in ["authorization", "x-api-key"] {
             header.remove_header(name);

@@ -8,6 +8,7 @@ use super::interface::{ClaimError, EdgeStore};
 use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
 use crate::account::{Accounts, AuthError, Principal};
 use crate::billing::holds::Payer;
+use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
@@ -15,6 +16,7 @@ use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, Idemp
 use async_trait::async_trait;
 use credits::money::Micro;
 use credits::pricing::Quote;
+use serde_json::Value;
 use std::path::Path;
 
 /// The files of this process as the store of its edge.
@@ -83,7 +85,17 @@ impl EdgeStore for EmbeddedStore {
         self.billing.receipt(account, request_id)
     }
 
-    fn has_receipts_in_sidecar(&self) -> bool {
+    fn usage_report(
+        &self,
+        account: &str,
+        query: &UsageReportQuery,
+    ) -> Result<Option<Value>, StoreError> {
+        self.accounts
+            .usage_report(&self.billing, account, query)
+            .map(Some)
+    }
+
+    fn has_ledger_in_sidecar(&self) -> bool {
         false
     }
 

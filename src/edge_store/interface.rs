@@ -7,6 +7,7 @@
 use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
 use crate::account::{AuthError, Principal};
 use crate::billing::holds::Payer;
+use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
@@ -14,6 +15,7 @@ use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, Idemp
 use async_trait::async_trait;
 use credits::money::Micro;
 use credits::pricing::Quote;
+use serde_json::Value;
 
 /// The store of an edge: its own files, or the store that it shares with other edges.
 #[async_trait]
@@ -66,8 +68,18 @@ pub trait EdgeStore: Send + Sync {
     /// Returns an error if the ledger cannot be read.
     fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError>;
 
-    /// Whether the sidecar serves the receipts, because it has the ledger.
-    fn has_receipts_in_sidecar(&self) -> bool;
+    /// Returns an account's usage, if this process has the ledger; `None` otherwise.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the accounts cannot be read.
+    fn usage_report(
+        &self,
+        account: &str,
+        query: &UsageReportQuery,
+    ) -> Result<Option<Value>, StoreError>;
+
+    /// Whether the sidecar serves receipts and usage, because it has the ledger.
+    fn has_ledger_in_sidecar(&self) -> bool;
 
     /// Looks up an idempotency key, and enters the request as running if the key is new.
     ///

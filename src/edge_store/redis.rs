@@ -8,6 +8,7 @@ use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
 use super::redis_idempotency::RedisIdempotency;
 use crate::account::{AuthError, Principal, SharedKeys};
 use crate::billing::holds::Payer;
+use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{
     Balance, Hold, HoldRequest, PendingRequests, Receipt, ReserveError, SharedBilling,
 };
@@ -17,6 +18,7 @@ use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, Idemp
 use async_trait::async_trait;
 use credits::money::Micro;
 use credits::pricing::Quote;
+use serde_json::Value;
 
 /// The store that several edges share, as one edge uses it.
 pub struct RedisStore {
@@ -73,7 +75,11 @@ impl EdgeStore for RedisStore {
         Ok(None)
     }
 
-    fn has_receipts_in_sidecar(&self) -> bool {
+    fn usage_report(&self, _: &str, _: &UsageReportQuery) -> Result<Option<Value>, StoreError> {
+        Ok(None)
+    }
+
+    fn has_ledger_in_sidecar(&self) -> bool {
         true
     }
 

@@ -1,5 +1,5 @@
-//! The API that edges call for account holders' requests: credits and receipts, which only this
-//! process's ledger knows.
+//! The API that edges call for account holders' requests: credits, receipts and usage, which only
+//! this process's ledger knows.
 //!
 //! The edge has authenticated the key, and names the account in a header. It removes such a header
 //! from clients' requests, and only edges can reach this address. Must not be served if edge and
@@ -7,9 +7,10 @@
 
 use super::state::Sidecar;
 use crate::billing::json;
+use crate::billing::usage_report::UsageReportQuery;
 use crate::clock;
 use crate::store::StoreError;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -23,6 +24,7 @@ pub fn router(state: Sidecar) -> Router {
     Router::new()
         .route("/v1/credits", get(credits))
         .route("/v1/receipts/{request_id}", get(receipt))
+        .route("/v1/usage", get(usage))
         .with_state(state)
 }
 
@@ -52,6 +54,36 @@ async fn receipt(
             (StatusCode::NOT_FOUND, [(header::RETRY_AFTER, "1")], message).into_response()
         }
         Err(error) => ledger_unavailable(&error),
+    }
+}
+
+async fn usage(
+    State(state): State<Sidecar>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let Some(account) = account(&headers).map(str::to_owned) else {
+        return missing_account();
+    };
+    let query = query.unwrap_or_default();
+    // The edge has checked the query: it is refused here only if the two run different versions.
+    let query = match UsageReportQuery::parse(&query, clock::now_ms()) {
+        Ok(query) => query,
+        Err(error) => {
+            let message = format!("{}: {}", error.param, error.message);
+            let body = json!({"error": {"code": error.code, "message": message}});
+            return (StatusCode::BAD_REQUEST, Json(body)).into_response();
+        }
+    };
+    let report = tokio::task::spawn_blocking(move || {
+        state
+            .accounts
+            .usage_report(&state.billing, &account, &query)
+    });
+    match report.await {
+        Ok(Ok(report)) => ok_response(&report),
+        Ok(Err(error)) => ledger_unavailable(&error),
+        Err(error) => ledger_unavailable(&StoreError::Unusable(error.to_string())),
     }
 }
 

@@ -228,6 +228,21 @@ fn both_edges_answer_on_one_account_exactly() {
     }
     let (balance, endings) = fleet.settled(&account, asked.iter().map(|(_, id)| id));
     assert_eq!((balance, endings.len()), (10_000_000 - spent, asked.len()));
+    // The sidecar adds the usage up; each edge passes the question on, with its parameters.
+    for edge in &fleet.edges {
+        let usage = |query: &str| {
+            edge.ask(&Request::get(&format!("/v1/usage{query}")).bearer(&account.key))
+        };
+        let report = usage("?group_by=model");
+        assert_eq!(report.status, 200, "{}", report.text());
+        let report = report.json();
+        assert_eq!(micro(&report["total"]["credits"]), spent, "{report}");
+        assert_eq!(report["total"]["responses"], asked.len());
+        assert_eq!(report["group_by"], serde_json::json!(["model"]));
+        let refused = usage("?group_by=hour");
+        assert_eq!(refused.status, 400);
+        assert_eq!(refused.json()["error"]["param"], "group_by");
+    }
     // A grant posted in the ledger reaches both edges.
     fleet
         .sidecar
@@ -247,6 +262,11 @@ fn both_edges_answer_on_one_account_exactly() {
         .bearer(&other.key)
         .header("x-gateway-account", &account.id);
     assert_eq!(fleet.edges[0].ask(&foreign).status, 404);
+    let foreign = Request::get("/v1/usage")
+        .bearer(&other.key)
+        .header("x-gateway-account", &account.id);
+    let report = fleet.edges[0].ask(&foreign).json();
+    assert_eq!(report["total"]["responses"], 0, "{report}");
     // The sidecar serves the pages, through either edge.
     for edge in &fleet.edges {
         assert_eq!(edge.ask(&Request::get("/dashboard/sign-in")).status, 200);

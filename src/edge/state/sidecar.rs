@@ -1,9 +1,10 @@
-//! A request on its way to the sidecar: a page, or a receipt that only the sidecar can look up.
+//! A request on its way to the sidecar: a page, or a receipt or usage, which only the sidecar can
+//! look up.
 //!
 //! This file must not decide who may call the sidecar: `edge/admit.rs` does.
 
 use super::authenticated::Authenticated;
-use crate::edge::activity::ReceiptLookup;
+use crate::edge::activity::LedgerLookup;
 use crate::edge::pages::PagePermit;
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ enum SidecarRequestKind {
     Page {
         _permit: PagePermit,
     },
-    Receipt {
+    Lookup {
         authenticated: Authenticated,
-        _lookup: ReceiptLookup,
+        _lookup: LedgerLookup,
     },
 }
 
@@ -32,8 +33,8 @@ impl SidecarRequest {
         }
     }
 
-    pub fn for_receipt(authenticated: Authenticated, lookup: ReceiptLookup) -> Self {
-        let kind = SidecarRequestKind::Receipt {
+    pub fn for_lookup(authenticated: Authenticated, lookup: LedgerLookup) -> Self {
+        let kind = SidecarRequestKind::Lookup {
             authenticated,
             _lookup: lookup,
         };
@@ -43,22 +44,22 @@ impl SidecarRequest {
         }
     }
 
-    /// Returns the account whose receipt is requested. `None` for a page.
-    pub fn receipt_account(&self) -> Option<&Arc<str>> {
+    /// Returns the account whose receipt or usage is requested. `None` for a page.
+    pub fn lookup_account(&self) -> Option<&Arc<str>> {
         Some(&self.authenticated()?.principal.account_id)
     }
 
     pub(super) fn authenticated(&self) -> Option<&Authenticated> {
         match &self.kind {
             SidecarRequestKind::Page { .. } => None,
-            SidecarRequestKind::Receipt { authenticated, .. } => Some(authenticated),
+            SidecarRequestKind::Lookup { authenticated, .. } => Some(authenticated),
         }
     }
 
     pub(super) fn into_authenticated(self) -> Option<Authenticated> {
         match self.kind {
             SidecarRequestKind::Page { .. } => None,
-            SidecarRequestKind::Receipt { authenticated, .. } => Some(authenticated),
+            SidecarRequestKind::Lookup { authenticated, .. } => Some(authenticated),
         }
     }
 }

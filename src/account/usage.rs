@@ -1,0 +1,34 @@
+//! An account's usage report, with the names of its keys.
+//!
+//! Must not add anything up: `billing/usage_report.rs` does.
+
+use super::accounts::Accounts;
+use crate::billing::Billing;
+use crate::billing::usage_report::UsageReportQuery;
+use crate::store::StoreError;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+impl Accounts {
+    /// Reports an account's usage. A key that the account no longer lists has only its id.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the database cannot be read.
+    pub fn usage_report(
+        &self,
+        billing: &Billing,
+        account: &str,
+        query: &UsageReportQuery,
+    ) -> Result<Value, StoreError> {
+        let keys = self.keys(account)?;
+        let keys: HashMap<_, _> = keys.iter().map(|key| (key.id.as_str(), key)).collect();
+        billing.usage_report(account, query, &|id| {
+            let key = keys.get(id);
+            json!({
+                "id": id,
+                "name": key.map(|key| &key.name),
+                "shown": key.map(|key| &key.shown),
+            })
+        })
+    }
+}

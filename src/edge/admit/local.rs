@@ -1,0 +1,73 @@
+//! Admits a request to one of the gateway's own endpoints: counts it, checks its parameters, and
+//! has it answered here or by the sidecar.
+//!
+//! Must not look anything up: `edge/local_api.rs` does.
+
+use super::AdmissionOutcome;
+use crate::account::Principal;
+use crate::config::Settings;
+use crate::edge::activity::LedgerLookup;
+use crate::edge::gateway::Gateway;
+use crate::edge::route::LocalEndpoint;
+use crate::edge::state::RequestContext;
+use crate::edge::state::authenticated::Authenticated;
+use crate::edge::state::sidecar::SidecarRequest;
+use crate::edge::{free_rate_limits, local_api};
+use credits::rates::FreeUse;
+use llm_protocol::failure::{Failure, Kind};
+use pingora::proxy::Session;
+
+/// Answers a request to one of the gateway's own endpoints, or has the sidecar do it.
+pub(super) async fn answer(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    authenticated: Authenticated,
+    endpoint: LocalEndpoint,
+) -> Result<AdmissionOutcome, Failure> {
+    let principal = &authenticated.principal;
+    let counted = count_local_request(gateway, settings, session, ctx, principal, &endpoint)?;
+    let _lookup = match counted {
+        Some(lookup) if gateway.store.has_ledger_in_sidecar() => {
+            let request = SidecarRequest::for_lookup(authenticated, lookup);
+            return Ok(AdmissionOutcome::Sidecar(request));
+        }
+        lookup => lookup,
+    };
+    local_api::send_answer(gateway, settings, session, ctx, principal, endpoint).await?;
+    Ok(AdmissionOutcome::Answered("own"))
+}
+
+/// Counts a request that the gateway answers itself. For a receipt or usage, also counts the
+/// lookup. Checks the query of a request for usage: a sidecar that answers it does not know the
+/// surface, whose shape an error has.
+///
+/// # Errors
+/// Returns 429 if a limit is exceeded, and 400 if a parameter is not valid.
+fn count_local_request(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &Session,
+    ctx: &RequestContext,
+    principal: &Principal,
+    endpoint: &LocalEndpoint,
+) -> Result<Option<LedgerLookup>, Failure> {
+    free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Question)?;
+    if *endpoint == LocalEndpoint::Usage {
+        local_api::parse_usage_query(session, ctx.record.surface)?;
+    }
+    if !matches!(endpoint, LocalEndpoint::Receipt(_) | LocalEndpoint::Usage) {
+        return Ok(None);
+    }
+    let max = settings.limits.receipt_lookups_per_account;
+    let lookup = LedgerLookup::enter(gateway.activity.get(&principal.account_id), max);
+    let too_many = || {
+        format!(
+            "This account already looks up {max} receipts or usage reports at once, its limit. Try again shortly."
+        )
+    };
+    lookup
+        .map(Some)
+        .ok_or_else(|| Failure::new(Kind::TooManyOpen, too_many()))
+}
