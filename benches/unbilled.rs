@@ -13,6 +13,7 @@ use credits::pricing::{Quote, ServiceTerms};
 use model_gateway::account::{AuthError, Principal};
 use model_gateway::app::{self, StartMode};
 use model_gateway::billing::holds::Payer;
+use model_gateway::billing::usage_report::UsageReportQuery;
 use model_gateway::billing::{
     Balance, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests, Receipt,
     ReserveError,
@@ -26,6 +27,7 @@ use model_gateway::store::idempotency_entry::{
     IdempotencyEntry, IdempotencyLookup, IdempotencyRequest,
 };
 use model_gateway::telemetry;
+use serde_json::Value;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -117,8 +119,16 @@ impl EdgeStore for NullStore {
         self.embedded.receipt(account, request_id)
     }
 
-    fn has_receipts_in_sidecar(&self) -> bool {
-        self.embedded.has_receipts_in_sidecar()
+    fn usage_report(
+        &self,
+        account: &str,
+        query: &UsageReportQuery,
+    ) -> Result<Option<Value>, StoreError> {
+        self.embedded.usage_report(account, query)
+    }
+
+    fn has_ledger_in_sidecar(&self) -> bool {
+        self.embedded.has_ledger_in_sidecar()
     }
 
     async fn claim_key(
