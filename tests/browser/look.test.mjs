@@ -134,6 +134,7 @@ async function fill() {
     ['operator-invites', '/dashboard/operator/invites'],
     ['operator-log', '/dashboard/operator/log'],
   ];
+  const newAccount = ['operator-new-account', '/dashboard/operator/new-account'];
   const publicPages = [
     ['docs', '/docs'],
     ['docs-client', '/docs/clients/claude-code'],
@@ -143,7 +144,7 @@ async function fill() {
     ['link', new URL(link).pathname],
     ['link-gone', '/dashboard/link/unknown'],
   ];
-  return { admin, cookies, pages: { admin: [...holderPages, ...operatorPages], viewer: operatorPages, public: publicPages } };
+  return { admin, cookies, pages: { admin: [...holderPages, ...operatorPages, newAccount], viewer: operatorPages, public: publicPages } };
 }
 
 /** What is wrong with the layout of the open page. It runs in the browser. */
