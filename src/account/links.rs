@@ -78,8 +78,8 @@ pub struct OneTimeLink {
 }
 
 impl Accounts {
-    /// Creates a link that is sent to the account holder, who asked for it. It replaces an open
-    /// link for the same purpose.
+    /// Creates a link that is sent to the account holder. It replaces the one that was sent before
+    /// for the same purpose, but no link of an administrator: anybody can ask for this one.
     ///
     /// # Errors
     /// Returns an error if there is no such active account, if there is no randomness, or if the
@@ -91,7 +91,10 @@ impl Accounts {
         now_ms: i64,
     ) -> Result<NewOneTimeLink, AccountError> {
         let link = generate(purpose, now_ms)?;
-        let row = link_row(account, purpose, account, now_ms);
+        let row = OneTimeLinkRow {
+            by_operator: false,
+            ..link_row(account, purpose, account, now_ms)
+        };
         match self
             .db
             .put_one_time_link(&row, &hash_token(&link.token), None)?
@@ -121,9 +124,10 @@ impl Accounts {
         }))
     }
 
-    /// Uses up a link that sets a password, and ends all sessions of its account. Returns the
-    /// account, or `None` if the link cannot be used; then nothing is changed. A password that is
-    /// not allowed does not use the link up. Hashes the password, which takes a while.
+    /// Uses up a link that sets a password, with every other such link of its account, and ends all
+    /// sessions of the account. Returns the account, or `None` if the link cannot be used; then
+    /// nothing is changed. A password that is not allowed does not use the link up. Hashes the
+    /// password, which takes a while.
     ///
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
@@ -187,8 +191,8 @@ impl Accounts {
 }
 
 impl AuditedAccounts<'_> {
-    /// Creates a link that an administrator hands to the account holder. It replaces an open link
-    /// for the same purpose.
+    /// Creates a link that an administrator hands to the account holder. It replaces every open
+    /// link for the same purpose.
     ///
     /// # Errors
     /// Returns an error if there is no such active account, if there is no randomness, or if the
@@ -218,10 +222,12 @@ impl AuditedAccounts<'_> {
     }
 }
 
+/// The row of a link that an administrator makes.
 fn link_row(account: &str, purpose: LinkPurpose, by: &str, now_ms: i64) -> OneTimeLinkRow {
     OneTimeLinkRow {
         account: account.to_owned(),
         purpose: purpose.name().to_owned(),
+        by_operator: true,
         created_by: by.to_owned(),
         created_at_ms: now_ms,
         expires_at_ms: now_ms.saturating_add(purpose.lifetime_ms()),
@@ -342,9 +348,7 @@ mod tests {
             assert!(found(link.expires_at_ms - 1) && !found(link.expires_at_ms));
         }
         let reset = create(&accounts, &id, LinkPurpose::Reset, now);
-        let newer = accounts
-            .create_own_link(&id, LinkPurpose::Reset, now)
-            .unwrap();
+        let newer = create(&accounts, &id, LinkPurpose::Reset, now);
         let setup = create(&accounts, &id, LinkPurpose::Setup, now);
         let is_open =
             |link: &NewOneTimeLink| accounts.one_time_link(&link.token, now).unwrap().is_some();
@@ -360,6 +364,41 @@ mod tests {
                     .unwrap(),
                 None
             );
+        }
+    }
+
+    #[test]
+    fn a_link_that_anybody_can_ask_for_replaces_none_of_an_administrator() {
+        let (_folder, accounts, id) = world();
+        let now = now_ms();
+        for purpose in LinkPurpose::ALL {
+            let ask = || accounts.create_own_link(&id, purpose, now).unwrap();
+            let is_open = |link: &NewOneTimeLink| {
+                let found = accounts.one_time_link(&link.token, now).unwrap();
+                found.is_some()
+            };
+            let make = || create(&accounts, &id, purpose, now);
+            let (handed_over, mailed) = (make(), ask());
+            let newer = ask();
+            let open = [&handed_over, &mailed, &newer].map(is_open);
+            assert_eq!(open, [true, false, true], "{purpose:?}");
+            // One that an administrator makes now ends them all.
+            let (handed_over, old) = (make(), [handed_over, newer]);
+            assert_eq!(old.each_ref().map(is_open), [false, false]);
+            // Using one of them ends the other.
+            for uses_mailed in [true, false] {
+                let pair = [make(), ask()];
+                assert!(!is_open(&handed_over));
+                assert_eq!(pair.each_ref().map(is_open), [true, true]);
+                let used = &pair[usize::from(uses_mailed)].token;
+                if purpose == LinkPurpose::Verify {
+                    assert!(accounts.verify_email_by_link(used, now).unwrap());
+                } else {
+                    let set = accounts.set_password_by_link(used, PASSWORD, "", now);
+                    assert_eq!(set.unwrap().as_ref(), Some(&id));
+                }
+                assert_eq!(pair.each_ref().map(is_open), [false, false]);
+            }
         }
     }
 

@@ -6,16 +6,18 @@ ALTER TABLE account ADD COLUMN verified_at_ms INTEGER;
 ALTER TABLE account ADD COLUMN alerts TEXT NOT NULL DEFAULT '';
 CREATE INDEX account_alerts ON account(id) WHERE alerts <> '';
 
--- At most one open link per purpose: a new one replaces the old one, and using it deletes it.
+-- At most two open links per purpose: one that an operator made, and one that was sent by mail because somebody asked for
+-- it. Anybody can ask, so that one never replaces an operator's link. Using one deletes both.
 CREATE TABLE one_time_link(
   account TEXT NOT NULL REFERENCES account(id),
   purpose TEXT NOT NULL CHECK(purpose IN ('reset', 'setup', 'verify')),
   -- SHA-256 of the token. The token itself is nowhere.
   hash BLOB NOT NULL UNIQUE CHECK(length(hash) = 32),
+  by_operator INTEGER NOT NULL CHECK(by_operator IN (0, 1)),
   created_by TEXT NOT NULL,
   created_at_ms INTEGER NOT NULL,
   expires_at_ms INTEGER NOT NULL,
-  PRIMARY KEY(account, purpose)
+  PRIMARY KEY(account, purpose, by_operator)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE outgoing_mail(

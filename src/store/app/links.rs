@@ -1,4 +1,5 @@
-//! Links that work once, as rows of `app.db`: at most one open link per account and purpose.
+//! Links that work once, as rows of `app.db`: per account and purpose, at most one open link that
+//! an operator made and one that was sent by mail.
 //!
 //! A change of the password voids the links that could set one: a trigger deletes them. Must not
 //! see a token: a row has its hash.
@@ -16,6 +17,8 @@ pub struct OneTimeLinkRow {
     pub account: String,
     /// `reset`, `setup` or `verify`.
     pub purpose: String,
+    /// An operator made it, and hands it over. Otherwise somebody asked for it, and it was mailed.
+    pub by_operator: bool,
     pub created_by: String,
     pub created_at_ms: i64,
     pub expires_at_ms: i64,
@@ -26,8 +29,9 @@ const USABLE: &str = "FROM one_time_link AS link JOIN account ON account.id = li
    WHERE link.expires_at_ms > ?2 AND account.status = 'active' AND account.deleted_at_ms IS NULL";
 
 impl AppDb {
-    /// Stores a link in the place of the account's open link with the same purpose. Returns false
-    /// if there is no such active account.
+    /// Stores a link. One of an operator replaces all open links of the account with the same
+    /// purpose; one that was asked for replaces none of an operator. Returns false, and changes
+    /// nothing, if there is no such active account.
     pub fn put_one_time_link(
         &self,
         row: &OneTimeLinkRow,
@@ -36,18 +40,25 @@ impl AppDb {
     ) -> Result<bool, StoreError> {
         self.write("store a one-time link", |transaction| {
             let rows = transaction.execute(
-                "INSERT OR REPLACE INTO one_time_link(account, purpose, hash, created_by, created_at_ms, expires_at_ms)
-                 SELECT id, ?2, ?3, ?4, ?5, ?6 FROM account
+                "INSERT OR REPLACE INTO one_time_link(account, purpose, hash, by_operator, created_by, created_at_ms, expires_at_ms)
+                 SELECT id, ?2, ?3, ?4, ?5, ?6, ?7 FROM account
                  WHERE id = ?1 AND status = 'active' AND deleted_at_ms IS NULL",
                 params![
                     row.account,
                     row.purpose,
                     hash,
+                    row.by_operator,
                     row.created_by,
                     row.created_at_ms,
                     row.expires_at_ms
                 ],
             )?;
+            if rows > 0 && row.by_operator {
+                transaction.execute(
+                    "DELETE FROM one_time_link WHERE account = ?1 AND purpose = ?2 AND by_operator = 0",
+                    [&row.account, &row.purpose],
+                )?;
+            }
             if rows > 0 {
                 act.into_iter()
                     .try_for_each(|act| audit::append(transaction, act))?;
@@ -65,7 +76,7 @@ impl AppDb {
         self.read("find a one-time link", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT link.account, purpose, created_by, link.created_at_ms, link.expires_at_ms
+                    "SELECT link.account, purpose, by_operator, created_by, link.created_at_ms, link.expires_at_ms
                      {USABLE} AND link.hash = ?1"
                 ))?
                 .query_row(params![hash, now_ms], link_row)
@@ -96,7 +107,7 @@ impl AppDb {
             let Some(account) = account else {
                 return Ok(false);
             };
-            // Its trigger deletes the link.
+            // Its trigger deletes this link and every other one that sets the password.
             transaction.execute(
                 "UPDATE account SET password = ?2 WHERE id = ?1",
                 params![account, password],
@@ -123,7 +134,10 @@ impl AppDb {
             let Some(account) = account else {
                 return Ok(false);
             };
-            transaction.execute("DELETE FROM one_time_link WHERE hash = ?1", [hash])?;
+            transaction.execute(
+                "DELETE FROM one_time_link WHERE account = ?1 AND purpose = 'verify'",
+                [&account],
+            )?;
             transaction.execute(
                 "UPDATE account SET verified_at_ms = ifnull(verified_at_ms, ?2) WHERE id = ?1",
                 params![account, now_ms],
@@ -164,8 +178,9 @@ fn link_row(row: &Row<'_>) -> rusqlite::Result<OneTimeLinkRow> {
     Ok(OneTimeLinkRow {
         account: first_column(row)?,
         purpose: row.get(1)?,
-        created_by: row.get(2)?,
-        created_at_ms: row.get(3)?,
-        expires_at_ms: row.get(4)?,
+        by_operator: row.get(2)?,
+        created_by: row.get(3)?,
+        created_at_ms: row.get(4)?,
+        expires_at_ms: row.get(5)?,
     })
 }

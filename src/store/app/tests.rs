@@ -338,6 +338,7 @@ fn a_database_of_schema_5_gets_the_tables_and_loses_nothing() {
     let link = OneTimeLinkRow {
         account: "a".to_owned(),
         purpose: "reset".to_owned(),
+        by_operator: true,
         created_by: "root".to_owned(),
         created_at_ms: NOW,
         expires_at_ms: NOW + 1,
