@@ -22,6 +22,7 @@ use crate::notify::webhooks::{
     AddressPolicy, DeliveryLogRow, LOG_MS, MAX_LOG_ROWS, MAX_PENDING, MAX_URL_CHARS, OLD_SECRET_MS,
     ResendOutcome, WebhookUrl, Webhooks,
 };
+use crate::store::StoreError;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -320,10 +321,8 @@ async fn set_webhook(
             return Ok(html(StatusCode::UNPROCESSABLE_ENTITY, &page));
         }
     };
-    let account = form_account(&form.user);
-    if let Some(secret) = run_blocking(move || webhooks.set(&account, &url, now_ms())).await?? {
-        remember(&app, &form.user, secret);
-    }
+    let make = move |account: &str| webhooks.set(account, &url, now_ms());
+    make_secret(&app, &form.user, make).await?;
     Ok(Redirect::to("/dashboard/alerts?done=webhook").into_response())
 }
 
@@ -331,11 +330,22 @@ fn form_account(user: &CurrentUser) -> String {
     user.account.id.clone()
 }
 
-/// Keeps a new secret for the next pages of this session.
-fn remember(app: &SidecarState, user: &CurrentUser, secret: String) {
-    let session = session_id(&user.token);
-    app.fresh_secrets
-        .put(session, &user.account.id, secret, now_ms());
+/// Keeps the secret that `make` returns, if any, for the next pages of this session. All of it runs
+/// to its end even if the client disconnects: a browser whose user clicks twice drops the first
+/// request, and the second one makes no secret.
+async fn make_secret(
+    app: &Arc<SidecarState>,
+    user: &CurrentUser,
+    make: impl FnOnce(&str) -> Result<Option<String>, StoreError> + Send + 'static,
+) -> Result<(), PageError> {
+    let (app, account, session) = (Arc::clone(app), form_account(user), session_id(&user.token));
+    let work = move || {
+        if let Some(secret) = make(&account)? {
+            app.fresh_secrets.put(session, &account, secret, now_ms());
+        }
+        Ok::<_, StoreError>(())
+    };
+    Ok(run_blocking(work).await??)
 }
 
 async fn rotate(
@@ -345,7 +355,8 @@ async fn rotate(
     let webhooks = require_webhooks(&app)?;
     let account = form_account(&form.user);
     let webhook = webhooks.find(&account)?.ok_or(PageError::NotFound)?;
-    if !form.is_confirmed() {
+    let replaced = form.field("once").to_owned();
+    if !form.is_confirmed() || replaced.is_empty() {
         let hours = OLD_SECRET_MS / HOUR_MS;
         let before = match webhook.old_secret_until_ms {
             Some(until_ms) if now_ms() < until_ms => {
@@ -362,10 +373,12 @@ async fn rotate(
             button: "Replace secret",
             back: "/dashboard/alerts",
         };
-        return Ok(confirm::page("Alerts", &form, question));
+        let once = &webhook.secret_id;
+        return Ok(confirm::page_once("Alerts", &form, question, once));
     }
-    let secret = run_blocking(move || webhooks.rotate(&account, now_ms())).await??;
-    remember(&app, &form.user, secret.ok_or(PageError::NotFound)?);
+    // The same form sent again finds another secret, and changes nothing.
+    let make = move |account: &str| webhooks.rotate(account, &replaced, now_ms());
+    make_secret(&app, &form.user, make).await?;
     Ok(Redirect::to("/dashboard/alerts?done=rotated").into_response())
 }
 

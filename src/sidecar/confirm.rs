@@ -31,10 +31,33 @@ struct ConfirmPage<'f> {
 
 /// Asks for a confirmation. `menu_title` is the title of the page with the form.
 pub fn page(menu_title: &'static str, form: &SignedForm, question: Confirmation<'_>) -> Response {
+    respond(menu_title, form, question, form.repeatable_fields())
+}
+
+/// Asks for a confirmation of what must happen once, however often its form is sent. The form's
+/// field `once` has the value by which the handler knows a repetition.
+pub fn page_once(
+    menu_title: &'static str,
+    form: &SignedForm,
+    question: Confirmation<'_>,
+    once: &str,
+) -> Response {
+    let mut fields = form.repeatable_fields();
+    fields.retain(|(name, _)| *name != "once");
+    fields.push(("once", once));
+    respond(menu_title, form, question, fields)
+}
+
+fn respond<'f>(
+    menu_title: &'static str,
+    form: &'f SignedForm,
+    question: Confirmation<'f>,
+    fields: Vec<(&'f str, &'f str)>,
+) -> Response {
     let page = ConfirmPage {
         frame: Frame::new(menu_title, &form.user),
         csrf: &form.user.csrf,
-        fields: form.repeatable_fields(),
+        fields,
         question,
     };
     html(StatusCode::OK, &page)

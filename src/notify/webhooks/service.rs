@@ -12,6 +12,7 @@ use crate::store::StoreError;
 use crate::store::app::AppDb;
 pub use crate::store::app::webhooks::ResendOutcome;
 use crate::store::app::webhooks::{DeliveryLogRow, NewDelivery, QueueDeliveryOutcome};
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
 /// Maximum number of messages of an account that wait. The oldest give way.
@@ -27,6 +28,8 @@ pub const OLD_SECRET_MS: i64 = 24 * 3_600_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookState {
     pub url: String,
+    /// 16 hex digits that another secret does not have, and that say nothing of this one.
+    pub secret_id: String,
     /// When the URL was set.
     pub created_at_ms: i64,
     /// Until when messages are signed with the old secret too.
@@ -54,6 +57,7 @@ impl Webhooks {
         let row = self.db.webhook(account)?;
         Ok(row.map(|row| WebhookState {
             url: row.url,
+            secret_id: secret_id(&row.secret),
             created_at_ms: row.created_at_ms,
             old_secret_until_ms: row.old_secret.map(|(_, until_ms)| until_ms),
             disabled: row.disabled,
@@ -85,14 +89,27 @@ impl Webhooks {
         Ok(is_new.then(|| secret_text(&secret)))
     }
 
-    /// Replaces the secret and returns the new one. `None` if there is no webhook.
+    /// Replaces the secret that has the id `replaced`, and returns the new one. `None` if the
+    /// webhook does not have it: the same request sent twice must not end the secret that the
+    /// receiver has.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn rotate(&self, account: &str, now_ms: i64) -> Result<Option<String>, StoreError> {
+    pub fn rotate(
+        &self,
+        account: &str,
+        replaced: &str,
+        now_ms: i64,
+    ) -> Result<Option<String>, StoreError> {
+        let row = self.db.webhook(account)?;
+        let Some(row) = row.filter(|row| secret_id(&row.secret) == replaced) else {
+            return Ok(None);
+        };
         let secret = new_secret()?;
         let until_ms = now_ms + OLD_SECRET_MS;
-        let is_rotated = self.db.rotate_webhook_secret(account, &secret, until_ms)?;
+        let is_rotated = self
+            .db
+            .rotate_webhook_secret(account, &row.secret, &secret, until_ms)?;
         Ok(is_rotated.then(|| secret_text(&secret)))
     }
 
@@ -146,6 +163,16 @@ impl Webhooks {
     pub fn log(&self, account: &str) -> Result<Vec<DeliveryLogRow>, StoreError> {
         self.db.deliveries(account, MAX_LOG_ROWS)
     }
+}
+
+fn secret_id(secret: &[u8; 32]) -> String {
+    let hash = Sha256::new()
+        .chain_update("id of a webhook secret")
+        .chain_update(secret)
+        .finalize();
+    hash.iter()
+        .take(8)
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn new_secret() -> Result<[u8; 32], StoreError> {

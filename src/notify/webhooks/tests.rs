@@ -310,15 +310,20 @@ async fn a_message_is_posted_with_a_signature_that_others_can_check() {
     assert_eq!(header(&request, "webhook-id"), log[0].id);
 
     // After a rotation, both secrets sign for a day.
-    let new = webhooks.rotate(&account, now_ms()).unwrap().unwrap();
+    let id = || webhooks.find(&account).unwrap().unwrap().secret_id;
+    let first = id();
+    let rotate = |id: &str, at_ms| webhooks.rotate(&account, id, at_ms).unwrap();
+    let new = rotate(&first, now_ms()).unwrap();
     assert_ne!(new, old);
+    assert_ne!(id(), first);
+    assert_eq!(rotate(&first, now_ms()), None, "replaced already");
     world.queue();
     world.send_after(0).await;
     let request = receiver.requests().remove(1);
     let both = header(&request, "webhook-signature");
     let (first, second) = both.split_once(' ').unwrap();
     assert!(python_agrees(&new, &request, first) && python_agrees(&old, &request, second));
-    webhooks.rotate(&account, now_ms() - OLD_SECRET_MS).unwrap();
+    assert!(rotate(&id(), now_ms() - OLD_SECRET_MS).is_some());
     world.queue();
     world.send_after(0).await;
     let request = receiver.requests().remove(2);

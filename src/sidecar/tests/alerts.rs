@@ -117,7 +117,9 @@ async fn a_secret_is_shown_to_the_session_that_made_it_and_survives_a_reload() {
     let question = person.send("webhook/rotate", "").await;
     assert_eq!(question.status, 200);
     assert!(question.body.contains("Replace the secret?"));
-    let page = person.done("webhook/rotate", "confirmed=yes").await;
+    let once = once_on(&question.body);
+    let confirmed = format!("confirmed=yes&once={once}");
+    let page = person.done("webhook/rotate", &confirmed).await;
     let new = secret_on(&page).expect("the new secret").to_owned();
     assert_ne!(new, secret);
     assert!(page.contains("signed with the old secret too"));
@@ -133,6 +135,54 @@ async fn a_secret_is_shown_to_the_session_that_made_it_and_survives_a_reload() {
     let page = person.done("webhook/remove", "confirmed=yes").await;
     assert_eq!(secret_on(&page), None);
     assert_eq!(person.webhooks().find(&person.account).unwrap(), None);
+}
+
+/// The number of a question's form.
+fn once_on(question: &str) -> &str {
+    let (_, rest) = question.split_once("name=\"once\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0
+}
+
+#[tokio::test]
+async fn a_form_that_replaces_the_secret_replaces_it_once_however_often_it_is_sent() {
+    let world = world(&[]).await;
+    let person = person(&world, "a@example.com").await;
+    person.done("webhook", "url=https://example.com").await;
+    let db = world.accounts.database();
+    let stored = || db.webhook(&person.account).unwrap().unwrap();
+    let first = stored().secret;
+    // Without a number, it cannot be known whether it was sent before.
+    for fields in ["", "confirmed=yes", "confirmed=yes&once="] {
+        let question = person.send("webhook/rotate", fields).await;
+        assert_eq!(question.status, 200, "{fields}");
+        assert!(question.body.contains("Replace the secret?"), "{fields}");
+    }
+    let question = person.send("webhook/rotate", "once=old").await.body;
+    assert_eq!(question.matches("name=\"once\"").count(), 1);
+    assert!(stored().secret == first && stored().old_secret.is_none());
+
+    let confirmed = format!("confirmed=yes&once={}", once_on(&question));
+    // A click too many.
+    let send = || person.send("webhook/rotate", &confirmed);
+    let (one, two) = tokio::join!(send(), send());
+    assert_eq!([one.status, two.status], [303, 303]);
+    assert_eq!(one.headers["location"], two.headers["location"]);
+    let second = stored();
+    assert_ne!(second.secret, first);
+    let page = person.page().await;
+    let shown = secret_on(&page).expect("the new secret").to_owned();
+    // The form of a page from before.
+    let page = person.done("webhook/rotate", &confirmed).await;
+    assert_eq!(secret_on(&page), Some(shown.as_str()));
+    assert!(stored() == second, "nothing is replaced");
+    assert!(second.old_secret.is_some_and(|(old, _)| old == first));
+
+    // A new question replaces it again.
+    let question = person.send("webhook/rotate", "").await.body;
+    let confirmed = format!("confirmed=yes&once={}", once_on(&question));
+    let page = person.done("webhook/rotate", &confirmed).await;
+    assert_ne!(secret_on(&page), Some(shown.as_str()));
+    assert_ne!(stored().secret, second.secret);
 }
 
 #[tokio::test]

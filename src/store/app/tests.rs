@@ -138,12 +138,14 @@ fn a_webhook_keeps_its_secret_until_it_is_rotated() {
     assert!(db.set_webhook("a", url, &[1; 32], NOW).unwrap());
     let hook = || db.webhook("a").unwrap().unwrap();
     assert!(hook().secret == [1; 32] && hook().old_secret.is_none());
-    assert!(
-        db.rotate_webhook_secret("a", &[2; 32], NOW + MINUTE)
+    let rotate = |account, old: u8, new: u8| {
+        db.rotate_webhook_secret(account, &[old; 32], &[new; 32], NOW + MINUTE)
             .unwrap()
-    );
+    };
+    assert!(rotate("a", 1, 2));
+    assert!(!rotate("a", 1, 3), "it has another secret");
     assert!(hook().secret == [2; 32] && hook().old_secret == Some(([1; 32], NOW + MINUTE)));
-    assert!(!db.rotate_webhook_secret("b", &[2; 32], NOW).unwrap());
+    assert!(!rotate("b", 2, 3));
 
     db.queue_delivery(&delivery("d1", "a", NOW), 9).unwrap();
     assert!(db.disable_webhook("a", "410 Gone", NOW, None).unwrap());

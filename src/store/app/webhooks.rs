@@ -127,17 +127,19 @@ impl AppDb {
         })
     }
 
-    /// Replaces the secret. Deliveries are signed with the old one too, until `old_until_ms`.
-    /// Returns false if there is no webhook.
+    /// Replaces the secret `old`. Deliveries are signed with it too, until `old_until_ms`. Returns
+    /// false, and changes nothing, if the webhook does not have it, or if there is no webhook.
     pub fn rotate_webhook_secret(
         &self,
         account: &str,
+        old: &[u8; 32],
         secret: &[u8; 32],
         old_until_ms: i64,
     ) -> Result<bool, StoreError> {
         self.write("rotate a webhook's secret", |transaction| {
-            let sql = "UPDATE webhook SET old_secret = secret, old_until_ms = ?3, secret = ?2 WHERE account = ?1";
-            Ok(transaction.execute(sql, params![account, secret, old_until_ms])? > 0)
+            let sql = "UPDATE webhook SET old_secret = secret, old_until_ms = ?3, secret = ?2
+                       WHERE account = ?1 AND secret = ?4";
+            Ok(transaction.execute(sql, params![account, secret, old_until_ms, old])? > 0)
         })
     }
 
