@@ -217,9 +217,7 @@ impl ConfigValidator {
             }
         }
         let base_url = self.public_url(&config.base_url);
-        if config.data_dir.is_empty() {
-            self.add_fault("data_dir", "must name a directory");
-        }
+        self.check_data_dir_name(&config.data_dir);
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);

@@ -2,6 +2,8 @@
 //!
 //! Must not resolve a name or open a connection.
 
+use std::net::Ipv6Addr;
+
 /// The parts of an `http://` or `https://` URL.
 pub(super) struct BaseUrl {
     pub tls: bool,
@@ -27,6 +29,9 @@ pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
     let default_port = if tls { 443 } else { 80 };
     let port = authority.port_u16().unwrap_or(default_port);
     let host = authority.host();
+    if !is_host(host) {
+        return None;
+    }
     Some(BaseUrl {
         tls,
         host: host.trim_matches(['[', ']']).to_owned(),
@@ -38,4 +43,56 @@ pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
         },
         path: uri.path().trim_end_matches('/').to_owned(),
     })
+}
+
+/// Whether the text is a DNS name or an IP address; one of version 6 is in brackets. Names of
+/// containers may have underscores.
+pub(super) fn is_host(text: &str) -> bool {
+    if let Some(address) = text.strip_prefix('[') {
+        let address = address.strip_suffix(']');
+        return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    }
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len()) && !label.starts_with('-') && label.chars().all(is_letter)
+    };
+    text.len() <= 254
+        && text
+            .strip_suffix('.')
+            .unwrap_or(text)
+            .split('.')
+            .all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_dns_name_or_an_ip_address() {
+        for host in [
+            "a",
+            "a.example",
+            "a.example.",
+            "my_vendor",
+            "10.0.0.1",
+            "[::1]",
+        ] {
+            assert!(is_host(host), "{host}");
+        }
+        for text in [
+            "",
+            ".",
+            "a..b",
+            "-a",
+            "a$(id)",
+            "a;id",
+            "a'b",
+            "[x]",
+            "[::1",
+            "ä.example",
+        ] {
+            assert!(!is_host(text), "{text}");
+        }
+    }
 }

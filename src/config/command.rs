@@ -135,6 +135,9 @@ fn parse(
     if data_dir.is_none() && !validator.faults.iter().any(|fault| fault.key == "data_dir") {
         validator.add_fault("data_dir", "must name a directory");
     }
+    if let Some(dir) = &data_dir {
+        validator.check_data_dir_name(dir);
+    }
     let store = if has_store {
         store
     } else {

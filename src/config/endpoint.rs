@@ -200,6 +200,11 @@ impl ConfigValidator {
     }
 
     fn parse_base_address(&mut self, key: &str, url: &str) -> Option<BaseUrl> {
+        if let Some((base, _)) = url.split_once('#') {
+            let message = format!("has a fragment, which no server receives: use {base:?}");
+            self.add_fault(key, message);
+            return None;
+        }
         let Some(address) = parse_base_url(url) else {
             let message = match url.split_once('?') {
                 Some(_) => "contains a query: set it as `query: {NAME: VALUE}`".to_owned(),
@@ -208,19 +213,18 @@ impl ConfigValidator {
             self.add_fault(key, message);
             return None;
         };
+        let path = address.path.to_ascii_lowercase();
         let added = ["/chat/completions", "/messages", "/responses"];
-        if let Some(suffix) = added
-            .into_iter()
-            .find(|suffix| address.path.ends_with(suffix))
-        {
-            let base = url.trim_end_matches('/').trim_end_matches(suffix);
+        if let Some(suffix) = added.into_iter().find(|suffix| path.ends_with(suffix)) {
+            let base = url.trim_end_matches('/');
+            let base = &base[..base.len() - suffix.len()];
             self.add_fault(
                 key,
                 format!("ends in {suffix}, which the gateway adds: use {base:?}"),
             );
         } else if let Some(suffix) = OTHER_CALLS
             .into_iter()
-            .find(|suffix| address.path.ends_with(suffix))
+            .find(|suffix| path.ends_with(suffix))
         {
             let base = url.trim_end_matches('/');
             let base = &base[..base.len() - suffix.len()];

@@ -18,6 +18,17 @@ use std::path::Path;
 const KERNEL_FILE_SYSTEMS: [i64; 2] = [0x9fa0, 0x6265_6572];
 
 impl ConfigValidator {
+    pub(super) fn check_data_dir_name(&mut self, name: &str) {
+        if name.is_empty() {
+            self.add_fault("data_dir", "must name a directory");
+        } else if name.starts_with('~') {
+            self.add_fault(
+                "data_dir",
+                "begins with ~, which only a shell replaces: write the whole path",
+            );
+        }
+    }
+
     pub(super) fn check_files(&mut self, config: &raw::Config, access_log: &LogDestination) {
         if matches!(self.file_checks, FileChecks::Edge | FileChecks::Sidecar)
             && !config.data_dir.is_empty()

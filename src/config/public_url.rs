@@ -2,6 +2,7 @@
 //!
 //! Must not resolve a name.
 
+use super::base_url::is_host;
 use super::validator::ConfigValidator;
 use http::Uri;
 
@@ -50,6 +51,11 @@ fn check_public_url(text: &str) -> Result<(), String> {
             ));
         }
     }
+    if host.is_none_or(|(host, _)| !is_host(host)) {
+        return Err(format!(
+            "has a host that no DNS name or IP address can be; write it as in {EXAMPLE}"
+        ));
+    }
     let path = rest.get(authority.len()..).unwrap_or_default();
     let origin = &text[..text.len() - path.len()];
     match path.trim_end_matches('/') {
@@ -95,6 +101,9 @@ mod tests {
             ("https://gateway.example.com:", "must have a host"),
             ("https://gateway example.com", "contains a space"),
             ("https://gateway.example.com ", "contains a space"),
+            ("https://a$(id)", "no DNS name"),
+            ("http://a;id", "no DNS name"),
+            ("http://a'b:8080", "no DNS name"),
             ("https://ann@gateway.example.com", "must not have a user"),
             ("https://a.example/v1", "use \"https://a.example\""),
             ("https://a.example/v1/", "must not end in /v1"),

@@ -131,11 +131,19 @@ impl ConfigValidator {
         // The authentication of an endpoint with a fault is unknown.
         let are_all_valid = !endpoints.is_empty() && endpoints.iter().all(Option::is_some);
         let wants_key = wants_key || !are_all_valid && defaults.auth != EndpointAuth::None;
-        let api_key = self.api_key(
-            &format!("{key}.api_key"),
-            vendor.api_key.as_deref(),
-            wants_key,
-        )?;
+        let key_path = format!("{key}.api_key");
+        let api_key = self.api_key(&key_path, vendor.api_key.as_deref(), wants_key)?;
+        // Only a whole `authorization` header has a word before the key.
+        let whole_header = EndpointAuth::Header("authorization".to_owned());
+        let sends_whole_header = endpoints
+            .iter()
+            .flatten()
+            .any(|endpoint| endpoint.auth == whole_header);
+        if let Some(fault) = api_key_mistake(api_key.reveal(), sends_whole_header)
+            && header_fault(api_key.reveal()).is_none()
+        {
+            self.add_fault(key_path, fault);
+        }
         if let Some((name, value)) = &version_header
             && (HeaderName::from_bytes(name.as_bytes()).is_err()
                 || HeaderValue::from_str(value).is_err())
@@ -189,6 +197,31 @@ impl ConfigValidator {
     }
 }
 
+/// What was written in the place of a vendor's key, and what to write instead.
+fn api_key_mistake(text: &str, is_whole_header: bool) -> Option<&'static str> {
+    let text = text.to_ascii_lowercase();
+    let is_shell_parameter =
+        |text: &str| !text.is_empty() && text.chars().all(|letter| letter.is_ascii_digit());
+    if text.starts_with("$(") || text.starts_with('`') {
+        Some("is a command of a shell, which the gateway does not run: write file:/path")
+    } else if text.strip_prefix('$').is_some_and(is_shell_parameter) {
+        Some("names a parameter of a shell: write a variable as \"${NAME}\"")
+    } else if text.starts_with("file:") {
+        Some("is not read as a file: write file: in lower case and the whole path after it")
+    } else if text.starts_with('<') && text.ends_with('>')
+        || text.starts_with("your_")
+        || text.starts_with("your-")
+    {
+        Some("is an example: write the vendor's key, as in \"${API_KEY}\"")
+    } else if text.starts_with("bearer ") && !is_whole_header {
+        Some("begins with Bearer, which the gateway adds: write the key alone")
+    } else if text.contains(char::is_whitespace) && !is_whole_header {
+        Some("contains a space: write the key alone")
+    } else {
+        None
+    }
+}
+
 fn protocol_of(written: raw::VendorProtocol) -> Protocol {
     match written {
         raw::VendorProtocol::Chat => Protocol::Chat,
@@ -210,4 +243,31 @@ fn preset_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
         max_concurrent: None,
         health_check: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_the_place_of_a_key_is_named_and_a_key_is_not() {
+        for (text, words) in [
+            ("$(cat /k)", "does not run"),
+            ("`cat /k`", "does not run"),
+            ("$1", "${NAME}"),
+            ("FILE:/etc/key", "lower case"),
+            ("<your key>", "is an example"),
+            ("YOUR_API_KEY", "is an example"),
+            ("your-api-key", "is an example"),
+            ("Bearer sk-1", "the key alone"),
+            ("sk a", "contains a space"),
+        ] {
+            let found = api_key_mistake(text, false);
+            assert!(found.is_some_and(|found| found.contains(words)), "{text}");
+        }
+        for key in ["", "sk-1", "$1a", "a<b>", "yours"] {
+            assert_eq!(api_key_mistake(key, false), None, "{key}");
+        }
+        assert_eq!(api_key_mistake("Basic YTpi", true), None);
+    }
 }

@@ -455,3 +455,66 @@ fn slips_in_writing_are_named_in_plain_words() {
          /nowhere/gateway.yaml does not exist\n"
     );
 }
+
+#[test]
+fn what_the_gateway_would_take_literally_or_drop_is_named() {
+    let alpha = "endpoints: [{url: \"http://127.0.0.1:9100\"}]";
+    let beta = "api_key: \"sim-beta-key\"";
+    let url = "vendors.alpha.endpoints[0].url";
+    assert_faults(&[
+        (
+            alpha,
+            "endpoints: [{url: \"http://127.0.0.1:9100/v1/Chat/Completions\"}]",
+            url,
+            "use \"http://127.0.0.1:9100/v1\"",
+        ),
+        (
+            alpha,
+            "endpoints: [{url: \"http://127.0.0.1:9100/v1/Embeddings\"}]",
+            url,
+            "is the address of another call",
+        ),
+        (
+            alpha,
+            "endpoints: [{url: \"http://127.0.0.1:9100/v1#f\"}]",
+            url,
+            "use \"http://127.0.0.1:9100/v1\"",
+        ),
+        (
+            "base_url: \"http://127.0.0.1:8080\"",
+            "base_url: \"https://a$(id)\"",
+            "base_url",
+            "no DNS name or IP address",
+        ),
+        (
+            "data_dir: \"data\"",
+            "data_dir: \"~/data\"",
+            "data_dir",
+            "write the whole path",
+        ),
+        (
+            beta,
+            "api_key: \"Bearer sk-1\"",
+            "vendors.beta.api_key",
+            "write the key alone",
+        ),
+        (
+            beta,
+            "api_key: \"$(cat /k)\"",
+            "vendors.beta.api_key",
+            "which the gateway does not run",
+        ),
+        (
+            beta,
+            "api_key: \"FILE:/etc/key\"",
+            "vendors.beta.api_key",
+            "file: in lower case",
+        ),
+    ]);
+    // A vendor that takes the whole header gets it.
+    let whole = format!("{alpha}\n    auth: {{header: authorization}}");
+    let text = shipped().replacen(alpha, &whole, 1);
+    let text = text.replace("\"sim-alpha-key\"", "\"Basic YTpi\"");
+    let (code, output) = check(&text);
+    assert_eq!(code, 0, "{output}");
+}
