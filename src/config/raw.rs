@@ -846,6 +846,23 @@ impl JsonSchema for Decimal {
     }
 }
 
+/// Numbers outside `limits` that have a range: the section's type, the key, minimum and maximum.
+pub const RANGES: [(&str, &str, u64, u64); 13] = [
+    ("Endpoint", "weight", 1, 1_000),
+    ("Endpoint", "max_concurrent", 1, 65_536),
+    ("HealthCheck", "interval_seconds", 1, 3_600),
+    ("HealthCheck", "timeout_seconds", 1, 60),
+    ("HealthCheck", "passes_after", 1, 100),
+    ("HealthCheck", "fails_after", 1, 100),
+    ("Mail", "per_hour", 1, 100_000),
+    ("Model", "context_tokens", 1, 100_000_000),
+    ("Model", "max_output_tokens", 1, 100_000_000),
+    ("PriceTier", "above_input_tokens", 1, 100_000_000),
+    ("Rates", "requests_per_minute", 0, MAX_RATE),
+    ("Rates", "tokens_per_minute", 0, MAX_RATE),
+    ("Rates", "concurrent", 0, MAX_RATE),
+];
+
 /// Upper bounds of limits by which other parts of the process are dimensioned.
 pub const MAX_TOTAL_SECONDS: u64 = 86_400;
 pub const MAX_DRAIN_SECONDS: u64 = 3_600;

@@ -50,7 +50,17 @@ pub fn read_tree(
 
 /// The JSON Schema of the config file.
 pub fn schema() -> Value {
-    schemars::schema_for!(raw::Config).to_value()
+    let mut schema = schemars::schema_for!(raw::Config).to_value();
+    let limits = raw::Limits::default().bounds();
+    let limits = limits
+        .into_iter()
+        .map(|(key, _, min, max)| ("Limits", key, min, max));
+    for (section, key, min, max) in raw::RANGES.into_iter().chain(limits) {
+        let number = &mut schema["$defs"][section]["properties"][key];
+        number["minimum"] = min.into();
+        number["maximum"] = max.into();
+    }
+    schema
 }
 
 #[cfg(test)]

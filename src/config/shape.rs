@@ -43,6 +43,9 @@ impl SchemaValidator<'_> {
             }
             return;
         }
+        if let Some(message) = wrong_type::range_fault(node, schema) {
+            return self.add_fault(node.line, path, message);
+        }
         if !type_fits(&schema["type"], node.kind_name()) {
             let message = wrong_type::message(node, &schema["type"], path);
             return self.add_fault(node.line, path, message);

@@ -66,6 +66,9 @@ fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, St
             Some((name, default)) => (name, Some(default)),
             None => (name, None),
         };
+        if name.is_empty() {
+            return Err("`${}` lacks the name of an environment variable: write ${NAME}".into());
+        }
         let value = env(name).filter(|value| default.is_none() || !value.is_empty());
         match (value, default) {
             (Some(value), _) => out.push_str(&value),

@@ -105,6 +105,33 @@ pub(super) fn message(node: &YamlNode, expected: &Value, path: &str) -> String {
     format!("must be {}, not {found}{hint}", words.join(" or "))
 }
 
+/// The text for a whole number that the key's type cannot hold; the schema has the range. Numbers
+/// between are checked with their section.
+pub(super) fn range_fault(node: &YamlNode, schema: &Value) -> Option<String> {
+    let YamlValue::Scalar(Value::Number(number)) = &node.kind else {
+        return None;
+    };
+    let (of_type, format) = (&schema["type"], schema["format"].as_str()?);
+    let is_integer = |name: &Value| name == "integer";
+    if !is_integer(of_type) && !of_type.as_array()?.iter().any(is_integer) {
+        return None;
+    }
+    let of_format = match format {
+        "uint16" => u16::MAX.into(),
+        "uint32" => u32::MAX.into(),
+        _ => u64::MAX,
+    };
+    // YAML has no larger whole number, so such a number is a fraction of the same size.
+    let is_huge = || number.as_f64().is_some_and(|number| number.abs() >= 1e18);
+    let is_outside = match number.as_u64() {
+        Some(number) => number > of_format,
+        None => number.is_i64() || is_huge(),
+    };
+    let min = schema["minimum"].as_u64().unwrap_or(0);
+    let max = schema["maximum"].as_u64().unwrap_or(of_format);
+    is_outside.then(|| format!("must be {min} to {max}, not {number}"))
+}
+
 fn plain_name(name: &str) -> &str {
     match name {
         "object" => "keys with values",

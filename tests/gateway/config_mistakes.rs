@@ -457,6 +457,48 @@ fn slips_in_writing_are_named_in_plain_words() {
 }
 
 #[test]
+fn a_number_that_no_key_can_hold_is_named_with_the_range_of_its_key() {
+    let context = "context_tokens: 400000";
+    assert_faults(&[
+        (
+            "max_output_tokens: 64000",
+            "max_output_tokens: -1",
+            "models[0].max_output_tokens",
+            "must be 1 to 100000000, not -1",
+        ),
+        (
+            context,
+            "context_tokens: 99999999999999999999",
+            "models[3].context_tokens",
+            "must be 1 to 100000000, not 1e",
+        ),
+        (
+            "store: {kind: embedded}",
+            "limits:\n  attempts: -2",
+            "limits.attempts",
+            "must be 1 to 8, not -2",
+        ),
+        (
+            "endpoints: [{url: \"http://127.0.0.1:9100\"}]",
+            "endpoints: [{url: \"http://127.0.0.1:9100\", weight: 4294967296}]",
+            "vendors.alpha.endpoints[0].weight",
+            "must be 1 to 1000, not 4294967296",
+        ),
+        (
+            "api_key: \"sim-beta-key\"",
+            "api_key: \"${}\"",
+            "vendors.beta.api_key",
+            "lacks the name of an environment variable",
+        ),
+    ]);
+    let (_, output) = check(&shipped().replace(context, "context_tokens: -1"));
+    assert!(
+        !output.contains("u64") && !output.contains("integer"),
+        "{output}"
+    );
+}
+
+#[test]
 fn what_the_gateway_would_take_literally_or_drop_is_named() {
     let alpha = "endpoints: [{url: \"http://127.0.0.1:9100\"}]";
     let beta = "api_key: \"sim-beta-key\"";
