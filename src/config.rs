@@ -21,6 +21,7 @@ mod listen;
 mod mail;
 mod models;
 mod notifications;
+mod partial;
 pub mod presets;
 mod price;
 mod public_url;
@@ -159,10 +160,15 @@ fn validate(
     checks: FileChecks,
     sources: &mut Vec<SourceFile>,
 ) -> Result<Settings, Vec<ConfigFault>> {
-    let (config, lines) = reader::read_config(text, env)?;
+    let (config, lines, of_form) = reader::read_config(text, env)?;
     let mut validator = ConfigValidator::new(lines);
     validator.file_checks = checks;
+    validator.faults.clone_from(&of_form);
     let settings = validator.settings(config);
+    let mut found = validator.faults.split_off(of_form.len());
+    let is_set = |key: &str| validator.is_set(key);
+    found.retain(|fault| !partial::follows_from(fault, &of_form, &is_set));
+    validator.faults.append(&mut found);
     validator.faults.sort_by_key(|fault| fault.line);
     sources.append(&mut validator.sources);
     match settings {

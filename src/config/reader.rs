@@ -7,28 +7,36 @@
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, parse};
-use super::{raw, shape, variables};
+use super::{partial, raw, shape, variables};
 use serde_json::Value;
 
-/// Reads `text`. `env` returns the value of an environment variable.
+/// Reads `text`, and returns the config with its tree and all faults of form: unset variables,
+/// unknown or missing keys, wrong types. With faults, the config lacks the values at fault, so it
+/// serves only to find more faults. `env` returns the value of an environment variable.
 ///
 /// # Errors
-/// Returns all faults of form: invalid YAML, unset variables, unknown or missing keys, wrong types.
+/// Returns the faults of form if nothing else can be checked: the text is not YAML, or no map.
 pub fn read_config(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<(raw::Config, YamlNode), Vec<ConfigFault>> {
+) -> Result<(raw::Config, YamlNode, Vec<ConfigFault>), Vec<ConfigFault>> {
     let (tree, faults) = read_tree(text, &|_, name| env(name))?;
-    if !faults.is_empty() {
+    if faults.iter().any(|fault| fault.key.is_empty()) {
         return Err(faults);
     }
-    match serde_json::from_value(tree.value()) {
-        Ok(config) => Ok((config, tree)),
-        Err(error) => Err(vec![ConfigFault {
+    let value = if faults.is_empty() {
+        tree.value()
+    } else {
+        partial::without_faults(&tree, &schema(), &faults)
+    };
+    match serde_json::from_value(value) {
+        Ok(config) => Ok((config, tree, faults)),
+        Err(error) if faults.is_empty() => Err(vec![ConfigFault {
             line: tree.line,
             key: String::new(),
             message: error.to_string(),
         }]),
+        Err(_) => Err(faults),
     }
 }
 
@@ -98,12 +106,13 @@ mod tests {
         assert_eq!(renamed.len(), RENAMED_KEYS.len());
         for (old, new, section) in renamed {
             let name = old.rsplit('.').next().unwrap();
-            let faults = read(&section.replace("KEY", name)).unwrap_err();
+            let (_, _, faults) = read(&section.replace("KEY", name)).unwrap();
             let line = shipped.lines().count() as u64 + 1;
             let message = format!("this key is now called {new:?}");
             let key = old.to_owned();
             assert_eq!(faults, [ConfigFault { line, key, message }]);
-            assert!(read(&section.replace("KEY", new)).is_ok(), "{new}");
+            let (_, _, faults) = read(&section.replace("KEY", new)).unwrap();
+            assert_eq!(faults, [], "{new}");
         }
     }
 }

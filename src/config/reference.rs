@@ -12,7 +12,8 @@ use std::fmt::Write;
 const HEAD: &str = "# The config file, key by key
 
 Generated from the program's schema by `model-gateway schema --reference`; a test checks that it is current. `conf/gateway.yaml` shows
-every key in its place. Unknown keys are faults; `model-gateway check` names all faults of a file at once.
+every key in its place. Unknown keys are faults. `model-gateway check` names all faults of a file at once, except those that depend on
+a value with a fault: with a value of a wrong type, other faults of the same model, vendor or section may only show once it is corrected.
 `${NAME}` stands for an environment variable, `${NAME:-default}` for one that may be missing.
 `conf/gateway.schema.json` is the same schema for editors, which complete and check keys as you type.
 ";

@@ -31,15 +31,9 @@ impl SchemaValidator<'_> {
     fn check_node(&mut self, node: &YamlNode, schema: &Value, path: &str) {
         let schema = resolve(self.root, schema);
         let null = matches!(node.kind, YamlValue::Scalar(Value::Null));
-        if let Some(choices) = schema["anyOf"].as_array() {
-            // schemars writes an optional key as "T or null". Of several alternatives, use the one
-            // with this type.
-            let fits =
-                |choice: &&Value| type_fits(&resolve(self.root, choice)["type"], node.kind_name());
-            let mut forms = choices.iter().filter(|choice| choice["type"] != "null");
-            let inner = forms.clone().find(fits).or_else(|| forms.next());
-            if let (false, Some(inner)) = (null, inner) {
-                self.check_node(node, inner, path);
+        if schema["anyOf"].is_array() {
+            if !null {
+                self.check_node(node, value_schema(self.root, schema, node), path);
             }
             return;
         }
@@ -134,7 +128,20 @@ impl SchemaValidator<'_> {
     }
 }
 
-fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+/// Schema of the value that is written: schemars writes an optional key as "T or null". Of several
+/// alternatives, this is the one with this type.
+pub(super) fn value_schema<'a>(root: &'a Value, schema: &'a Value, node: &YamlNode) -> &'a Value {
+    let schema = resolve(root, schema);
+    let Some(choices) = schema["anyOf"].as_array() else {
+        return schema;
+    };
+    let fits = |choice: &&Value| type_fits(&resolve(root, choice)["type"], node.kind_name());
+    let mut forms = choices.iter().filter(|choice| choice["type"] != "null");
+    let inner = forms.clone().find(fits).or_else(|| forms.next());
+    inner.map_or(schema, |inner| value_schema(root, inner, node))
+}
+
+pub(super) fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"]
         .as_str()
         .and_then(|name| name.strip_prefix('#'))
@@ -173,15 +180,25 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 5] = [
     ("telemetry.traces.sample", "sample_ratio"),
 ];
 
+/// Whether the fault is about a key that does not exist.
+pub(super) fn is_of_unknown_key(fault: &ConfigFault) -> bool {
+    [UNKNOWN_KEY, RENAMED_KEY]
+        .into_iter()
+        .any(|begin| fault.message.starts_with(begin))
+}
+
+const UNKNOWN_KEY: &str = "unknown key";
+const RENAMED_KEY: &str = "this key is now called";
+
 fn unknown_key_message(path: &str, key: &str, known: &[&str]) -> String {
     if let Some((_, new)) = RENAMED_KEYS.iter().find(|(old, _)| *old == path) {
-        return format!("this key is now called {new:?}");
+        return format!("{RENAMED_KEY} {new:?}");
     }
     let known_keys = known.join(", ");
     match suggest::nearest(key, known.iter().copied()) {
         Some(suggestion) => {
-            format!("unknown key; did you mean {suggestion:?}? Known here: {known_keys}")
+            format!("{UNKNOWN_KEY}; did you mean {suggestion:?}? Known here: {known_keys}")
         }
-        None => format!("unknown key; known here: {known_keys}"),
+        None => format!("{UNKNOWN_KEY}; known here: {known_keys}"),
     }
 }

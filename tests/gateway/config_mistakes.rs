@@ -560,3 +560,27 @@ fn what_the_gateway_would_take_literally_or_drop_is_named() {
     let (code, output) = check(&text);
     assert_eq!(code, 0, "{output}");
 }
+
+#[test]
+fn a_misspelt_key_does_not_hide_other_faults() {
+    let text = shipped()
+        .replace(
+            "listen:\n",
+            "listen:\n  tls: {cert: /nowhere/cert.pem, key: /nowhere/key.pem}\n",
+        )
+        .replacen("max_output_tokens: 64000", "max_output_tokens: 640000", 1)
+        .replacen("output: \"1500\"}", "output: \"-5\"}", 1)
+        + "limits: {attempts: 99, body_byts: 3}\nsuport: x\n";
+    let (code, output) = check(&text);
+    assert_eq!(code, 64, "{output}");
+    for key in [
+        "listen.tls.cert",
+        "models[0].max_output_tokens",
+        "models[1].price.output",
+        "limits.attempts",
+        "limits.body_byts",
+        "suport",
+    ] {
+        assert!(output.contains(&format!(" {key}: ")), "{key}: {output}");
+    }
+}
