@@ -27,7 +27,8 @@ const MAX_SHOWN_KEYS_PER_SESSION: usize = 20;
 /// Interval at which keys whose time is over are removed from memory, while there are any.
 const REMOVAL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Bytes of each half of a ticket: a random number, and a hash of it with the session's token.
+/// Bytes of a form's number, and of each half of a ticket: a hash of the form, and a hash of the
+/// first half. Both are hashes with the session's token.
 const TICKET_HALF_BYTES: usize = 8;
 
 /// A key that its page shows.
@@ -67,8 +68,6 @@ pub struct KeyRequest {
     pub ticket: String,
     /// Hash of the session's token.
     pub session: [u8; 32],
-    /// Hash of the fields: a form that was changed asks for another key.
-    pub fields: [u8; 32],
 }
 
 /// A random number for a form: the same form sent again has the same one.
@@ -97,47 +96,42 @@ fn encode_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The ticket for a form of this session. Logs mask it: it is as long as a token.
-pub fn ticket(session_token: &str, nonce: &str) -> String {
-    let text = format!("new key ticket of {session_token} for {nonce}");
+/// The ticket for a form of this session. The fields are part of it: a form that was changed and
+/// sent again asks for another key, whose page has another URL. Logs mask a ticket: it is as long
+/// as a token.
+pub fn ticket(session_token: &str, nonce: &str, fields_hash: &[u8; 32]) -> String {
+    let fields = encode_hex(fields_hash);
+    let text = format!("new key form of {session_token}, number {nonce}, fields {fields}");
     let hash = Sha256::digest(text.as_bytes());
-    format!("{nonce}{}", encode_hex(&hash[..TICKET_HALF_BYTES]))
+    sign_form(session_token, &encode_hex(&hash[..TICKET_HALF_BYTES]))
+}
+
+/// Completes a ticket: appends the half that shows of which session it is.
+fn sign_form(session_token: &str, form: &str) -> String {
+    let text = format!("new key ticket of {session_token} for {form}");
+    let hash = Sha256::digest(text.as_bytes());
+    format!("{form}{}", encode_hex(&hash[..TICKET_HALF_BYTES]))
 }
 
 /// Whether the ticket is of a form of this session, no matter how long ago.
 pub fn is_own_ticket(session_token: &str, text: &str) -> bool {
     text.get(..2 * TICKET_HALF_BYTES)
-        .is_some_and(|nonce| ticket(session_token, nonce) == text)
+        .is_some_and(|form| sign_form(session_token, form) == text)
 }
 
 impl NewKeyTickets {
     /// The key of a ticket, if its page still shows it.
     pub fn key(&self, ticket: &str, now_ms: i64) -> Option<Arc<TicketedKey>> {
-        self.find(ticket, now_ms, |_| true)
+        let table = self.lock_table();
+        let is_shown =
+            |entry: &&TicketEntry| entry.request.ticket == ticket && now_ms < entry.until_ms;
+        let entry = table.entries.iter().find(is_shown)?;
+        Some(Arc::clone(&entry.key))
     }
 
     /// Waits until no other key is being created.
     pub async fn lock_creation(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.creating).lock_owned().await
-    }
-
-    /// Whether the same form has created a key that is still shown.
-    pub fn has_key_for(&self, request: &KeyRequest, now_ms: i64) -> bool {
-        let is_same = |known: &KeyRequest| known.fields == request.fields;
-        self.find(&request.ticket, now_ms, is_same).is_some()
-    }
-
-    fn find(
-        &self,
-        ticket: &str,
-        now_ms: i64,
-        is_wanted: impl Fn(&KeyRequest) -> bool,
-    ) -> Option<Arc<TicketedKey>> {
-        let table = self.lock_table();
-        // The latest: a form that was changed and sent again replaces its key.
-        let mut entries = table.entries.iter().rev();
-        let entry = entries.find(|entry| entry.request.ticket == ticket)?;
-        (now_ms < entry.until_ms && is_wanted(&entry.request)).then(|| Arc::clone(&entry.key))
     }
 
     /// Shows a key. `runtime` removes it when its time is over.
@@ -196,9 +190,12 @@ mod tests {
 
     fn request(session: u8, index: usize) -> KeyRequest {
         KeyRequest {
-            ticket: ticket(&format!("session {session}"), &format!("{index:016x}")),
+            ticket: ticket(
+                &format!("session {session}"),
+                &format!("{index:016x}"),
+                &[0; 32],
+            ),
             session: [session; 32],
-            fields: [0; 32],
         }
     }
 
@@ -271,9 +268,25 @@ mod tests {
     }
 
     #[test]
+    fn a_form_has_the_same_ticket_until_a_field_changes() {
+        let of = |session: &str, nonce: &str, fields| ticket(session, nonce, &[fields; 32]);
+        let own = of("session 1", "0123456789abcdef", 7);
+        assert_eq!(of("session 1", "0123456789abcdef", 7), own);
+        let others = [
+            of("session 1", "0123456789abcdef", 8),
+            of("session 1", "0123456789abcdee", 7),
+            of("session 2", "0123456789abcdef", 7),
+        ];
+        for other in others {
+            let first_half = |ticket: &str| ticket[..2 * TICKET_HALF_BYTES].to_owned();
+            assert_ne!(first_half(&other), first_half(&own));
+        }
+    }
+
+    #[test]
     fn a_ticket_opens_nothing_for_another_session() {
-        let own = ticket("session 1", "0123456789abcdef");
-        assert!(own.len() == 32 && own.starts_with("0123456789abcdef"));
+        let own = ticket("session 1", "0123456789abcdef", &[7; 32]);
+        assert_eq!(own.len(), 32);
         assert!(is_own_ticket("session 1", &own));
         assert!(!is_own_ticket("session 2", &own));
         for other in ["", "x", "ä0123456789abcde", &own[..31], &format!("{own}0")] {

@@ -1,5 +1,6 @@
 //! The way from a form to the page of its new key: POST, redirect, GET. A reload of the page, or
-//! the same form sent twice, creates no second key.
+//! the same form sent twice, creates no second key. A form that was changed and sent again creates
+//! another key, with a page of its own.
 //!
 //! Must not keep a key: `new_keys.rs` does, while the page shows it.
 
@@ -39,9 +40,8 @@ pub fn key_request(form: &SignedForm) -> Result<KeyRequest, PageError> {
         }
     }
     Ok(KeyRequest {
-        ticket: ticket(&form.user.token, &nonce),
+        ticket: ticket(&form.user.token, &nonce, &fields.finalize().into()),
         session: Sha256::digest(&form.user.token).into(),
-        fields: fields.finalize().into(),
     })
 }
 
@@ -62,7 +62,7 @@ pub async fn create_once(
     let work = move || {
         let now_ms = now_ms();
         let ticket = request.ticket.clone();
-        if !tickets.has_key_for(&request, now_ms) {
+        if tickets.key(&ticket, now_ms).is_none() {
             tickets.insert(request, create()?, now_ms, &runtime);
         }
         drop(creation);

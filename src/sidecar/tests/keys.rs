@@ -166,9 +166,18 @@ async fn a_reload_or_a_form_that_is_sent_twice_makes_no_second_key() {
     assert_eq!((send(&fields).await, count()), (one.clone(), 1));
 
     // The same page's form with another name asks for another key; so does a new page's form.
-    let changed = send(&fields.replace("laptop", "server")).await;
-    let changed = world.get(&changed, &cookie).await;
+    let server = fields.replace("laptop", "server");
+    let other = send(&server).await;
+    let changed = world.get(&other, &cookie).await;
     assert!(changed.body.contains("Your new key: server") && count() == 2);
+    assert_ne!(other, one, "each key has its own page");
+    let first = world.get(&one, &cookie).await;
+    assert_eq!(first.inside("new-key"), key, "the first key still shows");
+    assert_eq!(
+        (send(&fields).await, send(&server).await),
+        (one.clone(), other)
+    );
+    assert_eq!(count(), 2, "each form leads back to its key");
     let next = world.get("/dashboard/keys", &cookie).await;
     assert!(!next.body.contains(once), "every form has its own number");
     for key in world.accounts.keys(&account).unwrap() {
