@@ -136,6 +136,16 @@ impl Accounts {
         }
     }
 
+    /// Checks that an account (by id) may have this password.
+    pub(super) fn check_new_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
+        let row = self.db.account(account)?;
+        let email = row.map_or_else(String::new, |row| row.email);
+        match password::is_allowed(new, &email) {
+            true => Ok(()),
+            false => Err(AccountError::BadPassword),
+        }
+    }
+
     /// Returns the rate settings of an account (by id), which replace the defaults of the config
     /// file.
     ///

@@ -125,10 +125,11 @@ impl Accounts {
     ) -> Result<NewKey, AccountError> {
         settings.validate()?;
         let name = name.trim();
-        if !(1..=MAX_KEY_NAME_CHARS).contains(&name.chars().count())
-            || name.chars().any(char::is_control)
-        {
+        if !(1..=MAX_KEY_NAME_CHARS).contains(&name.chars().count()) {
             return Err(AccountError::BadKeyName);
+        }
+        if name.chars().any(char::is_control) {
+            return Err(AccountError::ControlCharInKeyName);
         }
         let key = key::generate().map_err(AccountError::Random)?;
         let row = KeyRow {

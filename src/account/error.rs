@@ -17,11 +17,15 @@ pub enum AccountError {
     #[error("this e-mail already has an account")]
     EmailTaken,
     #[error(
-        "a password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password"
+        "a password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password or the account's e-mail"
     )]
     BadPassword,
     #[error("a key's name must have 1 to {MAX_KEY_NAME_CHARS} characters")]
     BadKeyName,
+    #[error(
+        "a key's name must be one line without control characters, such as line breaks and tabs"
+    )]
+    ControlCharInKeyName,
     #[error("an account can have at most {MAX_LIVE_KEYS} active keys: revoke one first")]
     TooManyKeys,
     #[error("the account does not exist")]

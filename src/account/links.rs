@@ -144,9 +144,7 @@ impl Accounts {
         if link.purpose == LinkPurpose::Verify {
             return Ok(None);
         }
-        if !password::is_allowed(new) {
-            return Err(AccountError::BadPassword);
-        }
+        self.check_new_password(&link.account, new)?;
         let change = AuditChange::new(
             "account.use-link",
             &link.account,

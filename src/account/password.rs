@@ -23,9 +23,20 @@ pub const MAX_CHARS: usize = 256;
 const COMMON: &str = include_str!("common-passwords.txt");
 
 /// Returns true if the password is long enough against guessing, short enough to hash for an
-/// unknown caller, and not among the first guesses.
-pub fn is_allowed(password: &str) -> bool {
-    (MIN_CHARS..=MAX_CHARS).contains(&password.chars().count()) && !is_common(password)
+/// unknown caller, and not among the first guesses for the account with this e-mail.
+pub fn is_allowed(password: &str, email: &str) -> bool {
+    (MIN_CHARS..=MAX_CHARS).contains(&password.chars().count())
+        && !is_common(password)
+        && !is_of_email(password, email)
+}
+
+/// Whether the password is the e-mail or its part before the `@`, in upper or lower case.
+fn is_of_email(password: &str, email: &str) -> bool {
+    let (password, email) = (password.trim().to_lowercase(), email.to_lowercase());
+    password == email
+        || email
+            .split_once('@')
+            .is_some_and(|(local, _)| password == local)
 }
 
 fn is_common(password: &str) -> bool {
@@ -107,6 +118,8 @@ pub fn check(password: &str, stored: Option<&str>) -> Result<PasswordCheck, Hash
 mod tests {
     use super::*;
 
+    const EMAIL: &str = "ann-lee.ray@example.com";
+
     #[test]
     fn what_is_guessed_first_is_no_password() {
         assert!(
@@ -116,17 +129,38 @@ mod tests {
         );
         assert_eq!(COMMON.lines().count(), 1_780);
         for common in ["1234567890", "qwertyuiop", "PassWord123", "1q2w3e4r5t"] {
-            assert!(!is_allowed(common), "{common}");
+            assert!(!is_allowed(common, EMAIL), "{common}");
         }
         for allowed in [
             "qwertyuiop qwertyuiop",
             "a long password",
             &"x".repeat(MAX_CHARS),
         ] {
-            assert!(is_allowed(allowed), "{allowed}");
+            assert!(is_allowed(allowed, EMAIL), "{allowed}");
         }
         for length in [MIN_CHARS - 1, MAX_CHARS + 1] {
-            assert!(!is_allowed(&"é".repeat(length)), "{length}");
+            assert!(!is_allowed(&"é".repeat(length), EMAIL), "{length}");
+        }
+    }
+
+    #[test]
+    fn the_account_s_own_e_mail_is_no_password() {
+        for own in [
+            EMAIL,
+            "Ann-Lee.Ray@Example.COM",
+            " ann-lee.ray@example.com ",
+            "ann-lee.ray",
+            "ANN-LEE.RAY",
+        ] {
+            assert!(!is_allowed(own, EMAIL), "{own}");
+        }
+        for other in [
+            "bob@example.com",
+            "example.com",
+            "ann-lee.ray and more",
+            "ann-lee.ray@example.net",
+        ] {
+            assert!(is_allowed(other, EMAIL), "{other}");
         }
     }
 

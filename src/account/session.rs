@@ -211,9 +211,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
     pub fn replace_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
-        if !password::is_allowed(new) {
-            return Err(AccountError::BadPassword);
-        }
+        self.check_new_password(account, new)?;
         self.db
             .replace_password(account, &password::hash(new)?, None)?;
         self.end_playgrounds(account);
@@ -246,9 +244,7 @@ impl AuditedAccounts<'_> {
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
     pub fn set_password(&self, account: &str, new: &str) -> Result<bool, AccountError> {
-        if !password::is_allowed(new) {
-            return Err(AccountError::BadPassword);
-        }
+        self.accounts.check_new_password(account, new)?;
         let change = AuditChange::new("account.set-password", account, &Value::Null);
         let is_set = self.accounts.db.replace_password(
             account,

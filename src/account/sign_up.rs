@@ -75,7 +75,9 @@ impl Accounts {
     ) -> Result<SignUpResult, AccountError> {
         let email = mailbox::normalize_email(new.email)?;
         let password = match new.password {
-            Some(text) if !password::is_allowed(text) => return Err(AccountError::BadPassword),
+            Some(text) if !password::is_allowed(text, &email) => {
+                return Err(AccountError::BadPassword);
+            }
             Some(text) => Some(password::hash(text)?),
             None => None,
         };

@@ -175,6 +175,40 @@ fn an_e_mail_has_one_account_however_it_is_written() {
 }
 
 #[test]
+fn no_way_to_set_a_password_accepts_the_account_s_own_e_mail() {
+    let (_folder, accounts) = world();
+    let email = "long.name@example.com";
+    let account = accounts.create_account(&new(email), NOW).unwrap().id;
+    let by = Actor {
+        actor: "cli".into(),
+        address: String::new(),
+    };
+    let audited = accounts.with_actor(&by, NOW);
+    let link = audited
+        .create_one_time_link(&account, LinkPurpose::Setup)
+        .unwrap();
+    for own in [email, "Long.Name@example.com"] {
+        let opened = accounts.create_account(
+            &NewAccount {
+                password: Some(own),
+                ..new("long.name@example.com")
+            },
+            NOW,
+        );
+        assert!(matches!(opened, Err(AccountError::BadPassword)));
+        let replaced = accounts.replace_password(&account, own);
+        assert!(matches!(replaced, Err(AccountError::BadPassword)));
+        let set = audited.set_password(&account, own);
+        assert!(matches!(set, Err(AccountError::BadPassword)));
+        let by_link = accounts.set_password_by_link(&link.token, own, "", NOW);
+        assert!(matches!(by_link, Err(AccountError::BadPassword)));
+    }
+    // The link still works, and the e-mail of another account is only a text.
+    let by_link = accounts.set_password_by_link(&link.token, "other@example.com", "", NOW);
+    assert_eq!(by_link.unwrap(), Some(account));
+}
+
+#[test]
 fn a_sign_up_that_was_cut_in_two_is_finished_once() {
     let (folder, accounts) = world();
     let billing = Billing::open(folder.path()).unwrap();
@@ -334,7 +368,16 @@ fn an_account_has_at_most_a_hundred_live_keys() {
         accounts.create_key("acct_0", "k", NOW),
         Err(AccountError::NoAccount)
     ));
-    for bad in ["", "  ", "a\nb", &"x".repeat(65)] {
+    for bad in ["a\nb", "a\tb", "a\u{7f}b", &"\0".repeat(64)] {
+        assert!(
+            matches!(
+                accounts.create_key(&account.id, bad, NOW),
+                Err(AccountError::ControlCharInKeyName)
+            ),
+            "{bad:?}"
+        );
+    }
+    for bad in ["", "  ", &"x".repeat(65)] {
         assert!(
             matches!(
                 accounts.create_key(&account.id, bad, NOW),

@@ -246,7 +246,7 @@ fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), P
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
             format!(
-                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password."
+                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password or your e-mail."
             ),
         ),
         AccountError::EmailTaken => (

@@ -299,6 +299,11 @@ fn describe_key_error(error: AccountError) -> Result<(StatusCode, String), PageE
             StatusCode::UNPROCESSABLE_ENTITY,
             format!("A key's name must have 1 to {MAX_KEY_NAME_CHARS} characters."),
         ),
+        AccountError::ControlCharInKeyName => (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "A key's name must be one line without control characters, such as line breaks and tabs."
+                .into(),
+        ),
         error @ (AccountError::BadModels | AccountError::BadRate) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             format!("Cannot save the limits: {error}."),

@@ -298,7 +298,7 @@ async fn submit(
         Err(AccountError::BadPassword) => {
             let fault = format!(
                 "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters \
-                 and must not be a common password. The link still works."
+                 and must not be a common password or your e-mail. The link still works."
             );
             let status = StatusCode::UNPROCESSABLE_ENTITY;
             Ok(page(&app, status, form_state(&link, email), Some(&fault)))

@@ -275,7 +275,7 @@ async fn change_password(
         Ok(()) => {}
         Err(AccountError::BadPassword) => {
             let fault = format!(
-                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password."
+                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password or your e-mail."
             );
             return render_with_fault(
                 &app,

@@ -48,6 +48,7 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
             "name=k&spend_credits=-1&spend_period=day",
             "must not be below 0",
         ),
+        ("name=a%0Ab", "one line without control characters"),
         ("name=k&expires_days=2", "expires"),
         ("name=k&model:no-such=on", "does not exist"),
         ("name=k&requests_per_minute=x", "Requests per minute: enter"),
