@@ -96,28 +96,11 @@ async fn statement(
     let before = query.cursor()?;
     let account = &user.account.id;
     let now_ms = now_ms();
-    let base_url = app.settings.load().base_url.clone();
-    let mut page = StatementPage {
-        frame: Frame::new("Statement", &user),
-        fault: None,
-        from: query.from.clone(),
-        to: query.to.clone(),
-        query,
-        months: Vec::new(),
-        is_wrong: false,
-        lines: Vec::new(),
-        older: None,
-        email: user.account.email.clone(),
-        base_url,
-        made: Timestamp(now_ms),
-    };
-    let period = match page.query.read(now_ms) {
+    let period = match query.read(now_ms) {
         Ok(period) => period,
-        Err(fault) => {
-            page.fault = Some(fault);
-            return Ok(html(StatusCode::UNPROCESSABLE_ENTITY, &page));
-        }
+        Err(fault) => return Ok(refuse_period(&app, &user, query, fault, now_ms)),
     };
+    let mut page = empty_page(&app, &user, query, now_ms);
     let statement = app.billing.statement(account)?;
     let (from_day, to_day) = period.days();
     // One more line than is shown, to know whether there is another page.
@@ -140,13 +123,54 @@ async fn statement(
     Ok(html(StatusCode::OK, &page))
 }
 
+fn empty_page(
+    app: &SidecarState,
+    user: &CurrentUser,
+    query: StatementQuery,
+    now_ms: i64,
+) -> StatementPage {
+    StatementPage {
+        frame: Frame::new("Statement", user),
+        fault: None,
+        from: query.from.clone(),
+        to: query.to.clone(),
+        query,
+        months: Vec::new(),
+        is_wrong: false,
+        lines: Vec::new(),
+        older: None,
+        email: user.account.email.clone(),
+        base_url: app.settings.load().base_url.clone(),
+        made: Timestamp(now_ms),
+    }
+}
+
+/// The form again, with what is wrong: for the page, and for a file that cannot be made.
+fn refuse_period(
+    app: &SidecarState,
+    user: &CurrentUser,
+    query: StatementQuery,
+    fault: &'static str,
+    now_ms: i64,
+) -> Response {
+    let page = StatementPage {
+        fault: Some(fault),
+        ..empty_page(app, user, query, now_ms)
+    };
+    html(StatusCode::UNPROCESSABLE_ENTITY, &page)
+}
+
 async fn download(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     query: Result<Query<StatementQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
-    let period = query.read(now_ms()).map_err(|_| PageError::NotFound)?;
+    let now_ms = now_ms();
+    let period = match query.read(now_ms) {
+        Ok(period) => period,
+        Err(fault) => return Ok(refuse_period(&app, &user, query, fault, now_ms)),
+    };
     let account = user.account.id;
     let slot = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;

@@ -16,8 +16,8 @@ const MAX_DAYS_BY_HOUR: i64 = 2;
 /// Up to this many days, a report has a row for each day. Beyond, for each month.
 const MAX_DAYS_BY_DAY: i64 = 92;
 
-/// Ten years, rounded up.
-const MAX_DAYS: i64 = 3_660;
+/// Ten years.
+const MAX_MONTHS: i64 = 120;
 
 /// The page's query. An empty value means the first choice.
 #[derive(Deserialize, Default)]
@@ -175,8 +175,8 @@ impl SpendingQuery {
         if last > today + 1 {
             return Err("The last day must not be in the future.");
         }
-        if last - from >= MAX_DAYS {
-            return Err("Choose at most ten years.");
+        if earliest_first_day(last).is_some_and(|earliest| from < earliest) {
+            return Err("Choose at most ten years, such as 2016-11-23 to 2026-11-23.");
         }
         Ok((from, last + 1))
     }
@@ -208,6 +208,14 @@ impl SpendingQuery {
         };
         SpendingGroup::ALL.into_iter().map(choice).collect()
     }
+}
+
+/// The day of the same date ten years before a last day: the earliest first day. From 29 February,
+/// that is 1 March if there was none. `None` if no calendar has it.
+fn earliest_first_day(last: i64) -> Option<i64> {
+    let month = month_number(last.saturating_mul(DAY_MS));
+    let first_of = |month| Some(month_start_ms(month)?.div_euclid(DAY_MS));
+    Some(first_of(month - MAX_MONTHS)? + last - first_of(month)?)
 }
 
 /// Writes the query of a URL.
@@ -319,14 +327,26 @@ mod tests {
             ("never", "2026-11-23", "of the calendar"),
             ("2026-11-23", "2026-11-22", "must not be after"),
             ("2026-11-23", "2026-11-25", "in the future"),
-            ("2016-11-15", "2026-11-23", "at most ten years"),
+            (
+                "2016-11-22",
+                "2026-11-23",
+                "at most ten years, such as 2016-11-23 to",
+            ),
+            ("2009-12-31", "2020-01-01", "at most ten years"),
+            ("2014-02-28", "2024-02-29", "at most ten years"),
             ("0001-01-01", "2026-11-23", "at most ten years"),
         ] {
             let text = fault("custom", from, to);
             assert!(text.contains(word), "{from} {to}: {text}");
         }
         // The limits themselves.
-        for (from, to) in [("2016-11-16", "2026-11-23"), ("2026-11-24", "2026-11-24")] {
+        for (from, to) in [
+            ("2016-11-23", "2026-11-23"),
+            ("2010-01-01", "2020-01-01"),
+            ("2014-03-01", "2024-02-29"),
+            ("0001-01-01", "0002-01-01"),
+            ("2026-11-24", "2026-11-24"),
+        ] {
             assert!(query("custom", from, to).read(NOW).is_ok(), "{from}");
         }
         assert!(fault("year", "", "").contains("Unknown range"));

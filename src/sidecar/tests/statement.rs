@@ -113,13 +113,14 @@ async fn a_period_that_is_none_gets_the_form_again() {
         ("to=9000-01", "in the future"),
         ("from=%22%3E%3Cscript%3E", "Write a month"),
     ] {
-        let path = format!("/dashboard/statement?{query}");
-        let page = world.get(&path, &cookie).await;
-        assert_eq!(page.status, 422, "{query}");
-        assert!(page.body.contains(text), "{query}: {}", page.body);
-        assert!(page.body.contains("name=\"from\"") && !page.body.contains("<script>"));
-        let path = format!("/dashboard/statement.csv?{query}");
-        assert_eq!(world.get(&path, &cookie).await.status, 404, "{query}");
+        for path in ["/dashboard/statement", "/dashboard/statement.csv"] {
+            let page = world.get(&format!("{path}?{query}"), &cookie).await;
+            assert_eq!(page.status, 422, "{path}?{query}");
+            assert!(page.body.contains(text), "{path}?{query}: {}", page.body);
+            assert!(page.body.contains("name=\"from\"") && !page.body.contains("<script>"));
+            // A page, not a file in the folder of downloads.
+            assert!(!page.headers.contains_key("content-disposition"));
+        }
     }
     let bad = world.get("/dashboard/statement?before=x", &cookie).await;
     assert_eq!(bad.status, 404);
