@@ -104,10 +104,14 @@ impl<P: Send + Unpin + 'static> Stream for CsvFile<P> {
     }
 }
 
+/// Letters with which a spreadsheet's formula begins. Some spreadsheets skip tabs and line breaks
+/// before them, and some take the full-width forms of East Asian keyboards.
+const FORMULA_STARTS: [char; 11] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
+
 /// Writes a text cell. It escapes a text that a spreadsheet would take for a formula.
 pub fn write_quoted(text: &mut String, word: &str) {
     text.push('"');
-    if word.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) {
+    if word.starts_with(FORMULA_STARTS) {
         text.push('\'');
     }
     text.push_str(&word.replace('"', "\"\""));
@@ -129,8 +133,13 @@ mod tests {
         assert_eq!(cell("a,b"), "\"a,b\"");
         assert_eq!(cell("a\"b"), "\"a\"\"b\"");
         assert_eq!(cell("a\r\nb"), "\"a\r\nb\"");
-        for formula in ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1"] {
-            assert!(cell(formula).starts_with("\"'"), "{formula:?}");
+        for formula in [
+            "=1+1", "+1", "-1", "@x", "＝1+1", "＋1", "－1", "＠x", "\t=1", "\r=1", "\n=1",
+        ] {
+            assert_eq!(cell(formula), format!("\"'{formula}\""), "{formula:?}");
+        }
+        for text in ["a=1", "1-1", "’=1", "名＝1"] {
+            assert_eq!(cell(text), format!("\"{text}\""), "{text:?}");
         }
     }
 }

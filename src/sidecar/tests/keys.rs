@@ -269,6 +269,11 @@ async fn a_playground_key_is_for_one_session_and_is_listed_while_it_works() {
         page.body
             .contains("value=\"beta-5.2\" data-surface=\"chat\"")
     );
+    // The block scrolls, so the keyboard must reach it.
+    assert!(
+        page.body
+            .contains("<code tabindex=\"0\" data-testid=\"curl\">")
+    );
     let curl = page
         .inside("curl")
         .replace("&#39;", "'")
