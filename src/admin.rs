@@ -1,14 +1,18 @@
 //! The administrators' HTTP API: accounts, keys and postings, on the private admin listener.
 //!
 //! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
-//! request. `admin/money.rs` (routes that post to the ledger) or `admin/accounts.rs` (all others)
-//! handles it, with the state of `admin/state.rs`. `admin/error.rs` turns failures into responses.
-//! The command line prints the same documents (`document.rs`). Must not decide what the ledger's
-//! rules allow, and must never be reachable through the edge.
+//! request. `admin/money.rs` (routes that post to the ledger), `admin/create.rs` (new accounts and
+//! links), `admin/keys.rs` or `admin/accounts.rs` handles it, with the state of `admin/state.rs`.
+//! `admin/error.rs` turns failures into responses. The command line prints the same documents
+//! (`document.rs`). Must not decide what the ledger's rules allow, and must never be reachable
+//! through the edge.
 
 mod accounts;
 mod auth;
+mod body;
+mod create;
 mod error;
+mod keys;
 mod money;
 mod state;
 #[cfg(test)]
@@ -16,6 +20,8 @@ mod tests;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
+use crate::config::Settings;
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, header};
@@ -35,16 +41,25 @@ const MAX_BODY_BYTES: usize = 65_536;
 const MAX_REQUEST_SECONDS: u64 = 20;
 
 /// Builds the router for all routes below `/admin/v1`.
-pub fn router(accounts: Accounts, billing: Billing) -> Router {
-    let app = Arc::new(AdminState::new(accounts, billing));
+pub fn router(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settings>>) -> Router {
+    let app = Arc::new(AdminState::new(accounts, billing, settings));
     let routes = Router::new()
-        .route("/accounts", get(accounts::list))
+        .route("/accounts", get(accounts::list).post(create::account))
         .route("/accounts/{account}", get(accounts::show))
         .route("/accounts/{account}/entries", get(accounts::entries))
+        .route("/accounts/{account}/usage", get(accounts::usage))
+        .route("/accounts/{account}/links", post(create::link))
+        .route(
+            "/accounts/{account}/keys",
+            get(keys::list).post(keys::create),
+        )
         .route("/accounts/{account}/suspend", post(accounts::suspend))
         .route("/accounts/{account}/resume", post(accounts::resume))
-        .route("/keys/{key_id}/disable", post(accounts::disable_key))
-        .route("/keys/{key_id}/enable", post(accounts::enable_key))
+        .route("/keys/{key_id}", get(keys::show).patch(keys::change))
+        .route("/keys/{key_id}/rotate", post(keys::rotate))
+        .route("/keys/{key_id}/disable", post(keys::disable))
+        .route("/keys/{key_id}/enable", post(keys::enable))
+        .route("/keys/{key_id}/revoke", post(keys::revoke))
         .route("/accounts/{account}/grants", post(money::grant))
         .route("/accounts/{account}/topups", post(money::top_up))
         .route("/accounts/{account}/adjustments", post(money::adjust))

@@ -126,7 +126,7 @@ pub fn run_with_store(
         EdgeDeployment::Sidecar(connector),
         start,
     )?;
-    let interface = admin_router(&settings.load(), &accounts, &billing);
+    let interface = admin_router(&settings, &accounts, &billing);
     let context = NotifyContext {
         accounts: accounts.clone(),
         billing: billing.clone(),

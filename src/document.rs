@@ -3,11 +3,13 @@
 //!
 //! Must not look anything up.
 
-use crate::account::{Account, AccountStatus, ApiKeyStatus, Role};
+use crate::account::{
+    Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role,
+};
 use crate::billing::Balance;
 use crate::clock::rfc3339;
 use crate::store::StoreError;
-use crate::store::ledger::{EndingDetail, LedgerEntry, PostingDetail, PostingResult};
+use crate::store::ledger::{EndingDetail, KeySpend, LedgerEntry, PostingDetail, PostingResult};
 use credits::money::Micro;
 use serde_json::{Value, json};
 
@@ -39,6 +41,43 @@ pub fn account_with_balance(holder: &Account, balance: &Balance) -> Value {
 /// An account after a change of its status.
 pub fn status(account: &Account, status: AccountStatus) -> Value {
     json!({"account_id": account.id, "email": account.email, "status": status.name()})
+}
+
+/// A key with its settings and what it has spent, without its text.
+pub fn api_key(key: &ApiKey, spend: &KeySpend) -> Value {
+    let mut value = key_settings(&key.settings);
+    value["key_id"] = json!(key.id);
+    value["name"] = json!(key.name);
+    value["shown"] = json!(key.shown);
+    value["status"] = json!(key.status.name());
+    value["created_at"] = json!(rfc3339(key.created_at_ms));
+    value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
+    value["spent"] = json!(spend.spent);
+    value["spent_total"] = json!(spend.total);
+    value["last_used_at"] = json!(spend.used_at_ms.map(rfc3339));
+    value
+}
+
+/// The settings of a key. `null` means that a setting is not set.
+pub fn key_settings(settings: &KeySettings) -> Value {
+    json!({
+        "expires_at": settings.expires_at_ms.map(rfc3339),
+        "spend_limit": settings.spend_limit.map(|limit| {
+            json!({"credits": limit.credits, "period": limit.period.name()})
+        }),
+        "models": settings.allowed_models,
+        "scope": settings.scope,
+        "rates": rates(&settings.rates),
+    })
+}
+
+/// The rate limits of a key or an account. `null` means the value of the config file.
+pub fn rates(rates: &RateSettings) -> Value {
+    json!({
+        "requests_per_minute": rates.requests_per_minute,
+        "tokens_per_minute": rates.tokens_per_minute,
+        "concurrent": rates.concurrent,
+    })
 }
 
 /// A key after it was disabled or enabled.

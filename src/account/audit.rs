@@ -1,5 +1,5 @@
 //! Actions of administrators. Each has a line in the audit log: in the same transaction if the
-//! action changes `app.db`, or before the action if it changes the ledger.
+//! action changes only `app.db`, or before the action.
 //!
 //! The dashboard, the admin interface and the command line all act through [`AuditedAccounts`].
 //! Must not receive a secret: a line contains ids, amounts, references and reasons.
@@ -10,6 +10,7 @@ use crate::store::app::account_lifecycle::CloseAccountOutcome;
 use crate::store::app::audit::{AuditEntry, AuditRow};
 use crate::store::ledger::{BalanceChange, BalanceChangeKind};
 use serde_json::{Value, json};
+use std::fmt::Display;
 
 /// Who acts, and from which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -241,20 +242,20 @@ impl AuditedAccounts<'_> {
             .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&change)))
     }
 
-    /// Logs an action that changes something outside `app.db` (the ledger), then runs it. If the
-    /// action fails, logs that too. So no action is missing from the log, but a logged action may
-    /// not have happened: the reference of a posting shows which.
+    /// Logs an action whose change is not in the same transaction, then runs it. If the action
+    /// fails, logs that too. So no action is missing from the log, but a logged action may not have
+    /// happened: for a posting, its reference shows which.
     ///
     /// # Errors
     /// Returns an error if the action cannot be logged, and then does not run it; or returns the
     /// error of `work`.
-    pub fn record_then_run<T>(
+    pub fn record_then_run<T, E: From<StoreError> + Display>(
         &self,
         act: &'static str,
         object: &str,
         what: &Value,
-        work: impl FnOnce() -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         let change = AuditChange::new(act, object, what);
         self.accounts.db.append_audit(&self.audit_entry(&change))?;
         work().inspect_err(|error| {

@@ -1,14 +1,15 @@
-//! Lists accounts and entries, suspends accounts and disables keys.
+//! Lists and finds accounts, their entries and their usage; suspends accounts.
 //!
 //! Must not post to the ledger.
 
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::account::{AccountStatus, Actor, CloseAccountOutcome};
+use crate::billing::usage_report::UsageReportQuery;
 use crate::clock::now_ms;
 use crate::document;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, RawQuery, State};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,6 +21,8 @@ const MAX_ROWS_PER_PAGE: u32 = 100;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccountListQuery {
+    /// A part of the e-mail or the id, or of the id or the shown text of a key.
+    q: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
 }
@@ -53,9 +56,12 @@ pub async fn list(
     State(app): State<Arc<AdminState>>,
     page: QueryResult<AccountListQuery>,
 ) -> Result<Json<Value>, AdminError> {
-    let Query(AccountListQuery { cursor, limit }) = page?;
+    let Query(AccountListQuery { q, cursor, limit }) = page?;
     let limit = parse_limit(limit)?;
-    let accounts = app.accounts.page(cursor.as_deref(), limit)?;
+    let accounts = match q.as_deref().filter(|part| !part.is_empty()) {
+        Some(part) => app.accounts.search(part, cursor.as_deref(), limit)?,
+        None => app.accounts.page(cursor.as_deref(), limit)?,
+    };
     let next = next_cursor(&accounts, limit, |account| json!(account.id));
     let accounts: Vec<_> = accounts.iter().map(document::account).collect();
     Ok(Json(json!({"accounts": accounts, "next": next})))
@@ -85,6 +91,25 @@ pub async fn entries(
         .map(document::entry)
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Json(json!({"entries": shown, "next": next})))
+}
+
+/// The report that the account's holder gets from `GET /v1/usage`.
+pub async fn usage(
+    State(app): State<Arc<AdminState>>,
+    name: PathResult,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, AdminError> {
+    let query = UsageReportQuery::parse(&query.unwrap_or_default(), now_ms())
+        .map_err(|error| AdminError::Invalid(format!("{}: {}", error.param, error.message)))?;
+    let account = app.find_account(&name?)?;
+    // A long range has many rows: not on a thread that serves requests.
+    let report = tokio::task::spawn_blocking(move || {
+        app.accounts.usage_report(&app.billing, &account.id, &query)
+    });
+    let report = report
+        .await
+        .map_err(|error| AdminError::Internal(error.to_string()))?;
+    Ok(Json(report?))
 }
 
 pub async fn suspend(
@@ -143,49 +168,4 @@ async fn set_status(
         status.name()
     );
     Ok(Json(document::status(&account, status)))
-}
-
-pub async fn disable_key(
-    app: State<Arc<AdminState>>,
-    by: Extension<Actor>,
-    id: PathResult,
-) -> Result<Json<Value>, AdminError> {
-    set_key_enabled(app, by, id, false).await
-}
-
-pub async fn enable_key(
-    app: State<Arc<AdminState>>,
-    by: Extension<Actor>,
-    id: PathResult,
-) -> Result<Json<Value>, AdminError> {
-    set_key_enabled(app, by, id, true).await
-}
-
-async fn set_key_enabled(
-    State(app): State<Arc<AdminState>>,
-    Extension(by): Extension<Actor>,
-    id: PathResult,
-    enabled: bool,
-) -> Result<Json<Value>, AdminError> {
-    let Path(id) = id?;
-    let (key, actor) = (id.clone(), by.actor.clone());
-    if !app
-        .run_write(move |app| {
-            Ok(app
-                .accounts
-                .with_actor(&by, now_ms())
-                .set_key_enabled(&key, enabled)?)
-        })
-        .await?
-    {
-        return Err(AdminError::NotFound(format!(
-            "no active key has the id {id:?}"
-        )));
-    }
-    let value = document::key_status(&id, enabled);
-    log::info!(
-        "administrator {actor} set key {id} to {}",
-        value["status"].as_str().unwrap_or_default()
-    );
-    Ok(Json(value))
 }

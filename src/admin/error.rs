@@ -2,6 +2,7 @@
 //! `{"error":{"code","message"}}`. Internal errors are logged here, once, and not sent to the
 //! client.
 
+use crate::account::AccountError;
 use crate::store::StoreError;
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -21,6 +22,8 @@ pub enum AdminError {
     Invalid(String),
     /// The reference was already used for a different posting.
     ReferenceUsed(String),
+    /// The e-mail already has an account.
+    EmailTaken,
     /// The ledger's rules forbid the posting.
     Refused(String),
     /// Too many concurrent writes.
@@ -53,6 +56,11 @@ impl IntoResponse for AdminError {
             ),
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid", why),
             Self::ReferenceUsed(why) => (StatusCode::CONFLICT, "reference_used", why),
+            Self::EmailTaken => (
+                StatusCode::CONFLICT,
+                "email_taken",
+                AccountError::EmailTaken.to_string(),
+            ),
             Self::Refused(why) => (StatusCode::UNPROCESSABLE_ENTITY, "refused", why),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -61,7 +69,7 @@ impl IntoResponse for AdminError {
             ),
             Self::TimedOut => {
                 let message =
-                    "the request took too long and may have been completed: repeat it with the same reference"
+                    "the request took too long and may have been completed: repeat it with the same reference, or look whether it was"
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
             }
@@ -103,6 +111,25 @@ impl From<StoreError> for AdminError {
             | StoreError::Io { .. }
             | StoreError::CircuitOpen(_)
             | StoreError::Unusable(_) => Self::Internal(error.to_string()),
+        }
+    }
+}
+
+impl From<AccountError> for AdminError {
+    fn from(error: AccountError) -> Self {
+        match error {
+            AccountError::Store(error) => error.into(),
+            AccountError::EmailTaken => Self::EmailTaken,
+            AccountError::BadEmail
+            | AccountError::BadPassword
+            | AccountError::BadKeyName
+            | AccountError::BadModels
+            | AccountError::BadRate => Self::Invalid(error.to_string()),
+            AccountError::NoAccount | AccountError::NoKey => Self::NotFound(error.to_string()),
+            AccountError::Random(_) | AccountError::Password(_) => {
+                Self::Internal(error.to_string())
+            }
+            refused => Self::Refused(refused.to_string()),
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Reports malformed input by member, and leaves it to the ledger what is allowed.
 
+use super::body::{BodyResult, deserialize_present, parse_body};
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::account::Actor;
@@ -12,17 +13,15 @@ use crate::billing::corrections::{
 use crate::clock::now_ms;
 use crate::document;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use credits::money::{MAX_MICRO, Micro};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-type BodyResult = Result<Bytes, BytesRejection>;
 type PathParam = Result<Path<String>, PathRejection>;
 type JsonResult = Result<(StatusCode, Json<Value>), AdminError>;
 
@@ -45,14 +44,6 @@ struct AdjustmentBody {
     reference: Option<Value>,
     #[serde(default, deserialize_with = "deserialize_present")]
     reason: Option<Value>,
-}
-
-/// Deserializes a member that is present, even as `null`. A missing member has a defined meaning;
-/// `null` does not.
-fn deserialize_present<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
 }
 
 pub async fn grant(
@@ -209,16 +200,6 @@ fn posting_response(
         StatusCode::OK
     };
     (status, Json(document::posting(kind, reference, posted)))
-}
-
-/// Parses the body of a posting: an object with only the expected members, each at most once.
-fn parse_body<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, AdminError> {
-    // Otherwise serde would accept an array and take its items as the members in order.
-    if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(AdminError::Invalid("the body must be a JSON object".into()));
-    }
-    serde_json::from_slice(body)
-        .map_err(|error| AdminError::Invalid(format!("the body is invalid: {error}")))
 }
 
 fn missing_member(name: &str) -> AdminError {

@@ -5,6 +5,8 @@
 use super::error::AdminError;
 use crate::account::{Account, Accounts};
 use crate::billing::Billing;
+use crate::config::Settings;
+use arc_swap::ArcSwap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -16,14 +18,20 @@ const MAX_CONCURRENT_WRITES: usize = 64;
 pub(super) struct AdminState {
     pub(super) accounts: Accounts,
     pub(super) billing: Billing,
+    pub(super) settings: Arc<ArcSwap<Settings>>,
     writes: Arc<Semaphore>,
 }
 
 impl AdminState {
-    pub(super) fn new(accounts: Accounts, billing: Billing) -> Self {
+    pub(super) fn new(
+        accounts: Accounts,
+        billing: Billing,
+        settings: Arc<ArcSwap<Settings>>,
+    ) -> Self {
         Self {
             accounts,
             billing,
+            settings,
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
         }
     }

@@ -1,5 +1,7 @@
 //! Tests the admin API over real connections: authorization, and every status that it returns.
 
+mod holders;
+
 use super::*;
 use crate::account::{NewAccount, Role, open_account};
 use crate::clock::now_ms;
@@ -14,6 +16,7 @@ struct World {
     address: SocketAddr,
     accounts: Accounts,
     billing: Billing,
+    settings: Arc<ArcSwap<Settings>>,
     admin: String,
     key: String,
     key_id: String,
@@ -38,7 +41,10 @@ async fn world() -> World {
     let billing = Billing::open(folder.path()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = router(accounts.clone(), billing.clone());
+    let text = include_str!("../../conf/local.yaml");
+    let settings = crate::config::parse(text, &|_| None).unwrap();
+    let settings = Arc::new(ArcSwap::from_pointee(settings));
+    let service = router(accounts.clone(), billing.clone(), Arc::clone(&settings));
     tokio::spawn(async { axum::serve(listener, service).await });
     let key = |email, role| {
         let new = NewAccount {
@@ -60,6 +66,7 @@ async fn world() -> World {
         address,
         accounts,
         billing,
+        settings,
         admin,
         key,
         key_id,

@@ -6,18 +6,21 @@ use crate::account::Accounts;
 use crate::admin;
 use crate::billing::Billing;
 use crate::config::Settings;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
 
 /// Builds the router, and warns if the address is not a loopback address.
 pub(super) fn admin_router(
-    settings: &Settings,
+    settings: &Arc<ArcSwap<Settings>>,
     accounts: &Accounts,
     billing: &Billing,
 ) -> axum::Router {
-    if !settings.admin.ip().is_loopback() {
+    let current = settings.load();
+    if !current.admin.ip().is_loopback() {
         log::warn!(
             "listen.admin {} is not a loopback address: anyone who reaches it with an administrator's key can change balances",
-            settings.admin
+            current.admin
         );
     }
-    admin::router(accounts.clone(), billing.clone())
+    admin::router(accounts.clone(), billing.clone(), Arc::clone(settings))
 }

@@ -94,7 +94,7 @@ async fn serve(
     notify::start(context, closed())
         .context("cannot start the thread of mail, alerts and webhooks")?;
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
-    let interface = admin_router(&settings, &state.accounts, &state.billing);
+    let interface = admin_router(&state.settings, &state.accounts, &state.billing);
     let interface = status_router(ingest)
         .merge(interface)
         .layer(from_fn(observe_admin))

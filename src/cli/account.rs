@@ -319,7 +319,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 format!("cannot change the key {key_id:?} (`key list` shows the ids)")
             })?;
             let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
-            let mut value = settings::key_json(&set);
+            let mut value = document::key_settings(&set);
             value["key_id"] = json!(key_id);
             print(context.json, &value, &text)
         }
@@ -350,7 +350,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                     .map_or(Period::Total, |limit| limit.period);
                 let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
                 text += &key_line(&key, &spend);
-                values.push(key_json(&key, &spend));
+                values.push(document::api_key(&key, &spend));
             }
             print(context.json, &Value::Array(values), &text)
         }
@@ -692,7 +692,8 @@ fn set_rate_limits(
             .context("cannot set the rate limits of the account")?;
     }
     let text = format!("{}{}\n", account.email, settings::format_rates(&rates));
-    let value = json!({"account_id": account.id, "email": account.email, "rates": settings::rates_json(&rates)});
+    let value =
+        json!({"account_id": account.id, "email": account.email, "rates": document::rates(&rates)});
     print(context.json, &value, &text)
 }
 
@@ -750,20 +751,6 @@ fn key_line(key: &ApiKey, spend: &KeySpend) -> String {
         key.shown,
         key.name
     )
-}
-
-fn key_json(key: &ApiKey, spend: &KeySpend) -> Value {
-    let mut value = settings::key_json(&key.settings);
-    value["key_id"] = json!(key.id);
-    value["name"] = json!(key.name);
-    value["shown"] = json!(key.shown);
-    value["status"] = json!(key.status.name());
-    value["created_at"] = json!(rfc3339(key.created_at_ms));
-    value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
-    value["spent"] = json!(spend.spent);
-    value["spent_total"] = json!(spend.total);
-    value["last_used_at"] = json!(spend.used_at_ms.map(rfc3339));
-    value
 }
 
 /// Prints one JSON document or the text; nothing else goes to stdout.

@@ -9,7 +9,6 @@ use crate::config::CommandSettings;
 use anyhow::bail;
 use clap::Args;
 use credits::limits::SpendLimit;
-use serde_json::{Value, json};
 use std::str::FromStr;
 
 /// A duration: a number followed by `s`, `m`, `h`, `d` or `w`.
@@ -143,28 +142,6 @@ impl RateArgs {
         set(&self.tokens_per_minute, &mut rates.tokens_per_minute);
         set(&self.concurrent, &mut rates.concurrent);
     }
-}
-
-/// The settings as members of a key's JSON document.
-pub fn key_json(settings: &KeySettings) -> Value {
-    json!({
-        "expires_at": settings.expires_at_ms.map(rfc3339),
-        "spend_limit": settings.spend_limit.map(|limit| {
-            json!({"credits": limit.credits, "period": limit.period.name()})
-        }),
-        "models": settings.allowed_models,
-        "scope": settings.scope,
-        "rates": rates_json(&settings.rates),
-    })
-}
-
-/// The rate limits as JSON. `null` means the value of the config file.
-pub fn rates_json(rates: &RateSettings) -> Value {
-    json!({
-        "requests_per_minute": rates.requests_per_minute,
-        "tokens_per_minute": rates.tokens_per_minute,
-        "concurrent": rates.concurrent,
-    })
 }
 
 /// Describes the settings in text, each with a leading space; empty if nothing is set.

@@ -1,0 +1,326 @@
+//! Keys of an account: lists, creates, changes, rotates, disables and revokes them.
+//!
+//! Must not hand out a key of an administrator: it would let its holder act in another
+//! administrator's name.
+
+use super::body::{BodyResult, deserialize_setting, parse_body};
+use super::error::AdminError;
+use super::state::AdminState;
+use crate::account::{Account, Actor, ApiKey, KeyScope, KeySettings, NewKey, RateSettings, Role};
+use crate::clock::now_ms;
+use crate::document;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use credits::limits::{Period, SpendLimit};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// How long the old key works after a rotation, if the request does not say, and at most.
+const DEFAULT_OVERLAP_SECONDS: u64 = 86_400;
+const MAX_OVERLAP_SECONDS: u64 = 30 * 86_400;
+
+/// Maximum time until a key expires: ten years.
+const MAX_EXPIRY_SECONDS: u64 = 3_660 * 86_400;
+
+type PathParam = Result<Path<String>, PathRejection>;
+type JsonResult = Result<Json<Value>, AdminError>;
+
+/// The body that creates or changes a key.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyBody {
+    name: Option<String>,
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    expires_in_seconds: Option<Option<u64>>,
+    /// `100/day`, as on the command line.
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    spend_limit: Option<Option<String>>,
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    models: Option<Option<Vec<String>>>,
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    scope: Option<Option<KeyScope>>,
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    requests_per_minute: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    tokens_per_minute: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    concurrent: Option<Option<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RotationBody {
+    overlap_seconds: Option<u64>,
+}
+
+/// A change of a key's settings: those that the body has.
+struct KeySettingsPatch {
+    expires_at_ms: Option<Option<i64>>,
+    spend_limit: Option<Option<SpendLimit>>,
+    models: Option<Vec<String>>,
+    scope: Option<Option<KeyScope>>,
+    rates: [Option<Option<u64>>; 3],
+}
+
+impl KeyBody {
+    fn check(self, app: &AdminState, at_ms: i64) -> Result<KeySettingsPatch, AdminError> {
+        let expires_at_ms = match self.expires_in_seconds {
+            Some(Some(seconds)) if !(1..=MAX_EXPIRY_SECONDS).contains(&seconds) => {
+                let why = format!("expires_in_seconds must be 1 to {MAX_EXPIRY_SECONDS}, or null");
+                return Err(AdminError::Invalid(why));
+            }
+            change => change.map(|seconds| seconds.map(|seconds| later(at_ms, seconds))),
+        };
+        let parse_limit = |text: String| {
+            text.parse::<SpendLimit>()
+                .map_err(|error| AdminError::Invalid(format!("spend_limit is {error}")))
+        };
+        let spend_limit = self
+            .spend_limit
+            .map(|limit| limit.map(parse_limit).transpose())
+            .transpose()?;
+        let models = self.models.map(Option::unwrap_or_default);
+        let settings = app.settings.load();
+        let is_unknown = |id: &&String| settings.catalog.by_id(id).is_none();
+        if let Some(unknown) = models.iter().flatten().find(is_unknown) {
+            let why = format!("models: the catalog has no model with the id {unknown:?}");
+            return Err(AdminError::Invalid(why));
+        }
+        let rates = [
+            self.requests_per_minute,
+            self.tokens_per_minute,
+            self.concurrent,
+        ];
+        Ok(KeySettingsPatch {
+            expires_at_ms,
+            spend_limit,
+            models,
+            scope: self.scope,
+            rates,
+        })
+    }
+}
+
+impl KeySettingsPatch {
+    fn apply(&self, settings: &mut KeySettings) {
+        fn set<T: Clone>(value: &mut T, change: Option<&T>) {
+            if let Some(change) = change {
+                *value = change.clone();
+            }
+        }
+        set(&mut settings.expires_at_ms, self.expires_at_ms.as_ref());
+        set(&mut settings.spend_limit, self.spend_limit.as_ref());
+        set(&mut settings.allowed_models, self.models.as_ref());
+        set(&mut settings.scope, self.scope.as_ref());
+        let [requests, tokens, concurrent] = &self.rates;
+        let RateSettings {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent: requests_at_once,
+        } = &mut settings.rates;
+        set(requests_per_minute, requests.as_ref());
+        set(tokens_per_minute, tokens.as_ref());
+        set(requests_at_once, concurrent.as_ref());
+    }
+}
+
+fn later(at_ms: i64, seconds: u64) -> i64 {
+    let ms = i64::try_from(seconds).unwrap_or(i64::MAX);
+    at_ms.saturating_add(ms.saturating_mul(1_000))
+}
+
+pub async fn list(State(app): State<Arc<AdminState>>, name: PathParam) -> JsonResult {
+    let account = app.find_account(&name?)?;
+    let keys = app.accounts.keys(&account.id)?;
+    let keys = keys
+        .iter()
+        .map(|key| key_document(&app, &account.id, key))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Json(json!({"keys": keys})))
+}
+
+pub async fn show(State(app): State<Arc<AdminState>>, id: PathParam) -> JsonResult {
+    let (account, key) = find_key(&app, &id?)?;
+    Ok(Json(key_document(&app, &account, &key)?))
+}
+
+pub async fn create(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: PathParam,
+    body: BodyResult,
+) -> Result<(StatusCode, Json<Value>), AdminError> {
+    let body: KeyBody = parse_body(&body?)?;
+    let Path(account) = name?;
+    app.run_write(move |app| {
+        let at_ms = now_ms();
+        let account = app.find_account(&account)?;
+        refuse_administrator(&account)?;
+        let name = body.name.clone();
+        let name = name.ok_or_else(|| AdminError::Invalid("name is missing".into()))?;
+        let mut settings = KeySettings::default();
+        body.check(app, at_ms)?.apply(&mut settings);
+        let what = json!({"name": name, "settings": settings});
+        let acting = app.accounts.with_actor(&by, at_ms);
+        let new = acting.record_then_run("key.create", &account.id, &what, || {
+            app.accounts
+                .create_key_with(&account.id, &name, &settings, at_ms)
+        })?;
+        log_act(&by, "created the key", &new.key_id);
+        new_key_document(app, &new).map(|value| (StatusCode::CREATED, Json(value)))
+    })
+    .await
+}
+
+pub async fn change(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    id: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    let body: KeyBody = parse_body(&body?)?;
+    if body.name.is_some() {
+        return Err(AdminError::Invalid("name cannot be changed".into()));
+    }
+    let Path(id) = id?;
+    app.run_write(move |app| {
+        let at_ms = now_ms();
+        let (account, key) = find_key(app, &id)?;
+        refuse_administrator(&app.find_account(&account)?)?;
+        let change = body.check(app, at_ms)?;
+        let mut settings = key.settings;
+        change.apply(&mut settings);
+        let acting = app.accounts.with_actor(&by, at_ms);
+        acting.record_then_run("key.set", &id, &json!({"settings": settings}), || {
+            app.accounts
+                .change_key(None, &id, |settings| change.apply(settings))
+        })?;
+        log_act(&by, "changed the key", &id);
+        let (account, key) = find_key(app, &id)?;
+        Ok(Json(key_document(app, &account, &key)?))
+    })
+    .await
+}
+
+pub async fn rotate(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    id: PathParam,
+    body: BodyResult,
+) -> Result<(StatusCode, Json<Value>), AdminError> {
+    let body = body?;
+    let body: RotationBody = parse_body(if body.is_empty() { b"{}" } else { &body })?;
+    let overlap = body.overlap_seconds.unwrap_or(DEFAULT_OVERLAP_SECONDS);
+    if overlap > MAX_OVERLAP_SECONDS {
+        let why = format!("overlap_seconds must be 0 to {MAX_OVERLAP_SECONDS}");
+        return Err(AdminError::Invalid(why));
+    }
+    let Path(id) = id?;
+    app.run_write(move |app| {
+        let at_ms = now_ms();
+        let (account, _) = find_key(app, &id)?;
+        refuse_administrator(&app.find_account(&account)?)?;
+        let overlap_ms = later(0, overlap);
+        let acting = app.accounts.with_actor(&by, at_ms);
+        let what = json!({"overlap_ms": overlap_ms});
+        let new = acting.record_then_run("key.rotate", &id, &what, || {
+            app.accounts.rotate_key(None, &id, overlap_ms, at_ms)
+        })?;
+        log_act(&by, "rotated the key", &id);
+        new_key_document(app, &new).map(|value| (StatusCode::CREATED, Json(value)))
+    })
+    .await
+}
+
+pub async fn disable(
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    id: PathParam,
+) -> JsonResult {
+    set_enabled(app, by, id, false).await
+}
+
+pub async fn enable(
+    app: State<Arc<AdminState>>,
+    by: Extension<Actor>,
+    id: PathParam,
+) -> JsonResult {
+    set_enabled(app, by, id, true).await
+}
+
+async fn set_enabled(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    id: PathParam,
+    enabled: bool,
+) -> JsonResult {
+    let Path(id) = id?;
+    app.run_write(move |app| {
+        let acting = app.accounts.with_actor(&by, now_ms());
+        if !acting.set_key_enabled(&id, enabled)? {
+            return Err(no_live_key(&id));
+        }
+        log_act(&by, if enabled { "enabled" } else { "disabled" }, &id);
+        Ok(Json(document::key_status(&id, enabled)))
+    })
+    .await
+}
+
+pub async fn revoke(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    id: PathParam,
+) -> JsonResult {
+    let Path(id) = id?;
+    app.run_write(move |app| {
+        if !app.accounts.with_actor(&by, now_ms()).revoke_key(&id)? {
+            return Err(no_live_key(&id));
+        }
+        log_act(&by, "revoked the key", &id);
+        Ok(Json(json!({"key_id": id, "status": "revoked"})))
+    })
+    .await
+}
+
+fn log_act(by: &Actor, what: &str, key_id: &str) {
+    log::info!("administrator {} {what} {key_id}", by.actor);
+}
+
+fn no_live_key(id: &str) -> AdminError {
+    AdminError::NotFound(format!("no active key has the id {id:?}"))
+}
+
+/// A key, whatever its status, and the account that it belongs to.
+fn find_key(app: &AdminState, id: &str) -> Result<(String, ApiKey), AdminError> {
+    let found = app.accounts.key(None, id)?;
+    found.ok_or_else(|| AdminError::NotFound(format!("no key has the id {id:?}")))
+}
+
+/// Refuses to create or change keys and links that act in an administrator's name.
+pub(super) fn refuse_administrator(account: &Account) -> Result<(), AdminError> {
+    if account.role != Role::Admin {
+        return Ok(());
+    }
+    let why = "this account is an administrator's: its keys and links are made on the command line or in the dashboard";
+    Err(AdminError::Refused(why.to_owned()))
+}
+
+fn key_document(app: &AdminState, account: &str, key: &ApiKey) -> Result<Value, AdminError> {
+    let period = key.settings.spend_limit.map(|limit| limit.period);
+    let period = period.unwrap_or(Period::Total);
+    let spend = app.billing.key_spend(&key.id, period, now_ms())?;
+    let mut value = document::api_key(key, &spend);
+    value["account_id"] = json!(account);
+    Ok(value)
+}
+
+/// A new key, with its text: it is in no other response.
+fn new_key_document(app: &AdminState, new: &NewKey) -> Result<Value, AdminError> {
+    let (account, key) = find_key(app, &new.key_id)?;
+    let mut value = key_document(app, &account, &key)?;
+    value["key"] = json!(new.key);
+    Ok(value)
+}
