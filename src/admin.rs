@@ -14,6 +14,7 @@ mod create;
 mod error;
 mod keys;
 mod money;
+mod openapi;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -64,6 +65,7 @@ pub fn router(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settin
         .route("/accounts/{account}/topups", post(money::top_up))
         .route("/accounts/{account}/adjustments", post(money::adjust))
         .route("/requests/{request_id}/refunds", post(money::refund))
+        .route("/openapi.json", get(openapi::document))
         .fallback(|| async { AdminError::NotFound("this path does not exist".into()) })
         .method_not_allowed_fallback(|| async { AdminError::WrongMethod })
         // Middleware in front of the routes, the last one outermost.

@@ -1,6 +1,7 @@
 //! Tests the admin API over real connections: authorization, and every status that it returns.
 
 mod holders;
+mod openapi;
 
 use super::*;
 use crate::account::{NewAccount, Role, open_account};
