@@ -32,13 +32,18 @@ fn a_failure_is_json_if_json_is_requested_and_its_text_and_code_stay() {
     assert_eq!(output.status.code(), Some(64));
     let error = &document(&output)["error"];
     assert_eq!(error["code"], "config_faults", "{error}");
-    assert_eq!(error["message"], format!("{}: 1 fault", file.display()));
-    let fault = &error["faults"][0];
-    assert_eq!(
-        (&fault["file"], &fault["line"], &fault["key"]),
-        (&json!(file), &json!(line("colour")), &json!("colour"))
-    );
-    assert!(fault["message"].as_str().unwrap().contains("unknown key"));
+    assert_eq!(error["message"], format!("{}: 2 faults", file.display()));
+    let expected = [
+        ("base_url", "ftp://", "must begin with http:// or https://"),
+        ("colour", "colour", "unknown key"),
+    ];
+    for (fault, (key, word, message)) in error["faults"].as_array().unwrap().iter().zip(expected) {
+        assert_eq!(
+            (&fault["file"], &fault["line"], &fault["key"]),
+            (&json!(file), &json!(line(word)), &json!(key))
+        );
+        assert!(fault["message"].as_str().unwrap().contains(message));
+    }
     let plain = command_on(&file, &["check"]);
     assert_eq!((plain.status.code(), plain.stdout.len()), (Some(64), 0));
     assert_eq!(text(&plain.stderr), text(&output.stderr));
