@@ -376,7 +376,18 @@ fn with_few_files_idle_clients_leave_room_for_the_admin_listener_and_for_who_has
     };
     probe();
     assert!(world.metric("gateway_client_connections", &[]) <= 128.0);
-    // The gateway closes connections that have been silent for a second.
+    // The gateway closes connections that have been silent for a second. Until it has seen all of
+    // them, those that wait in the listener's queue take the places that become free.
+    wait_for(
+        "every idle connection to be taken from the queue",
+        SOON,
+        || {
+            let seen = world.metric("gateway_client_connections", &[])
+                + world.metric("gateway_idle_connections_closed_total", &[])
+                + world.metric("gateway_connections_refused_total", &["limit=\"total\""]);
+            (seen >= 400.0).then_some(())
+        },
+    );
     wait_for("a connection that is served", SOON, || {
         let answer = client::try_ask(world.edge, &Chat.whole(&account.key, "input=1 output=1"))?;
         (answer.status == 200).then_some(())
