@@ -2,6 +2,7 @@
 //! how much unknown keys cost.
 
 use crate::client::Request;
+use crate::h2::resident_kib;
 use crate::keys_of_edges::Edges;
 use crate::surface::Chat;
 use crate::world::{SOON, World, wait_for};
@@ -131,16 +132,6 @@ fn look_ups(world: &Edges) -> u64 {
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// Resident memory of the edge process, in KiB.
-fn resident_kib(edge: &World) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", edge.pid())).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 #[test]
 fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     const ALLOWED_KIB: u64 = 16_384;
@@ -170,7 +161,7 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     ask_all(0..300, &|number| format!("sk-{number}"));
     assert_eq!(look_ups(&world), before, "noise was looked up");
     let mut asked = ask_all(0..1_000, &unknown_key);
-    let resident = resident_kib(edge);
+    let resident = resident_kib(edge.pid());
     let count = if crate::is_long() { 1_000_000 } else { 3_000 };
     asked += ask_all(1_000..1_000 + count, &unknown_key);
     let looked_up = look_ups(&world) - before;
@@ -178,7 +169,7 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
         (1_000 + count..=asked).contains(&looked_up),
         "{looked_up} look-ups, asked {asked} times"
     );
-    let grown = resident_kib(edge).saturating_sub(resident);
+    let grown = resident_kib(edge.pid()).saturating_sub(resident);
     println!("{count} unknown keys: {grown} KiB more");
     assert!(
         grown < ALLOWED_KIB,
