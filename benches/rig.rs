@@ -46,16 +46,7 @@ impl Process {
 
     /// CPU time of all threads so far.
     pub fn cpu_ns(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        // The fields after the name, which ends with the last bracket, are the state, ten others,
-        // then user and system time.
-        let fields: Vec<_> = stat
-            .rsplit_once(')')
-            .unwrap()
-            .1
-            .split_whitespace()
-            .collect();
-        (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * TICK_NS
+        cpu_ns(self.0.id())
     }
 
     pub fn resident_kib(&self) -> u64 {
@@ -68,6 +59,20 @@ impl Process {
     }
 }
 
+/// CPU time of a process's threads so far, those that have ended included.
+pub fn cpu_ns(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // The fields after the name, which ends with the last bracket, are the state, ten others,
+    // then user and system time.
+    let fields: Vec<_> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * TICK_NS
+}
+
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -77,10 +82,15 @@ pub fn free_port() -> u16 {
 }
 
 /// Waits until `is_so` holds. Returns how long this took.
-pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+pub fn wait_for(what: &str, is_so: impl FnMut() -> bool) -> Duration {
+    wait_at_most(SOON, what, is_so)
+}
+
+/// Like [`wait_for`], for what takes long even on an idle machine.
+pub fn wait_at_most(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < SOON, "it takes too long {what}");
+        assert!(began.elapsed() < limit, "it takes too long {what}");
         std::thread::sleep(LOOK);
     }
     began.elapsed()

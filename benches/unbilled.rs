@@ -12,6 +12,7 @@ use credits::money::{CreditSplit, Micro};
 use credits::pricing::{Quote, ServiceTerms};
 use model_gateway::account::{AuthError, Principal};
 use model_gateway::app::{self, StartMode};
+use model_gateway::billing::backlog::LedgerBacklog;
 use model_gateway::billing::holds::Payer;
 use model_gateway::billing::usage_report::UsageReportQuery;
 use model_gateway::billing::{
@@ -93,6 +94,10 @@ impl EdgeStore for NullStore {
 
     fn authorizes_remotely(&self) -> bool {
         self.embedded.authorizes_remotely()
+    }
+
+    fn backlog(&self) -> Option<&LedgerBacklog> {
+        None
     }
 
     async fn reserve(

@@ -80,6 +80,17 @@ binary_path() {
   fi
 }
 
+# build_bench PROFILE NAME: builds a program of benches/ and prints its path.
+build_bench() {
+  local path
+  path=$(
+    cargo bench --locked --profile "$1" --no-run --bench "$2" --message-format json-render-diagnostics \
+      | sed -n 's/.*"name":"'"$2"'".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+  )
+  [ -x "$path" ] || fail "cargo built no benchmark $2"
+  echo "$path"
+}
+
 # Process id of the cargo that runs, which also leads its process group, and the file with its output. A script that calls
 # cargo_build calls stop_cargo in its EXIT trap.
 CARGO_PID=

@@ -134,6 +134,10 @@ pub fn run_with_store(
     };
     notify::start(context, handle.clone().wait_for_leaving())
         .context("cannot start the thread of mail, alerts and webhooks")?;
+    let current = Arc::clone(&settings);
+    billing
+        .start_upkeep(move || current.load().ledger.clone())
+        .context("cannot start the thread that seals the ledger")?;
     let pages = Sidecar::new(accounts, billing, settings)
         .with_endpoint_registry(Arc::clone(&handle.endpoints));
     let admin = status_router(handle.clone()).merge(interface);

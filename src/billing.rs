@@ -10,6 +10,7 @@
 //! with one shared store, `billing/shared.rs`. Must not know HTTP.
 
 pub mod activity;
+pub mod backlog;
 mod backup;
 mod balance;
 pub mod corrections;
@@ -18,6 +19,7 @@ mod funds;
 mod handover;
 mod hold;
 pub mod holds;
+mod indexer;
 pub mod instance_lock;
 pub mod journal;
 pub mod json;
@@ -32,6 +34,7 @@ mod receipt;
 mod replay;
 pub mod reported_turns;
 mod reserve;
+mod retention;
 mod service;
 mod settle;
 mod shared;
@@ -57,7 +60,13 @@ pub use open_holds::OpenHolds;
 pub use receipt::Receipt;
 pub use service::Billing;
 pub use shared::SharedBilling;
-pub use verify::{Finding, LedgerAuditReport, verify_accounts, verify_missing_ledger};
+pub use verify::{
+    AccountStart, AuditProgress, AuditScope, AuditStart, AuditStep, CpuShare, Finding,
+    LedgerAuditReport, verify_accounts, verify_missing_ledger,
+};
+
+/// How often an audit begins, if entries are sealed while it runs.
+const MAX_AUDITS: u32 = 3;
 
 impl Billing {
     /// Returns the credits that a key has spent in the period that contains `now_ms` and in total,
@@ -160,35 +169,50 @@ impl Billing {
     /// Returns an error if the ledger or the shared store cannot be read. A violated invariant is a
     /// finding, not an error.
     pub fn verify(&self, now_ms: i64) -> Result<LedgerAuditReport, StoreError> {
-        self.verify_with_progress(now_ms, &mut |_| ())
+        self.verify_with_progress(now_ms, AuditScope::Everything, CpuShare::FULL, &mut |_| ())
     }
 
-    /// Like [`Self::verify`]; calls `on_entry` with the number of entries checked so far.
+    /// Like [`Self::verify`], with at most this share of a core; calls `on_progress` after each
+    /// slice of work.
     ///
     /// # Errors
     /// As for [`Self::verify`].
     pub fn verify_with_progress(
         &self,
         now_ms: i64,
-        on_entry: &mut dyn FnMut(u64),
+        scope: AuditScope,
+        share: CpuShare,
+        on_progress: &mut dyn FnMut(AuditProgress),
     ) -> Result<LedgerAuditReport, StoreError> {
-        let mut report = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms, on_entry)?;
+        let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
+        let mut attempts = 0;
+        let mut report = loop {
+            let start = AuditStart::after_segments(ledger)?;
+            let report =
+                verify::verify(ledger, data_dir, now_ms, &start, scope, share, on_progress)?;
+            attempts += 1;
+            // Entries that were sealed meanwhile are missing where the audit looked for them.
+            if attempts == MAX_AUDITS || AuditStart::after_segments(ledger)?.head == start.head {
+                break report;
+            }
+        };
         if let Some(address) = &self.0.shared {
             shared_store_admin::compare_balances(&self.0.ledger, address, &mut report)?;
         }
         Ok(report)
     }
 
-    /// Rebuilds from the entries the aggregates that pages and limits read; entries and balances do
-    /// not change. Returns the number of wrong aggregates, up to a maximum.
+    /// Makes anew from the entries what pages and limits read (`index.db`, and the spending of
+    /// keys); entries and balances do not change. `on_entries` gets the number of entries read so
+    /// far. Returns the number of wrong rows, up to a maximum.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be written; nothing changes then.
-    pub fn rebuild_aggregates(&self) -> Result<usize, StoreError> {
+    /// Returns an error if a file cannot be read or written.
+    pub fn reindex(&self, on_entries: &mut dyn FnMut(u64)) -> Result<usize, StoreError> {
         Ok(self
             .0
             .ledger
-            .rebuild_aggregates(verify::MAX_AGGREGATES_CHECKED)?
+            .reindex(verify::MAX_AGGREGATES_CHECKED, on_entries)?
             .len())
     }
 }

@@ -12,6 +12,8 @@ mod failure;
 mod ledger;
 mod models;
 mod progress;
+mod reindex;
+mod segments;
 mod settings;
 mod shell;
 mod vendors;

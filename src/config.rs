@@ -17,6 +17,7 @@ mod environment;
 mod fault;
 mod files;
 mod import;
+mod ledger;
 mod listen;
 mod mail;
 mod models;
@@ -50,6 +51,7 @@ pub use cors::CorsOrigins;
 use environment::environment;
 pub use fault::{ConfigError, ConfigFault};
 pub use import::ConfigNames;
+pub use ledger::{LedgerSettings, RetentionSettings};
 pub use mail::{MailEncryption, MailSender, MailSettings};
 pub use models::MAX_FALLBACKS;
 pub use notifications::{NotificationSettings, SupportContact};
@@ -87,6 +89,8 @@ pub struct Settings {
     pub mail: Option<MailSettings>,
     pub notifications: NotificationSettings,
     pub support: Option<SupportContact>,
+    /// When entries are sealed, and when segments are archived.
+    pub ledger: LedgerSettings,
     pub catalog: Catalog,
     /// Rate limits of keys and accounts that have no limits of their own.
     pub rate_limits: RateLimits,
@@ -227,6 +231,7 @@ impl ConfigValidator {
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
+        let ledger = self.ledger(&config.ledger, signup.as_ref());
         let mail = config.mail.and_then(|mail| self.mail(mail));
         let notifications = self.notifications(&config.notifications);
         let support = self.support(&config.support);
@@ -258,6 +263,7 @@ impl ConfigValidator {
             mail,
             notifications,
             support,
+            ledger,
             catalog,
             rate_limits: config.rate_limits,
             limits: config.limits,

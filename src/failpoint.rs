@@ -3,9 +3,10 @@
 //!
 //! With `GW_FAIL=name[:n]`, the n-th passage of the point kills the process as `kill -9` does:
 //! nothing is flushed, dropped or reported. With `GW_FAIL=panic@name[:n]`, the process panics there
-//! instead. Failpoints are compiled into every build, so that tests run the code that production
-//! runs. If `GW_FAIL` is not set, a passage costs one relaxed load. Failpoints must not change the
-//! behaviour of the process in any other way.
+//! instead. With `GW_FAIL=slow@name:n`, each of the first n passages takes a while, at a point that
+//! can be slow. Failpoints are compiled into every build, so that tests run the code that
+//! production runs. If `GW_FAIL` is not set, a passage costs one relaxed load. Failpoints must not
+//! change the behaviour of the process in any other way.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -17,6 +18,8 @@ static PLAN: OnceLock<ArmedFailpoint> = OnceLock::new();
 
 /// How long the ledger writer waits with an ending, so that the client's last byte leaves first.
 const LEDGER_DELAY: Duration = Duration::from_secs(10);
+/// How long a slow passage takes.
+const SLOW_PASSAGE: Duration = Duration::from_millis(8);
 
 macro_rules! points {
     ($( $(#[doc = $doc:literal])* $point:ident = $name:literal, )*) => {
@@ -52,10 +55,16 @@ points! {
     /// The client has the last byte. The ledger does not have the ending. If this point is armed,
     /// the ledger writer waits for it.
     LastByteSent = "last_byte_sent",
+    /// The ledger writer is about to enter an ending. This point can be slow.
+    LedgerEntry = "ledger_entry",
     /// A ledger transaction has executed some of its statements.
     MidCommit = "mid_commit",
     /// The ledger has committed. The code that submitted the endings does not know it.
     AfterCommit = "after_commit",
+    /// A batch of the index is written and not committed.
+    MidIndex = "mid_index",
+    /// The index is made anew. Its content does not stand in the place of the old one yet.
+    BeforeReindexSwap = "before_reindex_swap",
     /// The ledger covers a journal file. The file still exists.
     BeforeReap = "before_reap",
     /// The account of a sign-up is stored. The ledger does not know the account.
@@ -80,6 +89,20 @@ points! {
     PostTold = "post_told",
     /// A command has debited credit in the shared store. The ledger does not have the debit.
     TakenThere = "taken_there",
+    /// A segment has its final name. The ledger does not know it.
+    SegmentRenamed = "segment_renamed",
+    /// The ledger is about to record a segment.
+    BeforeSegmentRecord = "before_segment_record",
+    /// The ledger has recorded a segment and still has all its entries.
+    AfterSegmentRecord = "after_segment_record",
+    /// Some of a segment's entries have left the ledger.
+    MidSegmentDelete = "mid_segment_delete",
+    /// A part of a segment is copied to the archive.
+    MidArchiveCopy = "mid_archive_copy",
+    /// The archive has a segment. The ledger does not know that.
+    BeforeArchiveRecord = "before_archive_record",
+    /// The ledger knows that the archive has a segment. The data directory still has it too.
+    AfterArchiveRecord = "after_archive_record",
     /// A drained process ends and has not checkpointed the ledger's write-ahead log.
     BeforeCheckpoint = "before_checkpoint",
     /// A drained process ends and has checkpointed the ledger's write-ahead log.
@@ -98,6 +121,7 @@ pub struct FailpointPlan {
 enum FailpointEffect {
     Kill,
     Panic,
+    Slow,
 }
 
 struct ArmedFailpoint {
@@ -110,9 +134,10 @@ impl FromStr for FailpointPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (effect, text) = match text.strip_prefix("panic@") {
-            Some(rest) => (FailpointEffect::Panic, rest),
-            None => (FailpointEffect::Kill, text),
+        let (effect, text) = match text.split_once('@') {
+            Some(("panic", rest)) => (FailpointEffect::Panic, rest),
+            Some(("slow", rest)) => (FailpointEffect::Slow, rest),
+            _ => (FailpointEffect::Kill, text),
         };
         let (name, passage) = text.split_once(':').unwrap_or((text, "1"));
         let point = NAMES
@@ -130,7 +155,7 @@ impl FromStr for FailpointPlan {
             .ok_or_else(|| {
                 let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
                 format!(
-                    "expected [panic@]name[:n], with n at least 1 and one of these names: {}",
+                    "expected [panic@|slow@]name[:n], with n at least 1 and one of these names: {}",
                     names.join(", ")
                 )
             })
@@ -182,7 +207,9 @@ pub fn is_due(point: Point) -> bool {
 #[cold]
 fn count_passage(point: Point) -> bool {
     PLAN.get().is_some_and(|armed| {
-        armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
+        armed.point == point
+            && armed.effect != FailpointEffect::Slow
+            && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
     })
 }
 
@@ -192,6 +219,29 @@ pub fn delay_if_armed(point: Point) {
     if ARMED.load(Ordering::Relaxed) && PLAN.get().is_some_and(|armed| armed.point == point) {
         std::thread::sleep(LEDGER_DELAY);
     }
+}
+
+/// Delays this thread for a number of passages, as long as slow ones are left.
+#[inline]
+pub fn slow_down(point: Point, passages: usize) {
+    if ARMED.load(Ordering::Relaxed) {
+        (0..passages)
+            .filter(|_| is_slow(point))
+            .for_each(|_| std::thread::sleep(SLOW_PASSAGE));
+    }
+}
+
+#[cold]
+fn is_slow(point: Point) -> bool {
+    let take = |left: u64| left.checked_sub(1);
+    PLAN.get().is_some_and(|armed| {
+        armed.point == point
+            && armed.effect == FailpointEffect::Slow
+            && armed
+                .left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+                .is_ok()
+    })
 }
 
 /// Kills the process as `kill -9` does.
@@ -233,9 +283,18 @@ mod tests {
                 effect: FailpointEffect::Panic
             })
         );
+        assert_eq!(
+            "slow@ledger_entry:300".parse(),
+            Ok(FailpointPlan {
+                point: Point::LedgerEntry,
+                passage: 300,
+                effect: FailpointEffect::Slow
+            })
+        );
         for bad in [
             "",
             "panic@",
+            "fast@ledger_entry",
             "after",
             "mid_commit:",
             "mid_commit:0",

@@ -36,6 +36,7 @@ mod new_keys;
 mod operator;
 mod overview;
 mod page;
+mod page_cursor;
 mod playground;
 mod profile;
 mod security_headers;

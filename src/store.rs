@@ -58,6 +58,10 @@ pub enum StoreError {
     /// The row to change does not exist.
     #[error("{0}")]
     Unknown(String),
+    /// What was asked for is sealed in a segment whose file is not at hand; the text says where it
+    /// should be.
+    #[error("{0}")]
+    SegmentUnavailable(String),
     /// The reference already belongs to a different change; nothing was changed.
     #[error("{0}")]
     ReferenceUsed(String),

@@ -1180,7 +1180,7 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
         world.store.account(ACCOUNT).await.unwrap().is_some()
     })
     .await;
-    let request = format!("req_{}", "0a".repeat(16));
+    let request = format!("req_{}", uuid::Uuid::now_v7().simple());
     assert!(matches!(
         world.reserve(&request).await,
         ReserveReply::Held(_)

@@ -34,6 +34,8 @@ mod aliases;
 mod announced_bodies;
 #[path = "gateway/asked_once.rs"]
 mod asked_once;
+#[path = "gateway/backlog.rs"]
+mod backlog;
 #[path = "gateway/base_address.rs"]
 mod base_address;
 #[path = "gateway/bodies.rs"]
@@ -110,6 +112,8 @@ mod header_checks;
 mod hostile;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/index.rs"]
+mod index;
 #[path = "gateway/installs.rs"]
 mod installs;
 #[path = "gateway/interleaved.rs"]
@@ -176,6 +180,8 @@ mod scripted;
 mod scripted_vendor;
 #[path = "gateway/secrets.rs"]
 mod secrets;
+#[path = "gateway/segments.rs"]
+mod segments;
 #[path = "gateway/sentinel.rs"]
 mod sentinel;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]

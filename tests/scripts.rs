@@ -1,5 +1,6 @@
 //! `scripts/run`, used as on a machine that has little: which tools it needs, what it prints, and
-//! how it fails. `scripts/release.rs` has the tests of `scripts/build-release`.
+//! how it fails. `scripts/release.rs` has the tests of `scripts/build-release`,
+//! `scripts/benches.rs` those of the benchmarks of the ledger.
 //!
 //! Each test has a machine of its own: a folder of programs as its PATH, and a home. The tests must
 //! not build the gateway: a stand-in for cargo hands over the program that the other tests use too.
@@ -8,9 +9,12 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::disallowed_methods
+    clippy::disallowed_methods,
+    clippy::duplicate_mod
 )]
 
+#[path = "scripts/benches.rs"]
+mod benches;
 #[path = "scripts/release.rs"]
 mod release;
 

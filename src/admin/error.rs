@@ -26,6 +26,8 @@ pub enum AdminError {
     EmailTaken,
     /// The ledger's rules forbid the posting.
     Refused(String),
+    /// The request is sealed in a segment whose file is not at hand.
+    SegmentUnavailable(String),
     /// Too many concurrent writes.
     Busy,
     /// The request timed out; the change may have been made.
@@ -62,6 +64,9 @@ impl IntoResponse for AdminError {
                 AccountError::EmailTaken.to_string(),
             ),
             Self::Refused(why) => (StatusCode::UNPROCESSABLE_ENTITY, "refused", why),
+            Self::SegmentUnavailable(why) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "segment_unavailable", why)
+            }
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "busy",
@@ -106,6 +111,7 @@ impl From<StoreError> for AdminError {
             StoreError::Refused(why) => Self::Refused(why),
             StoreError::Unknown(what) => Self::NotFound(what),
             StoreError::ReferenceUsed(why) => Self::ReferenceUsed(why),
+            StoreError::SegmentUnavailable(why) => Self::SegmentUnavailable(why),
             StoreError::Sqlite { .. }
             | StoreError::Redis { .. }
             | StoreError::Io { .. }

@@ -55,6 +55,10 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         );
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
+    let current = Arc::clone(&settings);
+    billing
+        .start_upkeep(move || current.load().ledger.clone())
+        .context("cannot start the thread that seals the ledger")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -9,6 +9,7 @@
 //! are in the same snapshot and count as held. The same rule counts what a key has spent and holds.
 //! The same lock protects the rate counters of the key and the account. Must not know prices.
 
+use super::backlog::BacklogRefusal;
 use super::balance::CreditSnapshot;
 use crate::store::StoreError;
 use crate::store::ledger::{Claim, Ledger};
@@ -100,8 +101,16 @@ pub enum ReserveError {
     Limited(RateLimitWait),
     /// The process has reached its maximum of open requests.
     Busy,
-    /// The ledger cannot be read or written, or lags too far behind.
+    /// The ledger lags behind.
+    Backlog(BacklogRefusal),
+    /// The ledger cannot be read or written.
     Unavailable(String),
+}
+
+impl From<BacklogRefusal> for ReserveError {
+    fn from(refusal: BacklogRefusal) -> Self {
+        Self::Backlog(refusal)
+    }
 }
 
 impl HoldRegistry {

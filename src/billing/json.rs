@@ -5,7 +5,9 @@
 use super::balance::Balance;
 use super::receipt::Receipt;
 use crate::clock;
+use crate::config::MAX_TOTAL_SECONDS;
 use crate::store::StoreError;
+use crate::store::ledger::segment::request_time_ms;
 use credits::money::Factor;
 use credits::price_list::PriceBand;
 use credits::pricing;
@@ -16,6 +18,9 @@ use std::time::Duration;
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECEIPT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// Message if the segment that may have a receipt is not at hand.
+pub const ARCHIVED_RECEIPT: &str =
+    "The receipt of this request is archived and cannot be read at the moment.";
 /// Message when [`wait_for_receipt`] finds nothing.
 pub const NO_RECEIPT: &str = "There is no receipt with this id, or not yet.";
 
@@ -32,16 +37,18 @@ pub async fn wait_for_receipt(
     loop {
         let receipt = find_receipt()?;
         // Only a request that is still being answered or settled can get a receipt later.
-        if receipt.is_some() || tokio::time::Instant::now() >= until || !is_request_id(request_id) {
+        if receipt.is_some() || tokio::time::Instant::now() >= until || !may_still_end(request_id) {
             return Ok(receipt);
         }
         tokio::time::sleep(RECEIPT_POLL_INTERVAL).await;
     }
 }
 
-fn is_request_id(text: &str) -> bool {
-    text.strip_prefix("req_")
-        .is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+/// Returns true if a request with this id can still run, by the time in the id.
+fn may_still_end(request_id: &str) -> bool {
+    let longest_ms = i64::try_from(2_000 * MAX_TOTAL_SECONDS).unwrap_or(i64::MAX);
+    request_time_ms(request_id)
+        .is_some_and(|began_ms| clock::now_ms().saturating_sub(began_ms) <= longest_ms)
 }
 
 pub fn balance(balance: &Balance) -> Value {

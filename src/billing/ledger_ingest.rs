@@ -13,6 +13,7 @@ mod failover;
 mod publish;
 mod worker;
 
+use super::indexer::Indexer;
 use crate::clock;
 use crate::store::StoreError;
 use crate::store::redis::{RedisAddress, SharedStore};
@@ -108,6 +109,7 @@ impl IngestWorker {
 pub struct LedgerIngest {
     state: Arc<IngestState>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    indexer: Indexer,
 }
 
 #[derive(Default)]
@@ -154,6 +156,7 @@ impl LedgerIngest {
             );
         }
         let worker = IngestWorker::open(data_dir, store)?;
+        let indexer = Indexer::start(&worker.ledger, data_dir)?;
         let shared = Arc::clone(&state);
         let thread = std::thread::Builder::new()
             .name("feeder".into())
@@ -162,6 +165,7 @@ impl LedgerIngest {
         Ok(Self {
             state,
             thread: Mutex::new(Some(thread)),
+            indexer,
         })
     }
 
@@ -195,6 +199,7 @@ impl LedgerIngest {
         {
             let _ = thread.join();
         }
+        self.indexer.shut_down();
     }
 }
 

@@ -5,6 +5,7 @@
 //! journal, so this thread cannot lose one: if the ledger fails, it retries until the ledger works,
 //! and admission stops meanwhile. Must not decide amounts.
 
+use super::backlog::{CommitRate, LedgerBacklog};
 use super::holds::HoldRegistry;
 use super::journal::{Journal, Segment};
 use super::lapse_clock::LapseClock;
@@ -18,17 +19,21 @@ use crate::store::ledger::{Ending, Ledger, Posting};
 use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Maximum number of endings in one commit.
-const MAX_BATCH: usize = 512;
-/// How long to collect endings before a commit, so that one sync serves many. The journal has
-/// already made them survive the process; only a power failure can lose this window.
-const GROUP_COMMIT_DELAY: Duration = Duration::from_millis(10);
+const MAX_BATCH: usize = 2_048;
+/// A commit of fewer endings does not show how fast the ledger can be.
+const MIN_MEASURED_BATCH: usize = 32;
+/// How long to collect endings before a commit, so that one sync and one write of a page serve
+/// many. The journal has already made them survive the process; only a power failure can lose this
+/// window. See [`CommitPace`].
+const MIN_COMMIT_DELAY: Duration = Duration::from_millis(10);
+const MAX_COMMIT_DELAY: Duration = Duration::from_millis(250);
 const MIRROR_INTERVAL: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the ledger's anchor records that the ledger is in use.
@@ -63,11 +68,10 @@ pub struct LedgerWriterDeps {
 }
 
 /// State that the ledger writer publishes.
-#[derive(Default)]
 pub struct LedgerWriterState {
-    /// Number of endings journalled but not in the ledger.
-    pub pending: AtomicUsize,
-    /// When the oldest of them was queued, in ms since 1970; 0 if there is none.
+    /// The endings that are journalled but not in the ledger.
+    pub backlog: LedgerBacklog,
+    /// When the oldest of them ended, in ms since 1970; 0 if there is none.
     pub oldest_ms: AtomicI64,
     /// Whether the last commit failed.
     pub failing: AtomicBool,
@@ -76,12 +80,16 @@ pub struct LedgerWriterState {
 }
 
 impl LedgerWriter {
-    /// Starts the thread. `capacity` bounds its queue.
+    /// Starts the thread. `capacity` bounds its queue; admission stops at the bounds of `backlog`.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
-    pub fn start(deps: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
-        let (mut writer, mut worker) = Self::new(deps, capacity);
+    pub fn start(
+        deps: LedgerWriterDeps,
+        capacity: usize,
+        backlog: LedgerBacklog,
+    ) -> Result<Self, StoreError> {
+        let (mut writer, mut worker) = Self::new(deps, capacity, backlog);
         let last_known_ms = worker.ledger.last_known_ms()?;
         worker.lapse_clock = Some(LapseClock::new(
             last_known_ms,
@@ -89,7 +97,7 @@ impl LedgerWriter {
             Instant::now(),
         ));
         let thread = std::thread::Builder::new()
-            .name("settler".into())
+            .name("ledger-writer".into())
             .spawn(move || worker.run())
             .map_err(|source| StoreError::io("start the ledger writer", source))?;
         writer.thread = Mutex::new(Some(thread));
@@ -101,15 +109,28 @@ impl LedgerWriter {
     ///
     /// # Errors
     /// Never fails; it has the signature of [`LedgerWriter::start`].
-    pub fn new_stepwise(deps: LedgerWriterDeps, capacity: usize) -> Result<Self, StoreError> {
-        let (mut writer, worker) = Self::new(deps, capacity);
+    pub fn new_stepwise(
+        deps: LedgerWriterDeps,
+        capacity: usize,
+        backlog: LedgerBacklog,
+    ) -> Result<Self, StoreError> {
+        let (mut writer, worker) = Self::new(deps, capacity, backlog);
         writer.stepwise_worker = Some(Mutex::new(worker));
         Ok(writer)
     }
 
-    fn new(deps: LedgerWriterDeps, capacity: usize) -> (Self, LedgerWriterWorker) {
+    fn new(
+        deps: LedgerWriterDeps,
+        capacity: usize,
+        backlog: LedgerBacklog,
+    ) -> (Self, LedgerWriterWorker) {
         let (sender, receiver) = bounded_queue(capacity);
-        let state = Arc::new(LedgerWriterState::default());
+        let state = Arc::new(LedgerWriterState {
+            backlog,
+            oldest_ms: AtomicI64::new(0),
+            failing: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        });
         let writer = Self {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::default(),
@@ -125,6 +146,7 @@ impl LedgerWriter {
         } = deps;
         let (has_cleared_mirror, lapse_clock, anchored) = (false, None, Instant::now());
         let worker = LedgerWriterWorker {
+            pace: CommitPace::new(Instant::now()),
             ledger,
             holds,
             journal,
@@ -133,6 +155,7 @@ impl LedgerWriter {
             has_cleared_mirror,
             lapse_clock,
             anchored,
+            rate: CommitRate::default(),
             state,
             receiver,
         };
@@ -167,7 +190,7 @@ impl LedgerWriter {
             self.state
                 .oldest_ms
                 .compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
-        self.state.pending.fetch_add(1, Ordering::Relaxed);
+        self.state.backlog.add(&settlement.ending.account);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = match queue.as_ref() {
             Some(queue) => queue.try_send(settlement),
@@ -180,6 +203,8 @@ impl LedgerWriter {
                 .journalled_in
                 .iter()
                 .for_each(|segment| segment.keep_for_replay());
+            self.state.backlog.accept(1);
+            self.state.backlog.remove([&*settlement.ending.account]);
             METRICS.ledger_error("settler_queue");
             log::error!(
                 "cannot queue an ended request for the ledger: the queue is closed or full; the journal keeps it"
@@ -209,7 +234,50 @@ impl LedgerWriter {
     }
 }
 
+/// How long the writer collects endings: the more there are in a second, the longer, so that a
+/// busy ledger writes each page for many endings, and a quiet one shows each debit at once.
+struct CommitPace {
+    per_second: u64,
+    /// Endings since `counted_from`.
+    count: u64,
+    counted_from: Instant,
+}
+
+impl CommitPace {
+    /// Number of endings per second from which on the delay is the longest.
+    const BUSY_PER_SECOND: u64 = 20;
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    fn new(now: Instant) -> Self {
+        Self {
+            per_second: 0,
+            count: 0,
+            counted_from: now,
+        }
+    }
+
+    fn delay(&self) -> Duration {
+        if self.per_second < Self::BUSY_PER_SECOND {
+            MIN_COMMIT_DELAY
+        } else {
+            MAX_COMMIT_DELAY
+        }
+    }
+
+    /// Counts the endings of a batch that was collected by `now`.
+    fn record(&mut self, endings: usize, now: Instant) {
+        self.count = self.count.saturating_add(endings as u64);
+        let elapsed = now.saturating_duration_since(self.counted_from);
+        if elapsed >= Self::INTERVAL {
+            let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+            self.per_second = self.count.saturating_mul(1_000) / millis.max(1);
+            (self.count, self.counted_from) = (0, now);
+        }
+    }
+}
+
 struct LedgerWriterWorker {
+    pace: CommitPace,
     ledger: Arc<Ledger>,
     holds: Arc<HoldRegistry>,
     journal: Arc<Journal>,
@@ -220,6 +288,7 @@ struct LedgerWriterWorker {
     /// `None` in a stepwise writer, where the caller supplies the time.
     lapse_clock: Option<LapseClock>,
     anchored: Instant,
+    rate: CommitRate,
     state: Arc<LedgerWriterState>,
     receiver: QueueReceiver<Settlement>,
 }
@@ -228,9 +297,10 @@ impl LedgerWriterWorker {
     fn run(mut self) {
         let mut housekeeping = Instant::now();
         loop {
-            let mut batch = Vec::new();
+            let (mut batch, mut began) = (Vec::new(), Instant::now());
             let ended = match self.receiver.recv_timeout(MIRROR_INTERVAL) {
                 Ok(first) => {
+                    began = Instant::now();
                     batch.push(first);
                     self.fill_batch(&mut batch);
                     false
@@ -239,6 +309,7 @@ impl LedgerWriterWorker {
                 Err(RecvTimeoutError::Disconnected) => true,
             };
             self.commit(&batch);
+            self.measure(batch.len(), began);
             // Dropping the batch releases its journal files.
             drop(batch);
             self.publish_holds();
@@ -268,22 +339,41 @@ impl LedgerWriterWorker {
         self.journal.restore_reserve();
     }
 
-    /// Sleeps instead of waiting on the queue, so that requests need not wake this thread while it
-    /// collects.
-    fn fill_batch(&self, batch: &mut Vec<Settlement>) {
-        // While the process shuts down, no more endings will come.
-        if !self.state.closing.load(Ordering::Acquire) {
-            std::thread::sleep(GROUP_COMMIT_DELAY);
+    /// Collects endings until the delay is over or the batch is full. Sleeps instead of waiting on
+    /// the queue, so that requests need not wake this thread while it collects.
+    fn fill_batch(&mut self, batch: &mut Vec<Settlement>) {
+        let (began, delay) = (Instant::now(), self.pace.delay());
+        loop {
+            batch.extend(self.receiver.try_iter().take(MAX_BATCH - batch.len()));
+            // While the process shuts down, no more endings will come.
+            let is_closing = self.state.closing.load(Ordering::Acquire);
+            if is_closing || batch.len() == MAX_BATCH || began.elapsed() >= delay {
+                break;
+            }
+            std::thread::sleep(MIN_COMMIT_DELAY);
         }
-        batch.extend(self.receiver.try_iter().take(MAX_BATCH - 1));
+        self.pace.record(batch.len(), Instant::now());
+    }
+
+    /// Measures the rate of commits while more endings wait than one commit takes.
+    fn measure(&mut self, committed: usize, began: Instant) {
+        let is_busy = committed == MAX_BATCH || self.state.backlog.waiting() >= committed.max(1);
+        if is_busy && committed >= MIN_MEASURED_BATCH {
+            let rate = self.rate.record(committed, began.elapsed());
+            self.state.backlog.set_rate(rate);
+        }
     }
 
     /// Enters the batch, retrying until it succeeds.
     fn commit(&self, batch: &[Settlement]) {
-        if batch.is_empty() {
+        let Some(oldest) = batch.first() else {
             return;
-        }
+        };
+        self.state
+            .oldest_ms
+            .store(oldest.ending.at_ms, Ordering::Relaxed);
         failpoint::delay_if_armed(Point::LastByteSent);
+        failpoint::slow_down(Point::LedgerEntry, batch.len());
         let mut pause = MIN_RETRY_DELAY;
         while let Err(error) = self.try_commit(batch) {
             self.state.failing.store(true, Ordering::Relaxed);
@@ -316,13 +406,24 @@ impl LedgerWriterWorker {
             .iter()
             .map(|settlement| (&settlement.ending, settlement.freed))
             .collect();
-        self.ledger
-            .enter_endings(&endings, self.journal.instance_id())?;
-        let before = self.state.pending.fetch_sub(batch.len(), Ordering::Relaxed);
-        let oldest = if before > batch.len() {
-            clock::now_ms()
-        } else {
-            0
+        let entered = self
+            .ledger
+            .enter_or_withhold(&endings, self.journal.instance_id())?;
+        // The next start, or the segment's return, shows whether the ledger has them.
+        entered
+            .withheld
+            .iter()
+            .filter_map(|index| batch.get(*index))
+            .flat_map(|settlement| &settlement.journalled_in)
+            .for_each(|segment| segment.keep_for_replay());
+        let backlog = &self.state.backlog;
+        backlog.accept(batch.len());
+        let accounts = batch.iter().map(|settlement| &*settlement.ending.account);
+        backlog.remove(accounts);
+        // The next ending ended later than the last of these; the next commit corrects the time.
+        let oldest = match batch.last() {
+            Some(last) if backlog.kept() > 0 => last.ending.at_ms,
+            _ => 0,
         };
         self.state.oldest_ms.store(oldest, Ordering::Relaxed);
         Ok(())
@@ -415,5 +516,30 @@ impl LedgerWriterWorker {
             METRICS.ledger_error("lapse");
             log::warn!("cannot expire a trial: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_ledger_commits_at_once_and_a_busy_one_collects() {
+        let begin = Instant::now();
+        let at = |millis| begin + Duration::from_millis(millis);
+        let mut pace = CommitPace::new(begin);
+        assert_eq!(pace.delay(), MIN_COMMIT_DELAY);
+        pace.record(1_000, at(999));
+        assert_eq!(pace.delay(), MIN_COMMIT_DELAY, "the second is not over");
+        pace.record(1, at(1_000));
+        assert_eq!(pace.delay(), MAX_COMMIT_DELAY);
+        // One below the limit, in two seconds.
+        pace.record(39, at(3_000));
+        assert_eq!(pace.delay(), MIN_COMMIT_DELAY);
+        pace.record(40, at(5_000));
+        assert_eq!(pace.delay(), MAX_COMMIT_DELAY);
+        // Nothing for a long time, then one.
+        pace.record(1, at(60_000));
+        assert_eq!(pace.delay(), MIN_COMMIT_DELAY);
     }
 }

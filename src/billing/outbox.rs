@@ -6,6 +6,7 @@
 //! receives the ending again, from the edge that still has it in its journal. An ending counts
 //! once, however often the relay sends it. Must not decide amounts.
 
+use super::backlog::{CommitRate, LedgerBacklog};
 use super::journal::{self, Journal, OrphanedJournal, Segment};
 use crate::catalog::CatalogModel;
 use crate::clock;
@@ -35,8 +36,6 @@ const MAX_POLL_DELAY: Duration = Duration::from_secs(30);
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
-/// Log a warning when the backlog exceeds this percentage of its limit.
-const BACKLOG_WARNING_PERCENT: usize = 80;
 /// How long a command waits for one reply of the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for the ledger; the journal keeps the rest.
@@ -101,12 +100,11 @@ pub struct OutboxRelay {
     state: Arc<OutboxState>,
 }
 
-#[derive(Default)]
 struct OutboxState {
-    /// Number of journalled endings that the ledger is not known to have.
-    pending: AtomicUsize,
-    /// Number of queued endings that the store has not received.
-    unreceived: AtomicUsize,
+    /// The journalled endings that the ledger is not known to have. Those that the store has
+    /// received no longer wait: how fast the sidecar enters them is not known here, so only their
+    /// number is limited.
+    backlog: LedgerBacklog,
     /// When the oldest of these requests ended, in ms since 1970; 0 if there is none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
@@ -122,6 +120,15 @@ struct AdoptedJournals {
 }
 
 impl OutboxState {
+    fn new(backlog: LedgerBacklog) -> Self {
+        Self {
+            backlog,
+            oldest_ms: AtomicI64::new(0),
+            failing: AtomicBool::new(false),
+            adopted: Mutex::default(),
+        }
+    }
+
     fn lock_adopted(&self) -> MutexGuard<'_, AdoptedJournals> {
         self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,7 +211,7 @@ pub fn relay_all(
         runtime.map_err(|source| StoreError::io("send a journal to the shared store", source))?;
     let store = SharedStore::new(address, STORE_TIMEOUT);
     let unreadable = found.iter().map(|found| found.unreadable).sum();
-    let state = Arc::new(OutboxState::default());
+    let state = Arc::new(OutboxState::new(LedgerBacklog::without_limit()));
     let mut worker = OutboxWorker::new(store, None, Arc::clone(&state), models, within);
     found.into_iter().for_each(|found| worker.adopt(found));
     // This queue has no senders: the relay runs until everything has arrived.
@@ -212,7 +219,7 @@ pub fn relay_all(
     let new = runtime.block_on(worker.run(entries));
     Ok(ReplayReport {
         new,
-        missing: state.pending.load(Ordering::Relaxed),
+        missing: state.backlog.kept(),
         unreadable,
     })
 }
@@ -247,8 +254,8 @@ impl OutboxEntry {
 impl OutboxRelay {
     /// Starts the thread, which first relays the journals of dead processes. A journal names the
     /// price version of an ending; the relay looks it up in `models`. It periodically scans
-    /// `data_dir` for journals of processes that died since. `capacity` bounds the queue, and
-    /// `max_pending` the backlog above which nothing is admitted.
+    /// `data_dir` for journals of processes that died since. `capacity` bounds the queue;
+    /// admission stops at the bounds of `backlog`.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
@@ -257,15 +264,13 @@ impl OutboxRelay {
         journal: Arc<Journal>,
         data_dir: &Path,
         models: &[Arc<CatalogModel>],
-        (capacity, max_pending): (usize, usize),
+        (capacity, backlog): (usize, LedgerBacklog),
     ) -> Result<Self, StoreError> {
-        let state = Arc::new(OutboxState::default());
+        let state = Arc::new(OutboxState::new(backlog));
         let (queue, entries) = channel(capacity.clamp(1, 1 << 20));
         let housekeeping = OutboxHousekeeping {
             journal,
             data_dir: data_dir.to_owned(),
-            max_pending,
-            warned: false,
         };
         let mut worker = OutboxWorker::new(
             store,
@@ -298,8 +303,7 @@ impl OutboxRelay {
     /// Queues an ending without blocking. If the queue does not accept it, it stays in the journal
     /// for the next start.
     pub fn enqueue(&self, entry: OutboxEntry) {
-        self.state.pending.fetch_add(1, Ordering::Relaxed);
-        self.state.unreceived.fetch_add(1, Ordering::Relaxed);
+        self.state.backlog.add(&entry.ending.account);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue
             .as_ref()
@@ -313,8 +317,9 @@ impl OutboxRelay {
         );
     }
 
-    pub fn pending(&self) -> usize {
-        self.state.pending.load(Ordering::Relaxed)
+    /// The endings that the ledger is not known to have.
+    pub fn backlog(&self) -> &LedgerBacklog {
+        &self.state.backlog
     }
 
     /// Dead processes whose journals this one has read so far.
@@ -330,7 +335,7 @@ impl OutboxRelay {
 
     /// Whether some request has ended here that the store does not know of yet.
     pub fn has_unreported(&self) -> bool {
-        self.state.unreceived.load(Ordering::Relaxed) > 0
+        self.state.backlog.waiting() > 0
     }
 
     pub fn is_failing(&self) -> bool {
@@ -339,9 +344,7 @@ impl OutboxRelay {
 
     pub fn update_gauges(&self, now_ms: i64) {
         let oldest = self.state.oldest_ms.load(Ordering::Relaxed);
-        METRICS
-            .journal_pending
-            .set(i64::try_from(self.pending()).unwrap_or(i64::MAX));
+        self.state.backlog.update_gauges();
         METRICS.journal_oldest_seconds.set(if oldest == 0 {
             0
         } else {
@@ -379,6 +382,10 @@ struct OutboxWorker {
     /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
     /// of requests for each time.
     ended_at: BTreeMap<i64, usize>,
+    /// Rate at which the store receives endings, and since when more of them wait than can be in
+    /// flight.
+    rate: CommitRate,
+    busy_since: Option<Instant>,
     /// Number of endings that the store had not received before.
     new: usize,
     finish_within: Duration,
@@ -388,8 +395,6 @@ struct OutboxWorker {
 struct OutboxHousekeeping {
     journal: Arc<Journal>,
     data_dir: PathBuf,
-    max_pending: usize,
-    warned: bool,
 }
 
 /// An entry to send at a given time; the earliest comes first.
@@ -415,6 +420,8 @@ impl OutboxWorker {
             under_way,
             waiting,
             ended_at,
+            rate: CommitRate::default(),
+            busy_since: None,
             new: 0,
             finish_within,
         }
@@ -451,13 +458,8 @@ impl OutboxWorker {
         if endings.is_empty() {
             orphaned_ref.remove();
         }
-        self.state
-            .pending
-            .fetch_add(endings.len(), Ordering::Relaxed);
-        self.state
-            .unreceived
-            .fetch_add(endings.len(), Ordering::Relaxed);
         for ending in endings {
+            self.state.backlog.add(&ending.account);
             let version = &ending.detail.price_version;
             let price = self
                 .models
@@ -608,7 +610,8 @@ impl OutboxWorker {
         self.new += usize::from(matches!(outcome, Ok(SettleReply::Done { .. })) && !entry.received);
         let next_delay = |wait: Duration, min, max| (wait * 2).clamp(min, max);
         if !failing && !std::mem::replace(&mut entry.received, true) {
-            self.state.unreceived.fetch_sub(1, Ordering::Relaxed);
+            self.state.backlog.accept(1);
+            self.measure();
             entry.wait = Duration::ZERO;
         }
         match outcome {
@@ -627,6 +630,17 @@ impl OutboxWorker {
         });
     }
 
+    /// Measures how fast the store receives endings, while more wait than can be in flight.
+    fn measure(&mut self) {
+        let now = Instant::now();
+        let is_busy = self.state.backlog.waiting() >= MAX_IN_FLIGHT;
+        if let Some(since) = self.busy_since.filter(|_| is_busy) {
+            let rate = self.rate.record(1, now.duration_since(since));
+            self.state.backlog.set_rate(rate);
+        }
+        self.busy_since = is_busy.then_some(now);
+    }
+
     fn acknowledge(&mut self, mut entry: Box<OutboxEntry>) {
         failpoint::hit(Point::EndingArrived);
         entry.arrived = true;
@@ -635,7 +649,7 @@ impl OutboxWorker {
         {
             orphaned_ref.remove();
         }
-        self.state.pending.fetch_sub(1, Ordering::Relaxed);
+        self.state.backlog.remove([&*entry.ending.account]);
         if let Entry::Occupied(mut count) = self.ended_at.entry(entry.ending.at_ms) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -651,7 +665,6 @@ impl OutboxWorker {
         };
         housekeeping.journal.remove_covered();
         housekeeping.journal.restore_reserve();
-        housekeeping.warn_of_backlog(self.state.pending.load(Ordering::Relaxed));
         let found = housekeeping
             .claim_orphaned_by_others()
             .unwrap_or_else(|error| {
@@ -664,19 +677,6 @@ impl OutboxWorker {
 }
 
 impl OutboxHousekeeping {
-    /// Logs once that the backlog is close to its limit.
-    fn warn_of_backlog(&mut self, pending: usize) {
-        let is_near_limit =
-            pending.saturating_mul(100) >= self.max_pending.saturating_mul(BACKLOG_WARNING_PERCENT);
-        if is_near_limit && !self.warned {
-            let max_pending = self.max_pending;
-            log::warn!(
-                "{pending} ended requests wait for the ledger; at {max_pending} the gateway admits no more requests. Check that the sidecar is running"
-            );
-        }
-        self.warned = is_near_limit;
-    }
-
     /// Claims the journals of predecessors that died after they handed over.
     fn claim_orphaned_by_others(&self) -> Result<Vec<OrphanedEndings>, StoreError> {
         let is_alone = journal::instance_ids(&self.data_dir)?
@@ -746,23 +746,5 @@ mod tests {
         );
         assert!(!is_late(now_ms + 5_000, now_ms), "another clock was ahead");
         assert!(!is_late(i64::MAX, i64::MIN) && is_late(i64::MIN, i64::MAX));
-    }
-
-    #[test]
-    fn an_operator_is_told_once_when_most_of_what_may_wait_does_and_again_after_it_did_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let journal = Arc::new(Journal::create(dir.path(), 65_536, 65_536).unwrap());
-        let mut housekeeping = OutboxHousekeeping {
-            journal,
-            data_dir: dir.path().to_owned(),
-            max_pending: 1_000,
-            warned: false,
-        };
-        let warned = [799, 800, 1_000, 799, 800].map(|pending| {
-            let before = housekeeping.warned;
-            housekeeping.warn_of_backlog(pending);
-            housekeeping.warned && !before
-        });
-        assert_eq!(warned, [false, true, false, false, true]);
     }
 }

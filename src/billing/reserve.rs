@@ -34,11 +34,12 @@ impl Billing {
                 "the gateway is shutting down".into(),
             ));
         }
-        if serving.writer.state.failing.load(Ordering::Relaxed)
-            || serving.writer.state.pending.load(Ordering::Relaxed) >= serving.max_pending
-        {
-            return Err(ReserveError::Unavailable("the ledger lags behind".into()));
+        if serving.writer.state.failing.load(Ordering::Relaxed) {
+            return Err(ReserveError::Unavailable(
+                "the ledger cannot be written".into(),
+            ));
         }
+        serving.writer.state.backlog.check_room()?;
         if serving.journal.is_degraded() {
             return Err(ReserveError::Unavailable(
                 "the journal's disk is full".into(),

@@ -3,7 +3,9 @@
 //!
 //! Must not reserve or settle: that is `billing/reserve.rs` and `billing/settle.rs`.
 
+use super::backlog::LedgerBacklog;
 use super::holds::HoldRegistry;
+use super::indexer::Indexer;
 use super::instance_lock::{self, InstanceLock};
 use super::journal::{self, Journal};
 use super::ledger_writer::{LedgerWriter, LedgerWriterDeps};
@@ -39,11 +41,14 @@ pub(super) struct ServingState {
     pub holds: Arc<HoldRegistry>,
     pub journal: Arc<Journal>,
     pub writer: LedgerWriter,
+    /// `None` in a simulation, where readers alone write the index.
+    pub indexer: Option<Indexer>,
     pub open: AtomicI64,
     pub max_open: i64,
     pub max_open_per_account: AtomicU64,
-    pub max_pending: usize,
 }
+
+type StartIndexer = fn(&Arc<Ledger>, &Path) -> Result<Indexer, StoreError>;
 
 impl Billing {
     /// Opens the service for commands, which read and post while a gateway may be serving from the
@@ -110,6 +115,7 @@ impl Billing {
             data_dir,
             limits,
             LedgerWriter::start,
+            Some(Indexer::start),
             instance_lock::acquire(data_dir)?,
         )
     }
@@ -126,6 +132,7 @@ impl Billing {
             data_dir,
             limits,
             LedgerWriter::start,
+            Some(Indexer::start),
             instance_lock::acquire_as_successor(data_dir)?,
         )
     }
@@ -141,6 +148,7 @@ impl Billing {
             data_dir,
             limits,
             LedgerWriter::new_stepwise,
+            None,
             instance_lock::acquire(data_dir)?,
         )
     }
@@ -148,7 +156,8 @@ impl Billing {
     fn serve_with(
         data_dir: &Path,
         limits: &Limits,
-        start: fn(LedgerWriterDeps, usize) -> Result<LedgerWriter, StoreError>,
+        start: fn(LedgerWriterDeps, usize, LedgerBacklog) -> Result<LedgerWriter, StoreError>,
+        start_indexer: Option<StartIndexer>,
         owner: InstanceLock,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
@@ -173,17 +182,22 @@ impl Billing {
             mirror,
             data_dir: data_dir.to_owned(),
         };
-        let writer = start(deps, capacity)?;
+        let backlog =
+            LedgerBacklog::new(count(limits.journal_pending), limits.ledger_backlog_seconds);
+        let writer = start(deps, capacity, backlog)?;
+        let indexer = start_indexer
+            .map(|start| start(&ledger, data_dir))
+            .transpose()?;
         log::info!("opened the ledger in {}", data_dir.display());
         let serving = ServingState {
             owner: Mutex::new(Some(owner)),
             holds,
             journal,
             writer,
+            indexer,
             open: AtomicI64::new(0),
             max_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
             max_open_per_account: AtomicU64::new(limits.open_requests_per_account),
-            max_pending: count(limits.journal_pending),
         };
         Ok(Self(Arc::new(BillingInner {
             ledger,
@@ -225,7 +239,15 @@ impl Billing {
             serving
                 .max_open_per_account
                 .store(limits.open_requests_per_account, Ordering::Relaxed);
+            let backlog = &serving.writer.state.backlog;
+            backlog.set_max_seconds(limits.ledger_backlog_seconds);
         }
+    }
+
+    /// The ended requests that wait for the ledger; `None` in a process that does not serve.
+    pub fn backlog(&self) -> Option<&LedgerBacklog> {
+        let serving = self.0.serving.as_ref()?;
+        Some(&serving.writer.state.backlog)
     }
 
     /// The instance id, which names this process's journal; empty in a process that does not serve.
@@ -254,7 +276,14 @@ impl Billing {
         // request has not ended.
         let orphaned = journal::claim_journal(dir)?;
         let (endings, unreadable) = orphaned.endings()?;
-        Ok((enter_endings(&self.0.ledger, &endings)?, unreadable))
+        let entered = enter_endings(&self.0.ledger, &endings)?;
+        if !entered.withheld.is_empty() {
+            return Err(StoreError::SegmentUnavailable(format!(
+                "{} requests of the journal may be in a segment that is not at hand: `ledger segments` names it; put it back and repeat",
+                entered.withheld.len()
+            )));
+        }
+        Ok((entered.new, unreadable))
     }
 
     /// Updates the gauges that are computed on demand.
@@ -264,9 +293,7 @@ impl Billing {
         };
         let state = &serving.writer.state;
         let oldest = state.oldest_ms.load(Ordering::Relaxed);
-        METRICS
-            .journal_pending
-            .set(i64::try_from(state.pending.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
+        state.backlog.update_gauges();
         METRICS.journal_oldest_seconds.set(if oldest == 0 {
             0
         } else {
@@ -285,6 +312,7 @@ impl Billing {
     pub fn shut_down(&self) {
         if let Some(serving) = &self.0.serving {
             serving.writer.shut_down();
+            serving.indexer.iter().for_each(Indexer::shut_down);
             serving.journal.close();
             if let Err(error) = self
                 .forget_own_instance(serving)

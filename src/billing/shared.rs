@@ -11,6 +11,7 @@
 mod reserve;
 mod settle;
 
+use super::backlog::LedgerBacklog;
 use super::balance::{Balance, CreditSnapshot};
 use super::instance_lock::{self, InstanceLock};
 use super::journal::Journal;
@@ -45,7 +46,6 @@ struct SharedBillingInner {
     open: AtomicI64,
     max_open: i64,
     max_open_per_account: AtomicU64,
-    max_pending: usize,
     /// Maximum duration of a request, in seconds.
     total_seconds: AtomicU64,
     /// Lock on the data directory; `None` after the hand-over.
@@ -115,7 +115,8 @@ impl SharedBilling {
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         let max_pending = count(limits.journal_pending);
         let capacity = count(limits.open_requests).saturating_add(max_pending);
-        let (journal_of_relay, bounds) = (Arc::clone(&journal), (capacity, max_pending));
+        let backlog = LedgerBacklog::new(max_pending, limits.ledger_backlog_seconds);
+        let (journal_of_relay, bounds) = (Arc::clone(&journal), (capacity, backlog));
         let relay = OutboxRelay::start(relay_store, journal_of_relay, data_dir, models, bounds)?;
         Ok(Self(Arc::new(SharedBillingInner {
             store,
@@ -125,7 +126,6 @@ impl SharedBilling {
             open: AtomicI64::new(0),
             max_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
             max_open_per_account: AtomicU64::new(limits.open_requests_per_account),
-            max_pending,
             total_seconds: AtomicU64::new(limits.total_seconds),
             owner: Mutex::new(Some(owner)),
             handed_over: AtomicBool::new(false),
@@ -140,6 +140,13 @@ impl SharedBilling {
         self.0
             .total_seconds
             .store(limits.total_seconds, Ordering::Relaxed);
+        self.backlog()
+            .set_max_seconds(limits.ledger_backlog_seconds);
+    }
+
+    /// The ended requests that the ledger is not known to have.
+    pub fn backlog(&self) -> &LedgerBacklog {
+        self.0.relay.backlog()
     }
 
     /// Reads a balance from the store; retries until the store knows the account.

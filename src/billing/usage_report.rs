@@ -171,7 +171,7 @@ impl Billing {
             .iter()
             .map(|row| query.row(row, describe_key))
             .collect();
-        Ok(json!({
+        let mut report = json!({
             "object": "usage",
             "from": format_day(query.first_day),
             "to": format_day(query.last_day),
@@ -180,7 +180,12 @@ impl Billing {
             "data": data,
             "total": totals(total),
             "next": next,
-        }))
+        });
+        let lag = self.index_lag();
+        if lag > 0 {
+            report["entries_not_indexed"] = json!(lag);
+        }
+        Ok(report)
     }
 }
 

@@ -124,3 +124,13 @@ fn write_csv_row(out: &mut impl Write, line: &ExportedEntry) -> io::Result<()> {
     )?;
     write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
 }
+
+/// Parses a date (its start, UTC) or a time with offset, into milliseconds since 1970.
+pub fn parse_time(text: &str) -> Result<i64, String> {
+    let midnight = format!("{text}T00:00:00Z");
+    let text = if text.contains('T') { text } else { &midnight };
+    let time = text.parse::<jiff::Timestamp>().map_err(|error| {
+        format!("not a date (2026-11-21) or a time with an offset (2026-11-21T12:00:00Z): {error}")
+    });
+    time.map(|time| time.as_millisecond())
+}

@@ -24,6 +24,8 @@ const REQUIRED_SECTIONS: [&str; 2] = ["data_dir", "store"];
 pub struct CommandSettings {
     pub data_dir: PathBuf,
     pub store: StoreSettings,
+    /// Number of entries of a full segment.
+    pub segment_entries: u64,
     signup: Option<SignupSettings>,
     catalog: Catalog,
     base_url: String,
@@ -126,6 +128,7 @@ fn parse(
     let data_dir = section::<String>(&tree, "data_dir").filter(|dir| !dir.is_empty());
     let store = section::<raw::Store>(&tree, "store");
     let signup = section::<raw::Signup>(&tree, "signup");
+    let upkeep = section::<raw::LedgerUpkeep>(&tree, "ledger").unwrap_or_default();
     let (vendors, models) = (section(&tree, "vendors"), section(&tree, "models"));
     let base_url = section::<String>(&tree, "base_url").unwrap_or_default();
     let has_store = tree.section("store").is_some();
@@ -146,6 +149,7 @@ fn parse(
     let store = store.and_then(|store| validator.store(store));
     let signup = signup.unwrap_or_default();
     let signup = validator.signup(&signup);
+    let segment_entries = validator.ledger(&upkeep, signup.as_ref()).segment_entries;
     let base_url = if validator.faults.iter().any(|fault| fault.key == "base_url") {
         base_url
     } else {
@@ -166,6 +170,7 @@ fn parse(
         (Some(data_dir), Some(store)) if needed.is_empty() => Ok(CommandSettings {
             data_dir: data_dir.into(),
             store,
+            segment_entries,
             signup,
             catalog,
             base_url,

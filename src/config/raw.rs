@@ -30,6 +30,8 @@ pub struct Config {
     /// with `https://`, `http://` or `mailto:`, which becomes a link. At most 200 characters.
     #[serde(default)]
     pub support: String,
+    #[serde(default)]
+    pub ledger: LedgerUpkeep,
     pub vendors: BTreeMap<String, Vendor>,
     pub models: Vec<Model>,
     #[serde(default)]
@@ -126,6 +128,59 @@ impl Default for Notifications {
             private_networks: Vec::new(),
         }
     }
+}
+
+/// Upkeep of the ledger: the gateway seals its oldest entries into files, so that `ledger.db` does
+/// not grow without end, and can move these files to another folder.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LedgerUpkeep {
+    pub seal: SealRules,
+    /// Move old segments to another folder. Default: they stay in `data_dir`.
+    pub retention: Option<RetentionRules>,
+    /// Days in which you refund responses. `retention.keep_days` must not be less.
+    pub refund_days: u32,
+}
+
+impl Default for LedgerUpkeep {
+    fn default() -> Self {
+        Self {
+            seal: SealRules::default(),
+            retention: None,
+            refund_days: 30,
+        }
+    }
+}
+
+/// When entries leave `ledger.db` for a segment, a file of the folder `segments` in `data_dir`. The
+/// gateway finds them there.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SealRules {
+    /// Number of entries of a full segment, which is sealed at once.
+    pub entries: u64,
+    /// Number of whole days (UTC) after which the entries of a day are sealed.
+    pub after_days: u32,
+}
+
+impl Default for SealRules {
+    fn default() -> Self {
+        Self {
+            entries: 1_000_000,
+            after_days: 1,
+        }
+    }
+}
+
+/// Which segments move, and where to.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetentionRules {
+    /// Days for which segments stay in `data_dir`.
+    pub keep_days: u32,
+    /// Folder that receives them. It must exist. Receipts and refunds of entries in it work as long
+    /// as it can be read.
+    pub archive: String,
 }
 
 /// Web pages of other origins that may call the API from a browser. Does not apply to dashboard
@@ -847,17 +902,21 @@ impl JsonSchema for Decimal {
 }
 
 /// Numbers outside `limits` that have a range: the section's type, the key, minimum and maximum.
-pub const RANGES: [(&str, &str, u64, u64); 13] = [
+pub const RANGES: [(&str, &str, u64, u64); 17] = [
     ("Endpoint", "weight", 1, 1_000),
     ("Endpoint", "max_concurrent", 1, 65_536),
     ("HealthCheck", "interval_seconds", 1, 3_600),
     ("HealthCheck", "timeout_seconds", 1, 60),
     ("HealthCheck", "passes_after", 1, 100),
     ("HealthCheck", "fails_after", 1, 100),
+    ("LedgerUpkeep", "refund_days", 0, 3_650),
     ("Mail", "per_hour", 1, 100_000),
     ("Model", "context_tokens", 1, 100_000_000),
     ("Model", "max_output_tokens", 1, 100_000_000),
     ("PriceTier", "above_input_tokens", 1, 100_000_000),
+    ("RetentionRules", "keep_days", 1, 3_650),
+    ("SealRules", "entries", 1_000, 4_000_000),
+    ("SealRules", "after_days", 1, 3_650),
     ("Rates", "requests_per_minute", 0, MAX_RATE),
     ("Rates", "tokens_per_minute", 0, MAX_RATE),
     ("Rates", "concurrent", 0, MAX_RATE),
@@ -1083,7 +1142,12 @@ limits! {
     /// Space reserved on the journal's disk, so that running requests can still be journaled when
     /// the disk is full.
     journal_reserve_bytes = 8_388_608, 65_536..=1_073_741_824;
-    /// Settled responses that may wait for the ledger. Over the limit, the gateway admits no
-    /// request.
+    /// Time that the ledger may need, at the measured rate, for the ended requests that wait for
+    /// it. From a quarter of it on, new requests wait before they are admitted, for up to a second;
+    /// from three quarters on, accounts with more than their share of what waits get 429; at the
+    /// limit everybody gets 503.
+    ledger_backlog_seconds = 10, 1..=3_600;
+    /// Ended requests that may wait for the ledger, as a bound on memory. It acts like
+    /// `ledger_backlog_seconds`: requests are slowed from a quarter of it on and refused at it.
     journal_pending = 65_536, 1_024..=1_048_576;
 }

@@ -13,6 +13,7 @@ mod header;
 mod idempotency_key;
 mod local;
 mod operation;
+mod pacing;
 mod page;
 mod preflight;
 mod reserve;

@@ -228,10 +228,7 @@ impl CpuWorker {
             permit = queued.wait(self.wait) => {
                 permit.map(|permit| CpuSlot(Some(permit))).ok_or_else(queue_full)
             }
-            () = wait_for_client_close(session) => {
-                let message = "The client closed the connection while its request waited.";
-                Err(Failure::new(Kind::InvalidRequest, message))
-            }
+            () = wait_for_client_close(session) => Err(client_left()),
         }
     }
 
@@ -284,8 +281,14 @@ fn queue_full() -> Failure {
     Failure::from_kind(Kind::CpuQueueFull)
 }
 
+/// Failure of a request whose client left while it waited. Nobody reads it.
+pub(super) fn client_left() -> Failure {
+    let message = "The client closed the connection while its request waited.";
+    Failure::new(Kind::InvalidRequest, message)
+}
+
 /// Returns once the client has closed its connection or its stream.
-async fn wait_for_client_close(session: &mut Session) {
+pub(super) async fn wait_for_client_close(session: &mut Session) {
     if session
         .downstream_session
         .read_body_or_idle(true)

@@ -167,5 +167,8 @@ pub fn parse_usage_query(
 
 fn store_failure(error: crate::store::StoreError) -> Failure {
     log::error!("cannot answer a request about an account: {error}");
+    if let crate::store::StoreError::SegmentUnavailable(_) = error {
+        return Failure::from_kind(Kind::ReceiptArchived);
+    }
     Failure::from_kind(Kind::LedgerUnavailable)
 }

@@ -7,6 +7,7 @@ use super::embedded_idempotency::EmbeddedIdempotency;
 use super::interface::{ClaimError, EdgeStore};
 use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
 use crate::account::{Accounts, AuthError, Principal};
+use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
@@ -59,6 +60,10 @@ impl EdgeStore for EmbeddedStore {
 
     fn authorizes_remotely(&self) -> bool {
         false
+    }
+
+    fn backlog(&self) -> Option<&LedgerBacklog> {
+        self.billing.backlog()
     }
 
     async fn reserve(

@@ -6,6 +6,7 @@
 
 use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
 use crate::account::{AuthError, Principal};
+use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
@@ -43,6 +44,10 @@ pub trait EdgeStore: Send + Sync {
     /// Whether [`EdgeStore::authorize`] asks another process, so that a request that soon reserves
     /// should skip it.
     fn authorizes_remotely(&self) -> bool;
+
+    /// The ended requests that the ledger is not known to have; `None` in a process that does not
+    /// serve.
+    fn backlog(&self) -> Option<&LedgerBacklog>;
 
     /// Reserves credits for the worst case of a request. Lowers the output limit to what the
     /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.

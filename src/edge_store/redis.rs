@@ -7,6 +7,7 @@ use super::interface::{ClaimError, EdgeStore};
 use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
 use super::redis_idempotency::RedisIdempotency;
 use crate::account::{AuthError, Principal, SharedKeys};
+use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{
@@ -55,6 +56,10 @@ impl EdgeStore for RedisStore {
 
     fn authorizes_remotely(&self) -> bool {
         true
+    }
+
+    fn backlog(&self) -> Option<&LedgerBacklog> {
+        Some(self.billing.backlog())
     }
 
     async fn reserve(

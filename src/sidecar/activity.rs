@@ -9,9 +9,10 @@ mod row;
 use super::display::{Credits, group_digits};
 use super::error::PageError;
 use super::page::{Frame, html};
+use super::page_cursor::format_cursor;
 use super::session::CurrentUser;
 use super::state::SidecarState;
-use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
+use crate::billing::activity::{ActivityFilter, RequestOutcome};
 use crate::billing::usage::{UsageQuery, UsageRow, UsageSpan};
 use askama::Template;
 use askama::filters::urlencode_strict;
@@ -107,12 +108,9 @@ async fn list(
     let older = shown
         .last()
         .filter(|_| receipts.len() > page_rows)
-        .map(|last| {
-            let ActivityCursor { at_ms, seq } = last.cursor();
-            format!("{at_ms}.{seq}")
-        });
+        .map(|last| format_cursor(last.cursor()));
     let page = ActivityPage {
-        frame: Frame::new("Activity", &user),
+        frame: Frame::new("Activity", &user).with_index_lag(app.billing.index_lag()),
         keys: key_choices(&app, account, &query.key)?,
         models: model_choices(&app, &query.model),
         outcomes: outcome_choices(&query.outcome),

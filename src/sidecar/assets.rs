@@ -191,15 +191,20 @@ pub static SPENDING_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/spending.js");
     Asset::script("spending", bytes)
 });
+pub static AUDIT_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/audit.js");
+    Asset::script("audit", bytes)
+});
 
 /// All static files. A new file is a line here.
-static ASSETS: [&LazyLock<Asset>; 6] = [
+static ASSETS: [&LazyLock<Asset>; 7] = [
     &STYLE,
     &SCRIPT,
     &CHART_STYLE,
     &CHART_SCRIPT,
     &PLAYGROUND_SCRIPT,
     &SPENDING_SCRIPT,
+    &AUDIT_SCRIPT,
 ];
 
 /// Public.

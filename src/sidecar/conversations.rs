@@ -124,7 +124,7 @@ async fn list(
     let shown = found.get(..page_rows.min(found.len())).unwrap_or_default();
     let last = shown.last().filter(|_| found.len() > page_rows);
     let page = ConversationsPage {
-        frame: Frame::new("Conversations", &user),
+        frame: Frame::new("Conversations", &user).with_index_lag(app.billing.index_lag()),
         rows: shown.iter().map(row).collect(),
         first: cursor.is_none(),
         older: last.map(|last| format!("{}.{}", last.last_ms, last.id)),

@@ -108,7 +108,10 @@ fn missing_account() -> Response {
 
 fn ledger_unavailable(error: &StoreError) -> Response {
     log::error!("cannot answer an edge's question about an account: {error}");
-    let message = "The ledger cannot be read.";
+    let message = match error {
+        StoreError::SegmentUnavailable(_) => json::ARCHIVED_RECEIPT,
+        _ => "The ledger cannot be read.",
+    };
     (
         StatusCode::SERVICE_UNAVAILABLE,
         [(header::RETRY_AFTER, "2")],

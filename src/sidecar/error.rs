@@ -25,13 +25,19 @@ pub enum PageError {
     ViewerOnly,
     /// An administrator tried to lock themselves out.
     OwnAccount,
+    /// What the page shows is in a segment of the ledger that cannot be read; the text is for the
+    /// log only.
+    Archived(String),
     /// Internal error; the text is for the log only.
     Internal(String),
 }
 
 impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
-        Self::Internal(error.to_string())
+        match error {
+            StoreError::SegmentUnavailable(why) => Self::Archived(why),
+            error => Self::Internal(error.to_string()),
+        }
     }
 }
 

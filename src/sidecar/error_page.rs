@@ -79,6 +79,16 @@ impl IntoResponse for PageError {
                 "Busy",
                 "The gateway has too many requests of this kind at the moment. Try again soon.",
             ),
+            Self::Archived(what) => {
+                reference = new_reference();
+                let shown = reference.as_deref().unwrap_or("none");
+                log::error!("sidecar: {what} (reference {shown})");
+                (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "Archived",
+                    "This request is archived and cannot be read at the moment. Ask the operator of this gateway, with the request's id.",
+                )
+            }
             Self::Internal(what) => {
                 reference = new_reference();
                 let shown = reference.as_deref().unwrap_or("none");

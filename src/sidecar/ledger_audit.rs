@@ -1,11 +1,13 @@
-//! The ledger audit that an administrator starts: whether one is running, and the last result.
+//! The ledger audit that an administrator starts: how far the running one is, and the last result.
+//! At most one runs, and the last result stays until the next one.
 //!
-//! Must not audit anything itself; `operator/service.rs` does.
+//! Must not audit anything itself; `operator/verify.rs` does.
 
 use super::display::Timestamp;
+use crate::billing::AuditProgress;
 use std::sync::{Mutex, PoisonError};
 
-/// The last ledger audit, and whether one is running.
+/// The last ledger audit, and the running one.
 #[derive(Default)]
 pub(super) struct LedgerAuditRunner {
     state: Mutex<LedgerAuditState>,
@@ -13,8 +15,15 @@ pub(super) struct LedgerAuditRunner {
 
 #[derive(Default, Clone)]
 pub(super) struct LedgerAuditState {
-    pub(super) running_since_ms: Option<i64>,
+    pub(super) running: Option<RunningAudit>,
     pub(super) last: Option<LedgerAuditResult>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunningAudit {
+    pub(super) since_ms: i64,
+    /// `None` until the first entries are checked.
+    pub(super) progress: Option<AuditProgress>,
 }
 
 #[derive(Clone)]
@@ -37,17 +46,28 @@ impl LedgerAuditRunner {
     /// Marks an audit as started; false if one is already running.
     pub(super) fn try_start(&self, now_ms: i64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_free = state.running_since_ms.is_none();
+        let is_free = state.running.is_none();
         if is_free {
-            state.running_since_ms = Some(now_ms);
+            state.running = Some(RunningAudit {
+                since_ms: now_ms,
+                progress: None,
+            });
         }
         is_free
+    }
+
+    /// Records how far the running audit is.
+    pub(super) fn set_progress(&self, progress: AuditProgress) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = &mut state.running {
+            running.progress = Some(progress);
+        }
     }
 
     pub(super) fn finish(&self, last: LedgerAuditResult) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = LedgerAuditState {
-            running_since_ms: None,
+            running: None,
             last: Some(last),
         };
     }

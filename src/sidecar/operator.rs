@@ -16,6 +16,7 @@ mod new_account;
 mod refund;
 mod service;
 mod status;
+mod verify;
 
 use super::state::SidecarState;
 use axum::Router;
@@ -65,7 +66,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         )
         .route("/dashboard/operator/service", get(service::show))
         .route("/dashboard/operator/test-mail", post(service::test_mail))
-        .route("/dashboard/operator/verify", post(service::verify))
+        .route("/dashboard/operator/verify", post(verify::verify))
         .route(
             "/dashboard/operator/invites",
             get(invites::show).post(invites::create),

@@ -76,7 +76,9 @@ async fn overview(
         _ => Some("You have no credits left."),
     };
     let page = OverviewPage {
-        frame: Frame::new("Overview", &user).with_charts(),
+        frame: Frame::new("Overview", &user)
+            .with_charts()
+            .with_index_lag(app.billing.index_lag()),
         shown: snapshot.to_view(&balance, now_ms),
         over,
         has_key: keys.iter().any(|key| key.status == ApiKeyStatus::Active),

@@ -22,6 +22,8 @@ pub struct Frame {
     pub insecure: bool,
     /// Whom to ask for help, on pages that know the settings.
     pub support: Option<SupportContact>,
+    /// Number of entries that the page may lack, because the ledger's index is behind.
+    pub index_lag: u64,
 }
 
 /// The signed-in user, as the frame shows it.
@@ -41,6 +43,7 @@ impl Frame {
             viewer: None,
             insecure: false,
             support: None,
+            index_lag: 0,
         }
     }
 
@@ -62,6 +65,13 @@ impl Frame {
     /// The frame of a public page, with the menu of the reader's account if there is a session.
     pub fn for_anyone(title: &'static str, user: Option<&CurrentUser>) -> Self {
         user.map_or_else(|| Self::public(title), |user| Self::new(title, user))
+    }
+
+    /// Says how many of the newest entries are not indexed. A page that reads the index asks for
+    /// the number after that.
+    #[must_use]
+    pub fn with_index_lag(self, index_lag: u64) -> Self {
+        Self { index_lag, ..self }
     }
 
     #[must_use]

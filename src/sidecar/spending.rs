@@ -64,6 +64,7 @@ async fn spending(
     };
     let page = SpendingPage {
         frame: Frame::new("Spending", &user)
+            .with_index_lag(app.billing.index_lag())
             .with_charts()
             .with_script(&SPENDING_SCRIPT),
         ranges: query.range_choices(),

@@ -28,6 +28,8 @@ pub struct Sidecar {
     pub settings: Arc<ArcSwap<Settings>>,
     /// The vendors' endpoints, if this process calls them.
     pub endpoint_registry: Option<Arc<EndpointRegistry>>,
+    /// The audit that runs, and the last result.
+    pub(super) audits: Arc<LedgerAuditRunner>,
 }
 
 impl Sidecar {
@@ -37,6 +39,7 @@ impl Sidecar {
             billing,
             settings,
             endpoint_registry: None,
+            audits: Arc::default(),
         }
     }
 
@@ -61,7 +64,7 @@ pub(super) struct SidecarState {
     pub(super) hashing: PasswordHashLimiter,
     /// Limits the mails for forgotten passwords that are being queued.
     pub(super) forgotten: Arc<Semaphore>,
-    pub(super) audits: LedgerAuditRunner,
+    pub(super) audits: Arc<LedgerAuditRunner>,
     pub(super) new_keys: NewKeyTickets,
     pub(super) streams: Arc<StreamCounts>,
     /// New webhook secrets that their sessions may see again.
@@ -81,7 +84,7 @@ impl SidecarState {
             login_backoff: LoginBackoff::default(),
             hashing: PasswordHashLimiter::default(),
             forgotten: Arc::new(Semaphore::new(MAX_FORGOTTEN)),
-            audits: LedgerAuditRunner::default(),
+            audits: sidecar.audits,
             new_keys: NewKeyTickets::default(),
             streams: Arc::default(),
             fresh_secrets: FreshSecrets::default(),

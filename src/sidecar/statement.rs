@@ -10,6 +10,7 @@ use super::csv::{CsvFile, write_quoted};
 use super::display::{Credits, Timestamp, group_digits};
 use super::error::PageError;
 use super::page::{Frame, html};
+use super::page_cursor::format_cursor;
 use super::session::CurrentUser;
 use super::state::SidecarState;
 use super::stream_slots::StreamSlot;
@@ -114,9 +115,10 @@ async fn statement(
     page.older = shown
         .last()
         .filter(|_| lines.len() > shown.len())
-        .map(|last| format!("{}.{}", last.cursor.at_ms, last.cursor.seq));
+        .map(|last| format_cursor(last.cursor));
     page.lines = shown.iter().map(row).collect();
     page.is_wrong = !statement.adds_up();
+    page.frame.index_lag = app.billing.index_lag();
     let months = statement.months_between(period.from, period.to);
     page.months = months.iter().rev().map(month_row).collect();
     (page.from, page.to) = (month_text(period.from), month_text(period.to));

@@ -38,8 +38,22 @@ pub fn open_or_renew<T>(
         Err(error) if is_damage(&error) => error,
         outcome => return outcome,
     };
-    let aside = move_aside(path)
-        .map_err(|source| StoreError::io("set a damaged database aside", source))?;
+    set_aside(path, &error)?;
+    open()
+}
+
+/// Renames the database at `path`, its log first, and logs `error`, because of which it cannot be
+/// used. A file that is already gone is no error.
+///
+/// # Errors
+/// Returns an error if the file cannot be renamed.
+pub fn set_aside(path: &Path, error: &StoreError) -> Result<(), StoreError> {
+    let aside = match move_aside(path) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        outcome => {
+            outcome.map_err(|source| StoreError::io("set a damaged database aside", source))?
+        }
+    };
     let name = path
         .file_name()
         .unwrap_or_default()
@@ -51,7 +65,7 @@ pub fn open_or_renew<T>(
         path.display(),
         aside.display()
     );
-    open()
+    Ok(())
 }
 
 /// Describes the damage of the database at `path`, if any.
@@ -91,7 +105,8 @@ fn check(path: &Path, shape: &DatabaseSpec) -> Result<(), StoreError> {
     }
 }
 
-fn damage_error(what: String) -> StoreError {
+/// Returns the error of a database that is damaged because of `what`.
+pub fn damage_error(what: String) -> StoreError {
     StoreError::io(
         "check the database",
         io::Error::new(io::ErrorKind::InvalidData, what),
@@ -137,7 +152,8 @@ fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String
         .collect()
 }
 
-fn is_damage(error: &StoreError) -> bool {
+/// Whether an error means that a database is damaged.
+pub fn is_damage(error: &StoreError) -> bool {
     match error {
         StoreError::Sqlite { source, .. } => {
             matches!(

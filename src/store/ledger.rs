@@ -10,35 +10,50 @@ mod account;
 mod activity;
 mod aggregates;
 pub mod anchor;
+mod applied;
 mod balances;
 mod batch;
 mod chain;
 mod claim;
+mod compact_detail;
+mod compare;
 mod database;
 mod ending;
 mod entry;
 #[cfg(test)]
 mod fixture;
+mod hex;
+mod index;
+mod indexing;
 mod key_spend;
+mod lookup;
 mod posting;
+mod retired;
 mod schema;
+mod sealed;
+mod sealing;
+pub mod segment;
+mod segment_archive;
+mod segment_files;
+mod spend_totals;
 mod statement;
 mod store_events;
 mod trial;
 mod usage;
+pub mod walk;
 
 use super::StoreError;
 use super::sqlite;
 use crate::failpoint::{self, Point};
 use account::account_row;
 pub use account::{LedgerAccount, LedgerAccountRow};
-pub use activity::{
-    ActivityCursor, ActivityFilter, Conversation, HOUR_MS, HourlySpend, SpendTotals,
-};
+pub use activity::{ActivityCursor, ActivityFilter, Conversation, HourlySpend};
 pub use balances::RequestCharge;
-use batch::EndingBatch;
-pub use chain::entry_hash;
+pub use batch::EnteredEndings;
+use batch::{EndingBatch, EndingEntry};
+pub use chain::{EntryHasher, entry_hash};
 pub use claim::Claim;
+pub use compare::AggregateMismatch;
 use credits::money::CreditSplit;
 use credits::price_list::PriceList;
 pub use database::Ledger;
@@ -46,11 +61,16 @@ use ending::ending_detail;
 pub use ending::{Ending, EndingDetail, RequestOutcome};
 use entry::{ENTRY_COLUMNS, entry};
 pub use entry::{EntrySelection, LedgerEntry};
+pub use index::MAX_INDEX_BATCH;
 pub use key_spend::KeySpend;
 pub use posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
 };
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, params};
+pub use sealing::{BackgroundPace, SealBoundary};
+pub use segment_archive::{SegmentState, SegmentStatus};
+pub use segment_files::{SEGMENT_DIR, SegmentRecord};
+pub use spend_totals::{HOUR_MS, SpendTotals};
 pub use statement::BalanceChangeSums;
 pub use store_events::{IngestEvent, PartitionLocation};
 pub use trial::Posting;
@@ -122,10 +142,13 @@ impl Ledger {
         self.read("read an account's balance", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT a.paid, a.trial, a.trial_ends_at, a.credited, ifnull(p.paid, 0), ifnull(p.trial, 0),
+                    "SELECT a.paid, a.trial, a.trial_ends_at, a.credited,
+                       iif(a.applied_by = i.number, a.applied_paid, ifnull(p.paid, 0)),
+                       iif(a.applied_by = i.number, a.applied_trial, ifnull(p.trial, 0)),
                        (SELECT ifnull(sum(paid), 0) FROM claim WHERE account = ?1 AND boot <> ?2),
                        (SELECT ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2)
-                     FROM account a LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id WHERE a.id = ?1",
+                     FROM account a LEFT JOIN instance i ON i.boot = ?2
+                       LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id WHERE a.id = ?1",
                 )?
                 .query_row([account, instance_id], account_row)
                 .optional()
@@ -171,34 +194,52 @@ impl Ledger {
         endings: &[(&Ending, CreditSplit)],
         instance_id: &str,
     ) -> Result<usize, StoreError> {
+        Ok(self.enter_or_withhold(endings, instance_id)?.new)
+    }
+
+    /// Enters endings like [`Ledger::enter_endings`], and returns which ones were withheld: they
+    /// may be in a segment that is not at hand, so the caller keeps their journal.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written; nothing was entered.
+    pub fn enter_or_withhold(
+        &self,
+        endings: &[(&Ending, CreditSplit)],
+        instance_id: &str,
+    ) -> Result<EnteredEndings, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("enter debits", source);
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        let mut new = 0;
-        let mut batch = EndingBatch::new(&transaction).map_err(sql)?;
-        let mut applied = key_spend::AppliedUpdate::default();
-        for (ending, freed) in endings {
-            new += usize::from(
-                batch
-                    .enter(ending, ending_detail(ending).map_err(sql)?)
-                    .map_err(sql)?,
-            );
+        let mut entered = EnteredEndings::default();
+        // A replay of a journal has no instance: it changes balances that no running process has
+        // settled.
+        let instance = (!instance_id.is_empty())
+            .then(|| applied::instance_number(&transaction, instance_id))
+            .transpose()
+            .map_err(sql)?;
+        let mut batch = EndingBatch::new(&transaction, &self.segments, instance).map_err(sql)?;
+        for (index, (ending, freed)) in endings.iter().enumerate() {
+            match batch
+                .enter(ending, ending_detail(ending).map_err(sql)?)
+                .map_err(sql)?
+            {
+                EndingEntry::New => entered.new += 1,
+                EndingEntry::Known | EndingEntry::Sealed(_) => {}
+                EndingEntry::Withheld => {
+                    entered.withheld.push(index);
+                    continue;
+                }
+            }
             if self.has_handed_over() && *freed != CreditSplit::ZERO {
                 claim::subtract_claim(&transaction, instance_id, &ending.account, *freed)
                     .map_err(sql)?;
             }
-            applied.add(ending);
             failpoint::hit(Point::MidCommit);
         }
         batch.write().map_err(sql)?;
-        // A replay of a journal has no instance: it changes balances that no running process has
-        // settled.
-        if !instance_id.is_empty() {
-            applied.write(&transaction, instance_id).map_err(sql)?;
-        }
         self.commit(transaction, || failpoint::hit(Point::AfterCommit))
             .map_err(sql)?;
-        Ok(new)
+        Ok(entered)
     }
 
     /// Returns the ids of the instances with applied endings or claims that are not forgotten.
@@ -208,7 +249,8 @@ impl Ledger {
     pub fn instance_ids(&self) -> Result<Vec<String>, StoreError> {
         self.read("look for processes", |connection| {
             connection
-                .prepare("SELECT boot FROM claim UNION SELECT boot FROM applied UNION SELECT boot FROM applied_key")?
+                .prepare("SELECT boot FROM claim UNION SELECT boot FROM applied UNION SELECT boot FROM applied_key
+                          UNION SELECT boot FROM instance")?
                 .query_map([], |row| row.get(0))?
                 .collect()
         })
@@ -224,7 +266,7 @@ impl Ledger {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("remove the records of ended processes", source);
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        for table in ["applied", "applied_key", "claim"] {
+        for table in ["applied", "applied_key", "claim", "instance"] {
             let sql_text =
                 format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
             transaction
@@ -237,20 +279,26 @@ impl Ledger {
     /// Returns the end of a request, or `None` if it has not ended (or belongs to another account).
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be read.
+    /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
+    /// hand.
     pub fn ending(
         &self,
         account: &str,
         request_id: &str,
     ) -> Result<Option<LedgerEntry>, StoreError> {
-        self.read("read a receipt", |connection| {
+        let known = self.read("read a receipt", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void') AND account = ?2"
+                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')"
                 ))?
-                .query_row([request_id, account], entry)
+                .query_row([request_id], entry)
                 .optional()
-        })
+        })?;
+        let found = match known {
+            Some(entry) => Some(entry),
+            None => self.sealed_ending(request_id)?,
+        };
+        Ok(found.filter(|entry| entry.account == account))
     }
 
     /// Returns an account's entries below `before`, newest first: all of them, or only the ends of
@@ -265,77 +313,7 @@ impl Ledger {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let kinds = if endings_only {
-            "AND kind IN ('debit', 'void')"
-        } else {
-            ""
-        };
-        self.read("read an account's entries", |connection| {
-            connection
-                .prepare_cached(&format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE account = ?1 AND seq < ?2 {kinds} ORDER BY seq DESC LIMIT ?3"
-                ))?
-                .query_map(params![account, before.unwrap_or(i64::MAX), limit], entry)?
-                .collect()
-        })
-    }
-
-    /// Calls `each` for all entries in order, then returns all accounts, as of one moment.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn for_each_entry(
-        &self,
-        each: &mut dyn FnMut(LedgerEntry),
-    ) -> Result<Vec<LedgerAccountRow>, StoreError> {
-        let mut writer = self.writer();
-        let sql = |source| StoreError::sqlite("read the whole ledger", source);
-        let snapshot = writer.transaction().map_err(sql)?;
-        let mut statement = snapshot
-            .prepare(&format!("SELECT {ENTRY_COLUMNS} FROM entry ORDER BY seq"))
-            .map_err(sql)?;
-        for entry in statement.query_map([], entry).map_err(sql)? {
-            each(entry.map_err(sql)?);
-        }
-        let mut statement = snapshot
-            .prepare("SELECT id, paid, trial, credited, trial_ends_at FROM account")
-            .map_err(sql)?;
-        let account = |row: &Row<'_>| {
-            Ok(LedgerAccountRow {
-                id: row.get(0)?,
-                paid: row.get(1)?,
-                trial: row.get(2)?,
-                credited: row.get(3)?,
-                trial_ends_at_ms: row.get(4)?,
-            })
-        };
-        let accounts = statement.query_map([], account).map_err(sql)?;
-        accounts.collect::<Result<_, _>>().map_err(sql)
-    }
-
-    /// Calls `each` for the selected entries in order, as of one moment. Reads one entry at a time,
-    /// never the whole table into memory. Writers do not wait for it.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read, or if `each` fails.
-    pub fn for_each_selected(
-        &self,
-        selection: &EntrySelection,
-        each: &mut dyn FnMut(LedgerEntry) -> std::io::Result<()>,
-    ) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("read the ledger's entries", source);
-        self.readers.with(|connection| {
-            let mut statement = connection
-                .prepare_cached(&format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE account = ifnull(?1, account) AND at >= ifnull(?2, at)
-                     AND (?3 IS NULL OR at < ?3) ORDER BY seq"
-                ))
-                .map_err(sql)?;
-            let EntrySelection { account, from_ms, to_ms } = selection;
-            for entry in statement.query_map(params![account, from_ms, to_ms], entry).map_err(sql)? {
-                each(entry.map_err(sql)?).map_err(|source| StoreError::io("write out the ledger's entries", source))?;
-            }
-            Ok(())
-        })
+        let seqs = self.find_seqs(account, endings_only, before, limit)?;
+        self.entries_at(&seqs)
     }
 }

@@ -123,6 +123,22 @@ pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|source| StoreError::sqlite("checkpoint a database", source))
 }
 
+/// Memory for the pages that commits change again and again, in KiB.
+const WRITER_CACHE_KIB: u32 = 16_384;
+/// Number of pages of 4 KiB in the log at which a commit writes them back into the file. A page
+/// that many commits changed is written back once.
+const WRITER_CHECKPOINT_PAGES: u32 = 4_096;
+
+/// Sets a connection up for many commits that change the same pages.
+///
+/// # Errors
+/// Returns an error if SQLite refuses the setting.
+pub fn set_up_writer(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(&format!(
+        "PRAGMA cache_size = -{WRITER_CACHE_KIB}; PRAGMA wal_autocheckpoint = {WRITER_CHECKPOINT_PAGES};"
+    ))
+}
+
 /// Copies a database, as of one moment, into the new file `to`, and checks the whole copy. Other
 /// processes can write to the database meanwhile.
 ///
@@ -144,24 +160,7 @@ pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), Store
         .execute_batch("PRAGMA wal_autocheckpoint = 0")
         .map_err(sql)?;
     let mut copy = Connection::open(to).map_err(sql)?;
-    {
-        let backup = Backup::new(&source, &mut copy).map_err(sql)?;
-        // Copies all pages in one step: one read transaction, which neither disturbs writers nor
-        // waits for them. With several steps, every commit between two of them would restart the
-        // copy.
-        let mut tries = 0;
-        while backup.step(-1).map_err(sql)? != StepResult::Done {
-            tries += 1;
-            if tries > MAX_WAL_ATTEMPTS {
-                let source = io::Error::new(
-                    io::ErrorKind::ResourceBusy,
-                    "the database is locked by another process",
-                );
-                return Err(StoreError::Io { operation, source });
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
+    replace_content(&source, &mut copy, operation)?;
     let verdict: String = copy
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(sql)?;
@@ -250,6 +249,92 @@ fn enable_wal(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
+/// Opens a database like [`open`]; a new one gets pages of `page_bytes`.
+///
+/// # Errors
+/// Returns the errors of [`open`].
+pub fn open_with_page_size(
+    path: &Path,
+    page_bytes: u32,
+    operation: &'static str,
+) -> Result<Connection, StoreError> {
+    let is_new = std::fs::metadata(path).map_or(true, |metadata| metadata.len() == 0);
+    if is_new {
+        create_private(path).map_err(|source| StoreError::Io { operation, source })?;
+        // The size of pages is chosen before the first one is written, which is the change to WAL.
+        let create = || -> rusqlite::Result<()> {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(path, flags)?;
+            connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+            connection.pragma_update(None, "page_size", page_bytes)?;
+            enable_wal(&connection)
+        };
+        create().map_err(|source| StoreError::Sqlite { operation, source })?;
+    }
+    open(path, operation)
+}
+
+/// Creates a database without a name: the file at `path`, which must not exist, is removed as soon
+/// as it is open, so that nothing remains of it after this process. It has no journal: a caller
+/// whose statement fails discards it.
+///
+/// # Errors
+/// Returns an error if the file cannot be created.
+pub fn create_unnamed(
+    path: &Path,
+    page_bytes: u32,
+    operation: &'static str,
+) -> Result<Connection, StoreError> {
+    let io = |source| StoreError::Io { operation, source };
+    let options = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    drop(options.map_err(io)?);
+    let create = || -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.pragma_update(None, "page_size", page_bytes)?;
+        connection.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
+        connection.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |_| Ok(()))?;
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        Ok(connection)
+    };
+    let created = create().map_err(|source| StoreError::Sqlite { operation, source });
+    std::fs::remove_file(path).map_err(io)?;
+    created
+}
+
+/// Copies the whole of `from` over `to`, whose pages must have the same size, as one transaction.
+///
+/// # Errors
+/// Returns an error if a file cannot be read or written, or if other processes lock `to` for
+/// several seconds; it has not changed then.
+pub fn replace_content(
+    from: &Connection,
+    to: &mut Connection,
+    operation: &'static str,
+) -> Result<(), StoreError> {
+    let sql = |source| StoreError::Sqlite { operation, source };
+    let backup = Backup::new(from, to).map_err(sql)?;
+    // Copies all pages in one step: one read transaction, which neither disturbs writers nor waits
+    // for them. With several steps, every commit between two of them would restart the copy.
+    let mut tries = 0;
+    while backup.step(-1).map_err(sql)? != StepResult::Done {
+        tries += 1;
+        if tries > MAX_WAL_ATTEMPTS {
+            let source = io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "the database is locked by another process",
+            );
+            return Err(StoreError::Io { operation, source });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
 /// Begins a transaction that can write. It takes the lock at once, so that it never fails half way
 /// because the lock is missing.
 ///
@@ -295,6 +380,23 @@ impl Readers {
             path: path.to_owned(),
             operation,
         })
+    }
+
+    /// Opens a connection outside the pool, with a page cache of `cache_kib`, for reads of many
+    /// rows: in the pool, they would keep point reads waiting and evict their pages.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub fn open_separate(
+        &self,
+        cache_kib: u32,
+        operation: &'static str,
+    ) -> Result<Connection, StoreError> {
+        let connection = open_reader(&self.path, operation)?;
+        connection
+            .pragma_update(None, "cache_size", -i64::from(cache_kib))
+            .map_err(|source| StoreError::Sqlite { operation, source })?;
+        Ok(connection)
     }
 
     /// Runs `read` on a free connection, or waits for the first one if all are busy. It tries them

@@ -8,7 +8,7 @@ use super::gen_ai::GenAiMetrics;
 use super::process::ProcessMetrics;
 use super::refusal_reason::RefusalReason;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use std::sync::LazyLock;
@@ -50,10 +50,15 @@ pub struct Metrics {
     pub cpu_jobs_waiting: IntGauge,
     pub journal_pending: IntGauge,
     pub journal_oldest_seconds: IntGauge,
+    pub ledger_backlog_seconds: Gauge,
+    ledger_backlog: IntCounterVec,
+    pub index_lag_entries: IntGauge,
     pub interrupted: IntCounterVec,
     pub damaged_files: IntCounterVec,
     pub damaged_journal_lines: IntCounterVec,
     pub store_up: IntGauge,
+    /// Segments by state: `here`, `archived`, `missing`, `damaged`.
+    pub ledger_segments: IntGaugeVec,
     ledger_errors: IntCounterVec,
     pub revocation_seconds: Histogram,
     pub rejected: IntCounterVec,
@@ -81,8 +86,9 @@ pub struct Metrics {
 }
 
 /// Values of the label `reason` of `gateway_ledger_errors_total`.
-pub const LEDGER_ERROR_REASONS: [&str; 37] = [
+pub const LEDGER_ERROR_REASONS: [&str; 41] = [
     "anchor",
+    "archive",
     "commit",
     "courier_queue",
     "courier_task",
@@ -90,6 +96,7 @@ pub const LEDGER_ERROR_REASONS: [&str; 37] = [
     "dead_journals",
     "find_partitions",
     "follow_events",
+    "index",
     "journal_reserve",
     "journal_sync",
     "journal_write",
@@ -98,7 +105,9 @@ pub const LEDGER_ERROR_REASONS: [&str; 37] = [
     "mirror",
     "push_entries",
     "push_keys",
+    "seal",
     "seed_accounts",
+    "segment",
     "settler_queue",
     "shared_store",
     "store_auth",
@@ -121,6 +130,14 @@ pub const LEDGER_ERROR_REASONS: [&str; 37] = [
     "sweep",
 ];
 
+/// Values of the label `outcome` of `gateway_ledger_backlog_total`.
+const LEDGER_BACKLOG_OUTCOMES: [&str; 4] = [
+    "delayed",
+    "refused_delayed",
+    "refused_full",
+    "refused_share",
+];
+
 impl Metrics {
     #[expect(clippy::too_many_lines, reason = "one entry for each family")]
     fn new() -> Self {
@@ -141,6 +158,16 @@ impl Metrics {
         );
         // An embedded store is part of this process, so it is always up.
         store_up.set(1);
+        let ledger_segments = register_family(
+            &registry,
+            IntGaugeVec::new(
+                Opts::new(
+                    "gateway_ledger_segments",
+                    "Segments of the ledger: `here`, `archived`, `missing` or `damaged`. Checked every ten minutes.",
+                ),
+                &["state"],
+            ),
+        );
         let [connections_refused, malformed] = refusal_families(&registry);
         let [
             upstream_opened,
@@ -151,6 +178,7 @@ impl Metrics {
         set_build_info(&registry);
         let metrics = Self {
             store_up,
+            ledger_segments,
             requests: counter(
                 "gateway_requests_total",
                 "Responses of the gateway: of the API, pages, health checks, and to malformed requests.",
@@ -254,6 +282,22 @@ impl Metrics {
             journal_oldest_seconds: gauge(
                 "gateway_journal_oldest_seconds",
                 "Age of the oldest ended request that is not in the ledger yet.",
+            ),
+            ledger_backlog_seconds: register_family(
+                &registry,
+                Gauge::new(
+                    "gateway_ledger_backlog_seconds",
+                    "Time that the ledger needs for the ended requests that wait for it, at the measured rate.",
+                ),
+            ),
+            ledger_backlog: counter(
+                "gateway_ledger_backlog_total",
+                "Requests that met a ledger that was behind: `delayed`, or refused because of their account's share, because too many were delayed, or because the backlog was full.",
+                &["outcome"],
+            ),
+            index_lag_entries: gauge(
+                "gateway_index_lag_entries",
+                "Entries of the ledger that pages do not find yet, because the index lacks them.",
             ),
             interrupted: counter(
                 "gateway_interrupted_total",
@@ -374,6 +418,7 @@ impl Metrics {
                 .for_each(|value| drop(family.with_label_values(&[value])));
         };
         create(&self.ledger_errors, &LEDGER_ERROR_REASONS);
+        create(&self.ledger_backlog, &LEDGER_BACKLOG_OUTCOMES);
         create(&self.access_log_dropped, &["full", "failed"]);
         create(&self.spans_dropped, &["full", "failed"]);
         create(&self.connections_refused, &["per_address", "total"]);
@@ -390,6 +435,11 @@ impl Metrics {
 
     pub fn ledger_error(&self, reason: &'static str) {
         self.ledger_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a request that met a ledger that was behind.
+    pub fn count_backlog(&self, outcome: &'static str) {
+        self.ledger_backlog.with_label_values(&[outcome]).inc();
     }
 
     /// Counts a lost access log line: the queue was `full`, or the write `failed`.

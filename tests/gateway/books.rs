@@ -254,7 +254,8 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
     let account = world.funded(FUNDS);
     world.works(Chat, &account.key);
     ended(&world, &account, 1);
-    let ledger = rusqlite::Connection::open(world.data_dir().join("ledger.db")).unwrap();
+    let open = |name| rusqlite::Connection::open(world.data_dir().join(name)).unwrap();
+    let (ledger, index) = (open("ledger.db"), open("index.db"));
     let tables = [
         "usage_hour",
         "usage_day",
@@ -268,11 +269,16 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
         } else {
             "credits"
         };
-        let changed = ledger
+        let file = if table == "key_spend" {
+            &ledger
+        } else {
+            &index
+        };
+        let changed = file
             .execute(&format!("UPDATE {table} SET {credits} = {credits} + 1"), [])
             .unwrap();
         assert_eq!(changed, 1, "{table}");
-        let output = world.command(&["ledger", "verify"]);
+        let output = world.command(&["ledger", "verify", "--all"]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(output.status.code(), Some(1), "{table}: {text}");
         assert!(

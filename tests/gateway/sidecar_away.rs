@@ -1,10 +1,11 @@
 //! Tests edges without a sidecar: they keep serving, the entries wait in the store and in the
 //! edges' journals, and all are in the ledger soon after the sidecar is back. The number of waiting
-//! entries is limited, and the gateway logs a warning before the limit is reached.
+//! entries is limited: near the limit the gateway slows requests and then refuses them, and it logs
+//! that before it does.
 //!
 //! The sidecar is away for five seconds by default, and for ten minutes in long runs.
 
-use crate::client;
+use crate::client::{self, Answer};
 use crate::crash::FUNDS;
 use crate::server::Server;
 use crate::shared::Fleet;
@@ -29,6 +30,10 @@ fn fleet(edge_plan: impl Fn(Plan) -> Plan) -> Fleet {
 
 fn pending(edge: &World) -> f64 {
     edge.metric("gateway_journal_pending", &[])
+}
+
+fn is_refused(answer: &Answer) -> bool {
+    answer.status == 429 && answer.header("retry-after").is_some()
 }
 
 fn oldest(edge: &World) -> f64 {
@@ -154,9 +159,13 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
                         connection.send(bytes);
                         let mut answer = connection.begin();
                         connection.finish(&mut answer);
-                        assert!(matches!(answer.status, 200 | 503), "{}", answer.text());
+                        assert!(
+                            matches!(answer.status, 200 | 503) || is_refused(&answer),
+                            "{}",
+                            answer.text()
+                        );
                         // On a busy machine a request can time out waiting for the store.
-                        if answer.status == 503 {
+                        if answer.status != 200 {
                             connection = client::Connection::open(port);
                         }
                     }
@@ -164,33 +173,30 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
             }
         });
     };
-    ask_until(700);
-    assert!(pending(&fleet.edges[0]) <= 700.0 + CLIENTS as f64);
+    ask_until(200);
+    assert!(pending(&fleet.edges[0]) <= 200.0 + CLIENTS as f64);
     assert_eq!(warnings(&fleet), 0, "there is room");
+    let delayed = || fleet.edges[0].metric("gateway_ledger_backlog_total", &["\"delayed\""]);
+    assert_eq!(delayed(), 0.0);
+    let request = Chat.whole(&account.key, "input=10 output=5");
     let began = Instant::now();
-    while pending(&fleet.edges[0]) < PENDING_MOST as f64 {
+    while !is_refused(&fleet.edges[0].ask(&request)) {
         assert!(began.elapsed() < DRAINED_WITHIN, "the bound is never met");
         asked.store(0, Ordering::Relaxed);
         ask_until(64);
     }
-    let request = Chat.whole(&account.key, "input=10 output=5");
-    let answer = fleet.edges[0].ask(&request);
-    Chat.fails(
-        &answer,
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("ledger_unavailable"),
-    );
+    // An account that is alone is refused at three quarters, which leaves room for others.
     let waiting = pending(&fleet.edges[0]);
     assert!(
-        (PENDING_MOST as f64..PENDING_MOST as f64 + CLIENTS as f64).contains(&waiting),
+        (0.75 * PENDING_MOST as f64..0.8 * PENDING_MOST as f64).contains(&waiting),
         "{waiting} wait"
     );
-    wait_for("the warning", SOON, || {
-        (warnings(&fleet) == 1).then_some(())
-    });
+    assert!(
+        delayed() > 0.0 && warnings(&fleet) == 2,
+        "slowed, then refused"
+    );
     fleet.edges[1].works(Chat, &account.key);
-    assert_eq!(warnings(&fleet), 1, "told once");
+    assert_eq!(warnings(&fleet), 2, "told once");
     fleet.sidecar.start_gateway();
     wait_for("the edge to admit again", DRAINED_WITHIN, || {
         (fleet.edges[0].ask(&request).status == 200).then_some(())

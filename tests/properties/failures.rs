@@ -74,7 +74,9 @@ const TABLE: &[Row] = &[
     (Kind::TooManyLiveStreams, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("15"), OPEN),
     (Kind::TooManyLiveStreamsOfAddress, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("15"), OPEN),
     (Kind::Draining, (503, "server_error", Some("draining")), (529, "overloaded_error"), Some("1"), OPEN),
+    (Kind::LedgerBacklog, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::LedgerUnavailable, (503, "server_error", Some("ledger_unavailable")), (529, "overloaded_error"), Some("2"), OPEN),
+    (Kind::ReceiptArchived, (503, "server_error", Some("receipt_archived")), (529, "overloaded_error"), None, OPEN),
     (Kind::Internal, (500, "server_error", Some("internal_error")), (500, "api_error"), None, OPEN),
 ];
 
@@ -190,14 +192,16 @@ fn is_known(kind: Kind) -> bool {
         | Kind::TooManyLiveStreams
         | Kind::TooManyLiveStreamsOfAddress
         | Kind::Draining
+        | Kind::LedgerBacklog
         | Kind::LedgerUnavailable
+        | Kind::ReceiptArchived
         | Kind::Internal => true,
     }
 }
 
 #[test]
 fn the_table_names_each_kind_and_reason_once() {
-    assert_eq!(TABLE.len(), 54);
+    assert_eq!(TABLE.len(), 56);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE
         .iter()

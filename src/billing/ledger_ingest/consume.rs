@@ -100,7 +100,7 @@ impl IngestWorker {
         let (mut events, mut requests) = (Vec::new(), Vec::new());
         for (((id, stored), done), taken) in ids.into_iter().zip(all).zip(entered) {
             let Some(taken) = taken else {
-                self.report_rejected(partition, &id, "its account is not in the ledger");
+                self.report_rejected(partition, &id, "its account is not in the ledger, or a segment that may have the request is not at hand");
                 continue;
             };
             match done {

@@ -16,11 +16,12 @@ use crate::store::redis::{PARTITIONS, SharedStore};
 use credits::money::CreditSplit;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The work itself, step by step; [`super::LedgerIngest`] is the thread that runs it.
 pub struct IngestWorker {
-    pub(super) ledger: Ledger,
+    pub(super) ledger: Arc<Ledger>,
     pub(super) app: AppDb,
     pub(super) store: SharedStore,
     pub(super) mirror: HoldsMirror,
@@ -65,7 +66,7 @@ impl IngestWorker {
     /// # Errors
     /// Returns an error if another process has the right or a database cannot be opened.
     pub fn open(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
-        let ledger = Ledger::open(data_dir)?;
+        let ledger = Arc::new(Ledger::open(data_dir)?);
         let owner = instance_lock::acquire(data_dir)?;
         let directory = InstanceDir::create(data_dir)?;
         let mut mirror = HoldsMirror::open_or_renew(data_dir)?;

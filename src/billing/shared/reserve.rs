@@ -48,11 +48,7 @@ impl SharedBilling {
                 "the shared store does not answer".into(),
             ));
         }
-        if inner.relay.pending() >= inner.max_pending {
-            return Err(ReserveError::Unavailable(
-                "the shared store lags behind".into(),
-            ));
-        }
+        inner.relay.backlog().check_room()?;
         if inner.open.load(Ordering::Relaxed) >= inner.max_open {
             return Err(ReserveError::Busy);
         }

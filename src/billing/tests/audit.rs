@@ -8,7 +8,7 @@ use credits::trial::Trial;
 use rusqlite::Connection;
 
 /// A ledger with every kind of entry, closed.
-fn books(dir: &Path) {
+pub(super) fn books(dir: &Path) {
     let billing = serving(dir);
     let ends_at_ms = clock::now_ms() - 1;
     billing
@@ -77,11 +77,14 @@ fn rules_after(tamper: &str) -> Vec<&'static str> {
     found
 }
 
-fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
+pub(super) fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
     let verdict = verify::verify(
         &Ledger::open_for_audit(dir).unwrap(),
         dir,
         now_ms,
+        &AuditStart::genesis(),
+        AuditScope::Everything,
+        CpuShare::FULL,
         &mut |_| (),
     )
     .unwrap();
@@ -284,13 +287,13 @@ fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
         "UPDATE usage_hour SET input = input + 1",
         "UPDATE usage_hour SET cache_read = cache_read + 1",
         "UPDATE usage_hour SET output = output - 1",
-        "UPDATE usage_hour SET model = 'another'",
-        "UPDATE usage_hour SET key_id = 'another'",
+        "UPDATE usage_hour SET model = model + 9",
+        "UPDATE usage_hour SET api_key = api_key + 9",
         "DELETE FROM usage_hour",
-        "INSERT INTO usage_hour SELECT account, hour + 1, model, key_id, responses, credits, input, cache_read, output
+        "INSERT INTO usage_hour SELECT account, hour + 99, model, api_key, responses, credits, input, cache_read, output
          FROM usage_hour",
         "UPDATE usage_day SET credits = credits + 1",
-        "UPDATE usage_day SET key_id = 'another'",
+        "UPDATE usage_day SET api_key = api_key + 9",
         "DELETE FROM usage_day",
         "UPDATE usage_total SET credits = credits + 1",
         "UPDATE usage_total SET writeoff = writeoff + 1",
@@ -299,34 +302,42 @@ fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
         "UPDATE conversation SET turns = turns + 1",
         "UPDATE conversation SET began_at = began_at - 1",
         "UPDATE conversation SET last_at = last_at + 1",
-        "UPDATE conversation SET id = 'another'",
+        "UPDATE conversation SET name = name || 'x'",
         "DELETE FROM conversation",
+        "UPDATE activity SET outcome = outcome + 1 WHERE kind < 2",
+        "UPDATE activity SET conversation = NULL",
+        "DELETE FROM activity WHERE kind = 0",
+        "UPDATE posting SET change = change + 1",
+        "DELETE FROM posting",
+        "UPDATE account SET name = name || 'x'",
         "UPDATE key_spend SET total = total - 1",
         "UPDATE key_spend SET used_at = used_at + 1",
         "DELETE FROM key_spend",
-        "INSERT INTO key_spend SELECT key, day + 1, total, used_at FROM key_spend",
+        "INSERT INTO key_spend (key, day, total, used_at) SELECT key, day + 1, total, used_at FROM key_spend",
     ] {
         let dir = tempfile::tempdir().unwrap();
         books(dir.path());
         assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
-        let tampered = Connection::open(dir.path().join("ledger.db"))
+        let file = if tamper.contains("key_spend") {
+            "ledger.db"
+        } else {
+            "index.db"
+        };
+        let tampered = Connection::open(dir.path().join(file))
             .unwrap()
             .execute(tamper, [])
             .unwrap();
         assert!(tampered > 0, "{tamper}: there is nothing to change");
         assert_eq!(rules(dir.path(), NOW), ["sums"], "{tamper}");
         let billing = Billing::open(dir.path()).unwrap();
-        assert!(billing.rebuild_aggregates().unwrap() > 0, "{tamper}");
+        let reindex = || billing.reindex(&mut |_| ()).unwrap();
+        assert!(reindex() > 0, "{tamper}");
         assert_eq!(
             rules(dir.path(), NOW),
             Vec::<&str>::new(),
             "{tamper}: made anew"
         );
-        assert_eq!(
-            billing.rebuild_aggregates().unwrap(),
-            0,
-            "nothing is left to be done"
-        );
+        assert_eq!(reindex(), 0, "nothing is left to be done");
     }
 }
 

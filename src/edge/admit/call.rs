@@ -8,6 +8,7 @@
 use super::header::HeaderAdmission;
 use super::idempotency_key::{self, IdempotencyOutcome};
 use super::operation::{ApiOperation, version_header};
+use super::pacing;
 use super::reserve::ReservedRequest;
 use crate::account::Principal;
 use crate::catalog::CatalogModel;
@@ -134,6 +135,9 @@ pub async fn prepare(
     let version = version_header(session, settings);
     let (previews, dropped) = outbound_request.filter_preview_flags(&flags);
     outbound_request.reject_if_strict(dropped.as_slice())?;
+    if !operation.free {
+        pacing::wait_for_ledger(gateway, session, surface, &principal.account_id).await?;
+    }
     let slot = cpu
         .slot(cpu_pool::work_of(&outbound_request.body), session)
         .await?;

@@ -7,6 +7,7 @@
 use super::idempotency_key;
 use super::operation::ApiOperation;
 use crate::account::Principal;
+use crate::billing::backlog::BacklogReason;
 use crate::billing::holds::Payer;
 use crate::billing::{PendingRequests, ReserveError};
 use crate::clock;
@@ -132,6 +133,11 @@ async fn check(
     if of_account >= max_open {
         return Err(ReserveError::TooManyOpen { limit: max_open });
     }
+    if !operation.free
+        && let Some(backlog) = gateway.store.backlog()
+    {
+        backlog.check(&principal.account_id)?;
+    }
     let is_short = declared_bytes.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
     if gateway.store.authorizes_remotely() && is_short && !operation.free {
         return Ok(());
@@ -176,6 +182,13 @@ pub(super) fn refusal_failure(surface: Protocol, refused: &ReserveError) -> Fail
             ),
         ),
         ReserveError::Busy => Failure::from_kind(Kind::Overloaded),
+        ReserveError::Backlog(refusal) => {
+            let kind = match refusal.reason {
+                BacklogReason::Share | BacklogReason::Delayed => Kind::LedgerBacklog,
+                BacklogReason::Full => Kind::LedgerUnavailable,
+            };
+            Failure::from_kind(kind).with_retry_after(refusal.retry_after_seconds)
+        }
         ReserveError::Unavailable(why) => {
             log::error!("cannot reserve credits: {why}");
             Failure::from_kind(Kind::LedgerUnavailable)

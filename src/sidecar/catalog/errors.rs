@@ -162,6 +162,12 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
         "Retry after the time in retry-after",
     ),
     (
+        Kind::ReceiptArchived,
+        "receipt_archived",
+        "The receipt is archived where the gateway cannot read it",
+        "Ask the operator, with the request's id",
+    ),
+    (
         Kind::Draining,
         "draining",
         "The gateway is shutting down or restarting",

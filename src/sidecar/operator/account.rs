@@ -159,7 +159,7 @@ pub fn page(
         })
     });
     Ok(OperatorAccountPage {
-        frame: Frame::new("Operator", user),
+        frame: Frame::new("Operator", user).with_index_lag(app.billing.index_lag()),
         tab: "accounts",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),

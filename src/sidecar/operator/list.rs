@@ -123,7 +123,7 @@ pub async fn show(
         StatusCode::OK
     };
     let page = AccountsPage {
-        frame: Frame::new("Operator", &user),
+        frame: Frame::new("Operator", &user).with_index_lag(app.billing.index_lag()),
         tab: "accounts",
         totals,
         q: q.chars().take(MAX_TERM_CHARS).collect(),

@@ -126,7 +126,13 @@ pub async fn post(
         Err(fault) => return respond(StatusCode::UNPROCESSABLE_ENTITY, fault, &form.user),
     };
     let (billing, request_id) = (app.billing.clone(), order.request_id.clone());
-    let charge = run_blocking(move || billing.request_charge(&request_id)).await??;
+    let charge = match run_blocking(move || billing.request_charge(&request_id)).await? {
+        Err(StoreError::SegmentUnavailable(why)) => {
+            let fault = format!("Cannot look up this request: {why}.");
+            return respond(StatusCode::SERVICE_UNAVAILABLE, fault, &form.user);
+        }
+        charge => charge?,
+    };
     let Some(charge) = charge.filter(|charge| charge.account == id) else {
         let fault = "This account has no ended request with this id.".to_owned();
         return respond(StatusCode::UNPROCESSABLE_ENTITY, fault, &form.user);

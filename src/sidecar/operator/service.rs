@@ -1,6 +1,7 @@
 //! The state of the gateway: models and prices in force, endpoints and their health, holds, and the
-//! last ledger audit. An audit runs on demand, never on a thread that serves requests.
+//! last ledger audit, which `operator/verify.rs` starts.
 
+use super::super::assets::AUDIT_SCRIPT;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::display::{Credits, Timestamp, group_digits};
@@ -9,7 +10,8 @@ use super::super::ledger_audit::{LedgerAuditResult, LedgerAuditState};
 use super::super::page::{Frame, html};
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
-use crate::billing::{LedgerAuditReport, Receipt};
+use super::verify::RunningAuditView;
+use crate::billing::Receipt;
 use crate::catalog::VendorEndpoint;
 use crate::clock::now_ms;
 use crate::notify::mail::{self, MailKind};
@@ -18,14 +20,11 @@ use crate::upstreams::EndpointState;
 use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Maximum number of findings shown.
-const MAX_FINDINGS: usize = 20;
 
 /// Maximum number of debits with implausible usage shown.
 const MAX_IMPLAUSIBLE_ROWS: u32 = 20;
@@ -95,7 +94,7 @@ struct ServicePage {
     endpoints: Vec<EndpointRow>,
     holds: Option<HoldsView>,
     implausible: Vec<ImplausibleRow>,
-    running: Option<Timestamp>,
+    running: Option<RunningAuditView>,
     last: Option<LedgerAuditResult>,
     mail: MailView,
 }
@@ -268,12 +267,11 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
     let billing = app.billing.clone();
     let implausible =
         run_blocking(move || billing.implausible_receipts(MAX_IMPLAUSIBLE_ROWS)).await??;
-    let LedgerAuditState {
-        running_since_ms,
-        last,
-    } = app.audits.snapshot();
+    let LedgerAuditState { running, last } = app.audits.snapshot();
     Ok(ServicePage {
-        frame: Frame::new("Operator", user),
+        frame: Frame::new("Operator", user)
+            .with_script(&AUDIT_SCRIPT)
+            .with_index_lag(app.billing.index_lag()),
         tab: "service",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
@@ -281,78 +279,8 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
         endpoints,
         holds,
         implausible: implausible.into_iter().map(ImplausibleRow::new).collect(),
-        running: running_since_ms.map(Timestamp),
+        running: running.map(RunningAuditView::new),
         last,
         mail: mail_view(app)?,
     })
-}
-
-/// Starts an audit on a separate thread, unless one is running; the page shows when it is done.
-pub async fn verify(
-    State(app): State<Arc<SidecarState>>,
-    OperatorForm { by, .. }: OperatorForm,
-) -> Result<Response, PageError> {
-    let began = now_ms();
-    if app.audits.try_start(began) {
-        let work = Arc::clone(&app);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) =
-                work.accounts
-                    .with_actor(&by, began)
-                    .record("ledger.verify", "ledger", &json!({}))
-            {
-                log::error!("cannot record the ledger audit in the audit log: {error}");
-            }
-            let verdict = work.billing.verify(began);
-            let (outcome, is_good, findings) = match verdict {
-                Ok(verdict) => describe_verdict(&verdict),
-                Err(error) => {
-                    log::error!("cannot audit the ledger: {error}");
-                    (
-                        "The audit failed. See the gateway's log.".to_owned(),
-                        false,
-                        Vec::new(),
-                    )
-                }
-            };
-            let seconds = (now_ms() - began) / 1_000;
-            work.audits.finish(LedgerAuditResult {
-                at: Timestamp(began),
-                seconds,
-                outcome,
-                is_good,
-                findings,
-            });
-        });
-    }
-    Ok(Redirect::to("/dashboard/operator/service").into_response())
-}
-
-fn describe_verdict(verdict: &LedgerAuditReport) -> (String, bool, Vec<String>) {
-    let count = verdict.findings.len();
-    let of = format!(
-        "{} entries, {} debits, {} accounts",
-        verdict.entries, verdict.debits, verdict.accounts
-    );
-    let outcome = if count == 0 {
-        format!("No findings in {of}.")
-    } else {
-        format!("{count} findings in {of}.")
-    };
-    let line = |finding: &crate::billing::Finding| {
-        format!(
-            "{} (entry {}): {}",
-            finding.rule, finding.seq, finding.message
-        )
-    };
-    (
-        outcome,
-        count == 0,
-        verdict
-            .findings
-            .iter()
-            .take(MAX_FINDINGS)
-            .map(line)
-            .collect(),
-    )
 }

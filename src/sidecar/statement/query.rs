@@ -5,6 +5,7 @@
 use crate::billing::activity::ActivityCursor;
 use crate::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
 use crate::sidecar::error::PageError;
+use crate::sidecar::page_cursor::parse_cursor;
 use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;
@@ -68,17 +69,7 @@ impl StatementQuery {
     }
 
     pub(super) fn cursor(&self) -> Result<Option<ActivityCursor>, PageError> {
-        if self.before.is_empty() {
-            return Ok(None);
-        }
-        let parse = || {
-            let (at_ms, seq) = self.before.split_once('.')?;
-            Some(ActivityCursor {
-                at_ms: at_ms.parse().ok()?,
-                seq: seq.parse().ok()?,
-            })
-        };
-        parse().map(Some).ok_or(PageError::NotFound)
+        parse_cursor(&self.before)
     }
 }
 

@@ -8,6 +8,8 @@ mod refund;
 
 use super::*;
 use crate::account::{AccountStatus, Actor};
+use crate::billing::{AuditProgress, AuditStep};
+use crate::sidecar::ledger_audit::LedgerAuditResult;
 
 struct Root {
     world: World,
@@ -671,6 +673,46 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
         page.inside("audit")
     );
     assert_eq!(root.acts(), ["ledger.verify"]);
+}
+
+#[tokio::test]
+async fn one_audit_runs_at_a_time_and_the_page_shows_how_far_it_is() {
+    let root = root().await;
+    let audits = &root.world.state.audits;
+    assert!(audits.try_start(now_ms()));
+    let page = root.get("/dashboard/operator/service").await;
+    assert_eq!(page.inside("audit-progress"), "Starting");
+    audits.set_progress(AuditProgress {
+        step: AuditStep::Entries,
+        done: 4_096,
+        total: 1_000_000,
+    });
+    // A start while one runs shows the running one.
+    assert_eq!(
+        root.post("/dashboard/operator/verify", "").await.status,
+        303
+    );
+    let page = root.get("/dashboard/operator/service").await;
+    assert_eq!(
+        page.inside("audit-progress"),
+        "4\u{202f}096 of 1\u{202f}000\u{202f}000 entries checked"
+    );
+    let bar = "<progress max=\"1000000\" value=\"4096\"";
+    let reload = "<noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>";
+    assert!(page.body.contains(bar) && page.body.contains(reload));
+    assert!(!page.body.contains("Verify the ledger"));
+    assert!(root.acts().is_empty(), "no second audit began");
+    audits.finish(LedgerAuditResult {
+        at: display::Timestamp(now_ms()),
+        seconds: 7,
+        outcome: "1 findings".into(),
+        is_good: false,
+        findings: vec!["cost (entry 3): <b>".into()],
+    });
+    let page = root.get("/dashboard/operator/service").await;
+    assert_eq!(page.inside("audit"), "1 findings");
+    assert!(page.body.contains("cost (entry 3): &#60;b&#62;"));
+    assert!(page.body.contains("Verify the ledger") && !page.body.contains("http-equiv"));
 }
 
 #[tokio::test]

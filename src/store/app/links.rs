@@ -9,7 +9,7 @@ use super::audit::{self, AuditEntry};
 use super::database::AppDb;
 use super::rows::first_column;
 use crate::store::StoreError;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 /// A link as stored, without its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,16 +95,9 @@ impl AppDb {
         act: &AuditEntry<'_>,
     ) -> Result<bool, StoreError> {
         self.write("set a password by a link", |transaction| {
-            let account: Option<String> = transaction
-                .query_row(
-                    &format!(
-                        "SELECT link.account {USABLE} AND link.hash = ?1 AND purpose IN ('reset', 'setup')"
-                    ),
-                    params![hash, now_ms],
-                    first_column,
-                )
-                .optional()?;
-            let Some(account) = account else {
+            let Some(account) =
+                account_of(transaction, hash, "purpose IN ('reset', 'setup')", now_ms)?
+            else {
                 return Ok(false);
             };
             // Its trigger deletes this link and every other one that sets the password.
@@ -122,16 +115,7 @@ impl AppDb {
     /// and a trial that waited for that can be granted. Returns false if the link cannot be used.
     pub fn verify_email_by_link(&self, hash: &[u8; 32], now_ms: i64) -> Result<bool, StoreError> {
         self.write("verify an e-mail by a link", |transaction| {
-            let account: Option<String> = transaction
-                .query_row(
-                    &format!(
-                        "SELECT link.account {USABLE} AND link.hash = ?1 AND purpose = 'verify'"
-                    ),
-                    params![hash, now_ms],
-                    first_column,
-                )
-                .optional()?;
-            let Some(account) = account else {
+            let Some(account) = account_of(transaction, hash, "purpose = 'verify'", now_ms)? else {
                 return Ok(false);
             };
             transaction.execute(
@@ -172,6 +156,21 @@ impl AppDb {
             Ok(found.flatten())
         })
     }
+}
+
+/// Returns the account of a link that can be used, if its purpose is as `purpose` says in SQL.
+fn account_of(
+    transaction: &Transaction<'_>,
+    hash: &[u8; 32],
+    purpose: &'static str,
+    now_ms: i64,
+) -> rusqlite::Result<Option<String>> {
+    transaction
+        .prepare_cached(&format!(
+            "SELECT link.account {USABLE} AND link.hash = ?1 AND {purpose}"
+        ))?
+        .query_row(params![hash, now_ms], first_column)
+        .optional()
 }
 
 fn link_row(row: &Row<'_>) -> rusqlite::Result<OneTimeLinkRow> {

@@ -1,29 +1,20 @@
 //! The queries behind an account holder's activity pages: ends of requests by filter, and totals by
 //! conversation. `ledger/usage.rs` has the totals by time.
 //!
-//! The totals are stored next to the entries and change in the transaction that enters a debit, so
-//! no page sums up a ledger. An index of the account serves every query. Must not price anything.
+//! `index.db` has the totals, so no page sums up a ledger, and the positions of the entries by
+//! every filter (`ledger/index.rs`). Must not price anything.
 
 #[cfg(test)]
 mod tests;
 
 use super::database::Ledger;
-use super::ending::{Ending, RequestOutcome};
-use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use super::ending::RequestOutcome;
+use super::entry::LedgerEntry;
+use super::index::find_name;
+use super::spend_totals::SpendTotals;
 use crate::store::StoreError;
 use credits::money::Micro;
-use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
-use std::collections::BTreeMap;
-
-pub const HOUR_MS: i64 = 3_600_000;
-
-/// Maximum number of tokens counted per class of one response. A vendor's nonsense counter must not
-/// overflow the totals, which SQLite would refuse.
-pub(super) const MAX_TOKENS_COUNTED: u64 = 1 << 40;
-
-/// Limit of a total of tokens. `MAX_CREDITS_SUM` is the limit of a total of credits (in µc).
-pub(super) const MAX_TOKENS_SUM: i64 = 1 << 62;
-pub(super) const MAX_CREDITS_SUM: i64 = 9_007_199_254_740_991;
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
 
 /// Which ends of requests to list: those that match all given fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,16 +36,6 @@ pub struct ActivityCursor {
     pub seq: i64,
 }
 
-/// A total of debits. Input includes every class of input tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SpendTotals {
-    pub responses: u64,
-    pub credits: Micro,
-    pub input: u64,
-    pub cache_read: u64,
-    pub output: u64,
-}
-
 /// One model's debits within one hour.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HourlySpend {
@@ -73,25 +54,6 @@ pub struct Conversation {
     pub sum: SpendTotals,
 }
 
-impl SpendTotals {
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            responses: self.responses.saturating_add(other.responses),
-            credits: self.credits.plus(other.credits),
-            input: self.input.saturating_add(other.input),
-            cache_read: self.cache_read.saturating_add(other.cache_read),
-            output: self.output.saturating_add(other.output),
-        }
-    }
-
-    /// Responses, input, cache reads and output, as SQLite integers.
-    pub(super) fn counts(self) -> [i64; 4] {
-        [self.responses, self.input, self.cache_read, self.output]
-            .map(|count| i64::try_from(count).unwrap_or(i64::MAX))
-    }
-}
-
 impl Ledger {
     /// Returns ends of requests below `before`, latest first.
     ///
@@ -104,13 +66,17 @@ impl Ledger {
         before: Option<ActivityCursor>,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let (sql, values) = endings_sql(account, filter, before, limit);
-        self.read("list an account's responses", |connection| {
+        let seqs: Vec<i64> = self.read_index("list an account's responses", |connection| {
+            let Some((sql, values)) = endings_sql(connection, account, filter, before, limit)?
+            else {
+                return Ok(Vec::new());
+            };
             connection
                 .prepare_cached(&sql)?
-                .query_map(params_from_iter(values), entry)?
+                .query_map(params_from_iter(values), |row| row.get(0))?
                 .collect()
-        })
+        })?;
+        self.entries_at(&seqs)
     }
 
     /// Returns debits of any account whose vendor counted more than the request can use, latest
@@ -119,16 +85,13 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn implausible_entries(&self, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
-        let sql = format!(
-            "SELECT {ENTRY_COLUMNS} FROM entry INDEXED BY entry_implausible
-             WHERE kind = 'debit' AND instr(detail, '\"implausible\":true') > 0 ORDER BY seq DESC LIMIT ?1"
-        );
-        self.read("list debits of implausible usage", |connection| {
+        let seqs: Vec<i64> = self.read_index("list debits of implausible usage", |connection| {
             connection
-                .prepare_cached(&sql)?
-                .query_map([limit], entry)?
+                .prepare_cached(IMPLAUSIBLE)?
+                .query_map([limit], |row| row.get(0))?
                 .collect()
-        })
+        })?;
+        self.entries_at(&seqs)
     }
 
     /// Returns the position of the account's last end of a request; 0 if there is none.
@@ -136,13 +99,35 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn last_ending_seq(&self, account: &str) -> Result<i64, StoreError> {
-        let last = self.read("look for an account's last response", |connection| {
+        let last = self.find_seqs(account, true, None, 1)?;
+        Ok(last.first().copied().unwrap_or(0))
+    }
+
+    /// Returns the positions of an account's entries below `before`, newest first: of all of them,
+    /// or only of the ends of requests.
+    pub(super) fn find_seqs(
+        &self,
+        account: &str,
+        endings_only: bool,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.read_index("read an account's entries", |connection| {
+            let Some(account) = find_name(connection, "account", account)? else {
+                return Ok(Vec::new());
+            };
+            let sql = if endings_only {
+                LAST_ENDINGS
+            } else {
+                LAST_ENTRIES
+            };
             connection
-                .prepare_cached(LAST_ENDING)?
-                .query_row([account], |row| row.get(0))
-                .optional()
-        })?;
-        Ok(last.unwrap_or(0))
+                .prepare_cached(sql)?
+                .query_map(params![account, before.unwrap_or(i64::MAX), limit], |row| {
+                    row.get(0)
+                })?
+                .collect()
+        })
     }
 
     /// Returns conversations, the most recently used first. `before` is the time and the id of the
@@ -157,7 +142,10 @@ impl Ledger {
         limit: u32,
     ) -> Result<Vec<Conversation>, StoreError> {
         let (last_ms, id) = before.unwrap_or((i64::MAX, ""));
-        self.read("list an account's conversations", |connection| {
+        self.read_index("list an account's conversations", |connection| {
+            let Some(account) = find_name(connection, "account", account)? else {
+                return Ok(Vec::new());
+            };
             connection
                 .prepare_cached(CONVERSATIONS)?
                 .query_map(params![account, last_ms, id, limit], conversation_row)?
@@ -174,10 +162,13 @@ impl Ledger {
         account: &str,
         id: &str,
     ) -> Result<Option<Conversation>, StoreError> {
-        self.read("read a conversation", |connection| {
+        self.read_index("read a conversation", |connection| {
+            let Some(account) = find_name(connection, "account", account)? else {
+                return Ok(None);
+            };
             connection
                 .prepare_cached(CONVERSATION)?
-                .query_row([account, id], conversation_row)
+                .query_row(params![account, id], conversation_row)
                 .optional()
         })
     }
@@ -196,26 +187,39 @@ impl Ledger {
     }
 }
 
-const LAST_ENDING: &str = "SELECT seq FROM entry WHERE account = ?1 AND kind IN ('debit', 'void') ORDER BY seq DESC LIMIT 1";
+const LAST_ENTRIES: &str =
+    "SELECT seq FROM activity WHERE account = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3";
+
+const LAST_ENDINGS: &str = "SELECT seq FROM activity WHERE account = ?1 AND seq < ?2 AND kind < 2 ORDER BY seq DESC LIMIT ?3";
+
+// To use a partial index, a query repeats the index's condition in the same words.
+const IMPLAUSIBLE: &str = "SELECT seq FROM activity WHERE flags = 1 ORDER BY seq DESC LIMIT ?1";
 
 const CONVERSATIONS: &str =
-    "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
-     WHERE account = ?1 AND (last_at, id) < (?2, ?3) ORDER BY last_at DESC, id DESC LIMIT ?4";
+    "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
+     WHERE account = ?1 AND turns > 0 AND (last_at, name) < (?2, ?3) ORDER BY last_at DESC, name DESC LIMIT ?4";
 
 const CONVERSATION: &str =
-    "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
-                            WHERE account = ?1 AND id = ?2";
+    "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
+     WHERE account = ?1 AND name = ?2 AND turns > 0";
 
 const TRIAL: &str = "SELECT d_trial FROM entry WHERE kind = 'trial' AND ref = ?1";
 
+/// A query with its values.
+type EndingsSql = (String, Vec<Box<dyn ToSql>>);
+
 /// Builds the query, with a term for every given field of the filter: each form of the query has
-/// its index.
+/// its index. Returns `None` if the index does not have a name in it, so that nothing matches.
 fn endings_sql(
+    connection: &Connection,
     account: &str,
     filter: &ActivityFilter,
     before: Option<ActivityCursor>,
     limit: u32,
-) -> (String, Vec<Box<dyn ToSql>>) {
+) -> rusqlite::Result<Option<EndingsSql>> {
+    let Some(account) = find_name(connection, "account", account)? else {
+        return Ok(None);
+    };
     let ActivityFilter {
         model,
         key_id,
@@ -238,24 +242,33 @@ fn endings_sql(
             seq: i64::MAX,
         });
     let mut sql = format!(
-        "SELECT {ENTRY_COLUMNS} FROM entry WHERE account = ? AND kind IN ('debit', 'void')"
+        "SELECT seq FROM activity {} WHERE account = ? AND kind < 2",
+        choose_index(filter)
     );
-    let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account.to_owned())];
-    let outcome_name = outcome.map(|outcome| outcome.as_str().to_owned());
+    let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account)];
     let terms = [
-        ("model", model),
-        ("key_id", key_id),
-        ("outcome", &outcome_name),
-        ("conversation", conversation),
+        ("model", model.as_deref()),
+        ("api_key", key_id.as_deref()),
+        ("outcome", outcome.map(RequestOutcome::as_str)),
     ];
-    for (column, value) in terms {
-        let Some(value) = value else { continue };
+    for (column, name) in terms {
+        let Some(name) = name else { continue };
+        let Some(number) = find_name(connection, column, name)? else {
+            return Ok(None);
+        };
         sql.push_str(&format!(" AND {column} = ?"));
-        values.push(Box::new(value.clone()));
+        values.push(Box::new(number));
+    }
+    if let Some(name) = conversation {
+        let Some(number) = find_conversation(connection, account, name)? else {
+            return Ok(None);
+        };
+        sql.push_str(" AND conversation = ? AND conversation IS NOT NULL");
+        values.push(Box::new(number));
     }
     // To use a partial index, the query must repeat the index's condition in the same words.
     if outcome.is_some_and(|outcome| outcome != RequestOutcome::Completed) {
-        sql.push_str(" AND outcome <> 'completed'");
+        sql.push_str(" AND outcome <> 0");
     }
     if let Some(from_ms) = from_ms {
         sql.push_str(" AND at >= ?");
@@ -267,66 +280,38 @@ fn endings_sql(
         Box::new(below.seq),
         Box::new(limit),
     ]);
-    (sql, values)
+    Ok(Some((sql, values)))
 }
 
-/// Changes of conversations by debits, summed up before they are written.
-#[derive(Default)]
-pub(super) struct ConversationUpdate<'a>(BTreeMap<(&'a str, &'a str), ConversationTotals>);
-
-struct ConversationTotals {
-    began_ms: i64,
-    last_ms: i64,
-    sum: SpendTotals,
-}
-
-impl<'a> ConversationUpdate<'a> {
-    /// Adds a debit, which is a turn, if it belongs to a conversation.
-    pub(super) fn add(&mut self, ending: &'a Ending, sum: SpendTotals) {
-        let Some(conversation) = &ending.detail.conversation else {
-            return;
-        };
-        let turns = self
-            .0
-            .entry((&ending.account, conversation))
-            .or_insert(ConversationTotals {
-                began_ms: ending.at_ms,
-                last_ms: ending.at_ms,
-                sum: SpendTotals::default(),
-            });
-        turns.began_ms = turns.began_ms.min(ending.at_ms);
-        turns.last_ms = turns.last_ms.max(ending.at_ms);
-        turns.sum = turns.sum.plus(sum);
-    }
-
-    /// Adds the turns to the stored conversations.
-    pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        for ((account, conversation), totals) in &self.0 {
-            let [turns, input, cache_read, output] = totals.sum.counts();
-            let values = params![
-                account,
-                conversation,
-                totals.began_ms,
-                totals.last_ms,
-                turns,
-                totals.sum.credits,
-                input,
-                cache_read,
-                output
-            ];
-            transaction.prepare_cached(COUNT_TURN)?.execute(values)?;
-        }
-        Ok(())
+/// Names the index of the field that matches the fewest entries: without statistics, SQLite would
+/// always read the account's entries by time.
+fn choose_index(filter: &ActivityFilter) -> &'static str {
+    let is_failure = filter
+        .outcome
+        .is_some_and(|outcome| outcome != RequestOutcome::Completed);
+    if filter.conversation.is_some() {
+        "INDEXED BY activity_by_conversation"
+    } else if is_failure {
+        "INDEXED BY activity_by_outcome"
+    } else if filter.key_id.is_some() {
+        "INDEXED BY activity_by_key"
+    } else if filter.model.is_some() {
+        "INDEXED BY activity_by_model"
+    } else {
+        "NOT INDEXED"
     }
 }
 
-const COUNT_TURN: &str =
-    "INSERT INTO conversation (account, id, began_at, last_at, turns, credits, input, cache_read, output)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-     ON CONFLICT (account, id) DO UPDATE SET began_at = min(began_at, excluded.began_at),
-       last_at = max(last_at, excluded.last_at), turns = turns + excluded.turns,
-       credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
-       cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
+fn find_conversation(
+    connection: &Connection,
+    account: i64,
+    name: &str,
+) -> rusqlite::Result<Option<i64>> {
+    connection
+        .prepare_cached("SELECT id FROM conversation WHERE account = ?1 AND name = ?2")?
+        .query_row(params![account, name], |row| row.get(0))
+        .optional()
+}
 
 fn conversation_row(row: &Row<'_>) -> rusqlite::Result<Conversation> {
     Ok(Conversation {

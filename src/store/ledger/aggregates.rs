@@ -1,206 +1,132 @@
-//! Compares the aggregates that pages and limits read (`usage_hour`, `usage_day`, `usage_total`,
-//! `conversation`, `key_spend`) with the ledger's entries, and rebuilds them.
+//! Compares `index.db` with the entries, and makes it and the spending of keys anew. The audit
+//! compares the spending of keys while it walks.
 //!
-//! Each aggregate is defined once, by the query that sums up the entries. The audit compares the
-//! table with the query's result, and a rebuild stores that result. Must not change an entry or a
-//! balance.
+//! The entries are walked once, in short slices, into an index of its own; the stored one must be
+//! equal to it. Must not change an entry or a balance.
 
-use super::activity;
+use super::chain::last_entry;
+use super::compare::AggregateMismatch;
 use super::database::Ledger;
+use super::index::{IndexRebuild, MAX_INDEX_BATCH};
 use crate::store::StoreError;
 use crate::store::sqlite;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
-/// An aggregate that does not equal the sum of its entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AggregateMismatch {
-    /// Name of the table.
-    pub of: &'static str,
-    /// Keys of the row.
-    pub row: String,
-}
-
-/// A table of aggregates.
-struct AggregateTable {
-    name: &'static str,
-    /// SQL that shows its keys as one text.
-    shown: &'static str,
-    columns: &'static str,
-    /// SQL that computes the columns from the entries.
-    entries: fn() -> String,
-}
-
-const TABLES: [AggregateTable; 5] = [
-    AggregateTable {
-        name: "usage_hour",
-        shown: "'account ' || account || ', hour ' || hour || ', model ' || model || ', key ' || key_id",
-        columns: "account, hour, model, key_id, responses, credits, input, cache_read, output",
-        entries: || {
-            format!(
-                "SELECT account, at / 3600000 AS hour, model, key_id, count(*) AS responses, {SUMS}
-                 FROM response GROUP BY 1, 2, 3, 4"
-            )
-        },
-    },
-    AggregateTable {
-        name: "usage_day",
-        shown: "'account ' || account || ', day ' || day || ', model ' || model || ', key ' || key_id",
-        columns: "account, day, model, key_id, responses, credits, input, cache_read, output",
-        entries: || {
-            format!(
-                "SELECT account, at / 86400000 AS day, model, key_id, count(*) AS responses, {SUMS}
-                 FROM response GROUP BY 1, 2, 3, 4"
-            )
-        },
-    },
-    AggregateTable {
-        name: "usage_total",
-        shown: "'day ' || day || ', model ' || model",
-        columns: "day, model, responses, credits, input, cache_read, output, writeoff",
-        entries: || {
-            format!(
-                "SELECT at / 86400000 AS day, model, count(*) AS responses, {SUMS},
-                   min(sum(writeoff), (SELECT credits FROM ceiling)) AS writeoff
-                 FROM response GROUP BY 1, 2"
-            )
-        },
-    },
-    AggregateTable {
-        name: "conversation",
-        shown: "'account ' || account || ', conversation ' || id",
-        columns: "account, id, began_at, last_at, turns, credits, input, cache_read, output",
-        entries: || {
-            format!(
-                "SELECT account, conversation AS id, min(at) AS began_at, max(at) AS last_at, count(*) AS turns, {SUMS}
-                 FROM response WHERE conversation IS NOT NULL GROUP BY account, conversation"
-            )
-        },
-    },
-    AggregateTable {
-        name: "key_spend",
-        shown: "'key ' || key || ', day ' || day",
-        columns: "key, day, total, used_at",
-        entries: || {
-            "SELECT key, day, sum(spent) OVER (PARTITION BY key ORDER BY day) AS total, used_at
-             FROM (SELECT key_id AS key, at / 86400000 AS day, -sum(d_paid + d_trial) AS spent, max(at) AS used_at
-                   FROM entry WHERE kind IN ('debit', 'void') AND key_id IS NOT NULL GROUP BY 1, 2)"
-                .to_owned()
-        },
-    },
-];
-
-/// SQL for debits with their tokens, each class limited to the most that counts: a vendor's
-/// counters can be nonsense.
-const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)), response AS (
-  SELECT account, at, ifnull(model, '') AS model, ifnull(key_id, '') AS key_id, conversation, d_paid, d_trial, writeoff,
-    min(ifnull(detail ->> '$.usage.input', 0) + ifnull(detail ->> '$.usage.cache_read', 0)
-      + ifnull(detail ->> '$.usage.cache_write_5m', 0) + ifnull(detail ->> '$.usage.cache_write_1h', 0)
-      + ifnull(detail ->> '$.usage.audio_input', 0), (SELECT each FROM ceiling)) AS input,
-    min(ifnull(detail ->> '$.usage.cache_read', 0), (SELECT each FROM ceiling)) AS cache_read,
-    min(ifnull(detail ->> '$.usage.output', 0) + ifnull(detail ->> '$.usage.audio_output', 0), (SELECT each FROM ceiling)) AS output
-  FROM entry WHERE kind = 'debit' AND json_valid(detail))";
-
-/// SQL for the sums of several of these responses.
-const SUMS: &str = "min(-sum(d_paid + d_trial), (SELECT credits FROM ceiling)) AS credits,
-  min(sum(input), (SELECT tokens FROM ceiling)) AS input,
-  min(sum(cache_read), (SELECT tokens FROM ceiling)) AS cache_read,
-  min(sum(output), (SELECT tokens FROM ceiling)) AS output";
-
-impl AggregateTable {
-    /// Returns the SQL that computes the correct content of the table.
-    fn expected_sql(&self) -> String {
-        format!(
-            "WITH {RESPONSES}, expected AS MATERIALIZED ({})",
-            (self.entries)()
-        )
-    }
-
-    /// Returns the rows that differ, in either direction: at most `limit`.
-    fn find_mismatches(
-        &self,
-        connection: &Connection,
-        limit: u32,
-    ) -> rusqlite::Result<Vec<AggregateMismatch>> {
-        let Self {
-            name,
-            shown,
-            columns,
-            ..
-        } = self;
-        let sql = format!(
-            "{}, stored AS MATERIALIZED (SELECT {columns} FROM {name})
-             SELECT DISTINCT {shown} FROM (
-               SELECT * FROM (SELECT {columns} FROM expected EXCEPT SELECT {columns} FROM stored)
-               UNION ALL SELECT * FROM (SELECT {columns} FROM stored EXCEPT SELECT {columns} FROM expected)
-             ) ORDER BY 1 LIMIT ?4",
-            self.expected_sql()
-        );
-        let [each, tokens, credits] = CEILINGS;
-        connection
-            .prepare(&sql)?
-            .query_map(params![each, tokens, credits, limit], |row| {
-                Ok(AggregateMismatch {
-                    of: name,
-                    row: row.get(0)?,
-                })
-            })?
-            .collect()
-    }
-
-    fn rebuild(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let Self { name, columns, .. } = self;
-        connection.execute(&format!("DELETE FROM {name}"), [])?;
-        let sql = format!(
-            "{} INSERT INTO {name} ({columns}) SELECT {columns} FROM expected",
-            self.expected_sql()
-        );
-        connection.execute(&sql, CEILINGS)?;
-        Ok(())
-    }
-}
-
-const CEILINGS: [i64; 3] = [
-    activity::MAX_TOKENS_COUNTED.cast_signed(),
-    activity::MAX_TOKENS_SUM,
-    activity::MAX_CREDITS_SUM,
-];
+/// How often the comparison begins again because another process has made the index anew meanwhile.
+const MAX_COMPARISONS: u32 = 3;
 
 impl Ledger {
-    /// Returns the aggregates that do not equal the sum of their entries, at most `limit` of each
-    /// table. Each table is read as of one moment. Writers do not wait for it.
+    /// Returns the rows of `index.db` that differ from what the entries make, at most `limit` of
+    /// each table. The index is compared as far as it is. Writers do not wait for it, and its
+    /// memory does not grow with the ledger; for a while it takes as much disk as `index.db`.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be read.
+    /// Returns an error if the ledger or the index cannot be read, or if the disk is full.
     pub fn find_wrong_aggregates(&self, limit: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
-        self.read(
-            "compare the ledger's entries with its totals",
-            |connection| {
-                let wrong = TABLES
-                    .iter()
-                    .map(|table| table.find_mismatches(connection, limit));
-                Ok(wrong.collect::<rusqlite::Result<Vec<_>>>()?.concat())
-            },
-        )
+        Ok(self.compare_index(limit, &mut |_| ())?.1)
     }
 
-    /// Rebuilds the aggregates from the entries in one transaction; the ledger writer waits for it.
-    /// Returns the wrong ones, at most `limit` of each table.
+    /// Makes `index.db` and the spending of keys anew from the entries. Pages read the old index
+    /// until the new one is complete; only the spending of keys makes the ledger writer wait, for
+    /// as long as its last entries and its rows take. `on_entries` gets the number of entries read
+    /// so far. Returns the rows that were wrong, at most `limit` of each table.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be written; then nothing is changed.
-    pub fn rebuild_aggregates(&self, limit: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
+    /// Returns an error if a file cannot be read or written; what was not reported as done then
+    /// stays as it was.
+    pub fn reindex(
+        &self,
+        limit: u32,
+        on_entries: &mut dyn FnMut(u64),
+    ) -> Result<Vec<AggregateMismatch>, StoreError> {
+        let (mut rebuild, mut wrong) = self.compare_index(limit, on_entries)?;
+        // The stored index may have been far behind.
+        while self.advance_rebuild(&mut rebuild, i64::MAX)? {
+            on_entries(entry_count(&rebuild));
+        }
+        self.index.replace(rebuild.connection())?;
         let mut writer = self.writer();
-        let sql = |source| StoreError::sqlite("rebuild the ledger's totals", source);
+        let sql = |source| StoreError::sqlite("make the spending of keys anew", source);
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        let mut wrong = Vec::new();
-        for table in &TABLES {
-            let found = table.find_mismatches(&transaction, limit).map_err(sql)?;
-            if !found.is_empty() {
-                table.rebuild(&transaction).map_err(sql)?;
-            }
-            wrong.extend(found);
+        let (last, _) = last_entry(&transaction).map_err(sql)?;
+        while self.advance(&mut rebuild, &transaction, last)? {}
+        let found = rebuild
+            .compare_key_spend(&transaction, limit)
+            .map_err(sql)?;
+        if !found.is_empty() {
+            rebuild.write_key_spend(&transaction).map_err(sql)?;
         }
         transaction.commit().map_err(sql)?;
+        wrong.extend(found);
         Ok(wrong)
     }
+
+    /// Walks the entries up to the index's watermark, and compares.
+    fn compare_index(
+        &self,
+        limit: u32,
+        on_entries: &mut dyn FnMut(u64),
+    ) -> Result<(IndexRebuild, Vec<AggregateMismatch>), StoreError> {
+        for _ in 0..MAX_COMPARISONS {
+            let mut rebuild = IndexRebuild::create(self.index.dir())?;
+            let to = self.read_index("read how far the ledger is indexed", index_seq)?;
+            while self.advance_rebuild(&mut rebuild, to)? {
+                on_entries(entry_count(&rebuild));
+            }
+            // One snapshot of the index, which may have moved on meanwhile.
+            let (mut wrong, mut behind) = (None, Ok(false));
+            let operation = "compare the ledger's entries with its index";
+            self.index.read(operation, |connection| {
+                let snapshot = connection.unchecked_transaction()?;
+                let to = index_seq(&snapshot)?;
+                if rebuild.seq()? > to {
+                    return Ok(());
+                }
+                behind = self.advance_rebuild(&mut rebuild, to);
+                while matches!(behind, Ok(true)) {
+                    behind = self.advance_rebuild(&mut rebuild, to);
+                }
+                wrong = Some(rebuild.compare_index(&snapshot, limit)?);
+                Ok(())
+            })?;
+            behind?;
+            if let Some(wrong) = wrong {
+                return Ok((rebuild, wrong));
+            }
+        }
+        Err(StoreError::Unusable(
+            "cannot compare the index with the entries: another process makes it anew".into(),
+        ))
+    }
+
+    fn advance_rebuild(&self, rebuild: &mut IndexRebuild, to: i64) -> Result<bool, StoreError> {
+        self.readers
+            .with(|connection| self.advance(rebuild, connection, to))
+    }
+
+    /// Adds the next entries up to and with `to`. Returns false if there are no more.
+    fn advance(
+        &self,
+        rebuild: &mut IndexRebuild,
+        ledger: &Connection,
+        to: i64,
+    ) -> Result<bool, StoreError> {
+        let sql = |source| StoreError::sqlite("index the ledger's entries", source);
+        let from = rebuild.seq().map_err(sql)?;
+        let mut entries = self.entries_following(ledger, from, MAX_INDEX_BATCH)?;
+        entries.retain(|entry| entry.seq <= to);
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        rebuild.add(&entries).map_err(sql)?;
+        Ok(true)
+    }
+}
+
+fn entry_count(rebuild: &IndexRebuild) -> u64 {
+    u64::try_from(rebuild.seq().unwrap_or_default()).unwrap_or_default()
+}
+
+fn index_seq(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("SELECT seq FROM watermark", [], |row| row.get(0))
 }

@@ -11,6 +11,8 @@
 mod tests;
 
 use super::chain::last_entry;
+use super::hex::{decode_hex, encode_hex};
+use super::segment_files::sealed_hash;
 use crate::clock;
 use crate::store::{StoreError, sqlite};
 use crate::telemetry::METRICS;
@@ -198,21 +200,12 @@ fn parse(bytes: &[u8]) -> Option<ChainHead> {
         return None;
     }
     let (seq, hash) = text.split_once(' ')?;
-    let digits = (0..hash.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(hash.get(at..at + 2)?, 16).ok());
-    let hash: Vec<u8> = digits.collect::<Option<_>>()?;
+    let hash = decode_hex(hash)?;
     Some(ChainHead {
         seq: seq.parse().ok()?,
         hash,
     })
     .filter(|head| head.hash.len() == HASH_BYTES)
-}
-
-fn encode_hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// How strictly the opened ledger must match its anchor.
@@ -249,6 +242,10 @@ pub(super) fn check(
             |row| row.get(0),
         )
         .optional()?;
+    let known = match known {
+        Some(hash) => Some(hash),
+        None => sealed_hash(connection, anchor.seq, &anchor.hash)?,
+    };
     Ok(match known {
         Some(hash) if hash == anchor.hash => None,
         None if ledger.seq < anchor.seq => Some(AnchorFault::Older { anchor, ledger }),

@@ -70,25 +70,35 @@ impl Ledger {
     /// Returns the charge of a request that has ended; `None` if the ledger does not have it.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be read.
+    /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
+    /// hand.
     pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
-        self.read("read the charge of a request", |connection| {
-            let debit = connection
+        let operation = "read the charge of a request";
+        let debit: Option<(String, Micro)> = self.read(operation, |connection| {
+            connection
                 .prepare_cached(
                     "SELECT account, -(d_paid + d_trial) FROM entry
                      WHERE kind IN ('debit', 'void') AND ref = ?1",
                 )?
                 .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()?;
-            let Some((account, charged)) = debit else {
-                return Ok(None);
-            };
-            let account: String = account;
-            Ok(Some(RequestCharge {
-                refunded: refunded_total(connection, &account, request_id)?,
-                account,
-                charged,
-            }))
-        })
+                .optional()
+        })?;
+        let debit = match debit {
+            Some(debit) => Some(debit),
+            None => self
+                .sealed_ending(request_id)?
+                .map(|entry| (entry.account.clone(), Micro::ZERO.minus(entry.change()))),
+        };
+        let Some((account, charged)) = debit else {
+            return Ok(None);
+        };
+        let refunded = self.read(operation, |connection| {
+            refunded_total(connection, &account, request_id)
+        })?;
+        Ok(Some(RequestCharge {
+            account,
+            charged,
+            refunded,
+        }))
     }
 }

@@ -2,27 +2,57 @@
 //! of them.
 //!
 //! Under load a commit has many endings of few accounts and keys. So a row that each of them would
-//! change (a balance, a key's spending, an aggregate for pages) is read once and written once. A
-//! caller that begins a batch must write it in the same transaction, and must write nothing else to
-//! the ledger in between. Must not decide what an ending costs.
+//! change (a balance, a key's spending) is read once and written once. What pages read is not here:
+//! `ledger/index.rs` derives it from the entries. A caller that begins a batch must write it in the
+//! same transaction, and must write nothing else to the ledger in between. Must not decide what an
+//! ending costs.
 
-use super::account::balances;
+use super::applied::take_account_row;
 use super::chain::{entry_hash, insert, last_entry, set_balance};
 use super::ending::Ending;
 use super::entry::LedgerEntry;
-use super::{activity, key_spend, usage};
+use super::key_spend;
+use super::sealed::{SealedEnding, find_sealed_ending, may_be_sealed};
+use super::segment_files::{SegmentFiles, sealed_end};
+use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
-use rusqlite::Transaction;
+use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
+
+/// What became of endings that were to be entered.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct EnteredEndings {
+    /// Number of endings that the ledger did not have.
+    pub new: usize,
+    /// Positions of the endings that were not entered, because a segment that may have them is not
+    /// at hand.
+    pub withheld: Vec<usize>,
+}
+
+/// What became of one ending.
+#[derive(Debug)]
+pub(super) enum EndingEntry {
+    New,
+    /// The request had ended before.
+    Known,
+    /// The request had ended before; a segment has its entry.
+    Sealed(Box<LedgerEntry>),
+    /// Nobody can say whether the request had ended before.
+    Withheld,
+}
 
 pub(super) struct EndingBatch<'a> {
     transaction: &'a Transaction<'a>,
+    segments: &'a SegmentFiles,
+    /// Time of the latest ending in a segment. A request that began later is in none.
+    sealed_until_ms: i64,
+    /// Number of the instance that settled the requests. `None` if none did that runs: a replay of
+    /// a journal, or an event of a shared store.
+    instance: Option<i64>,
     /// The ledger's last entry, which the next one is chained to.
     last: (i64, Vec<u8>),
     accounts: BTreeMap<&'a str, RunningBalance>,
     keys: key_spend::KeySpendUpdate<'a>,
-    conversations: activity::ConversationUpdate<'a>,
-    usage: usage::UsageUpdate<'a>,
 }
 
 /// An account's balance after the endings so far.
@@ -30,31 +60,72 @@ pub(super) struct EndingBatch<'a> {
 struct RunningBalance {
     parts: CreditSplit,
     is_changed: bool,
+    /// Number of the instance whose applied amount the account's row has.
+    applied_by: Option<i64>,
+    /// Credits that the instance settled, and that these endings apply.
+    applied: CreditSplit,
 }
 
 impl<'a> EndingBatch<'a> {
-    pub(super) fn new(transaction: &'a Transaction<'_>) -> rusqlite::Result<Self> {
+    pub(super) fn new(
+        transaction: &'a Transaction<'_>,
+        segments: &'a SegmentFiles,
+        instance: Option<i64>,
+    ) -> rusqlite::Result<Self> {
         Ok(Self {
             transaction,
+            segments,
+            sealed_until_ms: sealed_end(transaction)?.1,
+            instance,
             last: last_entry(transaction)?,
             accounts: BTreeMap::new(),
             keys: key_spend::KeySpendUpdate::default(),
-            conversations: activity::ConversationUpdate::default(),
-            usage: usage::UsageUpdate::default(),
         })
     }
 
-    /// Enters one ending; returns false if the request had ended before. The balance decides,
-    /// whatever the process that settled the request assumed: if one bucket lacks credits, the
-    /// other covers the rest, and the part that both cannot cover becomes a write-off.
-    pub(super) fn enter(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
-        let balance = self.balance(&ending.account)?;
-        let taken = CreditSplit {
+    /// Enters one ending, unless the request had ended before. The balance decides, whatever the
+    /// process that settled the request assumed: if one bucket lacks credits, the other covers the
+    /// rest, and the part that both cannot cover becomes a write-off. Either way the amount that
+    /// the process settled is applied.
+    pub(super) fn enter(
+        &mut self,
+        ending: &'a Ending,
+        detail: String,
+    ) -> rusqlite::Result<EndingEntry> {
+        let sealed = if may_be_sealed(&ending.request_id, self.sealed_until_ms) {
+            self.find_sealed(&ending.request_id)?
+        } else {
+            None
+        };
+        if let Some(EndingEntry::Withheld) = sealed {
+            return Ok(EndingEntry::Withheld);
+        }
+        let settled = CreditSplit {
             paid: ending.paid,
             trial: ending.trial,
+        };
+        let mut account = self.account(&ending.account)?;
+        if self.instance.is_some() {
+            account.applied = account.applied.plus(settled.or_zero());
+            self.keys.apply(ending, settled.or_zero().total());
         }
-        .clamp_to(balance);
-        let remaining = balance.minus(taken);
+        let entered = match sealed {
+            Some(known) => known,
+            None => self.insert_new(ending, &mut account, settled, detail)?,
+        };
+        self.accounts.insert(&ending.account, account);
+        Ok(entered)
+    }
+
+    fn insert_new(
+        &mut self,
+        ending: &'a Ending,
+        account: &mut RunningBalance,
+        settled: CreditSplit,
+        detail: String,
+    ) -> rusqlite::Result<EndingEntry> {
+        let taken = settled.clamp_to(account.parts);
+        let remaining = account.parts.minus(taken);
         let change = (
             Micro::ZERO.minus(taken.paid),
             Micro::ZERO.minus(taken.trial),
@@ -80,53 +151,86 @@ impl<'a> EndingBatch<'a> {
         };
         entry.hash = entry_hash(&entry);
         if !insert(self.transaction, &entry, ON_CONFLICT_IGNORE)? {
-            return Ok(false);
+            return Ok(EndingEntry::Known);
         }
         self.last = (entry.seq, entry.hash);
-        self.accounts.insert(
-            &ending.account,
-            RunningBalance {
-                parts: remaining,
-                is_changed: true,
-            },
-        );
+        (account.parts, account.is_changed) = (remaining, true);
         self.keys.add(ending, taken.total());
-        if ending.kind() == "debit" {
-            let sum = usage::debit_totals(ending, taken.total());
-            self.conversations.add(ending, sum);
-            self.usage.add(ending, sum, writeoff);
-        }
-        Ok(true)
+        Ok(EndingEntry::New)
     }
 
-    fn balance(&mut self, account: &'a str) -> rusqlite::Result<CreditSplit> {
-        if let Some(known) = self.accounts.get(account) {
-            return Ok(known.parts);
+    /// Looks for the end of a request in the segments. `None`: the request has no sealed end.
+    fn find_sealed(&self, request_id: &str) -> rusqlite::Result<Option<EndingEntry>> {
+        match find_sealed_ending(self.transaction, self.segments, request_id)? {
+            SealedEnding::None => Ok(None),
+            SealedEnding::Found(entry) => Ok(Some(EndingEntry::Sealed(entry))),
+            SealedEnding::Unavailable(error) => {
+                let is_known = self
+                    .transaction
+                    .prepare_cached(
+                        "SELECT 1 FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')",
+                    )?
+                    .exists([request_id])?;
+                if is_known {
+                    return Ok(Some(EndingEntry::Known));
+                }
+                METRICS.ledger_error("segment");
+                log::error!(
+                    "cannot enter the end of request {request_id}, which may have been entered before: {error}"
+                );
+                Ok(Some(EndingEntry::Withheld))
+            }
         }
-        let (paid, trial) = balances(self.transaction, account)?;
-        let parts = CreditSplit { paid, trial };
-        self.accounts.insert(
-            account,
-            RunningBalance {
-                parts,
-                is_changed: false,
-            },
-        );
-        Ok(parts)
+    }
+
+    fn account(&self, account: &'a str) -> rusqlite::Result<RunningBalance> {
+        if let Some(known) = self.accounts.get(account) {
+            return Ok(*known);
+        }
+        self.transaction
+            .prepare_cached("SELECT paid, trial, applied_by FROM account WHERE id = ?1")?
+            .query_row([account], |row| {
+                Ok(RunningBalance {
+                    parts: CreditSplit {
+                        paid: row.get(0)?,
+                        trial: row.get(1)?,
+                    },
+                    is_changed: false,
+                    applied_by: row.get(2)?,
+                    applied: CreditSplit::ZERO,
+                })
+            })
     }
 
     /// Writes the totals.
     pub(super) fn write(self) -> rusqlite::Result<()> {
-        for (account, balance) in &self.accounts {
-            if balance.is_changed {
-                set_balance(self.transaction, account, balance.parts)?;
+        for (account, row) in &self.accounts {
+            match self.instance {
+                Some(instance) if row.applied != CreditSplit::ZERO => {
+                    if row.applied_by != Some(instance) {
+                        take_account_row(self.transaction, instance, account)?;
+                    }
+                    let CreditSplit { paid, trial } = row.applied;
+                    self.transaction
+                        .prepare_cached(SET_BALANCE_AND_APPLY)?
+                        .execute(params![
+                            account,
+                            row.parts.paid,
+                            row.parts.trial,
+                            paid,
+                            trial
+                        ])?;
+                }
+                _ if row.is_changed => set_balance(self.transaction, account, row.parts)?,
+                _ => {}
             }
         }
-        self.keys.write(self.transaction)?;
-        self.conversations.write(self.transaction)?;
-        self.usage.write(self.transaction)
+        self.keys.write(self.transaction, self.instance)
     }
 }
+
+const SET_BALANCE_AND_APPLY: &str = "UPDATE account SET paid = ?2, trial = ?3,
+       applied_paid = applied_paid + ?4, applied_trial = applied_trial + ?5 WHERE id = ?1";
 
 /// A request ends once. The insert itself checks that, by the unique indexes.
 const ON_CONFLICT_IGNORE: &str = " ON CONFLICT DO NOTHING";
@@ -195,16 +299,13 @@ mod tests {
             "entry",
             "account",
             "key_spend",
-            "usage_hour",
-            "usage_day",
-            "usage_total",
-            "conversation",
             "applied",
             "applied_key",
+            "instance",
         ];
         let of = |table: &str| -> Vec<String> {
             let mut statement = connection
-                .prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2, 3"))
+                .prepare(&format!("SELECT * FROM {table}"))
                 .unwrap();
             let count = statement.column_count();
             let row = |row: &rusqlite::Row<'_>| {
@@ -274,7 +375,6 @@ mod tests {
                 == 26,
             "two grants and 24 ends"
         );
-        assert!(expected.iter().any(|row| row.starts_with("conversation")));
         assert_eq!(found, expected);
     }
 }

@@ -7,6 +7,7 @@
 //! (`store/holds.rs`). Must not decide which account gets how much.
 
 use super::account::{LedgerAccount, account_row};
+use super::applied::applied_to_account;
 use super::database::Ledger;
 use crate::store::StoreError;
 use crate::store::sqlite;
@@ -155,16 +156,8 @@ pub(super) fn unapplied_parts(
     account: &str,
     claim: &Claim,
 ) -> rusqlite::Result<CreditSplit> {
-    let applied = transaction
-        .prepare_cached("SELECT paid, trial FROM applied WHERE boot = ?1 AND account = ?2")?
-        .query_row([&claim.instance_id, account], |row| {
-            Ok(CreditSplit {
-                paid: row.get(0)?,
-                trial: row.get(1)?,
-            })
-        })
-        .optional()?;
-    Ok(claim.settled.minus(applied.unwrap_or_default()).or_zero())
+    let applied = applied_to_account(transaction, &claim.instance_id, account)?;
+    Ok(claim.settled.minus(applied).or_zero())
 }
 
 /// Returns all credits of the account that other instances have claimed.

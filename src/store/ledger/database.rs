@@ -4,6 +4,8 @@
 
 use super::account::LedgerAccount;
 use super::anchor::{self, AnchorFault, AnchorTrust, LedgerAnchor, chain_head};
+use super::index::LedgerIndex;
+use super::segment_files::SegmentFiles;
 use crate::failpoint::{self, Point};
 use crate::store::row_cache::RowCache;
 use crate::store::sqlite::{self, Readers};
@@ -23,6 +25,9 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("006.sql"),
     include_str!("007.sql"),
     include_str!("008.sql"),
+    include_str!("009.sql"),
+    include_str!("010.sql"),
+    include_str!("011.sql"),
 ];
 
 const MAX_READERS: usize = 8;
@@ -31,6 +36,10 @@ const MAX_READERS: usize = 8;
 pub struct Ledger {
     writer: Mutex<Connection>,
     pub(super) readers: Readers,
+    /// What pages read, derived from the entries.
+    pub(super) index: LedgerIndex,
+    /// The files with the sealed entries.
+    pub(super) segments: SegmentFiles,
     /// Accounts as admission reads them, by process and account.
     pub(super) account_rows: RowCache<LedgerAccount>,
     /// Whether this process has handed over. Changes under the writer's lock.
@@ -88,13 +97,18 @@ impl Ledger {
         let mut writer = sqlite::open(&path, "open the ledger")?;
         sqlite::migrate(&mut writer, MIGRATIONS, "migrate the ledger")?;
         writer.set_prepared_statement_cache_capacity(64);
+        sqlite::set_up_writer(&writer)
+            .map_err(|source| StoreError::sqlite("open the ledger", source))?;
         let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
         let account_rows = RowCache::open(&path, "open the ledger for reading")?;
         let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
         let (writer, handed_over) = (Mutex::new(writer), AtomicBool::new(false));
+        let index = LedgerIndex::open(dir);
         Ok(Self {
             writer,
             readers,
+            index,
+            segments: SegmentFiles::new(dir),
             account_rows,
             handed_over,
             anchor,

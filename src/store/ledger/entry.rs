@@ -2,6 +2,7 @@
 //!
 //! Must not run a query.
 
+use super::compact_detail::expand;
 use super::ending::LATE_SUFFIX;
 use credits::money::Micro;
 use rusqlite::Row;
@@ -94,6 +95,7 @@ pub struct EntrySelection {
 pub(super) const ENTRY_COLUMNS: &str = "seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash";
 
 pub(super) fn entry(row: &Row<'_>) -> rusqlite::Result<LedgerEntry> {
+    let stored = row.get_ref(10)?.as_str()?;
     Ok(LedgerEntry {
         seq: row.get(0)?,
         kind: row.get(1)?,
@@ -105,7 +107,7 @@ pub(super) fn entry(row: &Row<'_>) -> rusqlite::Result<LedgerEntry> {
         bal_paid: row.get(7)?,
         bal_trial: row.get(8)?,
         writeoff: row.get(9)?,
-        detail: row.get(10)?,
+        detail: expand(stored),
         prev: row.get(11)?,
         hash: row.get(12)?,
     })

@@ -3,11 +3,12 @@
 //!
 //! Must not know a key's spending limit.
 
+use super::applied::{apply_to_key, number_of};
 use super::database::Ledger;
 use super::ending::Ending;
 use crate::store::StoreError;
 use credits::limits;
-use credits::money::{CreditSplit, Micro};
+use credits::money::Micro;
 use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
 
@@ -37,13 +38,15 @@ impl Ledger {
     ) -> Result<KeySpend, StoreError> {
         self.read("read a key's spending", |connection| {
             connection
-                .prepare_cached(
+                .prepare_cached(&format!(
                     "SELECT
                        ifnull((SELECT total FROM key_spend WHERE key = ?1 ORDER BY day DESC LIMIT 1), 0),
                        ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?2 ORDER BY day DESC LIMIT 1), 0),
-                       ifnull((SELECT spent FROM applied_key WHERE boot = ?3 AND key = ?1), 0),
+                       coalesce((SELECT applied FROM key_spend WHERE key = ?1 AND applied_by = {} ORDER BY day DESC LIMIT 1),
+                         (SELECT spent FROM applied_key WHERE boot = ?3 AND key = ?1), 0),
                        (SELECT used_at FROM key_spend WHERE key = ?1 ORDER BY day DESC LIMIT 1)",
-                )?
+                    number_of(3)
+                ))?
                 .query_row(params![key, first_day, instance_id], |row| {
                     let (total, before): (Micro, Micro) = (row.get(0)?, row.get(1)?);
                     Ok(KeySpend { spent: total.minus(before), total, applied: row.get(2)?, used_at_ms: row.get(3)? })
@@ -93,9 +96,16 @@ impl Ledger {
 
 /// Debits of endings, summed up by key and day before they are written.
 #[derive(Default)]
-pub(super) struct KeySpendUpdate<'a>(BTreeMap<(&'a str, i64), KeyDaySpend>);
+pub(super) struct KeySpendUpdate<'a>(BTreeMap<&'a str, KeySpendChange>);
 
 #[derive(Default)]
+struct KeySpendChange {
+    days: BTreeMap<i64, KeyDaySpend>,
+    /// Credits that the instance settled, and that these endings apply.
+    applied: Micro,
+}
+
+#[derive(Clone, Copy, Default)]
 struct KeyDaySpend {
     taken: Micro,
     used_at_ms: i64,
@@ -105,26 +115,65 @@ impl<'a> KeySpendUpdate<'a> {
     /// Adds the debit of an ending. A late ending counts on its own day, and so in the totals of
     /// all later days.
     pub(super) fn add(&mut self, ending: &'a Ending, taken: Micro) {
-        let spent = self
-            .0
-            .entry((&ending.detail.key_id, limits::day_number(ending.at_ms)))
+        let key = self.0.entry(&ending.detail.key_id).or_default();
+        let spent = key
+            .days
+            .entry(limits::day_number(ending.at_ms))
             .or_default();
         spent.taken = spent.taken.plus(taken);
         spent.used_at_ms = spent.used_at_ms.max(ending.at_ms);
     }
 
-    pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        for ((key, day), KeyDaySpend { taken, used_at_ms }) in &self.0 {
-            transaction
-                .prepare_cached(COUNT)?
-                .execute(params![key, day, taken, used_at_ms])?;
-            transaction
-                .prepare_cached(COUNT_LATER)?
-                .execute(params![key, day, taken])?;
+    /// Adds what the instance settled for an ending.
+    pub(super) fn apply(&mut self, ending: &'a Ending, settled: Micro) {
+        let key = self.0.entry(&ending.detail.key_id).or_default();
+        key.applied = key.applied.plus(settled);
+    }
+
+    /// Writes the spending, and what the instance with the given number has applied.
+    pub(super) fn write(
+        self,
+        transaction: &Transaction<'_>,
+        instance: Option<i64>,
+    ) -> rusqlite::Result<()> {
+        for (key, KeySpendChange { days, applied }) in &self.0 {
+            if let Some(instance) = instance
+                && let Some((day, KeyDaySpend { taken, used_at_ms })) = days.first_key_value()
+                && days.len() == 1
+            {
+                let values = params![key, day, taken, used_at_ms, applied, instance];
+                if transaction
+                    .prepare_cached(COUNT_AND_APPLY)?
+                    .execute(values)?
+                    > 0
+                {
+                    continue;
+                }
+            }
+            for (day, KeyDaySpend { taken, used_at_ms }) in days {
+                transaction
+                    .prepare_cached(COUNT)?
+                    .execute(params![key, day, taken, used_at_ms])?;
+                transaction
+                    .prepare_cached(COUNT_LATER)?
+                    .execute(params![key, day, taken])?;
+            }
+            if let Some(instance) = instance
+                && applied.is_positive()
+            {
+                apply_to_key(transaction, instance, key, *applied)?;
+            }
         }
         Ok(())
     }
 }
+
+/// What nearly every debit needs: the key has a row of the day, no later one, and the instance's
+/// applied amount stands in it.
+const COUNT_AND_APPLY: &str =
+    "UPDATE key_spend SET total = total + ?3, used_at = max(used_at, ?4), applied = applied + ?5
+     WHERE key = ?1 AND day = ?2 AND applied_by = ?6
+       AND NOT EXISTS (SELECT 1 FROM key_spend AS later WHERE later.key = ?1 AND later.day > ?2)";
 
 const COUNT: &str = "INSERT INTO key_spend (key, day, total, used_at)
      VALUES (?1, ?2, ?3 + ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?2 ORDER BY day DESC LIMIT 1), 0),
@@ -132,54 +181,3 @@ const COUNT: &str = "INSERT INTO key_spend (key, day, total, used_at)
      ON CONFLICT (key, day) DO UPDATE SET total = total + ?3, used_at = max(used_at, excluded.used_at)";
 
 const COUNT_LATER: &str = "UPDATE key_spend SET total = total + ?3 WHERE key = ?1 AND day > ?2";
-
-/// Credits that an instance has settled, summed up by account and by key before they are written as
-/// applied.
-#[derive(Default)]
-pub(super) struct AppliedUpdate<'a> {
-    accounts: BTreeMap<&'a str, CreditSplit>,
-    keys: BTreeMap<&'a str, Micro>,
-}
-
-impl<'a> AppliedUpdate<'a> {
-    pub(super) fn add(&mut self, ending: &'a Ending) {
-        let parts = CreditSplit {
-            paid: ending.paid,
-            trial: ending.trial,
-        };
-        if !ending.paid.is_positive() && !ending.trial.is_positive() {
-            return;
-        }
-        let of_account = self.accounts.entry(&ending.account).or_default();
-        *of_account = of_account.plus(parts);
-        let of_key = self.keys.entry(&ending.detail.key_id).or_default();
-        *of_key = of_key.plus(parts.total());
-    }
-
-    pub(super) fn write(
-        self,
-        transaction: &Transaction<'_>,
-        instance_id: &str,
-    ) -> rusqlite::Result<()> {
-        for (account, CreditSplit { paid, trial }) in &self.accounts {
-            transaction.prepare_cached(APPLY)?.execute(params![
-                instance_id,
-                account,
-                paid,
-                trial
-            ])?;
-        }
-        for (key, spent) in &self.keys {
-            transaction
-                .prepare_cached(APPLY_KEY)?
-                .execute(params![instance_id, key, spent])?;
-        }
-        Ok(())
-    }
-}
-
-const APPLY: &str = "INSERT INTO applied (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)
-     ON CONFLICT (boot, account) DO UPDATE SET paid = paid + excluded.paid, trial = trial + excluded.trial";
-
-const APPLY_KEY: &str = "INSERT INTO applied_key (boot, key, spent) VALUES (?1, ?2, ?3)
-     ON CONFLICT (boot, key) DO UPDATE SET spent = spent + excluded.spent";

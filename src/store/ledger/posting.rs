@@ -161,7 +161,11 @@ impl Ledger {
                 let is_same = detail.is_same(&known) && amount.is_none_or(|amount| amount == known.change());
                 return existing_posting(transaction, is_same, &known).map_err(sql)?;
             }
-            let debit = find_entry(transaction, "debit", request_id).map_err(sql)?.ok_or_else(|| {
+            let debit = match find_entry(transaction, "debit", request_id).map_err(sql)? {
+                Some(debit) => Some(debit),
+                None => self.sealed_ending(request_id)?.filter(|entry| entry.kind == "debit"),
+            };
+            let debit = debit.ok_or_else(|| {
                 StoreError::Unknown(format!("cannot refund request {request_id}: the ledger has no debit for it"))
             })?;
             let refunded = refunded_total(transaction, &debit.account, request_id).map_err(sql)?;

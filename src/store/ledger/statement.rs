@@ -1,11 +1,13 @@
 //! What a statement of an account is made of: its postings, and sums by month of everything that
 //! changed its balance.
 //!
-//! Must not add up ends of requests: `ledger/usage.rs` keeps their sums.
+//! The index has the sums (`ledger/index.rs`). Must not add up ends of requests:
+//! `ledger/usage.rs` reads their sums.
 
 use super::activity::ActivityCursor;
 use super::database::Ledger;
-use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use super::entry::LedgerEntry;
+use super::index::{find_name, kind_name};
 use crate::store::StoreError;
 use credits::money::Micro;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -21,17 +23,26 @@ pub struct BalanceChangeSums {
     pub debits: Vec<(i64, Micro)>,
 }
 
+/// The sums, and the account's last entry, which has the balance that they add up to.
+type SumsAndLast = (BalanceChangeSums, Option<i64>);
+
 impl Ledger {
-    /// Returns the sums of everything that changed an account's balance.
+    /// Returns the sums of everything that changed an account's balance, as far as the ledger is
+    /// indexed.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn balance_change_sums(&self, account: &str) -> Result<BalanceChangeSums, StoreError> {
-        self.read("add up an account's statement", |connection| {
-            // One snapshot for all three queries: otherwise they would not add up.
+        let (mut sums, last) = self.read_index("add up an account's statement", |connection| {
+            // One snapshot for all queries: otherwise they would not add up.
             let snapshot = connection.unchecked_transaction()?;
             sums(&snapshot, account)
-        })
+        })?;
+        let last = self.entries_at(last.as_slice())?;
+        if let Some(last) = last.first() {
+            sums.balance = last.bal_paid.plus(last.bal_trial);
+        }
+        Ok(sums)
     }
 
     /// Returns the entries of an account that are not ends of requests, from `from_ms` up to, and
@@ -46,50 +57,58 @@ impl Ledger {
         before: ActivityCursor,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        self.read("list an account's postings", |connection| {
+        let seqs: Vec<i64> = self.read_index("list an account's postings", |connection| {
+            let Some(account) = find_name(connection, "account", account)? else {
+                return Ok(Vec::new());
+            };
             connection
-                .prepare_cached(&postings_sql())?
+                .prepare_cached(POSTINGS)?
                 .query_map(
                     params![account, from_ms, before.at_ms, before.seq, limit],
-                    entry,
+                    |row| row.get(0),
                 )?
                 .collect()
-        })
+        })?;
+        self.entries_at(&seqs)
     }
 }
 
-fn sums(connection: &Connection, account: &str) -> rusqlite::Result<BalanceChangeSums> {
-    let balance = connection
-        .prepare_cached("SELECT paid + trial FROM account WHERE id = ?1")?
+fn sums(connection: &Connection, account: &str) -> rusqlite::Result<SumsAndLast> {
+    let Some(account) = find_name(connection, "account", account)? else {
+        return Ok((BalanceChangeSums::default(), None));
+    };
+    let last = connection
+        .prepare_cached(LAST_ENTRY)?
         .query_row([account], |row| row.get(0))
         .optional()?;
     let postings = connection
         .prepare_cached(POSTING_SUMS)?
-        .query_map([account], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map([account], |row| {
+            Ok((row.get(0)?, kind_name(row.get(1)?).to_owned(), row.get(2)?))
+        })?
         .collect::<rusqlite::Result<_>>()?;
     let debits = connection
         .prepare_cached(DEBIT_SUMS)?
         .query_map([account], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    Ok(BalanceChangeSums {
-        balance: balance.unwrap_or_default(),
+    let sums = BalanceChangeSums {
+        balance: Micro::ZERO,
         postings,
         debits,
-    })
+    };
+    Ok((sums, last))
 }
 
-// To use the partial index, the queries repeat its condition in the same words.
-fn postings_sql() -> String {
-    format!(
-        "SELECT {ENTRY_COLUMNS} FROM entry WHERE account = ?1 AND kind NOT IN ('debit', 'void')
-         AND at >= ?2 AND (at, seq) < (?3, ?4) ORDER BY at DESC, seq DESC LIMIT ?5"
-    )
-}
+const LAST_ENTRY: &str = "SELECT seq FROM activity WHERE account = ?1 ORDER BY seq DESC LIMIT 1";
+
+const POSTINGS: &str =
+    "SELECT seq FROM posting WHERE account = ?1 AND at >= ?2 AND (at, seq) < (?3, ?4)
+     ORDER BY at DESC, seq DESC LIMIT ?5";
 
 const POSTING_SUMS: &str =
     "SELECT (strftime('%Y', at / 1000, 'unixepoch') - 1970) * 12 + strftime('%m', at / 1000, 'unixepoch') - 1,
-       kind, sum(d_paid + d_trial)
-     FROM entry WHERE account = ?1 AND kind NOT IN ('debit', 'void') GROUP BY 1, 2 ORDER BY 1, 2";
+       kind, sum(change)
+     FROM posting WHERE account = ?1 GROUP BY 1, 2 ORDER BY 1, 2";
 
 const DEBIT_SUMS: &str =
     "SELECT (strftime('%Y', day * 86400, 'unixepoch') - 1970) * 12 + strftime('%m', day * 86400, 'unixepoch') - 1,
@@ -99,15 +118,13 @@ const DEBIT_SUMS: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ledger::database::MIGRATIONS;
-    use crate::store::sqlite;
+    use crate::store::ledger::index::create_for_test;
     use rusqlite::{ToSql, params_from_iter};
 
     #[test]
     fn a_statement_reads_no_end_of_a_request() {
         let dir = tempfile::tempdir().unwrap();
-        let mut connection = sqlite::open(&dir.path().join("ledger.db"), "open a ledger").unwrap();
-        sqlite::migrate(&mut connection, MIGRATIONS, "migrate a ledger").unwrap();
+        let connection = create_for_test(dir.path());
         let plan = |sql: &str, count: usize| {
             let mut statement = connection
                 .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
@@ -118,15 +135,15 @@ mod tests {
                 .unwrap();
             plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ")
         };
-        let list = plan(&postings_sql(), 5);
+        let list = plan(POSTINGS, 5);
         assert!(
-            list.contains("INDEX entry_postings (account=? AND at>?"),
+            list.contains("SEARCH posting USING PRIMARY KEY (account=? AND at>?"),
             "{list}"
         );
         assert!(!list.contains("TEMP"), "{list}");
         let sums = plan(POSTING_SUMS, 1);
         assert!(
-            sums.contains("COVERING INDEX entry_postings (account=?)"),
+            sums.contains("SEARCH posting USING PRIMARY KEY (account=?)"),
             "{sums}"
         );
         let debits = plan(DEBIT_SUMS, 1);
@@ -134,5 +151,7 @@ mod tests {
             debits.starts_with("SEARCH usage_day USING PRIMARY KEY (account=?)"),
             "{debits}"
         );
+        let last = plan(LAST_ENTRY, 1);
+        assert!(last.contains("activity_by_seq (account=?)"), "{last}");
     }
 }

@@ -4,10 +4,11 @@
 //! Must not call the store.
 
 use super::account::{LedgerAccount, account_row};
-use super::batch::EndingBatch;
+use super::batch::{EndingBatch, EndingEntry};
 use super::database::Ledger;
 use super::ending::{Ending, EndingDetail, LATE_SUFFIX, ending_detail};
 use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use super::segment_files::SegmentFiles;
 use super::trial::{Posting, insert_posting};
 use crate::store::StoreError;
 use crate::store::sqlite;
@@ -43,8 +44,8 @@ pub struct PartitionLocation {
 
 impl Ledger {
     /// Enters events of the store, each only once, in one commit. Returns for each the ledger's
-    /// debit, made now or earlier; `None` if its account is not open, so that nothing can be
-    /// entered.
+    /// debit, made now or earlier; `None` if nothing can be entered: its account is not open, or a
+    /// segment that may have the request is not at hand.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written; nothing was entered.
@@ -57,7 +58,7 @@ impl Ledger {
         let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
         let taken = done
             .iter()
-            .map(|done| enter_event(&transaction, done))
+            .map(|done| enter_event(&transaction, &self.segments, done))
             .collect::<Result<_, _>>()
             .map_err(sql)?;
         self.commit(transaction, || {}).map_err(sql)?;
@@ -93,18 +94,31 @@ impl Ledger {
         })
     }
 
-    /// Returns entries after `seq`, in order.
+    /// Returns entries after `seq`, in order, sealed ones too.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be read.
+    /// Returns an error if the ledger cannot be read, or if a segment is not at hand.
     pub fn entries_after(&self, seq: i64, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
-        self.read("read the ledger's entries", |connection| {
-            connection
+        let sql = |source| StoreError::sqlite("read the ledger's entries", source);
+        let count = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.readers.with(|connection| {
+            // One snapshot: an entry that is sealed meanwhile is in one of the two.
+            let snapshot = connection.unchecked_transaction().map_err(sql)?;
+            let mut entries = self.sealed_entries_after(&snapshot, seq, count)?;
+            let after = entries.last().map_or(seq, |entry| entry.seq);
+            let rest = i64::try_from(count - entries.len()).unwrap_or(i64::MAX);
+            let mut statement = snapshot
                 .prepare_cached(&format!(
                     "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2"
-                ))?
-                .query_map(params![seq, limit], entry)?
-                .collect()
+                ))
+                .map_err(sql)?;
+            let hot = statement
+                .query_map(params![after, rest], entry)
+                .map_err(sql)?;
+            for entry in hot {
+                entries.push(entry.map_err(sql)?);
+            }
+            Ok(entries)
         })
     }
 
@@ -236,6 +250,7 @@ impl Ledger {
 
 fn enter_event(
     transaction: &Transaction<'_>,
+    segments: &SegmentFiles,
     done: &IngestEvent,
 ) -> rusqlite::Result<Option<CreditSplit>> {
     let account = match done {
@@ -252,7 +267,19 @@ fn enter_event(
     match done {
         IngestEvent::Ended(ending, price) => {
             store_ending_price(transaction, ending, price.as_deref())?;
-            enter_ending(transaction, ending, ending_detail(ending)?)?;
+            match enter_ending(transaction, segments, ending, ending_detail(ending)?)? {
+                EndingEntry::New | EndingEntry::Known => {}
+                EndingEntry::Sealed(entry) if entry.is_late() => {
+                    return Ok(Some(CreditSplit::ZERO));
+                }
+                EndingEntry::Sealed(entry) => {
+                    return Ok(Some(CreditSplit {
+                        paid: Micro::ZERO.minus(entry.d_paid),
+                        trial: Micro::ZERO.minus(entry.d_trial),
+                    }));
+                }
+                EndingEntry::Withheld => return Ok(None),
+            }
             // For an ending that was entered late, the ledger posts its own debit to the store;
             // anything else that the store debited is too much.
             let sql = "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
@@ -269,8 +296,10 @@ fn enter_event(
         }
         IngestEvent::EndedLate(ending, price) => {
             store_ending_price(transaction, ending, price.as_deref())?;
-            enter_ending(transaction, ending, late_detail(&ending.detail)?)?;
-            Ok(Some(CreditSplit::ZERO))
+            let detail = late_detail(&ending.detail)?;
+            let entered = enter_ending(transaction, segments, ending, detail)?;
+            let is_withheld = matches!(entered, EndingEntry::Withheld);
+            Ok((!is_withheld).then_some(CreditSplit::ZERO))
         }
         // Expires all trial credits left here, whatever the store had; the difference is posted to
         // the store.
@@ -304,12 +333,14 @@ fn enter_event(
 
 fn enter_ending(
     transaction: &Transaction<'_>,
+    segments: &SegmentFiles,
     ending: &Ending,
     detail: String,
-) -> rusqlite::Result<()> {
-    let mut batch = EndingBatch::new(transaction)?;
-    batch.enter(ending, detail)?;
-    batch.write()
+) -> rusqlite::Result<EndingEntry> {
+    let mut batch = EndingBatch::new(transaction, segments, None)?;
+    let entered = batch.enter(ending, detail)?;
+    batch.write()?;
+    Ok(entered)
 }
 
 /// Returns the JSON of a late ending's detail.

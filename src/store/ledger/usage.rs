@@ -1,22 +1,21 @@
 //! Usage: debits summed up by account, hour or day, model and key; and over all accounts, by day
 //! and model.
 //!
-//! The sums are rows beside the entries and change in the transaction that enters a debit. A query
-//! reads the rows of its account and its span, never the entries. Refunds are not in the sums: they
-//! are postings of their own. Must not price anything.
+//! The sums are rows of `index.db` (`ledger/index/write.rs` adds the debits). A query reads the
+//! rows of its account and its span, never the entries. Refunds are not in the sums: they are
+//! postings of their own. Must not price anything.
 
 #[cfg(test)]
 mod tests;
 
-use super::activity::{HOUR_MS, HourlySpend, MAX_TOKENS_COUNTED, SpendTotals, spend_totals};
+use super::activity::{HourlySpend, spend_totals};
 use super::database::Ledger;
-use super::ending::Ending;
+use super::index::find_name;
+use super::spend_totals::SpendTotals;
 use crate::store::StoreError;
 use credits::money::Micro;
-use rusqlite::{Row, ToSql, Transaction, params, params_from_iter};
+use rusqlite::{Connection, Row, ToSql, params, params_from_iter};
 use std::collections::BTreeMap;
-
-const DAY_HOURS: i64 = 24;
 
 /// A span of time: from the first number up to, and without, the second. Hours and days are since
 /// 1970 UTC.
@@ -102,8 +101,10 @@ impl Ledger {
         after: Option<(i64, &str, &str)>,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
-        let (sql, values) = usage_sql(account, query, after, limit);
-        self.read("add up an account's debits", |connection| {
+        self.read_index("add up an account's debits", |connection| {
+            let Some((sql, values)) = usage_sql(connection, account, query, after, limit)? else {
+                return Ok(Vec::new());
+            };
             connection
                 .prepare_cached(&sql)?
                 .query_map(params_from_iter(values), usage_row)?
@@ -120,7 +121,10 @@ impl Ledger {
         account: &str,
         from_hour: i64,
     ) -> Result<Vec<HourlySpend>, StoreError> {
-        self.read("add up an account's debits", |connection| {
+        self.read_index("add up an account's debits", |connection| {
+            let Some(account) = find_name(connection, "account", account)? else {
+                return Ok(Vec::new());
+            };
             connection
                 .prepare_cached(&hourly_sql())?
                 .query_map(params![account, from_hour], hourly_spend_row)?
@@ -139,7 +143,7 @@ impl Ledger {
         first_day: i64,
     ) -> Result<BTreeMap<String, Micro>, StoreError> {
         let accounts = serde_json::to_string(accounts).unwrap_or_default();
-        self.read("add up the debits of several accounts", |connection| {
+        self.read_index("add up the debits of several accounts", |connection| {
             connection
                 .prepare_cached(SPEND_SINCE)?
                 .query_map(params![accounts, first_day], |row| {
@@ -155,7 +159,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn daily_totals(&self, from_day: i64, to_day: i64) -> Result<Vec<DailyTotal>, StoreError> {
-        self.read("add up the debits of all accounts", |connection| {
+        self.read_index("add up the debits of all accounts", |connection| {
             connection
                 .prepare_cached(DAILY_TOTALS)?
                 .query_map(params![from_day, to_day], daily_total_row)?
@@ -169,26 +173,36 @@ impl Ledger {
 const SUMS: &str = "sum(responses), min(sum(credits), 9007199254740991), sum(min(input, 1 << 44)),
        sum(min(cache_read, 1 << 44)), sum(min(output, 1 << 44))";
 
-const SPEND_SINCE: &str = "SELECT account, min(sum(credits), 9007199254740991) FROM usage_day
-     WHERE account IN (SELECT value FROM json_each(?1)) AND day >= ?2 GROUP BY account";
+const SPEND_SINCE: &str = "SELECT account.name, min(sum(credits), 9007199254740991)
+     FROM account CROSS JOIN usage_day ON usage_day.account = account.id
+     WHERE account.name IN (SELECT value FROM json_each(?1)) AND day >= ?2 GROUP BY account.id";
 
 const DAILY_TOTALS: &str =
-    "SELECT day, model, responses, credits, input, cache_read, output, writeoff
-     FROM usage_total WHERE day >= ?1 AND day < ?2 ORDER BY day, model";
+    "SELECT day, model.name, responses, credits, input, cache_read, output, writeoff
+     FROM usage_total CROSS JOIN model ON model.id = usage_total.model
+     WHERE day >= ?1 AND day < ?2 ORDER BY day, model.name";
 
 fn hourly_sql() -> String {
     format!(
-        "SELECT hour, model, {SUMS} FROM usage_hour WHERE account = ?1 AND hour >= ?2
-         GROUP BY hour, model ORDER BY hour, model"
+        "SELECT hour, model.name, {SUMS} FROM usage_hour CROSS JOIN model ON model.id = usage_hour.model
+         WHERE account = ?1 AND hour >= ?2 GROUP BY hour, model.name ORDER BY hour, model.name"
     )
 }
 
+/// A query with its values.
+type UsageSql = (String, Vec<Box<dyn ToSql>>);
+
+/// Builds the query; `None` if the index does not have a name in it, so that nothing matches.
 fn usage_sql(
+    connection: &Connection,
     account: &str,
     query: &UsageQuery,
     after: Option<(i64, &str, &str)>,
     limit: u32,
-) -> (String, Vec<Box<dyn ToSql>>) {
+) -> rusqlite::Result<Option<UsageSql>> {
+    let Some(account) = find_name(connection, "account", account)? else {
+        return Ok(None);
+    };
     let UsageQuery {
         span,
         model,
@@ -209,15 +223,27 @@ fn usage_sql(
              + strftime('%m', ({day}) * 86400, 'unixepoch') - 1"
         ),
     };
-    let column = |is_wanted: bool, name: &'static str| if is_wanted { name } else { "''" };
-    let (model_column, key_column) = (column(*by_model, "model"), column(*by_key, "key_id"));
-    let mut values: Vec<Box<dyn ToSql>> =
-        vec![Box::new(account.to_owned()), Box::new(from), Box::new(to)];
+    // Names are joined only where the report is divided by them: the order of a page is theirs.
+    let mut joins = String::new();
+    let mut column = |is_wanted: bool, names: &'static str| {
+        if !is_wanted {
+            return "''".to_owned();
+        }
+        joins.push_str(&format!(
+            " CROSS JOIN {names} ON {names}.id = {table}.{names}"
+        ));
+        format!("{names}.name")
+    };
+    let (model_column, key_column) = (column(*by_model, "model"), column(*by_key, "api_key"));
+    let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account), Box::new(from), Box::new(to)];
     let mut filters = String::new();
-    for (name, value) in [("model", model), ("key_id", key_id)] {
+    for (names, value) in [("model", model), ("api_key", key_id)] {
         let Some(value) = value else { continue };
-        filters.push_str(&format!(" AND {name} = ?"));
-        values.push(Box::new(value.clone()));
+        let Some(number) = find_name(connection, names, value)? else {
+            return Ok(None);
+        };
+        filters.push_str(&format!(" AND {table}.{names} = ?"));
+        values.push(Box::new(number));
     }
     let mut having = "";
     if let Some((time, model, key_id)) = after {
@@ -229,10 +255,10 @@ fn usage_sql(
     values.push(Box::new(limit));
     let sql = format!(
         "SELECT {time} AS in_time, {model_column} AS of_model, {key_column} AS of_key, {SUMS}
-         FROM {table} WHERE account = ? AND {unit} >= ? AND {unit} < ?{filters}
+         FROM {table}{joins} WHERE account = ? AND {unit} >= ? AND {unit} < ?{filters}
          GROUP BY 1, 2, 3{having} ORDER BY 1, 2, 3 LIMIT ?"
     );
-    (sql, values)
+    Ok(Some((sql, values)))
 }
 
 fn usage_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
@@ -260,129 +286,3 @@ fn daily_total_row(row: &Row<'_>) -> rusqlite::Result<DailyTotal> {
         writeoff: row.get(7)?,
     })
 }
-
-/// Returns what one debit adds to a sum.
-pub(super) fn debit_totals(ending: &Ending, credits: Micro) -> SpendTotals {
-    let usage = &ending.detail.usage;
-    let [input, cache_read, output] = [usage.input_total(), usage.cache_read, usage.output_total()]
-        .map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
-    SpendTotals {
-        responses: 1,
-        credits,
-        input,
-        cache_read,
-        output,
-    }
-}
-
-/// Debits, summed up by account, hour, model and key before they are written.
-#[derive(Default)]
-pub(super) struct UsageUpdate<'a>(BTreeMap<(&'a str, i64, &'a str, &'a str), UsageChange>);
-
-#[derive(Clone, Copy, Default)]
-struct UsageChange {
-    sum: SpendTotals,
-    writeoff: Micro,
-}
-
-impl UsageChange {
-    fn add(&mut self, other: Self) {
-        self.sum = self.sum.plus(other.sum);
-        self.writeoff = self.writeoff.plus(other.writeoff);
-    }
-}
-
-impl<'a> UsageUpdate<'a> {
-    /// Adds a debit. A late one counts in the hour in which its request ended.
-    pub(super) fn add(&mut self, ending: &'a Ending, sum: SpendTotals, writeoff: Micro) {
-        let hour = ending.at_ms.div_euclid(HOUR_MS);
-        let key = (
-            ending.account.as_str(),
-            hour,
-            ending.detail.model.as_str(),
-            ending.detail.key_id.as_str(),
-        );
-        self.0
-            .entry(key)
-            .or_default()
-            .add(UsageChange { sum, writeoff });
-    }
-
-    /// Adds the debits to the stored sums.
-    pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        let mut days: BTreeMap<(&str, i64, &str, &str), UsageChange> = BTreeMap::new();
-        let mut totals: BTreeMap<(i64, &str), UsageChange> = BTreeMap::new();
-        let mut statement = transaction.prepare_cached(COUNT_HOUR)?;
-        for (&(account, hour, model, key_id), change) in &self.0 {
-            let [responses, input, cache_read, output] = change.sum.counts();
-            statement.execute(params![
-                account,
-                hour,
-                model,
-                key_id,
-                responses,
-                change.sum.credits,
-                input,
-                cache_read,
-                output
-            ])?;
-            let day = hour.div_euclid(DAY_HOURS);
-            days.entry((account, day, model, key_id))
-                .or_default()
-                .add(*change);
-            totals.entry((day, model)).or_default().add(*change);
-        }
-        let mut statement = transaction.prepare_cached(COUNT_DAY)?;
-        for (&(account, day, model, key_id), change) in &days {
-            let [responses, input, cache_read, output] = change.sum.counts();
-            statement.execute(params![
-                account,
-                day,
-                model,
-                key_id,
-                responses,
-                change.sum.credits,
-                input,
-                cache_read,
-                output
-            ])?;
-        }
-        let mut statement = transaction.prepare_cached(COUNT_TOTAL)?;
-        for (&(day, model), change) in &totals {
-            let [responses, input, cache_read, output] = change.sum.counts();
-            statement.execute(params![
-                day,
-                model,
-                responses,
-                change.sum.credits,
-                input,
-                cache_read,
-                output,
-                change.writeoff
-            ])?;
-        }
-        Ok(())
-    }
-}
-
-const COUNT_HOUR: &str =
-    "INSERT INTO usage_hour (account, hour, model, key_id, responses, credits, input, cache_read, output)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-     ON CONFLICT (account, hour, model, key_id) DO UPDATE SET responses = responses + excluded.responses,
-       credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
-       cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
-
-const COUNT_DAY: &str =
-    "INSERT INTO usage_day (account, day, model, key_id, responses, credits, input, cache_read, output)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-     ON CONFLICT (account, day, model, key_id) DO UPDATE SET responses = responses + excluded.responses,
-       credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
-       cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
-
-const COUNT_TOTAL: &str =
-    "INSERT INTO usage_total (day, model, responses, credits, input, cache_read, output, writeoff)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-     ON CONFLICT (day, model) DO UPDATE SET responses = responses + excluded.responses,
-       credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
-       cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62),
-       writeoff = min(writeoff + excluded.writeoff, 9007199254740991)";

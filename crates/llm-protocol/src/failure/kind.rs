@@ -103,7 +103,11 @@ pub enum Kind {
     TooManyLiveStreams,
     TooManyLiveStreamsOfAddress,
     Draining,
+    /// Too many ended requests wait for the ledger, and more of this account than its share.
+    LedgerBacklog,
     LedgerUnavailable,
+    /// The receipt is in a part of the ledger that was moved away.
+    ReceiptArchived,
     Internal,
 }
 }

@@ -311,12 +311,21 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
             "This gateway is shutting down. Try again shortly.",
         )
         .with_retry_after(1),
+        Kind::LedgerBacklog => too_many_requests(
+            "ledger_backlog",
+            "This gateway is busy, and this account sends more than its share of the requests. Try again shortly.",
+        ),
         Kind::LedgerUnavailable => service_unavailable(
             "ledger_unavailable",
             "ledger_unavailable",
             "The credit ledger is not available at the moment. Try again shortly.",
         )
         .with_retry_after(2),
+        Kind::ReceiptArchived => service_unavailable(
+            "receipt_archived",
+            "receipt_archived",
+            "The receipt of this request is archived and cannot be read at the moment. Ask the operator of this gateway, with the request's id.",
+        ),
         Kind::Internal => FailureRow {
             chat: (500, "server_error"),
             messages: (500, "api_error"),

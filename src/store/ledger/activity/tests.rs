@@ -2,9 +2,9 @@
 //! rows; and the aggregates equal the sum of the entries.
 
 use super::*;
-use crate::store::ledger::database::MIGRATIONS;
-use crate::store::ledger::{EndingDetail, IngestEvent};
-use crate::store::sqlite;
+use crate::store::ledger::index::create_for_test;
+use crate::store::ledger::spend_totals::{HOUR_MS, MAX_CREDITS_SUM, MAX_TOKENS_COUNTED};
+use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
 use llm_protocol::usage::Usage;
 use rusqlite::{Connection, StatementStatus};
 
@@ -170,14 +170,13 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
     let spent = ledger.hourly_spend(ACCOUNT, 0).unwrap();
     assert_eq!(spent[0].sum.input, 4 * MAX_TOKENS_COUNTED);
     // At the limit, one more ending changes no total, and is still entered.
-    let writer = ledger.writer();
-    writer
+    Connection::open(dir.path().join("index.db"))
+        .unwrap()
         .execute(
             "UPDATE usage_hour SET input = 1 << 62, credits = 9007199254740991",
             [],
         )
         .unwrap();
-    drop(writer);
     let one = ending("req_more", NOW, RequestOutcome::Completed, usage, None);
     assert_eq!(
         ledger
@@ -297,21 +296,22 @@ fn filters(from_ms: i64, to_ms: i64) -> Vec<ActivityFilter> {
     filters
 }
 
-/// Creates a large ledger; most of its rows belong to one account.
+/// Creates a large index; most of its rows belong to one account.
 fn large(dir: &std::path::Path) -> Connection {
-    let mut connection = sqlite::open(&dir.join("ledger.db"), "open a ledger").unwrap();
-    sqlite::migrate(&mut connection, MIGRATIONS, "migrate a ledger").unwrap();
+    let connection = create_for_test(dir);
     connection
         .execute_batch(&format!(
             "PRAGMA synchronous = OFF;
-             INSERT INTO account (id, paid, trial, opened_at) VALUES ('acct_a', 0, 0, 0), ('acct_b', 0, 0, 0);
-             INSERT INTO entry (seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, detail, prev, hash)
+             INSERT INTO account VALUES (1, 'acct_a'), (2, 'acct_b');
+             INSERT INTO model WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9)
+               SELECT i, 'm' || i FROM n;
+             INSERT INTO api_key SELECT id, 'key_' || id FROM model;
+             INSERT INTO outcome VALUES (1, 'vendor_cut');
+             INSERT INTO activity (account, at, seq, kind, model, api_key, outcome, conversation, flags)
              WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
-             SELECT i, 'debit', 'req_' || i, iif(i % 10, 'acct_a', 'acct_b'), {NOW} + i * 1000, 0, 0, 0, 0,
-               '{{\"model\":\"m' || (i % 5) || '\",\"key_id\":\"key_' || (i % 7) || '\",\"outcome\":\"' ||
-               iif(i % 1000, 'completed', 'vendor_cut') || '\",\"conversation\":\"' || iif(i % 100, 'd', 'c') || '\"}}', x'', x''
-             FROM n;
-             INSERT INTO conversation SELECT account, 'c' || seq, at, at, 1, 0, 0, 0, 0 FROM entry;"
+             SELECT iif(i % 10, 1, 2), {NOW} + i * 1000, i, 0, i % 5, i % 7, i % 1000 = 0, iif(i % 100 = 1, 1, 2), 0 FROM n;
+             INSERT INTO conversation SELECT account, 'c' || seq, seq + 2, at, at, 1, 0, 0, 0, 0 FROM activity;
+             INSERT INTO conversation VALUES (1, 'c', 1, {NOW}, {NOW}, 1, 0, 0, 0, 0), (1, 'd', 2, {NOW}, {NOW}, 1, 0, 0, 0, 0);"
         ))
         .unwrap();
     connection
@@ -322,29 +322,30 @@ fn no_page_reads_the_whole_ledger() {
     let dir = tempfile::tempdir().unwrap();
     let connection = large(dir.path());
     let mut questions: Vec<(String, Vec<Box<dyn ToSql>>)> = vec![
-        (LAST_ENDING.into(), vec![Box::new(ACCOUNT)]),
+        (
+            LAST_ENTRIES.into(),
+            vec![Box::new(1), Box::new(i64::MAX), Box::new(50)],
+        ),
+        (
+            LAST_ENDINGS.into(),
+            vec![Box::new(1), Box::new(i64::MAX), Box::new(50)],
+        ),
         (
             CONVERSATIONS.into(),
-            vec![
-                Box::new(ACCOUNT),
-                Box::new(i64::MAX),
-                Box::new(""),
-                Box::new(50),
-            ],
+            vec![Box::new(1), Box::new(i64::MAX), Box::new(""), Box::new(50)],
         ),
-        (CONVERSATION.into(), vec![Box::new(ACCOUNT), Box::new("c7")]),
-        (TRIAL.into(), vec![Box::new("trial:acct_a")]),
+        (CONVERSATION.into(), vec![Box::new(1), Box::new("c7")]),
     ];
     let to_ms = NOW + ROWS / 2 * 1000;
     let middle = Some(ActivityCursor {
         at_ms: to_ms,
         seq: ROWS / 2,
     });
-    questions.extend(
-        filters(NOW, to_ms)
-            .iter()
-            .map(|filter| endings_sql(ACCOUNT, filter, middle, 51)),
-    );
+    questions.extend(filters(NOW, to_ms).iter().map(|filter| {
+        endings_sql(&connection, ACCOUNT, filter, middle, 51)
+            .unwrap()
+            .unwrap()
+    }));
     for (sql, values) in questions {
         let mut statement = connection
             .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
@@ -413,7 +414,8 @@ fn one_filter_reads_no_more_than_its_page() {
         },
     ];
     let steps = |filter: &ActivityFilter| {
-        let (sql, values) = endings_sql(ACCOUNT, filter, None, 51);
+        let query = endings_sql(&connection, ACCOUNT, filter, None, 51);
+        let (sql, values) = query.unwrap().unwrap();
         let mut statement = connection.prepare(&sql).unwrap();
         statement
             .query_map(params_from_iter(&values), |_| Ok(()))
@@ -426,16 +428,16 @@ fn one_filter_reads_no_more_than_its_page() {
         // more than a million.
         assert!(steps(filter) < 3_000, "{filter:?}");
     }
-    // Without its index the same query scans the whole account, so the test can detect it.
-    connection
-        .execute_batch("DROP INDEX entry_by_model")
-        .unwrap();
-    assert!(
-        steps(&ActivityFilter {
-            model: Some("m9".into()),
-            ..ActivityFilter::default()
-        }) > 100_000
+    // By time the same query reads the whole account, so the test can detect it.
+    let by_time =
+        "SELECT seq FROM activity NOT INDEXED WHERE account = 1 AND kind < 2 AND model = 9
+                   AND at < ?1 ORDER BY at DESC, seq DESC LIMIT 51";
+    let mut statement = connection.prepare(by_time).unwrap();
+    assert_eq!(
+        statement.query_map([i64::MAX], |_| Ok(())).unwrap().count(),
+        0
     );
+    assert!(statement.get_status(StatementStatus::VmStep) > 100_000);
 }
 
 #[test]
@@ -477,8 +479,9 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
         assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), 3);
         ledger.hourly_spend(ACCOUNT, 0).unwrap()
     };
-    // Version 5 added the sums.
+    // Version 5 added sums, which `index.db` has today.
     drop(Ledger::write_old_version(dir.path(), 4));
+    std::fs::remove_file(dir.path().join("index.db")).unwrap();
     let ledger = Ledger::open(dir.path()).unwrap();
     assert_eq!(
         (before.len(), ledger.hourly_spend(ACCOUNT, 0).unwrap()),

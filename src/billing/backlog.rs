@@ -1,0 +1,341 @@
+//! The backlog: the ended requests that wait for the ledger, in seconds of work at the measured
+//! rate of commits, and what admission does about it.
+//!
+//! Admission slows in steps, so that there is no cliff. Below a quarter of the bound nothing
+//! happens. From there on a request waits before it is admitted, for longer the more endings of
+//! its account wait. From three quarters on, accounts above their fair share are refused; at the
+//! bound everybody is. A second bound, on the number of endings in memory, acts the same way. The
+//! pressure is computed from the counts each time it matters, so it falls as the ledger catches up
+//! and nobody has to reopen admission. Must not know HTTP, and must not count requests that run.
+//! Read next: `backlog/rate.rs` (the rate of commits), `backlog/shares.rs` (who has how many).
+
+mod rate;
+mod shares;
+#[cfg(test)]
+mod tests;
+
+use crate::telemetry::METRICS;
+pub use rate::CommitRate;
+use shares::AccountShares;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Pressure in thousandths of the bound: from here on requests wait, from here on accounts above
+/// their fair share are refused, from here on all are.
+const SLOW_FROM: u64 = 250;
+const REFUSE_SHARE_FROM: u64 = 750;
+const REFUSE_ALL_FROM: u64 = 1_000;
+/// Pressure that a client which was refused should find when it returns.
+const RETRY_AT: u64 = 500;
+/// Below this pressure the log reports that the ledger has caught up.
+const CAUGHT_UP_BELOW: u64 = 125;
+/// Longest wait of a request, at the bound and for an account with at least its fair share.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+/// Waits shorter than this are not worth a timer.
+const MIN_DELAY: Duration = Duration::from_millis(1);
+/// Maximum number of requests that wait at one time.
+pub const MAX_DELAYED: usize = 4_096;
+/// Limits of `retry-after`, in seconds.
+const MIN_RETRY_SECONDS: u64 = 1;
+const MAX_RETRY_SECONDS: u64 = 30;
+
+/// The ended requests that wait for the ledger, and the limits on them.
+pub struct LedgerBacklog {
+    /// Number of endings that the ledger (on an edge: the shared store) has not accepted.
+    waiting: AtomicUsize,
+    /// Number of endings in memory: the ledger is not known to have them.
+    kept: AtomicUsize,
+    max_kept: usize,
+    /// Bound on the backlog in time.
+    max_seconds: AtomicU64,
+    /// Measured rate, in endings per second.
+    rate: AtomicU64,
+    /// Pressure when it was last computed, in thousandths of the bound. Only a hint: it decides
+    /// nothing but whether to compute the pressure.
+    pressure: AtomicU64,
+    shares: AccountShares,
+    delayed: AtomicUsize,
+    /// Worst stage that the log has reported since the ledger last caught up.
+    reported: AtomicU8,
+}
+
+/// Why a request is refused because of the backlog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BacklogRefusal {
+    pub reason: BacklogReason,
+    /// When the backlog should be half its bound, by the measured rate.
+    pub retry_after_seconds: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BacklogReason {
+    /// The account has more than its fair share of the endings that wait.
+    Share,
+    /// So many requests wait already that this one, of an account above its fair share, may not.
+    Delayed,
+    /// The backlog has reached its bound.
+    Full,
+}
+
+/// A request that waits, counted until it is dropped.
+#[derive(Debug)]
+pub struct DelayedRequest<'a>(&'a AtomicUsize);
+
+impl Drop for DelayedRequest<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl LedgerBacklog {
+    /// `max_kept` bounds the endings in memory, `max_seconds` the time that the ledger needs for
+    /// those that wait.
+    pub fn new(max_kept: usize, max_seconds: u64) -> Self {
+        Self {
+            waiting: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            max_kept,
+            max_seconds: AtomicU64::new(max_seconds),
+            rate: AtomicU64::new(CommitRate::default().per_second()),
+            pressure: AtomicU64::new(0),
+            shares: AccountShares::default(),
+            delayed: AtomicUsize::new(0),
+            reported: AtomicU8::new(0),
+        }
+    }
+
+    /// For a command, which admits nothing.
+    pub fn without_limit() -> Self {
+        Self::new(usize::MAX, u64::MAX)
+    }
+
+    pub fn set_max_seconds(&self, seconds: u64) {
+        self.max_seconds.store(seconds, Ordering::Relaxed);
+        self.update_pressure();
+    }
+
+    /// Counts an ending of this account that now waits.
+    pub fn add(&self, account: &str) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.kept.fetch_add(1, Ordering::Relaxed);
+        self.shares.add(account);
+        self.update_pressure();
+    }
+
+    /// Counts endings that no longer wait: the ledger, or the shared store, has accepted them.
+    pub fn accept(&self, endings: usize) {
+        self.waiting.fetch_sub(endings, Ordering::Relaxed);
+        self.update_pressure();
+    }
+
+    /// Counts endings that are no longer in memory, by their accounts.
+    pub fn remove<'a>(&self, accounts: impl IntoIterator<Item = &'a str>) {
+        for account in accounts {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+            self.shares.remove(account);
+        }
+        self.report_recovery(self.update_pressure());
+    }
+
+    /// Sets the rate of commits, in endings per second.
+    pub fn set_rate(&self, per_second: u64) {
+        self.rate.store(per_second.max(1), Ordering::Relaxed);
+        self.update_pressure();
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub fn kept(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// How long the ledger needs for the endings that wait.
+    pub fn time(&self) -> Duration {
+        let rate = self.rate.load(Ordering::Relaxed).max(1);
+        Duration::from_millis(to_u64(self.waiting()).saturating_mul(1_000) / rate)
+    }
+
+    /// Whether requests are admitted as if there was no backlog.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        self.pressure.load(Ordering::Relaxed) < SLOW_FROM
+    }
+
+    /// Checks that the backlog has room for one more request, of any account.
+    ///
+    /// # Errors
+    /// Returns an error if the backlog has reached its bound.
+    pub fn check_room(&self) -> Result<(), BacklogRefusal> {
+        if self.is_calm() || self.update_pressure() < REFUSE_ALL_FROM {
+            return Ok(());
+        }
+        Err(self.refuse(BacklogReason::Full))
+    }
+
+    /// Checks that a request of this account may wait for admission. Counts nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the backlog has reached its bound, or if the account is above its fair
+    /// share.
+    pub fn check(&self, account: &str) -> Result<(), BacklogRefusal> {
+        if self.is_calm() {
+            return Ok(());
+        }
+        match self.assess(account) {
+            Assessment::Refuse(reason) => Err(self.refuse(reason)),
+            Assessment::Delay(_) => Ok(()),
+        }
+    }
+
+    /// Returns how long a request of this account must wait before it is admitted; `None` if it
+    /// need not. The caller waits, and drops the guard when it no longer does.
+    ///
+    /// # Errors
+    /// See [`LedgerBacklog::check`]. Also returns an error if too many requests wait and the
+    /// account has its fair share; others are then admitted without a wait.
+    pub fn delay(
+        &self,
+        account: &str,
+    ) -> Result<Option<(Duration, DelayedRequest<'_>)>, BacklogRefusal> {
+        if self.is_calm() {
+            return Ok(None);
+        }
+        let delay = match self.assess(account) {
+            Assessment::Refuse(reason) => return Err(self.refuse(reason)),
+            Assessment::Delay(delay) if delay < MIN_DELAY => return Ok(None),
+            Assessment::Delay(delay) => delay,
+        };
+        let guard = DelayedRequest(&self.delayed);
+        if self.delayed.fetch_add(1, Ordering::Relaxed) >= MAX_DELAYED {
+            let has_share = self.shares.count_for(account) >= self.fair_share();
+            return match has_share {
+                true => Err(self.refuse(BacklogReason::Delayed)),
+                false => Ok(None),
+            };
+        }
+        METRICS.count_backlog("delayed");
+        Ok(Some((delay, guard)))
+    }
+
+    /// Updates the gauges of what waits.
+    pub fn update_gauges(&self) {
+        METRICS
+            .journal_pending
+            .set(i64::try_from(self.kept()).unwrap_or(i64::MAX));
+        METRICS
+            .ledger_backlog_seconds
+            .set(self.time().as_secs_f64());
+    }
+
+    fn assess(&self, account: &str) -> Assessment {
+        let pressure = self.update_pressure();
+        self.report(pressure);
+        assess(pressure, self.shares.count_for(account), self.fair_share())
+    }
+
+    /// The share of an account if all that have endings waiting, and one that has none yet, had as
+    /// many. The additional one keeps room for it when a single account uses the ledger alone.
+    fn fair_share(&self) -> u64 {
+        let accounts = to_u64(self.shares.accounts()).saturating_add(1);
+        (to_u64(self.kept()) / accounts).max(1)
+    }
+
+    fn refuse(&self, reason: BacklogReason) -> BacklogRefusal {
+        METRICS.count_backlog(match reason {
+            BacklogReason::Share => "refused_share",
+            BacklogReason::Delayed => "refused_delayed",
+            BacklogReason::Full => "refused_full",
+        });
+        BacklogRefusal {
+            reason,
+            retry_after_seconds: self.retry_after_seconds(),
+        }
+    }
+
+    /// When the pressure should have fallen to [`RETRY_AT`].
+    fn retry_after_seconds(&self) -> u32 {
+        let rate = self.rate.load(Ordering::Relaxed).max(1);
+        let limit = |most: u64| most.saturating_mul(RETRY_AT) / REFUSE_ALL_FROM;
+        let of_time = to_u64(self.waiting()).saturating_sub(limit(self.max_waiting(rate)));
+        let of_memory = to_u64(self.kept()).saturating_sub(limit(to_u64(self.max_kept)));
+        let seconds = of_time.max(of_memory).div_ceil(rate);
+        u32::try_from(seconds.clamp(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)).unwrap_or(1)
+    }
+
+    /// Number of waiting endings at the bound in time.
+    fn max_waiting(&self, rate: u64) -> u64 {
+        rate.saturating_mul(self.max_seconds.load(Ordering::Relaxed))
+    }
+
+    /// Computes the pressure, in thousandths of the bound that is closer.
+    fn update_pressure(&self) -> u64 {
+        let rate = self.rate.load(Ordering::Relaxed).max(1);
+        let thousandths =
+            |part: usize, whole: u64| to_u64(part).saturating_mul(REFUSE_ALL_FROM) / whole.max(1);
+        let pressure = thousandths(self.waiting(), self.max_waiting(rate))
+            .max(thousandths(self.kept(), to_u64(self.max_kept)));
+        self.pressure.store(pressure, Ordering::Relaxed);
+        pressure
+    }
+
+    /// Logs each worse stage once, until the ledger has caught up.
+    fn report(&self, pressure: u64) {
+        let (stage, effect) = match pressure {
+            REFUSE_ALL_FROM.. => (3, "refuses all requests"),
+            REFUSE_SHARE_FROM.. => (2, "refuses accounts that send more than their share"),
+            SLOW_FROM.. => (1, "slows new requests"),
+            _ => return,
+        };
+        if self.reported.fetch_max(stage, Ordering::Relaxed) < stage {
+            log::warn!(
+                "{} ended requests wait for the ledger, {} ms of work: the gateway {effect}. Check the disk, and with a shared store Redis and the sidecar",
+                self.kept(),
+                self.time().as_millis()
+            );
+        }
+    }
+
+    fn report_recovery(&self, pressure: u64) {
+        if pressure < CAUGHT_UP_BELOW && self.reported.load(Ordering::Relaxed) > 0 {
+            self.reported.store(0, Ordering::Relaxed);
+            log::info!("the ledger has caught up: the gateway no longer slows requests");
+        }
+    }
+}
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Assessment {
+    Delay(Duration),
+    Refuse(BacklogReason),
+}
+
+/// Decides about a request of an account with `count` waiting endings, if `fair` would be fair.
+fn assess(pressure: u64, count: u64, fair: u64) -> Assessment {
+    if pressure >= REFUSE_ALL_FROM {
+        return Assessment::Refuse(BacklogReason::Full);
+    }
+    if pressure < SLOW_FROM {
+        return Assessment::Delay(Duration::ZERO);
+    }
+    let of_share = |times: u64| count.saturating_mul(times) / fair.max(1);
+    if pressure >= REFUSE_SHARE_FROM {
+        // Twice the fair share is allowed at first, so that accounts that send alike are not
+        // divided by chance; at the bound, exactly the fair share.
+        let left = REFUSE_ALL_FROM - pressure;
+        let allowed = 1_000 + left * 1_000 / (REFUSE_ALL_FROM - REFUSE_SHARE_FROM);
+        if of_share(1_000) > allowed {
+            return Assessment::Refuse(BacklogReason::Share);
+        }
+    }
+    let rise = (pressure - SLOW_FROM) * 1_000 / (REFUSE_ALL_FROM - SLOW_FROM);
+    let thousandths = rise * of_share(1_000).min(1_000) / 1_000;
+    let full = u64::try_from(MAX_DELAY.as_micros()).unwrap_or(u64::MAX);
+    Assessment::Delay(Duration::from_micros(full * thousandths / 1_000))
+}
+
+fn to_u64(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,173 @@
+//! Upkeep of the ledger in the background: seals what is old or full, archives what is older, and
+//! reports segments that cannot be read.
+//!
+//! It runs on a thread of its own with low demands: it rests as long as it works, and a failure
+//! waits for the next round. Nothing is lost meanwhile; `ledger.db` grows. Must not know the form
+//! of a segment.
+
+use super::service::Billing;
+use crate::clock;
+use crate::config::{LedgerSettings, RetentionSettings};
+use crate::store::StoreError;
+use crate::store::ledger::{
+    BackgroundPace, SealBoundary, SegmentRecord, SegmentState, SegmentStatus,
+};
+use crate::telemetry::METRICS;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+const ROUND_INTERVAL: Duration = Duration::from_secs(60);
+/// Number of rounds from one look at all segments to the next.
+const CHECK_ROUNDS: u32 = 10;
+const DAY_MS: i64 = 86_400_000;
+
+/// A process that ends kills the thread: every step can be interrupted.
+static NEVER: AtomicBool = AtomicBool::new(false);
+static PACE: BackgroundPace<'static> = BackgroundPace { stop: &NEVER };
+
+/// What is wrong with the upkeep, so that a line is logged when it changes.
+#[derive(Default)]
+struct UpkeepReport {
+    faults: Vec<String>,
+}
+
+impl Billing {
+    /// Starts the thread. `settings` returns the current settings.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot start.
+    pub fn start_upkeep(
+        &self,
+        settings: impl Fn() -> LedgerSettings + Send + 'static,
+    ) -> io::Result<()> {
+        let billing = self.clone();
+        std::thread::Builder::new()
+            .name("sealer".into())
+            .spawn(move || {
+                let (mut report, mut round) = (UpkeepReport::default(), 0_u32);
+                let mut unreadable = Vec::new();
+                loop {
+                    // After the hand-over, the successor does it.
+                    if !billing.0.ledger.has_handed_over() {
+                        let mut faults = billing.run_upkeep(&settings(), clock::now_ms());
+                        if round.is_multiple_of(CHECK_ROUNDS) {
+                            unreadable = billing.check_segments();
+                        }
+                        faults.extend(unreadable.iter().cloned());
+                        report.renew(faults);
+                    }
+                    round = round.wrapping_add(1);
+                    std::thread::sleep(ROUND_INTERVAL);
+                }
+            })
+            .map(drop)
+    }
+
+    /// Seals and archives what is due. Returns what is wrong.
+    pub fn run_upkeep(&self, settings: &LedgerSettings, now_ms: i64) -> Vec<String> {
+        let mut faults = Vec::new();
+        if let Err(error) = self.seal_by_rules(settings, now_ms) {
+            METRICS.ledger_error("seal");
+            faults.push(format!(
+                "cannot seal the oldest entries of the ledger: {error}"
+            ));
+        }
+        if let Some(RetentionSettings { keep_days, archive }) = &settings.retention {
+            let before_ms = now_ms.saturating_sub(i64::from(*keep_days) * DAY_MS);
+            if let Err(error) = self.archive_segments(before_ms, archive) {
+                METRICS.ledger_error("archive");
+                faults.push(error.to_string());
+            }
+        }
+        faults
+    }
+
+    /// Looks whether every segment can be read, and sets the metric. Returns what is wrong.
+    fn check_segments(&self) -> Vec<String> {
+        let segments = match self.segments(false) {
+            Ok(segments) => segments,
+            Err(error) => return vec![error.to_string()],
+        };
+        for state in SegmentState::ALL {
+            let count = segments.iter().filter(|one| one.state == state).count();
+            METRICS
+                .ledger_segments
+                .with_label_values(&[state.name()])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        segments
+            .into_iter()
+            .filter_map(|segment| segment.fault)
+            .collect()
+    }
+
+    fn seal_by_rules(
+        &self,
+        settings: &LedgerSettings,
+        now_ms: i64,
+    ) -> Result<Vec<SegmentRecord>, StoreError> {
+        let entries = i64::try_from(settings.segment_entries).unwrap_or(i64::MAX);
+        let midnight_ms = now_ms - now_ms.rem_euclid(DAY_MS);
+        // The start of the first day that stays.
+        let before_ms = midnight_ms - i64::from(settings.seal_after_days) * DAY_MS;
+        let boundary = SealBoundary::Full { before_ms, entries };
+        self.0.ledger.seal(boundary, entries, PACE, now_ms)
+    }
+
+    /// Seals all entries before `before_ms`, or all but the last one. Returns the new segments.
+    ///
+    /// # Errors
+    /// Returns an error if another process seals, or if a file or the ledger cannot be written.
+    pub fn seal(
+        &self,
+        before_ms: Option<i64>,
+        segment_entries: u64,
+    ) -> Result<Vec<SegmentRecord>, StoreError> {
+        let boundary = before_ms.map_or(SealBoundary::Everything, SealBoundary::Before);
+        let entries = i64::try_from(segment_entries).unwrap_or(i64::MAX);
+        self.0.ledger.seal(boundary, entries, PACE, clock::now_ms())
+    }
+
+    /// Moves the segments whose entries are all before `before_ms` to `to`. Returns them.
+    ///
+    /// # Errors
+    /// Returns an error if a segment cannot be moved; it stays where it is.
+    pub fn archive_segments(
+        &self,
+        before_ms: i64,
+        to: &Path,
+    ) -> Result<Vec<SegmentRecord>, StoreError> {
+        self.0.ledger.archive_segments(before_ms, to, PACE)
+    }
+
+    /// Lists the segments with their states. With `reads_all`, reads and checks every byte.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn segments(&self, reads_all: bool) -> Result<Vec<SegmentStatus>, StoreError> {
+        self.0.ledger.segment_statuses(reads_all)
+    }
+
+    /// Returns the key that checks the signatures of the segments; `None` before the first one.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn segment_key(&self) -> Result<Option<String>, StoreError> {
+        self.0.ledger.public_key()
+    }
+}
+
+impl UpkeepReport {
+    /// Logs what is newly wrong, and that nothing is any more.
+    fn renew(&mut self, faults: Vec<String>) {
+        for fault in faults.iter().filter(|fault| !self.faults.contains(fault)) {
+            log::error!("{fault}");
+        }
+        if faults.is_empty() && !self.faults.is_empty() {
+            log::info!("the ledger's segments are complete again");
+        }
+        self.faults = faults;
+    }
+}

@@ -1,0 +1,91 @@
+//! The rules about journals: the ledger has every request that ended in one, with the same amounts
+//! (`journal`), and no line is damaged (`damaged journal`).
+//!
+//! Must not replay a journal.
+
+use super::super::journal::{self, JournalledRequest};
+use super::endings::find_endings;
+use super::findings::LedgerAuditReport;
+use crate::store::StoreError;
+use crate::store::ledger::Ledger;
+use crate::store::ledger::walk::{EndingRow, LedgerWalk};
+use std::path::Path;
+
+/// Age above which an ending that has not reached the ledger is stuck; normally it takes
+/// milliseconds.
+const MAX_JOURNAL_AGE_MS: i64 = 60_000;
+
+/// Checks the requests that were read from the journals before the ledger was.
+pub(super) fn check_requests(
+    requests: &[JournalledRequest],
+    ledger: &Ledger,
+    walk: &LedgerWalk,
+    somebody_serves: bool,
+    now_ms: i64,
+    report: &mut LedgerAuditReport,
+) -> Result<(), StoreError> {
+    let ids: Vec<_> = requests
+        .iter()
+        .map(|request| request.ending.request_id.as_str())
+        .collect();
+    let found = find_endings(ledger, walk, &ids)?;
+    for request in requests {
+        let id = &request.ending.request_id;
+        let known = found.known.get(id);
+        if found.unknown.contains(id) {
+            continue;
+        }
+        if let Some(message) = describe_fault(request, known, somebody_serves, now_ms) {
+            report.add_finding("journal", 0, message);
+        }
+    }
+    Ok(())
+}
+
+fn describe_fault(
+    request: &JournalledRequest,
+    known: Option<&EndingRow>,
+    somebody_serves: bool,
+    now_ms: i64,
+) -> Option<String> {
+    let JournalledRequest {
+        instance_id,
+        is_living,
+        ended,
+        ending,
+    } = request;
+    let old = now_ms.saturating_sub(ending.at_ms) > MAX_JOURNAL_AGE_MS;
+    let request = &ending.request_id;
+    match known {
+        Some(known) if *ended => {
+            let billed = known.charged.plus(known.writeoff);
+            let journalled = (ending.account.as_str(), ending.kind(), ending.cost());
+            if journalled == (&known.account, &known.kind, billed) {
+                return None;
+            }
+            Some(format!(
+                "{request} is a {} of {} in the journal of instance {instance_id}, but a {} of {billed} in the ledger",
+                journalled.1, journalled.2, known.kind
+            ))
+        }
+        None if *ended && old => Some(format!(
+            "{request} ended in instance {instance_id} but never reached the ledger"
+        )),
+        // A start voids the requests that dead processes left open. A request of a living process
+        // may stay open for long.
+        None if !*ended && old && !*is_living && somebody_serves => Some(format!(
+            "{request} was left open by instance {instance_id} and never voided"
+        )),
+        _ => None,
+    }
+}
+
+pub(super) fn check_damage(
+    data_dir: &Path,
+    report: &mut LedgerAuditReport,
+) -> Result<(), StoreError> {
+    for damaged in journal::find_damaged(data_dir)? {
+        report.add_finding("damaged journal", 0, damaged.to_string());
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Where an audit begins: at the first entry, or behind entries that were verified before and of
+//! which only the sums are at hand.
+//!
+//! Must not check anything.
+
+use crate::store::StoreError;
+use crate::store::ledger::Ledger;
+use crate::store::ledger::anchor::ChainHead;
+use crate::store::ledger::walk::KeySpendRow;
+use credits::money::Micro;
+
+/// The state of the ledger behind the last entry that is not walked. Ends of requests up to there
+/// may be missing from the ledger; all other entries are there.
+#[derive(Debug, Clone)]
+pub struct AuditStart {
+    pub head: ChainHead,
+    pub accounts: Vec<AccountStart>,
+    /// Spending of all keys, by key and day. `None`: unknown, so the audit does not check the
+    /// spending of keys.
+    pub keys: Option<Vec<KeySpendRow>>,
+}
+
+/// An account behind the last entry that is not walked.
+#[derive(Debug, Clone)]
+pub struct AccountStart {
+    pub account: String,
+    pub paid: Micro,
+    pub trial: Micro,
+    /// Sum of all credits ever bought or granted, without the trial.
+    pub credited: Micro,
+}
+
+impl AuditStart {
+    /// The start of the ledger.
+    pub fn genesis() -> Self {
+        Self {
+            head: ChainHead::genesis(),
+            accounts: Vec::new(),
+            keys: Some(Vec::new()),
+        }
+    }
+
+    /// The end of the last sealed segment, or the start of the ledger if it has none.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn after_segments(ledger: &Ledger) -> Result<Self, StoreError> {
+        let Some(last) = ledger.segment_records()?.pop() else {
+            return Ok(Self::genesis());
+        };
+        let balances = ledger.sealed_balances(last.last)?.into_iter();
+        Ok(Self {
+            accounts: balances
+                .map(|balance| AccountStart {
+                    account: balance.account,
+                    paid: balance.paid,
+                    trial: balance.trial,
+                    credited: balance.credited,
+                })
+                .collect(),
+            head: ChainHead {
+                seq: last.last,
+                hash: last.last_hash,
+            },
+            keys: None,
+        })
+    }
+
+    /// Returns the position behind which the walk begins. A whole ledger is read from below its
+    /// first entry, so that no entry has a place where nobody looks.
+    pub(super) fn after_seq(&self) -> i64 {
+        if self.head.seq == 0 {
+            i64::MIN
+        } else {
+            self.head.seq
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `model-gateway ledger reindex`, and the same as a part of `ledger verify`.
+//!
+//! Must not change an entry or a balance.
+
+use super::account::command_line_actor;
+use super::progress::{ProgressDisplay, ProgressReporter};
+use crate::account::Accounts;
+use crate::billing::Billing;
+use crate::clock;
+use crate::config::CommandSettings;
+use serde_json::json;
+use std::io::Write;
+
+/// Names of the rebuild in the audit log: by its own command, and as a part of `verify`.
+pub const REINDEX_ACT: &str = "ledger.reindex";
+pub const REBUILD_ACT: &str = "ledger.rebuild-aggregates";
+
+/// Makes the index and the cached totals anew from the ledger's entries. Returns how many rows were
+/// wrong.
+///
+/// # Errors
+/// Returns an error if the ledger or its index cannot be read or written.
+pub fn reindex(
+    billing: &Billing,
+    settings: &CommandSettings,
+    act: &'static str,
+    progress: ProgressDisplay,
+) -> anyhow::Result<usize> {
+    let (by, now_ms) = (command_line_actor(), clock::now_ms());
+    let accounts = Accounts::open(&settings.data_dir)?;
+    let mut progress = ProgressReporter::new(progress);
+    let mut show = |count: u64| progress.update(|| format!("indexed {count} entries"));
+    let rebuild = || billing.reindex(&mut show);
+    let acting = accounts.with_actor(&by, now_ms);
+    Ok(acting.record_then_run(act, "ledger", &json!({}), rebuild)?)
+}
+
+/// Prints the result of a rebuild.
+///
+/// # Errors
+/// Returns an error if `out` cannot be written.
+pub fn print_reindex(wrong: usize, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    if json {
+        writeln!(out, "{}", json!({"wrong": wrong}))?;
+    } else {
+        writeln!(
+            out,
+            "rebuilt the index and the cached totals; {wrong} rows were wrong"
+        )?;
+    }
+    Ok(())
+}

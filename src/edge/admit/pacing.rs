@@ -1,0 +1,37 @@
+//! Slows a request down while the ledger is behind: it waits a moment before it reserves credit.
+//!
+//! The body has been read by then, so the gateway notices a client that leaves meanwhile. This file
+//! must not decide who waits, or for how long: `billing/backlog.rs` does.
+
+use super::header::refusal_failure;
+use crate::billing::ReserveError;
+use crate::edge::cpu_pool::{client_left, wait_for_client_close};
+use crate::edge::gateway::Gateway;
+use llm_protocol::Protocol;
+use llm_protocol::failure::Failure;
+use pingora::proxy::Session;
+
+/// Waits until the request may reserve credit. Returns at once while the ledger keeps up.
+///
+/// # Errors
+/// Returns 429 or 503 if the backlog, or the account's share of it, has become too large.
+pub async fn wait_for_ledger(
+    gateway: &Gateway,
+    session: &mut Session,
+    surface: Protocol,
+    account: &str,
+) -> Result<(), Failure> {
+    let Some(backlog) = gateway.store.backlog().filter(|backlog| !backlog.is_calm()) else {
+        return Ok(());
+    };
+    let refused = |refusal| refusal_failure(surface, &ReserveError::Backlog(refusal));
+    let Some((delay, _guard)) = backlog.delay(account).map_err(refused)? else {
+        return Ok(());
+    };
+    tokio::select! {
+        () = tokio::time::sleep(delay) => {}
+        () = wait_for_client_close(session) => return Err(client_left()),
+    }
+    // The backlog may have grown in that time.
+    backlog.check(account).map_err(refused)
+}

@@ -1,0 +1,650 @@
+//! Sealing and archiving, and what finds sealed entries.
+
+use super::*;
+use crate::store::ledger::segment_archive::SegmentState;
+use crate::store::ledger::{
+    BalanceChange, BalanceChangeKind, Ending, EnteredEndings, EntrySelection, Refund,
+    RequestOutcome,
+};
+use credits::money::{CreditSplit, Micro};
+use std::path::Path;
+
+const NOW: i64 = 1_800_000_000_000;
+const HOUR_MS: i64 = 3_600_000;
+static GO_ON: AtomicBool = AtomicBool::new(false);
+static PACE: BackgroundPace<'static> = BackgroundPace { stop: &GO_ON };
+
+/// The id of the request with this number, which began then.
+fn request_id(number: i64) -> String {
+    let tail = number.unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("req_{:012x}7abc8{tail:015x}", NOW + number)
+        .chars()
+        .take(36)
+        .collect()
+}
+
+fn ending(number: i64) -> Ending {
+    let account = format!("acct_{}", number % 3);
+    let plain = Ending::in_test(
+        &request_id(number),
+        &account,
+        NOW + number + 5,
+        RequestOutcome::Completed,
+    );
+    Ending {
+        paid: Micro::new(1_000 + number),
+        ..plain
+    }
+}
+
+fn enter(ledger: &Ledger, numbers: std::ops::Range<i64>) {
+    let endings: Vec<_> = numbers.map(ending).collect();
+    let pairs: Vec<_> = endings.iter().map(|one| (one, CreditSplit::ZERO)).collect();
+    assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), pairs.len());
+}
+
+fn grant(ledger: &Ledger, account: &str, reference: &str) {
+    let change = BalanceChange {
+        kind: BalanceChangeKind::Grant,
+        reference,
+        account,
+        amount: Micro::new(50_000_000),
+        actor: None,
+        at_ms: NOW,
+    };
+    assert!(
+        ledger
+            .post_change(&change, "", || Ok(Vec::new()))
+            .unwrap()
+            .is_new
+    );
+}
+
+/// A ledger with three accounts, a grant for each, and 40 debits.
+fn ledger_in(dir: &Path) -> Ledger {
+    let ledger = Ledger::open(dir).unwrap();
+    for number in 0..3 {
+        let account = format!("acct_{number}");
+        ledger.open_account(&account, None, NOW).unwrap();
+        grant(&ledger, &account, &account);
+    }
+    enter(&ledger, 0..40);
+    ledger
+}
+
+fn seal_all(ledger: &Ledger, per_segment: i64) -> Vec<SegmentRecord> {
+    ledger
+        .seal(SealBoundary::Everything, per_segment, PACE, NOW + HOUR_MS)
+        .unwrap()
+}
+
+/// Every entry, as an export writes it.
+fn export(ledger: &Ledger) -> Vec<String> {
+    let mut lines = Vec::new();
+    ledger
+        .for_each_selected(&EntrySelection::default(), &mut |entry| {
+            lines.push(format!("{entry:?}"));
+            Ok(())
+        })
+        .unwrap();
+    lines
+}
+
+fn count(dir: &Path, what: &str) -> i64 {
+    rusqlite::Connection::open(dir.join("ledger.db"))
+        .unwrap()
+        .query_row(&format!("SELECT count(*) FROM {what}"), [], |row| {
+            row.get(0)
+        })
+        .unwrap()
+}
+
+fn file_of(ledger: &Ledger, segment: &SegmentRecord) -> PathBuf {
+    ledger.segments.dir().join(&segment.file)
+}
+
+#[test]
+fn sealed_ends_leave_the_table_and_every_reader_still_finds_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let before = export(&ledger);
+    let sealed = seal_all(&ledger, 16);
+    assert_eq!(
+        sealed
+            .iter()
+            .map(|one| (one.first, one.last, one.endings))
+            .collect::<Vec<_>>(),
+        [(1, 16, 13), (17, 32, 16), (33, 42, 10)],
+        "43 entries, and the last one stays"
+    );
+    assert_eq!(
+        count(dir.path(), "entry"),
+        4,
+        "three grants and the last debit"
+    );
+    assert_eq!(export(&ledger), before);
+    let after_five = ledger.entries_after(5, 30).unwrap();
+    assert_eq!(
+        after_five.iter().map(|entry| entry.seq).collect::<Vec<_>>(),
+        (6..36).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        ledger.entries_after(30, 100).unwrap().len(),
+        13,
+        "into the table"
+    );
+    let receipt = ledger.ending("acct_1", &request_id(7)).unwrap().unwrap();
+    assert_eq!(format!("{receipt:?}"), before[10]);
+    assert!(
+        ledger.ending("acct_2", &request_id(7)).unwrap().is_none(),
+        "of another account"
+    );
+    assert!(ledger.ending("acct_1", "req_unknown").unwrap().is_none());
+    let found = ledger.sealed_entries_at(&[20, 2, 43, 99]).unwrap();
+    assert_eq!(
+        found.iter().map(|entry| entry.seq).collect::<Vec<_>>(),
+        [20, 2],
+        "sealed ones"
+    );
+    assert!(seal_all(&ledger, 16).is_empty(), "nothing is left");
+}
+
+#[test]
+fn a_sealed_debit_can_be_refunded_once_and_no_more_than_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    seal_all(&ledger, 100);
+    let id = request_id(7);
+    let refund = |reference, amount: Option<i64>| {
+        ledger.refund(&Refund {
+            reference,
+            request_id: &id,
+            amount: amount.map(Micro::new),
+            actor: None,
+            at_ms: NOW + HOUR_MS,
+        })
+    };
+    assert_eq!(refund("ticket-1", Some(7)).unwrap().change, Micro::new(7));
+    seal_all(&ledger, 100);
+    assert!(
+        !refund("ticket-1", Some(7)).unwrap().is_new,
+        "the refund stays in the table"
+    );
+    let error = refund("ticket-2", Some(1_001)).unwrap_err();
+    assert!(matches!(error, StoreError::Refused(_)), "{error}");
+    let charge = ledger.request_charge(&id).unwrap().unwrap();
+    assert_eq!(
+        (charge.charged, charge.refunded),
+        (Micro::new(1_007), Micro::new(7))
+    );
+    assert_eq!(refund("ticket-2", None).unwrap().change, Micro::new(1_000));
+}
+
+#[test]
+fn only_sealed_ends_can_be_deleted_and_a_record_never_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let delete = |seq: i64| {
+        rusqlite::Connection::open(dir.path().join("ledger.db"))
+            .unwrap()
+            .execute("DELETE FROM entry WHERE seq = ?1", [seq])
+    };
+    assert!(delete(10).is_err(), "nothing is sealed");
+    ledger
+        .seal(SealBoundary::Before(NOW + 15), 100, PACE, NOW)
+        .unwrap();
+    assert!(delete(2).is_err(), "a posting");
+    assert!(delete(20).is_err(), "after the segment");
+    let change = |sql: &str| {
+        rusqlite::Connection::open(dir.path().join("ledger.db"))
+            .unwrap()
+            .execute(sql, [])
+    };
+    assert!(change("DELETE FROM segment").is_err());
+    assert!(change("UPDATE segment SET last = 40").is_err());
+    assert!(change("UPDATE entry SET at = 1").is_err());
+}
+
+#[test]
+fn an_end_that_is_sealed_is_not_entered_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    seal_all(&ledger, 16);
+    let (known, new) = (ending(3), ending(100));
+    let other_form = Ending {
+        request_id: "req_old".into(),
+        ..ending(101)
+    };
+    let entered = ledger
+        .enter_or_withhold(
+            &[
+                (&known, CreditSplit::ZERO),
+                (&new, CreditSplit::ZERO),
+                (&other_form, CreditSplit::ZERO),
+            ],
+            "",
+        )
+        .unwrap();
+    assert_eq!(
+        entered,
+        EnteredEndings {
+            new: 2,
+            withheld: Vec::new()
+        }
+    );
+    assert_eq!(
+        ledger
+            .enter_endings(&[(&other_form, CreditSplit::ZERO)], "")
+            .unwrap(),
+        0
+    );
+}
+
+#[test]
+fn an_end_that_may_be_in_a_missing_segment_is_withheld_until_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let sealed = seal_all(&ledger, 100);
+    drop(ledger);
+    let ledger = Ledger::open(dir.path()).unwrap();
+    let (path, away) = (file_of(&ledger, &sealed[0]), dir.path().join("away"));
+    std::fs::rename(&path, &away).unwrap();
+    let (known, late, later) = (
+        ending(3),
+        Ending {
+            request_id: "req_x".into(),
+            ..ending(50)
+        },
+        ending(90_000),
+    );
+    let all = [
+        (&known, CreditSplit::ZERO),
+        (&late, CreditSplit::ZERO),
+        (&later, CreditSplit::ZERO),
+    ];
+    let entered = ledger.enter_or_withhold(&all, "").unwrap();
+    assert_eq!(
+        entered,
+        EnteredEndings {
+            new: 1,
+            withheld: vec![0, 1]
+        },
+        "one began after the seal"
+    );
+    let error = ledger
+        .ending("acct_0", &request_id(3))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&sealed[0].file) && error.contains("put the file into"),
+        "{error}"
+    );
+    let refund = Refund {
+        reference: "t",
+        request_id: &request_id(3),
+        amount: None,
+        actor: None,
+        at_ms: NOW,
+    };
+    assert!(matches!(
+        ledger.refund(&refund),
+        Err(StoreError::SegmentUnavailable(_))
+    ));
+    assert!(
+        ledger
+            .for_each_selected(&EntrySelection::default(), &mut |_| Ok(()))
+            .is_err()
+    );
+    std::fs::rename(&away, &path).unwrap();
+    let entered = ledger.enter_or_withhold(&all, "").unwrap();
+    assert_eq!(
+        entered,
+        EnteredEndings {
+            new: 1,
+            withheld: Vec::new()
+        }
+    );
+    assert!(ledger.ending("acct_0", &request_id(3)).unwrap().is_some());
+}
+
+#[test]
+fn the_balances_at_a_segments_end_are_in_the_file_and_in_the_ledger() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    ledger.open_account("acct_9", None, NOW).unwrap();
+    let first = seal_all(&ledger, 100).remove(0);
+    grant(&ledger, "acct_9", "late");
+    enter(&ledger, 200..210);
+    let second = seal_all(&ledger, 100).remove(0);
+    for segment in [&first, &second] {
+        let in_file: Vec<_> = ledger
+            .open_segment(segment)
+            .unwrap()
+            .balances()
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(in_file, ledger.sealed_balances(segment.last).unwrap());
+        let mut expected: BTreeMap<String, (Micro, Micro)> = BTreeMap::new();
+        ledger
+            .for_each_selected(&EntrySelection::default(), &mut |entry| {
+                if entry.seq <= segment.last {
+                    let credited = expected
+                        .get(&entry.account)
+                        .map_or(Micro::ZERO, |known| known.1);
+                    expected.insert(
+                        entry.account.clone(),
+                        (entry.bal_paid, credited.plus(entry.credited())),
+                    );
+                }
+                Ok(())
+            })
+            .unwrap();
+        let found: BTreeMap<_, _> = in_file
+            .into_iter()
+            .map(|row| (row.account, (row.paid, row.credited)))
+            .collect();
+        assert_eq!(found, expected);
+    }
+    assert_eq!((first.accounts, second.accounts), (3, 4));
+}
+
+#[test]
+fn a_file_proves_itself_and_names_its_predecessor() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let sealed = seal_all(&ledger, 20);
+    let key = ledger.public_key().unwrap().unwrap();
+    let [one, two] = [&sealed[0], &sealed[1]]
+        .map(|segment| SegmentReader::open(&file_of(&ledger, segment)).unwrap());
+    assert_eq!(one.manifest().previous_hash, "0".repeat(64));
+    assert_eq!(two.manifest().previous_hash, one.manifest().last_hash);
+    assert_eq!(two.verify().unwrap(), sealed[1].sha256);
+    one.verify_signature(&key).unwrap();
+    let other = one.verify_signature(&"0".repeat(64)).unwrap_err();
+    assert_eq!(other.state(), "foreign");
+    let seqs: Vec<_> = two.entries().map(|entry| entry.unwrap().seq).collect();
+    assert_eq!(seqs, (21..41).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_damaged_byte_of_a_file_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let path = file_of(&ledger, &seal_all(&ledger, 100)[0]);
+    let whole = std::fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(7) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x20;
+        std::fs::write(&path, &damaged).unwrap();
+        let checked = SegmentReader::open(&path).and_then(|reader| reader.verify());
+        assert!(checked.is_err(), "byte {at} of {}", whole.len());
+    }
+    for length in [0, 8, 75, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        assert!(SegmentReader::open(&path).is_err(), "{length} bytes");
+    }
+}
+
+#[test]
+fn archived_segments_are_found_and_a_file_put_back_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let sealed = seal_all(&ledger, 16);
+    let before = export(&ledger);
+    let moved = ledger
+        .archive_segments(NOW + 30, archive.path(), PACE)
+        .unwrap();
+    assert_eq!(moved.len(), 1, "the others have later entries");
+    assert!(!file_of(&ledger, &sealed[0]).exists());
+    assert_eq!(export(&ledger), before);
+    assert!(ledger.ending("acct_1", &request_id(7)).unwrap().is_some());
+    let states = |ledger: &Ledger| -> Vec<SegmentState> {
+        ledger
+            .segment_statuses(true)
+            .unwrap()
+            .iter()
+            .map(|one| one.state)
+            .collect()
+    };
+    use SegmentState::{Archived, Here, Missing};
+    assert_eq!(states(&ledger), [Archived, Here, Here]);
+    let (there, here) = (
+        archive.path().join(&sealed[0].file),
+        file_of(&ledger, &sealed[0]),
+    );
+    std::fs::rename(&there, dir.path().join("aside")).unwrap();
+    assert_eq!(states(&ledger), [Missing, Here, Here]);
+    let fault = ledger.segment_statuses(false).unwrap()[0]
+        .fault
+        .clone()
+        .unwrap();
+    let folder = archive.path().canonicalize().unwrap();
+    assert!(
+        fault.contains(folder.to_str().unwrap()) && fault.contains(&sealed[0].file),
+        "{fault}"
+    );
+    std::fs::rename(dir.path().join("aside"), &here).unwrap();
+    assert_eq!(
+        states(&ledger),
+        [Here, Here, Here],
+        "put back into the data directory"
+    );
+    seal_all(&ledger, 16);
+    assert!(here.exists(), "the only copy stays");
+}
+
+#[test]
+fn a_folder_that_is_no_archive_and_a_damaged_file_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 100).remove(0);
+    let refused = |to: &Path| {
+        ledger
+            .archive_segments(i64::MAX, to, PACE)
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(refused(&archive.path().join("none")).contains("create it"));
+    assert!(refused(ledger.segments.dir()).contains("the segments are in"));
+    std::fs::write(archive.path().join("file"), "x").unwrap();
+    assert!(refused(&archive.path().join("file")).contains("not a folder"));
+    let path = file_of(&ledger, &segment);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let error = refused(archive.path());
+    assert!(
+        error.contains(&segment.file) && error.contains("damaged"),
+        "{error}"
+    );
+    assert!(path.exists());
+    assert_eq!(
+        std::fs::read_dir(archive.path()).unwrap().count(),
+        1,
+        "no copy is left"
+    );
+    assert_eq!(
+        ledger.segment_statuses(true).unwrap()[0].state,
+        SegmentState::Damaged
+    );
+}
+
+#[test]
+fn a_segment_of_another_installation_is_named() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (ledger, foreign) = (ledger_in(dir.path()), ledger_in(other.path()));
+    let segment = seal_all(&ledger, 100).remove(0);
+    let strange = seal_all(&foreign, 100).remove(0);
+    std::fs::copy(file_of(&foreign, &strange), file_of(&ledger, &segment)).unwrap();
+    let status = ledger.segment_statuses(false).unwrap().remove(0);
+    assert_eq!(status.state, SegmentState::Damaged);
+    assert!(status.fault.unwrap().contains("another installation"));
+}
+
+#[test]
+fn what_a_dead_process_left_is_finished_discarded_or_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let folder = ledger.segments.dir().to_owned();
+    // Renamed, but not recorded: a copy of entries that the ledger still has.
+    seal_all(&ledger, 100);
+    let copied = tempfile::tempdir().unwrap();
+    let older = ledger_in(copied.path());
+    sqlite::create_dir(older.segments.dir()).unwrap();
+    std::fs::write(folder.join("000000000043-000000000050.partial"), "half").unwrap();
+    std::fs::write(folder.join("000000000043-000000000050.segment"), "strange").unwrap();
+    for file in std::fs::read_dir(&folder).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), older.segments.dir().join(file.file_name())).unwrap();
+    }
+    let before = export(&older);
+    assert_eq!(seal_all(&older, 100).len(), 1);
+    assert_eq!(export(&older), before);
+    let mut names: Vec<_> = std::fs::read_dir(older.segments.dir())
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let whole = "000000000001-000000000042.segment";
+    assert_eq!(
+        names,
+        [whole, "000000000043-000000000050.segment.unknown", "lock"]
+    );
+}
+
+#[test]
+fn a_broken_chain_is_not_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let tool = rusqlite::Connection::open(dir.path().join("ledger.db")).unwrap();
+    tool.execute_batch(
+        "DROP TRIGGER entry_is_never_changed; UPDATE entry SET d_paid = d_paid - 1 WHERE seq = 30;",
+    )
+    .unwrap();
+    let error = ledger
+        .seal(SealBoundary::Everything, 100, PACE, NOW)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("entry 30") && error.contains("ledger verify"),
+        "{error}"
+    );
+    assert_eq!(
+        (count(dir.path(), "entry"), count(dir.path(), "segment")),
+        (43, 0)
+    );
+}
+
+#[test]
+fn an_anchor_that_names_a_sealed_entry_still_fits() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let anchor = std::fs::read(dir.path().join("ledger.anchor")).unwrap();
+    enter(&ledger, 50..55);
+    let segment = seal_all(&ledger, 100).remove(0);
+    std::fs::write(dir.path().join("ledger.anchor"), &anchor).unwrap();
+    assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
+    std::fs::remove_file(file_of(&ledger, &segment)).unwrap();
+    assert_eq!(
+        ledger.anchor_fault(dir.path()).unwrap(),
+        None,
+        "only this ledger can have sealed it"
+    );
+    drop(ledger);
+    Ledger::open(dir.path()).unwrap();
+}
+
+#[test]
+fn one_process_at_a_time_seals() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let lock = ledger.lock_segments().unwrap();
+    let error = Ledger::open(dir.path())
+        .unwrap()
+        .seal(SealBoundary::Everything, 100, PACE, NOW)
+        .unwrap_err();
+    assert!(error.to_string().contains("another process"), "{error}");
+    drop(lock);
+    assert_eq!(seal_all(&ledger, 100).len(), 1);
+}
+
+#[test]
+fn a_boundary_seals_by_time_or_by_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let through = |boundary| ledger.sealable_through(boundary).unwrap();
+    assert_eq!(through(SealBoundary::Everything), 42);
+    assert_eq!(
+        through(SealBoundary::Before(NOW + 15)),
+        13,
+        "three grants and ten debits"
+    );
+    assert_eq!(through(SealBoundary::Before(NOW)), 0);
+    assert_eq!(through(SealBoundary::Before(i64::MAX)), 42);
+    let full = |before_ms, entries| through(SealBoundary::Full { before_ms, entries });
+    assert_eq!((full(NOW, 50), full(NOW, 42), full(NOW, 20)), (0, 42, 40));
+    assert_eq!(full(NOW + 15, 50), 13);
+    let empty = tempfile::tempdir().unwrap();
+    assert!(seal_all(&Ledger::open(empty.path()).unwrap(), 10).is_empty());
+}
+
+/// Prints what a sealed entry costs, with many accounts, keys and conversations: for
+/// docs/segments.md.
+#[test]
+#[ignore = "prints figures"]
+fn segment_figures() {
+    const ENTRIES: i64 = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(dir.path()).unwrap();
+    for number in 0..1_000 {
+        let account = format!("acct_{number:032x}");
+        ledger.open_account(&account, None, NOW).unwrap();
+        grant(&ledger, &account, &account);
+    }
+    let digits = |number: i64| {
+        let number = number.unsigned_abs();
+        let half = |factor: u64| number.wrapping_add(1).wrapping_mul(factor);
+        format!(
+            "{:016x}{:016x}",
+            half(0x9e37_79b9_7f4a_7c15),
+            half(0xd1b5_4a32_d192_ed03)
+        )
+    };
+    for first in (0..ENTRIES).step_by(500) {
+        let endings: Vec<_> = (first..first + 500)
+            .map(|number| {
+                let mut one = ending(number);
+                let key = number.wrapping_mul(7_919) % 5_000;
+                one.account = format!("acct_{:032x}", key % 1_000);
+                one.detail.key_id = format!("key_{}", digits(key));
+                one.detail.key_shown = format!("gw-sk-{}…", &digits(key)[..8]);
+                one.detail.conversation = Some(digits(number / 3));
+                one.detail.usage.input = number.unsigned_abs().wrapping_mul(7_877) % 20_000;
+                one.detail.usage.output = number.unsigned_abs().wrapping_mul(104_729) % 2_000;
+                one.detail.took_ms = Some(number.unsigned_abs().wrapping_mul(611_953) % 30_000);
+                one
+            })
+            .collect();
+        let pairs: Vec<_> = endings.iter().map(|one| (one, CreditSplit::ZERO)).collect();
+        ledger.enter_endings(&pairs, "").unwrap();
+    }
+    let began = Instant::now();
+    let segment = seal_all(&ledger, i64::MAX).remove(0);
+    let per_entry = began.elapsed().as_micros() / ENTRIES.unsigned_abs() as u128;
+    let (bytes, entries) = (segment.bytes, segment.last - segment.first + 1);
+    println!(
+        "{} bytes and {per_entry} µs for each of {entries} entries",
+        bytes / entries
+    );
+    let reader = ledger.open_segment(&segment).unwrap();
+    let began = Instant::now();
+    let read = reader.entries().map(Result::unwrap).count() as u128;
+    println!(
+        "{} entries read in a second",
+        read * 1_000_000 / began.elapsed().as_micros()
+    );
+    assert!(bytes / entries <= 250);
+}

@@ -1,0 +1,25 @@
+//! A segment: a file with a range of the ledger's entries that proves itself and names its
+//! predecessor.
+//!
+//! It has the entries in compressed blocks, the balance of every account at its end, an index of
+//! references, and a manifest that the installation has signed. docs/segments.md describes the
+//! bytes, so that somebody can write another reader. Must not open a database, and must not decide
+//! which entries are sealed: that is `ledger/sealing.rs`. Read next: `segment/writer.rs`,
+//! `segment/reader.rs`, `segment/block.rs`.
+
+mod block;
+mod detail;
+mod fault;
+mod identity;
+mod manifest;
+mod reader;
+mod reference_index;
+mod varint;
+mod writer;
+
+pub use block::request_time_ms;
+pub use fault::SegmentFault;
+pub use identity::InstallationKey;
+pub use manifest::{SealedBalance, SegmentManifest};
+pub use reader::{SegmentEntries, SegmentReader};
+pub use writer::{SegmentStart, SegmentWriter};

@@ -1,0 +1,350 @@
+//! Moves sealed segments to another folder, and lists them with their states.
+//!
+//! A segment is copied, read back by its hash, synced and renamed; then the ledger records its
+//! place; only then is the file in the data directory removed. A folder that is missing, full or
+//! read-only changes nothing. Must not delete the only copy.
+
+use super::database::Ledger;
+use super::sealing::{BackgroundPace, PARTIAL};
+use super::segment::{SegmentFault, SegmentReader};
+use super::segment_files::{SEGMENT_DIR, SegmentRecord, open_recorded, segments_after};
+use crate::failpoint::{self, Point};
+use crate::store::{StoreError, sqlite};
+use rusqlite::params;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+/// Number of bytes that are copied in one step.
+const COPY_BYTES: usize = 1 << 20;
+
+/// A segment and whether it can be read.
+#[derive(Debug, Clone, Serialize)]
+pub struct SegmentStatus {
+    #[serde(flatten)]
+    pub segment: SegmentRecord,
+    pub state: SegmentState,
+    /// Why it cannot be read, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentState {
+    /// In the data directory.
+    Here,
+    /// In the folder to which it was archived.
+    Archived,
+    Missing,
+    /// Unreadable, changed, or of another installation.
+    Damaged,
+}
+
+impl SegmentState {
+    pub const ALL: [Self; 4] = [Self::Here, Self::Archived, Self::Missing, Self::Damaged];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Here => "here",
+            Self::Archived => "archived",
+            Self::Missing => "missing",
+            Self::Damaged => "damaged",
+        }
+    }
+}
+
+impl Ledger {
+    /// Returns the recorded segments, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn segment_records(&self) -> Result<Vec<SegmentRecord>, StoreError> {
+        self.read("list the ledger's segments", |connection| {
+            segments_after(connection, 0)
+        })
+    }
+
+    /// Returns the segments with their states. Opens each file, which checks its signature; with
+    /// `reads_all`, reads and checks everything in it.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn segment_statuses(&self, reads_all: bool) -> Result<Vec<SegmentStatus>, StoreError> {
+        let key = self.public_key()?;
+        let mut statuses = Vec::new();
+        for segment in self.segment_records()? {
+            let opened = self.segments.open_new(&segment).and_then(|reader| {
+                reader.verify_signature(key.as_deref().unwrap_or_default())?;
+                match reads_all {
+                    true if reader.verify()? != segment.sha256 => {
+                        Err(SegmentFault::Damaged("it is not what was sealed".into()))
+                    }
+                    _ => Ok(()),
+                }
+            });
+            let is_here = self.segments.dir().join(&segment.file).exists();
+            let (state, fault) = match opened {
+                Ok(()) if is_here => (SegmentState::Here, None),
+                Ok(()) => (SegmentState::Archived, None),
+                Err(fault) => {
+                    let state = match fault {
+                        SegmentFault::Missing => SegmentState::Missing,
+                        _ => SegmentState::Damaged,
+                    };
+                    (
+                        state,
+                        Some(self.segments.unavailable(&segment, &fault).to_string()),
+                    )
+                }
+            };
+            statuses.push(SegmentStatus {
+                segment,
+                state,
+                fault,
+            });
+        }
+        Ok(statuses)
+    }
+
+    /// Copies the segments in the data directory to another one, `to`.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read or written.
+    pub fn copy_segments(&self, to: &Path) -> Result<(), StoreError> {
+        let failed = |source| StoreError::io("back up a segment", source);
+        let records = self.segment_records()?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        let folder = to.join(SEGMENT_DIR);
+        sqlite::create_dir(&folder)?;
+        for segment in records {
+            let from = self.segments.dir().join(&segment.file);
+            let copy = folder.join(&segment.file);
+            match std::fs::copy(&from, &copy) {
+                // It is archived, or missing: `ledger segments` says so.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => continue,
+                copied => copied.map_err(failed)?,
+            };
+            File::open(&copy)
+                .and_then(|file| file.sync_all())
+                .map_err(failed)?;
+        }
+        sqlite::sync_dir(&folder).map_err(failed)
+    }
+
+    /// Opens a recorded segment, to read all of it.
+    ///
+    /// # Errors
+    /// Returns an error that says what to do if its file is not at hand.
+    pub fn open_segment(&self, segment: &SegmentRecord) -> Result<SegmentReader, StoreError> {
+        self.segments
+            .open_new(segment)
+            .map_err(|fault| self.segments.unavailable(segment, &fault))
+    }
+
+    /// Returns the key that checks the signatures of the installation's segments, in hexadecimal
+    /// digits; `None` before the first segment.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn public_key(&self) -> Result<Option<String>, StoreError> {
+        let has_key = self.read("read the installation's key", |connection| {
+            connection
+                .prepare_cached("SELECT 1 FROM installation")?
+                .exists([])
+        })?;
+        if !has_key {
+            return Ok(None);
+        }
+        Ok(Some(self.installation_key()?.public_key()))
+    }
+
+    /// Moves the segments whose last entry is before `before_ms` to `to`. Returns them.
+    ///
+    /// # Errors
+    /// Returns an error if another process seals or archives, or if a segment cannot be moved; it
+    /// and the later ones then stay where they are.
+    pub fn archive_segments(
+        &self,
+        before_ms: i64,
+        to: &Path,
+        pace: BackgroundPace<'_>,
+    ) -> Result<Vec<SegmentRecord>, StoreError> {
+        let lock = self.lock_segments()?;
+        self.resume_sealing(pace)?;
+        let to = self.archive_folder(to)?;
+        let mut moved = Vec::new();
+        for segment in self.segment_records()? {
+            if segment.archived_to.is_some() || segment.to_ms >= before_ms {
+                continue;
+            }
+            self.archive_segment(&segment, &to, pace).map_err(|error| {
+                StoreError::Unusable(format!(
+                    "cannot archive the segment {} to {}: {error}; it stays in the data directory",
+                    segment.file,
+                    to.display()
+                ))
+            })?;
+            moved.push(self.recorded_segment(segment.first)?);
+        }
+        drop(lock);
+        Ok(moved)
+    }
+
+    /// Checks the folder of an archive. It is not created: a disk that is not mounted would be
+    /// replaced by a folder on another one.
+    fn archive_folder(&self, to: &Path) -> Result<std::path::PathBuf, StoreError> {
+        let refuse =
+            |why: String| StoreError::Refused(format!("cannot archive to {}: {why}", to.display()));
+        let to = to.canonicalize().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => refuse("the folder does not exist; create it".into()),
+            _ => refuse(error.to_string()),
+        })?;
+        if !to.is_dir() {
+            return Err(refuse("it is not a folder".into()));
+        }
+        if self
+            .segments
+            .dir()
+            .canonicalize()
+            .is_ok_and(|dir| dir == to)
+        {
+            return Err(refuse("it is the folder that the segments are in".into()));
+        }
+        match to.to_str() {
+            Some(_) => Ok(to),
+            None => Err(refuse("its name is not UTF-8".into())),
+        }
+    }
+
+    fn archive_segment(
+        &self,
+        segment: &SegmentRecord,
+        to: &Path,
+        pace: BackgroundPace<'_>,
+    ) -> Result<(), StoreError> {
+        let from = self.segments.dir().join(&segment.file);
+        let target = to.join(&segment.file);
+        if hash_file(&target, pace)? != Some(segment.sha256.clone()) {
+            let partial = to.join(format!("{}.{PARTIAL}", segment.file));
+            let copied = copy_checked(&from, &partial, &segment.sha256, pace);
+            if let Err(error) = copied {
+                // A full disk gets its space back.
+                let _ = std::fs::remove_file(&partial);
+                return Err(error);
+            }
+            let failed = |source| StoreError::io("finish the copy", source);
+            std::fs::rename(&partial, &target).map_err(failed)?;
+            sqlite::sync_dir(to).map_err(failed)?;
+        }
+        failpoint::hit(Point::BeforeArchiveRecord);
+        let folder = to.to_str().unwrap_or_default();
+        self.writer()
+            .execute(
+                "UPDATE segment SET archived_to = ?2, archived_at = ?3 WHERE first = ?1",
+                params![segment.first, folder, crate::clock::now_ms()],
+            )
+            .map_err(|source| StoreError::sqlite("record an archived segment", source))?;
+        failpoint::hit(Point::AfterArchiveRecord);
+        self.remove_local(segment)
+    }
+
+    fn remove_local(&self, segment: &SegmentRecord) -> Result<(), StoreError> {
+        let failed = |source| StoreError::io("remove an archived segment", source);
+        match std::fs::remove_file(self.segments.dir().join(&segment.file)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.map_err(failed)?,
+        }
+        self.segments.close(segment.first);
+        sqlite::sync_dir(self.segments.dir()).map_err(failed)
+    }
+
+    /// Removes the files in the data directory of segments that the archive has.
+    pub(super) fn remove_archived(
+        &self,
+        records: &[SegmentRecord],
+        pace: BackgroundPace<'_>,
+    ) -> Result<(), StoreError> {
+        for segment in records {
+            let Some(folder) = &segment.archived_to else {
+                continue;
+            };
+            let local = self.segments.dir().join(&segment.file);
+            let archived = Path::new(folder).join(&segment.file);
+            // One that was put back because the archive's copy is gone stays.
+            if local.exists()
+                && open_recorded(&archived, segment).is_ok()
+                && hash_file(&archived, pace)? == Some(segment.sha256.clone())
+            {
+                self.remove_local(segment)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies a file, syncs the copy, and reads it back. The original must have the hash too.
+fn copy_checked(
+    from: &Path,
+    to: &Path,
+    sha256: &[u8],
+    pace: BackgroundPace<'_>,
+) -> Result<(), StoreError> {
+    let failed = |source| StoreError::io("copy the file", source);
+    match std::fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut source = File::open(from).map_err(failed)?;
+    let mut options = OpenOptions::new();
+    let mut copy = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(to)
+        .map_err(failed)?;
+    let mut piece = vec![0; COPY_BYTES];
+    loop {
+        let began = Instant::now();
+        let read = source.read(&mut piece).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        copy.write_all(piece.get(..read).unwrap_or_default())
+            .map_err(failed)?;
+        failpoint::hit(Point::MidArchiveCopy);
+        pace.rest(began)?;
+    }
+    copy.sync_all().map_err(failed)?;
+    if hash_file(to, pace)?.as_deref() != Some(sha256) {
+        return Err(StoreError::Unusable(
+            "the copy is not what was sealed: the file is damaged, or the disk is".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the SHA-256 of a file; `None` if there is none.
+fn hash_file(path: &Path, pace: BackgroundPace<'_>) -> Result<Option<Vec<u8>>, StoreError> {
+    let failed = |source| StoreError::io("read a segment", source);
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
+    let (mut hash, mut piece) = (Sha256::new(), vec![0; COPY_BYTES]);
+    loop {
+        let began = Instant::now();
+        let read = file.read(&mut piece).map_err(failed)?;
+        if read == 0 {
+            return Ok(Some(hash.finalize().to_vec()));
+        }
+        hash.update(piece.get(..read).unwrap_or_default());
+        pace.rest(began)?;
+    }
+}

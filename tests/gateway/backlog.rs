@@ -1,0 +1,157 @@
+//! A ledger that is slower than its requests: admission slows, the account that floods is refused
+//! before anyone else, and all is settled once when the ledger has caught up.
+//!
+//! A fail point makes each entry of the ledger take 8 ms.
+
+use crate::account::Account;
+use crate::client::{Answer, Connection};
+use crate::surface::Chat;
+use crate::world::{Plan, SOON, World, wait_for};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// More than the slow ledger settles in a minute.
+const SLOW_ENTRIES: &str = "slow@ledger_entry:7500";
+const BOUND_SECONDS: u64 = 6;
+/// More requests at one time than a wait of a second each slows down to the rate of the ledger.
+const CLIENTS: usize = 160;
+/// For a machine on which the gateway is hardly faster than the slow ledger.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What the clients of one account saw.
+#[derive(Default)]
+struct Seen {
+    answered: AtomicUsize,
+    refused: AtomicUsize,
+    /// Answers that no client should get.
+    odd: Mutex<Vec<String>>,
+}
+
+impl Seen {
+    fn add(&self, answer: &Answer) {
+        match answer.status {
+            200 => self.answered.fetch_add(1, Ordering::Relaxed),
+            429 if is_refusal(answer) => self.refused.fetch_add(1, Ordering::Relaxed),
+            _ => {
+                self.odd.lock().unwrap().push(answer.text());
+                0
+            }
+        };
+    }
+}
+
+fn is_refusal(answer: &Answer) -> bool {
+    let seconds = answer
+        .header("retry-after")
+        .and_then(|value| value.parse::<u64>().ok());
+    answer.json()["error"]["code"] == "rate_limit_exceeded"
+        && seconds.is_some_and(|seconds| (1..=30).contains(&seconds))
+}
+
+/// Sends one request after the other until `stop`.
+fn send_until(world: &World, account: &Account, seen: &Seen, stop: &AtomicBool) {
+    let request = Chat.whole(&account.key, "input=10 output=5").bytes();
+    let mut connection = world.connect();
+    while !stop.load(Ordering::Relaxed) {
+        connection.send(&request);
+        let mut answer = connection.begin();
+        connection.finish(&mut answer);
+        seen.add(&answer);
+        if answer.status != 200 {
+            connection = world.connect();
+            // Hundreds of refusals a second would only take the CPU from the gateway.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn backlog_seconds(world: &World) -> f64 {
+    world.metric("gateway_ledger_backlog_seconds", &[])
+}
+
+fn outcomes(world: &World, outcome: &str) -> f64 {
+    let label = format!("outcome=\"{outcome}\"");
+    world.metric("gateway_ledger_backlog_total", &[&label])
+}
+
+#[test]
+fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
+    let plan = Plan::default()
+        .limit("ledger_backlog_seconds", BOUND_SECONDS)
+        .limit("open_requests_per_account", 512)
+        .environment("GW_FAIL", SLOW_ENTRIES);
+    let world = plan.start();
+    let flood = world.funded(100_000_000_000);
+    let quiet = world.account();
+    let (of_flood, of_quiet, stop) = (Seen::default(), Seen::default(), AtomicBool::new(false));
+    let mut waiting: Vec<Connection> = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| send_until(&world, &flood, &of_flood, &stop));
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                of_quiet.add(&world.ask(&Chat.whole(&quiet.key, "input=10 output=5")));
+            }
+        });
+        // If an assertion fails, the threads must end.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for("the flood to be slowed", PATIENCE, || {
+                (backlog_seconds(&world) >= 0.45 * BOUND_SECONDS as f64).then_some(())
+            });
+            assert!(outcomes(&world, "delayed") > 0.0);
+            // These leave while they wait.
+            let request = Chat.whole(&flood.key, "input=10 output=5").bytes();
+            waiting.extend((0..20).map(|_| {
+                let mut connection = world.connect();
+                connection.send(&request);
+                connection
+            }));
+            waiting.clear();
+            wait_for("one that left to be noticed", SOON, || {
+                let left = world.metric("gateway_rejected_total", &["reason=\"invalid_request\""]);
+                (left > 0.0).then_some(())
+            });
+            wait_for("the flood to be refused", PATIENCE, || {
+                let before = of_quiet.answered.load(Ordering::Relaxed);
+                (of_flood.refused.load(Ordering::Relaxed) >= 50 && before >= 10).then_some(())
+            });
+            let served = of_quiet.answered.load(Ordering::Relaxed);
+            wait_for("the quiet account to be served beside it", SOON, || {
+                (of_quiet.answered.load(Ordering::Relaxed) >= served + 10).then_some(())
+            });
+            assert!(world.is_ready(), "{:?}", world.readiness());
+        }));
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert_eq!(*of_quiet.odd.lock().unwrap(), [""; 0]);
+    assert_eq!(of_quiet.refused.load(Ordering::Relaxed), 0);
+    assert_eq!(*of_flood.odd.lock().unwrap(), [""; 0], "nobody gets 503");
+    assert_eq!(outcomes(&world, "refused_full"), 0.0);
+    assert!(outcomes(&world, "refused_share") >= 50.0);
+
+    wait_for("the ledger to catch up", PATIENCE, || {
+        (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    });
+    assert_eq!(backlog_seconds(&world), 0.0);
+    for (account, seen) in [(&flood, &of_flood), (&quiet, &of_quiet)] {
+        let debits = world.endings(account);
+        let whole = debits
+            .iter()
+            .filter(|debit| debit["outcome"] == "completed");
+        assert_eq!(whole.count(), seen.answered.load(Ordering::Relaxed));
+    }
+    let delayed = outcomes(&world, "delayed");
+    world.works(Chat, &flood.key);
+    assert_eq!(outcomes(&world, "delayed"), delayed, "admission is open");
+    for text in [
+        "the gateway slows new requests",
+        "the gateway refuses accounts that send more than their share",
+        "the ledger has caught up",
+    ] {
+        assert_eq!(world.log().matches(text).count(), 1, "{text}");
+    }
+    world.close();
+}
