@@ -69,14 +69,16 @@ impl BalanceRules {
     }
 
     /// Compares the sums with the balances that were recorded behind the entry `seq`.
-    pub fn compare<'b>(
-        &self,
-        recorded: impl Iterator<Item = (&'b str, [Micro; 3])>,
-        seq: i64,
-        report: &mut LedgerAuditReport,
-    ) {
-        for (account, [paid, trial, credited]) in recorded {
-            let totals = self.totals.get(account).copied().unwrap_or_default();
+    pub fn compare(&self, recorded: &[AccountStart], seq: i64, report: &mut LedgerAuditReport) {
+        for start in recorded {
+            let AccountStart {
+                account,
+                paid,
+                trial,
+                credited,
+            } = start;
+            let totals = self.totals.get(account.as_str());
+            let totals = totals.copied().unwrap_or_default();
             let sums = (totals.paid, totals.trial, totals.credited);
             if sums != (paid.get(), trial.get(), credited.get()) {
                 let message = format!(

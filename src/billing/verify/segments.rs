@@ -34,12 +34,15 @@ pub(super) fn check_segments(
         let segment = &status.segment;
         if let Some(fault) = &status.fault {
             report.add_finding("segment", segment.first, fault.clone());
-        } else if reads_all {
-            rules.check_segment(ledger, segment, pace, on_entries, report)?;
         }
-        if reads_all {
-            rules.go_on_behind(ledger, segment)?;
+        if !reads_all {
+            continue;
         }
+        let recorded = AccountStart::at_segment_end(ledger, segment.last)?;
+        if status.fault.is_none() && rules.read(ledger, segment, pace, on_entries, report)? {
+            rules.balances.compare(&recorded, segment.last, report);
+        }
+        rules.go_on_behind(segment, &recorded);
     }
     Ok(())
 }
@@ -51,19 +54,20 @@ struct EntryRules<'a> {
 }
 
 impl EntryRules<'_> {
-    fn check_segment(
+    /// Reads and checks the entries. Returns false if some cannot be read.
+    fn read(
         &mut self,
         ledger: &Ledger,
         segment: &SegmentRecord,
         pace: &mut Pace,
         on_entries: &mut dyn FnMut(u64),
         report: &mut LedgerAuditReport,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let reader = match ledger.open_segment(segment) {
             Ok(reader) => reader,
             Err(StoreError::SegmentUnavailable(reason)) => {
                 report.add_finding("segment", segment.first, reason);
-                return Ok(());
+                return Ok(false);
             }
             Err(error) => return Err(error),
         };
@@ -72,7 +76,7 @@ impl EntryRules<'_> {
                 Ok(entry) => entry,
                 Err(fault) => {
                     report.add_finding("segment", segment.first, fault.to_string());
-                    return Ok(());
+                    return Ok(false);
                 }
             };
             self.check_entry(&entry, report);
@@ -81,12 +85,7 @@ impl EntryRules<'_> {
                 pace.rest();
             }
         }
-        let balances = ledger.sealed_balances(segment.last)?;
-        let recorded = balances
-            .iter()
-            .map(|row| (row.account.as_str(), [row.paid, row.trial, row.credited]));
-        self.balances.compare(recorded, segment.last, report);
-        Ok(())
+        Ok(true)
     }
 
     fn check_entry(&mut self, entry: &LedgerEntry, report: &mut LedgerAuditReport) {
@@ -101,19 +100,8 @@ impl EntryRules<'_> {
 
     /// Goes on with what the ledger recorded at the end of the segment, so that a fault of one is
     /// not reported for the next ones.
-    fn go_on_behind(&mut self, ledger: &Ledger, segment: &SegmentRecord) -> Result<(), StoreError> {
+    fn go_on_behind(&mut self, segment: &SegmentRecord, recorded: &[AccountStart]) {
         self.chain = ChainRule::new(segment.last, segment.last_hash.clone());
-        let balances = ledger.sealed_balances(segment.last)?;
-        let accounts: Vec<_> = balances
-            .into_iter()
-            .map(|balance| AccountStart {
-                account: balance.account,
-                paid: balance.paid,
-                trial: balance.trial,
-                credited: balance.credited,
-            })
-            .collect();
-        self.balances = BalanceRules::new(&accounts);
-        Ok(())
+        self.balances = BalanceRules::new(recorded);
     }
 }

@@ -6,6 +6,7 @@
 use crate::store::StoreError;
 use crate::store::ledger::Ledger;
 use crate::store::ledger::anchor::ChainHead;
+use crate::store::ledger::segment::SealedBalance;
 use crate::store::ledger::walk::KeySpendRow;
 use credits::money::Micro;
 
@@ -30,6 +31,20 @@ pub struct AccountStart {
     pub credited: Micro,
 }
 
+impl AccountStart {
+    /// Returns all accounts at the end of the segment that ends with the entry `seq`.
+    pub(super) fn at_segment_end(ledger: &Ledger, seq: i64) -> Result<Vec<Self>, StoreError> {
+        let balances = ledger.sealed_balances(seq)?.into_iter();
+        let start = |balance: SealedBalance| Self {
+            account: balance.account,
+            paid: balance.paid,
+            trial: balance.trial,
+            credited: balance.credited,
+        };
+        Ok(balances.map(start).collect())
+    }
+}
+
 impl AuditStart {
     /// The start of the ledger.
     pub fn genesis() -> Self {
@@ -48,16 +63,8 @@ impl AuditStart {
         let Some(last) = ledger.segment_records()?.pop() else {
             return Ok(Self::genesis());
         };
-        let balances = ledger.sealed_balances(last.last)?.into_iter();
         Ok(Self {
-            accounts: balances
-                .map(|balance| AccountStart {
-                    account: balance.account,
-                    paid: balance.paid,
-                    trial: balance.trial,
-                    credited: balance.credited,
-                })
-                .collect(),
+            accounts: AccountStart::at_segment_end(ledger, last.last)?,
             head: ChainHead {
                 seq: last.last,
                 hash: last.last_hash,
