@@ -192,7 +192,7 @@ impl Billing {
                 verify::verify(ledger, data_dir, now_ms, &start, scope, share, on_progress)?;
             attempts += 1;
             // Entries that were sealed meanwhile are missing where the audit looked for them.
-            if attempts == MAX_AUDITS || AuditStart::after_segments(ledger)?.head == start.head {
+            if attempts == MAX_AUDITS || AuditStart::sealed_head(ledger)? == start.head {
                 break report;
             }
         };

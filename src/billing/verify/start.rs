@@ -60,17 +60,27 @@ impl AuditStart {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn after_segments(ledger: &Ledger) -> Result<Self, StoreError> {
-        let Some(last) = ledger.segment_records()?.pop() else {
+        let head = Self::sealed_head(ledger)?;
+        if head.seq == 0 {
             return Ok(Self::genesis());
-        };
+        }
         Ok(Self {
-            accounts: AccountStart::at_segment_end(ledger, last.last)?,
-            head: ChainHead {
-                seq: last.last,
-                hash: last.last_hash,
-            },
+            accounts: AccountStart::at_segment_end(ledger, head.seq)?,
+            head,
             keys: None,
         })
+    }
+
+    /// Returns the last entry of the last sealed segment, without the balances there.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn sealed_head(ledger: &Ledger) -> Result<ChainHead, StoreError> {
+        let last = ledger.segment_records()?.pop();
+        Ok(last.map_or_else(ChainHead::genesis, |last| ChainHead {
+            seq: last.last,
+            hash: last.last_hash,
+        }))
     }
 
     /// Returns the position behind which the walk begins. A whole ledger is read from below its
