@@ -7,22 +7,11 @@ use crate::store::app::account_lifecycle::SignUpTerms;
 use crate::store::app::{AccountRow, AppDb, Role};
 use crate::store::ledger::LedgerEntry;
 use crate::store::ledger::anchor::ChainHead;
-use crate::store::ledger::walk::{KeySpendRow, WalkItem};
+use crate::store::ledger::walk::KeySpendRow;
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
-
-fn entries(ledger: &Ledger) -> Vec<LedgerEntry> {
-    let mut entries = Vec::new();
-    let each = &mut |item| {
-        if let WalkItem::Slice(slice) = item {
-            entries.extend(slice);
-        }
-    };
-    ledger.walk(i64::MIN).unwrap().finish(each).unwrap();
-    entries
-}
 
 /// The state of the ledger behind the last of `entries`.
 fn start_behind(entries: &[LedgerEntry]) -> AuditStart {
@@ -89,7 +78,7 @@ fn rules_from(dir: &Path, start: &AuditStart) -> (Vec<&'static str>, u64) {
 fn an_audit_can_begin_behind_any_entry() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
-    let all = entries(&Ledger::open_for_audit(dir.path()).unwrap());
+    let all = Ledger::open_for_audit(dir.path()).unwrap().all_entries();
     assert!(all.iter().any(|entry| entry.kind == "refund"));
     for count in 0..=all.len() {
         let start = start_behind(&all[..count]);
@@ -399,7 +388,10 @@ fn an_audit_in_slices_finds_nothing_while_everything_changes() {
     let last = billing.verify(clock::now_ms()).unwrap();
     assert!(last.findings.is_empty(), "{:?}", last.findings);
     assert!(last.refunds > 0 && last.adjustments > 0 && last.accounts > 40);
-    let kinds: Vec<_> = entries(&billing.0.ledger)
+    let kinds: Vec<_> = billing
+        .0
+        .ledger
+        .all_entries()
         .into_iter()
         .map(|entry| entry.kind)
         .collect();

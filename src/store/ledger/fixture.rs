@@ -1,13 +1,15 @@
 //! What tests begin with: an ending with only the required fields, of which each test sets those
-//! that it checks; and a ledger with the schema of an older version.
+//! that it checks; a ledger with the schema of an older version; and entries that no process of
+//! today would enter.
 
 use super::database::{Ledger, MIGRATIONS};
 use super::ending::{Ending, EndingDetail, RequestOutcome};
+use super::entry::{ENTRY_COLUMNS, EntrySelection, LedgerEntry};
 use crate::store::sqlite;
 use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 use std::fs;
 use std::path::Path;
 
@@ -36,6 +38,48 @@ impl Ledger {
         old.close().unwrap();
         fs::rename(&old_path, &path).unwrap();
         sqlite::open(&path, "open an old ledger").unwrap()
+    }
+
+    /// Returns all entries in order, the sealed ones too.
+    pub(crate) fn all_entries(&self) -> Vec<LedgerEntry> {
+        let mut entries = Vec::new();
+        let mut each = |entry| {
+            entries.push(entry);
+            Ok(())
+        };
+        self.for_each_selected(&EntrySelection::default(), &mut each)
+            .unwrap();
+        entries
+    }
+}
+
+impl LedgerEntry {
+    /// Inserts the entry as it is, with its whole detail, and changes nothing else.
+    pub(crate) fn insert_alone(&self, connection: &Connection) {
+        let sql = format!(
+            "INSERT INTO entry ({ENTRY_COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)
+             ON CONFLICT DO NOTHING"
+        );
+        let Self {
+            seq,
+            kind,
+            reference,
+            account,
+            at_ms,
+            d_paid,
+            d_trial,
+            bal_paid,
+            bal_trial,
+            writeoff,
+            detail,
+            prev,
+            hash,
+        } = self;
+        let values = params![
+            seq, kind, reference, account, at_ms, d_paid, d_trial, bal_paid, bal_trial, writeoff,
+            detail, prev, hash
+        ];
+        assert_eq!(connection.execute(&sql, values).unwrap(), 1);
     }
 }
 

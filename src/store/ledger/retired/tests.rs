@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::store::ledger::ending::ending_detail;
-use crate::store::ledger::entry::{ENTRY_COLUMNS, LedgerEntry};
+use crate::store::ledger::entry::LedgerEntry;
 use crate::store::ledger::{Ending, EndingDetail, Posting, RequestOutcome, chain};
 use credits::money::Micro;
 use rusqlite::params;
@@ -76,28 +76,7 @@ fn commit_as_version_8(dir: &Path, request: &str) {
     (entry.seq, entry.prev) = (seq + 1, prev);
     entry.bal_paid = Micro::new(balance - 1_000);
     entry.hash = chain::entry_hash(&entry);
-    let insert = format!(
-        "INSERT INTO entry ({ENTRY_COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13) ON CONFLICT DO NOTHING"
-    );
-    let inserted = transaction.execute(
-        &insert,
-        params![
-            entry.seq,
-            entry.kind,
-            entry.reference,
-            entry.account,
-            entry.at_ms,
-            entry.d_paid,
-            entry.d_trial,
-            entry.bal_paid,
-            entry.bal_trial,
-            entry.writeoff,
-            entry.detail,
-            entry.prev,
-            entry.hash
-        ],
-    );
-    assert_eq!(inserted.unwrap(), 1);
+    entry.insert_alone(&transaction);
     let (hour, day) = (NOW / 3_600_000, NOW / 86_400_000);
     let [
         balance_sql,
