@@ -128,17 +128,11 @@ fn print_segments(
         return Ok(());
     }
     for segment in segments {
-        let SegmentRecord {
-            first,
-            last,
-            bytes,
-            file,
-            ..
-        } = segment;
         let place = segment.archived_to.as_deref().unwrap_or("segments");
         writeln!(
             out,
-            "{done} entries {first} to {last}: {place}/{file}, {bytes} bytes"
+            "{done} entries {} to {}: {place}/{}, {} bytes",
+            segment.first, segment.last, segment.file, segment.bytes
         )?;
     }
     if segments.is_empty() {
