@@ -127,8 +127,17 @@ pub fn verify(
         });
     };
     let reads_all = scope == AuditScope::Everything;
-    segments::check_segments(ledger, reads_all, &mut pace, &mut on_sealed, &mut report)?;
-    let mut audit = LedgerAudit::new(ledger, start, granted);
+    let reads_sealed = reads_all && start.head.seq > 0;
+    let mut references = ReferenceRules::new(start.after_seq(), reads_sealed)?;
+    segments::check_segments(
+        ledger,
+        reads_all,
+        &mut references,
+        &mut pace,
+        &mut on_sealed,
+        &mut report,
+    )?;
+    let mut audit = LedgerAudit::new(ledger, start, granted, references);
     audit.add_earlier_postings(&walk, start, &mut report)?;
     audit.walk(&mut walk, start, &mut pace, on_progress, &mut report)?;
     audit.postings.finish(ledger, &walk, &mut report)?;
@@ -177,13 +186,14 @@ impl<'a> LedgerAudit<'a> {
         ledger: &'a Ledger,
         start: &AuditStart,
         granted: Option<HashMap<String, Option<i64>>>,
+        references: ReferenceRules,
     ) -> Self {
         Self {
             chain: ChainRule::new(start.head.seq, start.head.hash.clone()),
             balances: BalanceRules::new(&start.accounts),
             endings: EndingRules::new(ledger),
             postings: PostingRules::new(granted),
-            references: ReferenceRules::new(start.after_seq()),
+            references,
             keys: KeySpendRule::new(start.keys.as_deref()),
         }
     }
@@ -206,7 +216,7 @@ impl<'a> LedgerAudit<'a> {
             for entry in &slice {
                 self.chain.check_hash(entry, report);
                 self.postings.check(entry, report);
-                self.references.add(entry);
+                self.references.add_earlier(entry);
             }
         }
     }

@@ -1,23 +1,33 @@
 //! The rules `once per reference` and `one ending per request`.
 //!
-//! An audit remembers no reference. Instead it reads each unique index in order, where equal
+//! An audit remembers no reference. Among the entries of the table, it reads each unique index in order, where equal
 //! references are next to each other. An index can lie only if it has other rows than the table:
 //! so a checksum over all references, in any order, is computed from both, and if they differ
 //! (rule `schema`) the references are sorted again without the index. The checksum has a key of its
-//! own in each audit, so nobody can change rows such that it stays the same. Must not look at
-//! amounts.
+//! own in each audit, so nobody can change rows such that it stays the same. No index has the sealed
+//! entries. If they are read, their references and those of the table are sorted in a temporary file.
+//! Must not look at amounts.
 
 use super::findings::LedgerAuditReport;
 use super::pace::Pace;
 use crate::store::StoreError;
 use crate::store::ledger::LedgerEntry;
-use crate::store::ledger::walk::{LedgerWalk, ReferenceIndex, ReferenceRow};
+use crate::store::ledger::walk::{
+    LedgerWalk, ReferenceIndex, ReferenceRow, ReferenceSorter, RepeatedReference,
+};
 use std::hash::{BuildHasher as _, RandomState};
+
+/// How many sorted references are compared between two rests.
+const SLICE_REFERENCES: u64 = 4_096;
 
 pub(super) struct ReferenceRules {
     key: RandomState,
     /// Up to there, the walk omitted ends of requests.
     start: i64,
+    /// All references, sealed ones too; `None` if sealed entries are not read.
+    all: Option<ReferenceSorter>,
+    /// The first failure to add a reference to `all`.
+    failure: Option<StoreError>,
     counts_once: Checksum,
     ends_once: Checksum,
 }
@@ -61,17 +71,44 @@ impl DuplicateFinder {
 }
 
 impl ReferenceRules {
-    /// `start` is the position behind which the walk begins.
-    pub fn new(start: i64) -> Self {
-        Self {
+    /// `start` is the position behind which the walk begins. With `reads_sealed`, the entries up to
+    /// there come from segments.
+    ///
+    /// # Errors
+    /// Returns an error if the temporary file cannot be created.
+    pub fn new(start: i64, reads_sealed: bool) -> Result<Self, StoreError> {
+        Ok(Self {
             key: RandomState::new(),
             start,
+            all: reads_sealed.then(ReferenceSorter::new).transpose()?,
+            failure: None,
             counts_once: Checksum::default(),
             ends_once: Checksum::default(),
+        })
+    }
+
+    /// Adds an entry, sealed or not, to those that are compared with the sealed ones.
+    pub fn add_to_all(&mut self, entry: &LedgerEntry) {
+        let Some(all) = &mut self.all else { return };
+        let kind = if entry.is_ending() { "" } else { &entry.kind };
+        let added = all.add(ReferenceRow {
+            kind,
+            reference: &entry.reference,
+            seq: entry.seq,
+        });
+        if let Err(error) = added {
+            (self.all, self.failure) = (None, Some(error));
         }
     }
 
+    /// Adds an entry of the table that the walk reads.
     pub fn add(&mut self, entry: &LedgerEntry) {
+        self.add_to_all(entry);
+        self.add_earlier(entry);
+    }
+
+    /// Adds an entry of the table from before the walk, which a segment has too.
+    pub fn add_earlier(&mut self, entry: &LedgerEntry) {
         let row = ReferenceRow {
             kind: &entry.kind,
             reference: &entry.reference,
@@ -86,12 +123,13 @@ impl ReferenceRules {
 
     /// Returns the number of references that [`Self::finish`] checks.
     pub fn expected_count(&self) -> u64 {
-        self.counts_once.count + self.ends_once.count
+        let sorted = self.all.as_ref().map_or(0, ReferenceSorter::count);
+        self.counts_once.count + self.ends_once.count + sorted
     }
 
     /// Checks the references of all entries up to the walk's position.
     pub fn finish(
-        &self,
+        &mut self,
         walk: &LedgerWalk,
         pace: &mut Pace,
         on_references: &mut dyn FnMut(u64),
@@ -125,7 +163,33 @@ impl ReferenceRules {
                 }
             })?;
         }
-        Ok(())
+        let mut on_sorted = |count: u64| {
+            on_references(done + count);
+            pace.rest();
+        };
+        self.compare_all(&mut on_sorted, report)
+    }
+
+    /// Looks for references of which at least one is sealed: the indexes have the others.
+    fn compare_all(
+        &mut self,
+        on_slice: &mut dyn FnMut(u64),
+        report: &mut LedgerAuditReport,
+    ) -> Result<(), StoreError> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        let Some(all) = self.all.take() else {
+            return Ok(());
+        };
+        all.for_each_sorted(&mut |count, repeated| {
+            if let Some(repeated) = repeated.filter(|repeated| repeated.first_seq <= self.start) {
+                add_repeated(repeated, report);
+            }
+            if count.is_multiple_of(SLICE_REFERENCES) {
+                on_slice(count);
+            }
+        })
     }
 
     fn read_index(
@@ -170,5 +234,20 @@ fn add_duplicate(index: ReferenceIndex, row: ReferenceRow<'_>, report: &mut Ledg
             let message = format!("an earlier entry already ends {reference}");
             report.add_finding("one ending per request", seq, message);
         }
+    }
+}
+
+fn add_repeated(repeated: RepeatedReference, report: &mut LedgerAuditReport) {
+    let RepeatedReference {
+        first_seq,
+        seq,
+        is_ending,
+    } = repeated;
+    if is_ending {
+        let message = format!("entry {first_seq} already ends the same request");
+        report.add_finding("one ending per request", seq, message);
+    } else {
+        let message = format!("entry {first_seq} is of the same kind and has the same reference");
+        report.add_finding("once per reference", seq, message);
     }
 }

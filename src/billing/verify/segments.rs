@@ -8,6 +8,7 @@ use super::chain::ChainRule;
 use super::debits::{EndingRules, EndingView};
 use super::findings::LedgerAuditReport;
 use super::pace::Pace;
+use super::references::ReferenceRules;
 use super::start::AccountStart;
 use crate::store::StoreError;
 use crate::store::ledger::anchor::ChainHead;
@@ -21,11 +22,13 @@ const SLICE_ENTRIES: u64 = 4_096;
 pub(super) fn check_segments(
     ledger: &Ledger,
     reads_all: bool,
+    references: &mut ReferenceRules,
     pace: &mut Pace,
     on_entries: &mut dyn FnMut(u64),
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
     let mut rules = EntryRules {
+        references,
         chain: ChainRule::new(0, ChainHead::genesis().hash),
         balances: BalanceRules::new(&[]),
         endings: EndingRules::new(ledger),
@@ -48,6 +51,7 @@ pub(super) fn check_segments(
 }
 
 struct EntryRules<'a> {
+    references: &'a mut ReferenceRules,
     chain: ChainRule,
     balances: BalanceRules,
     endings: EndingRules<'a>,
@@ -92,6 +96,7 @@ impl EntryRules<'_> {
         report.entries += 1;
         self.chain.check(entry, report);
         self.balances.check_entry(entry, report);
+        self.references.add_to_all(entry);
         if entry.is_ending() {
             let detail = EndingView::parse(&entry.detail);
             self.endings.check(entry, detail.as_ref(), report);

@@ -5,6 +5,7 @@
 //! over the rest of the entries and the balances, as of one moment. Neither the writer nor point
 //! reads wait for a walk. Must not judge what it reads. Read next: `walk/references.rs`.
 
+mod reference_sorter;
 mod references;
 
 use super::account::LedgerAccountRow;
@@ -12,6 +13,7 @@ use super::database::Ledger;
 use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use crate::store::StoreError;
 use credits::money::Micro;
+pub use reference_sorter::{ReferenceSorter, RepeatedReference};
 use references::MAX_REFERENCES_LOOKED_UP;
 pub use references::{EndingRow, ReferenceIndex, ReferenceRow};
 use rusqlite::{Connection, OptionalExtension, params};

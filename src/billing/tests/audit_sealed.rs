@@ -1,0 +1,109 @@
+//! Tests of `verify` on sealed entries: a reference that occurs again is found, wherever its first
+//! entry is.
+
+use super::audit::books;
+use super::*;
+use crate::store::ledger::{LedgerEntry, entry_hash};
+use rusqlite::Connection;
+
+/// Small segments, so that the first entries are in other ones than the last.
+const SEGMENT_ENTRIES: u64 = 3;
+
+/// Chains a void behind the last entry that ends this request, as no process would.
+fn add_void(billing: &Billing, request: &str) {
+    let all = billing.0.ledger.all_entries();
+    let last = all.last().unwrap();
+    let void = all.iter().rfind(|entry| entry.kind == "void").unwrap();
+    let latest = all.iter().rfind(|entry| entry.account == void.account);
+    let latest = latest.unwrap();
+    add(
+        billing,
+        LedgerEntry {
+            seq: last.seq + 1,
+            prev: last.hash.clone(),
+            reference: request.into(),
+            bal_paid: latest.bal_paid,
+            bal_trial: latest.bal_trial,
+            ..void.clone()
+        },
+    );
+}
+
+fn add(billing: &Billing, mut entry: LedgerEntry) {
+    entry.hash = entry_hash(&entry);
+    entry.insert_alone(&Connection::open(billing.0.data_dir.join("ledger.db")).unwrap());
+}
+
+/// The rules that an audit reports, each with the position of the entry.
+fn findings(billing: &Billing, scope: AuditScope) -> Vec<(&'static str, i64)> {
+    let report = billing
+        .verify_with_progress(NOW, scope, CpuShare::FULL, &mut |_| ())
+        .unwrap();
+    let found = report.findings.iter();
+    found.map(|found| (found.rule, found.seq)).collect()
+}
+
+fn seal(billing: &Billing) -> usize {
+    billing.seal(None, SEGMENT_ENTRIES).unwrap().len()
+}
+
+#[test]
+fn a_request_that_ends_again_behind_its_sealed_end_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    books(dir.path());
+    let billing = Billing::open(dir.path()).unwrap();
+    assert!(seal(&billing) > 1);
+    add_void(&billing, "req_new");
+    assert_eq!(findings(&billing, AuditScope::Everything), []);
+    let last = billing.0.ledger.all_entries().last().unwrap().seq;
+
+    // In a segment, and in the table, where no index has the first one.
+    add_void(&billing, "req_b");
+    let twice = ("one ending per request", last + 1);
+    assert_eq!(findings(&billing, AuditScope::Everything), [twice]);
+    assert_eq!(findings(&billing, AuditScope::Unsealed), []);
+
+    // In two segments, and a third time in the table.
+    add_void(&billing, "req_other");
+    assert!(seal(&billing) > 0);
+    assert_eq!(findings(&billing, AuditScope::Everything), [twice]);
+    add_void(&billing, "req_b");
+    let again = ("one ending per request", last + 3);
+    assert_eq!(findings(&billing, AuditScope::Everything), [twice, again]);
+}
+
+#[test]
+fn a_posting_that_counts_again_behind_its_sealed_entry_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    books(dir.path());
+    let billing = Billing::open(dir.path()).unwrap();
+    add_void(&billing, "req_new");
+    assert!(seal(&billing) > 1);
+    let all = billing.0.ledger.all_entries();
+    let (grant, last) = (
+        all.iter().find(|one| one.kind == "grant").unwrap(),
+        all.last().unwrap(),
+    );
+    // The index of the table does not have the first one any more.
+    let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
+    let trigger = "SELECT sql FROM sqlite_schema WHERE name = 'entry_is_never_removed'";
+    let trigger: String = ledger.query_row(trigger, [], |row| row.get(0)).unwrap();
+    ledger
+        .execute_batch(&format!(
+            "DROP TRIGGER entry_is_never_removed; DELETE FROM entry WHERE seq = {}; {trigger};",
+            grant.seq
+        ))
+        .unwrap();
+    let again = LedgerEntry {
+        seq: last.seq + 1,
+        prev: last.hash.clone(),
+        d_paid: Micro::ZERO,
+        bal_paid: last.bal_paid,
+        bal_trial: last.bal_trial,
+        ..grant.clone()
+    };
+    assert_eq!(last.account, again.account);
+    add(&billing, again);
+    let twice = ("once per reference", last.seq + 1);
+    assert_eq!(findings(&billing, AuditScope::Everything), [twice]);
+}
