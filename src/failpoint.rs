@@ -65,6 +65,8 @@ points! {
     MidIndex = "mid_index",
     /// The index is made anew. Its content does not stand in the place of the old one yet.
     BeforeReindexSwap = "before_reindex_swap",
+    /// What older versions read pages from is removed in part, and the removal is not committed.
+    MidRetired = "mid_retired",
     /// The ledger covers a journal file. The file still exists.
     BeforeReap = "before_reap",
     /// The account of a sign-up is stored. The ledger does not know the account.

@@ -138,8 +138,12 @@ mod mail;
 mod malformed;
 #[path = "gateway/metrics.rs"]
 mod metrics;
+#[path = "gateway/migration.rs"]
+mod migration;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/old_ledger.rs"]
+mod old_ledger;
 #[path = "gateway/open_pages.rs"]
 mod open_pages;
 #[path = "gateway/operating.rs"]

@@ -37,6 +37,8 @@ pub struct Log {
     pub whole: HashSet<String>,
     /// The time at which a client saw the end of each of them.
     pub finished: Vec<(Instant, String)>,
+    /// When each of them began, and how long it took.
+    pub took: Vec<(Instant, Duration)>,
     /// The client saw the head and then left of its own will.
     pub aborted: HashSet<String>,
     /// The client saw the head and no end: the gateway died.
@@ -49,6 +51,7 @@ impl Log {
     pub fn add(&mut self, other: Self) {
         self.whole.extend(other.whole);
         self.finished.extend(other.finished);
+        self.took.extend(other.took);
         self.aborted.extend(other.aborted);
         self.cut.extend(other.cut);
         self.odd.extend(other.odd);
@@ -70,6 +73,7 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
             std::thread::sleep(Duration::from_millis(2));
             continue;
         };
+        let began = Instant::now();
         if !connection.send(&bytes) {
             continue;
         }
@@ -92,6 +96,7 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
         match (is_whole, answer.end() == Some(crate::client::End::Whole)) {
             (true, kept_alive) => {
                 log.finished.push((Instant::now(), id.clone()));
+                log.took.push((began, began.elapsed()));
                 log.whole.insert(id);
                 kept = kept_alive.then_some(connection);
             }
@@ -132,7 +137,7 @@ pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) 
 }
 
 /// The account's endings by request id, and the number of duplicates.
-fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
+pub fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
     let endings = world.endings(account);
     let count = endings.len();
     let id = |ending: &Value| ending["request_id"].as_str().unwrap().to_owned();

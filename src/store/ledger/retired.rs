@@ -7,6 +7,7 @@
 mod tests;
 
 use super::database::Ledger;
+use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::{Connection, OptionalExtension};
@@ -51,6 +52,7 @@ impl Ledger {
         let mut writer = self.writer();
         let transaction = sqlite::begin_write(&mut writer).map_err(failed)?;
         transaction.execute_batch(&sql).map_err(failed)?;
+        failpoint::hit(Point::MidRetired);
         transaction.commit().map_err(failed)?;
         Ok(true)
     }

@@ -1,0 +1,219 @@
+//! An old ledger is migrated while the gateway serves from it, and `kill -9` hits it again and
+//! again: old entries stay as they are, each answered request is debited once, and in the end the
+//! index has the sums that the old tables had.
+//!
+//! The ledger has somewhat more entries than a batch of the index, and a million in the long
+//! variant, which also asserts how much slower requests are meanwhile.
+
+use crate::account::{Account, micro, taken};
+use crate::client::Request;
+use crate::crash::{FUNDS, Habit, Log, by_id, under_load};
+use crate::old_ledger::{OldLedger, hashes, retired};
+use crate::surface::BOTH;
+use crate::world::{SOON, World, wait_for};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Deaths in the first batches of the index.
+const INDEX_DEATHS: [&str; 2] = ["mid_index", "mid_index:2"];
+/// Deaths while the ledger loses what it no longer needs: in one of eight indexes, and in one of
+/// the many steps that empty the tables behind them.
+const REMOVAL_DEATHS: [&str; 5] = [
+    "mid_retired",
+    "mid_retired:4",
+    "mid_retired:6",
+    "mid_retired:2",
+    "mid_retired",
+];
+/// Largest ratio between the latencies of requests during and after the migration.
+const MAX_RATIO: f64 = 2.0;
+
+struct MigrationSize {
+    entries: i64,
+    accounts: usize,
+    kills: u64,
+    /// For the index of the whole ledger.
+    limit: Duration,
+    /// How long requests are measured after the migration.
+    after: Duration,
+}
+
+impl MigrationSize {
+    fn new() -> Self {
+        if crate::is_long() {
+            Self {
+                entries: 1_000_000,
+                accounts: 1_000,
+                kills: 20,
+                limit: Duration::from_secs(1_800),
+                after: Duration::from_secs(30),
+            }
+        } else {
+            Self {
+                entries: 70_000,
+                accounts: 100,
+                kills: 4,
+                limit: Duration::from_secs(90),
+                after: Duration::from_secs(3),
+            }
+        }
+    }
+}
+
+/// A world whose gateway has ended, with an old ledger of which the returned account is the first.
+fn prepare(size: &MigrationSize) -> (World, Account, OldLedger) {
+    let mut world = World::new();
+    let account = world.funded(FUNDS);
+    for surface in BOTH {
+        world.works(surface, &account.key);
+    }
+    world.ended(&account, 2);
+    world.signal("TERM");
+    assert_eq!(world.wait_end(SOON), 0);
+    let began = Instant::now();
+    let MigrationSize {
+        entries, accounts, ..
+    } = *size;
+    let old = OldLedger::replace(&world, &account, accounts, entries, FUNDS);
+    println!(
+        "an old ledger of {entries} entries, made in {:?}",
+        began.elapsed()
+    );
+    assert_eq!(retired(&world.data_dir()).len(), 8 + 4);
+    (world, account, old)
+}
+
+/// Starts a gateway that kills itself, and waits until it has.
+fn die_at(world: &mut World, point: &str, limit: Duration) {
+    world.begin_gateway(Some(point));
+    wait_for(point, limit, || world.has_ended().then_some(()));
+}
+
+/// Kills the gateway until the migration is over, and leaves one that serves. Returns the time at
+/// which the migration was over.
+fn kill_through_the_migration(world: &mut World, size: &MigrationSize) -> Instant {
+    for point in INDEX_DEATHS {
+        die_at(world, point, SOON);
+    }
+    for kill in 0..size.kills {
+        let took = world.start_gateway();
+        std::thread::sleep(Duration::from_millis(20 + kill * 7_919 % 400));
+        let left = world.metric("gateway_index_lag_entries", &[]);
+        world.kill();
+        println!("kill {kill}: ready after {took:?}, {left} entries not indexed");
+    }
+    assert!(
+        !retired(&world.data_dir()).is_empty(),
+        "no kill met the migration"
+    );
+    for point in REMOVAL_DEATHS {
+        let began = Instant::now();
+        die_at(world, point, size.limit);
+        let left = retired(&world.data_dir());
+        println!("{point} after {:?}: {left:?} are left", began.elapsed());
+        assert!(!left.is_empty(), "the removal was over");
+    }
+    world.start_gateway();
+    wait_for("the old indexes and tables to go", size.limit, || {
+        retired(&world.data_dir()).is_empty().then_some(())
+    });
+    Instant::now()
+}
+
+/// The 99th percentile.
+fn p99(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
+}
+
+/// Latencies of requests that began before a time, and of the others.
+fn latencies(log: &Log, boundary: Instant) -> (Vec<Duration>, Vec<Duration>) {
+    let (before, after): (Vec<_>, Vec<_>) =
+        log.took.iter().partition(|(began, _)| *began < boundary);
+    let times = |all: Vec<&(Instant, Duration)>| all.iter().map(|(_, took)| *took).collect();
+    (times(before), times(after))
+}
+
+#[test]
+fn an_old_ledger_survives_kills_while_it_is_migrated_and_serves() {
+    let size = MigrationSize::new();
+    let (mut world, account, old) = prepare(&size);
+    let (mut over, began) = (None, Instant::now());
+    let habits = [Habit::Whole, Habit::Stream];
+    let log = under_load(world.edge, &account.key, &habits, || {
+        over = Some(kill_through_the_migration(&mut world, &size));
+        std::thread::sleep(size.after);
+    });
+    let (during, after) = latencies(&log, over.unwrap());
+    let counts = (during.len(), after.len());
+    let (during, after) = (p99(during), p99(after));
+    let ratio = during.as_secs_f64() / after.as_secs_f64();
+    println!(
+        "{:?}: p99 {during:?} of {} requests during the migration, {after:?} of {} after it: ratio {ratio:.2}",
+        began.elapsed(),
+        counts.0,
+        counts.1
+    );
+    assert!(!crate::is_long() || ratio <= MAX_RATIO, "{ratio}");
+    assert_eq!(log.odd, [""; 0]);
+    assert!(counts.0 > 100 && counts.1 > 100, "{counts:?}");
+
+    world.vendor.wait_idle();
+    wait_for("the last requests to be debited", SOON, || {
+        let waiting = world.metric("gateway_journal_pending", &[]);
+        (world.standing(&account).held == 0 && waiting == 0.0).then_some(())
+    });
+    let found = hashes(&world.data_dir().join("ledger.db"), size.entries);
+    assert!(found == old.hashes, "an old entry has another hash");
+    check_debits(&world, &account, &log);
+    check_sums(&world, &account, &old);
+    assert_eq!(retired(&world.data_dir()), [""; 0]);
+    let verdict = world.json(&["ledger", "verify", "--all"]);
+    assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
+    world.close();
+}
+
+/// Checks that each answered request is debited once, and that the balance is what is left.
+fn check_debits(world: &World, account: &Account, log: &Log) {
+    let (endings, doubled) = by_id(world, account);
+    assert_eq!(doubled, 0, "a request ended twice");
+    let lost = log.whole.iter().filter(|id| {
+        let ending = endings.get(*id);
+        ending
+            .is_none_or(|ending| ending["outcome"] != "completed" || micro(&ending["credits"]) <= 0)
+    });
+    assert_eq!(
+        lost.collect::<Vec<_>>(),
+        [""; 0],
+        "answered, but not debited"
+    );
+    let all: Vec<_> = endings.into_values().collect();
+    assert_eq!(world.standing(account).balance, FUNDS - taken(&all));
+}
+
+/// Checks that a report of the index has the days of the old tables.
+fn check_sums(world: &World, account: &Account, old: &OldLedger) {
+    let request = Request::get("/v1/usage?group_by=day").bearer(&account.key);
+    let report = world.ask(&request).json();
+    let days: HashSet<_> = old
+        .spent_by_day
+        .iter()
+        .map(|(day, _)| day.as_str())
+        .collect();
+    let row = |row: &Value| {
+        let tokens = |class: &str| row["tokens"][class].as_i64().unwrap();
+        let responses = row["responses"].as_i64().unwrap();
+        let sums = [
+            responses,
+            micro(&row["credits"]),
+            tokens("input"),
+            tokens("output"),
+        ];
+        (row["day"].as_str().unwrap().to_owned(), sums)
+    };
+    let mut found: Vec<_> = report["data"].as_array().unwrap().iter().map(row).collect();
+    found.retain(|(day, _)| days.contains(day.as_str()));
+    found.sort();
+    assert!(!found.is_empty() && found == old.spent_by_day, "{report}");
+}
