@@ -1,15 +1,17 @@
 //! A ledger that is slower than its requests: admission slows, the account that floods is refused
 //! before anyone else, and all is settled once when the ledger has caught up.
 //!
-//! A fail point makes each entry of the ledger take 8 ms.
+//! A fail point makes each entry of the ledger take 8 ms. If the gateway is killed then, the next
+//! start enters what waited.
 
 use crate::account::Account;
 use crate::client::{Answer, Connection};
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, wait_for};
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// More than the slow ledger settles in a minute.
 const SLOW_ENTRIES: &str = "slow@ledger_entry:7500";
@@ -18,6 +20,9 @@ const BOUND_SECONDS: u64 = 6;
 const CLIENTS: usize = 160;
 /// For a machine on which the gateway is hardly faster than the slow ledger.
 const PATIENCE: Duration = Duration::from_secs(90);
+const MS: Duration = Duration::from_millis(1);
+/// Longest start after a kill with a full backlog, in the long variant.
+const MAX_START: Duration = Duration::from_secs(5);
 
 /// What the clients of one account saw.
 #[derive(Default)]
@@ -153,5 +158,66 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
     ] {
         assert_eq!(world.log().matches(text).count(), 1, "{text}");
     }
+    world.close();
+}
+
+#[test]
+fn a_start_after_a_kill_with_a_full_backlog_debits_each_request_once() {
+    let full: u32 = if crate::is_long() { 65_536 } else { 3_000 };
+    // Admission does not slow before a quarter of the bound.
+    let plan = Plan::default()
+        .limit("ledger_backlog_seconds", 3_600)
+        .limit("journal_pending", u64::from(full) * 5);
+    let mut world = plan.start();
+    let account = world.funded(100_000_000_000);
+    world.kill();
+    world.start_failing(Some("slow@ledger_entry:1000000"));
+    let (seen, stop, began) = (Seen::default(), AtomicBool::new(false), Instant::now());
+    let waiting = std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| send_until(&world, &account, &seen, &stop));
+        }
+        // If the wait fails, the threads must end.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for(
+                "the backlog to be full",
+                PATIENCE.max(full * 10 * MS),
+                || {
+                    let waiting = world.metric("gateway_journal_pending", &[]);
+                    (waiting >= f64::from(full)).then_some(waiting)
+                },
+            )
+        }));
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    println!("{waiting} endings wait after {:?}", began.elapsed());
+    assert_eq!(*seen.odd.lock().unwrap(), [""; 0]);
+    world.kill();
+
+    let began = Instant::now();
+    world.begin_gateway(None);
+    wait_for("the gateway to be ready", PATIENCE, || {
+        world.is_ready().then_some(())
+    });
+    let start = began.elapsed();
+    let answered = seen.answered.load(Ordering::Relaxed);
+    let all = wait_for("each request to be debited", PATIENCE, || {
+        Some(world.endings(&account)).filter(|all| all.len() >= answered)
+    });
+    println!(
+        "ready after {start:?}, {answered} debits after {:?}",
+        began.elapsed()
+    );
+    assert!(!crate::is_long() || start <= MAX_START, "{start:?}");
+    let completed = all.iter().filter(|ending| ending["outcome"] == "completed");
+    let ids: HashSet<_> = all
+        .iter()
+        .map(|ending| ending["request_id"].as_str())
+        .collect();
+    assert_eq!(
+        (completed.count(), ids.len(), all.len()),
+        (answered, answered, answered)
+    );
     world.close();
 }
