@@ -80,7 +80,7 @@ impl Billing {
     }
 
     /// Returns the number of entries that pages, reports and statements lack, because the ledger's
-    /// index is behind: the newest ones. 0 unless the index is made for the first time or anew.
+    /// index is far behind: the newest ones. 0 unless the index is made for the first time or anew.
     pub fn index_lag(&self) -> u64 {
         self.0.ledger.index_lag()
     }

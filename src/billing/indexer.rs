@@ -1,9 +1,9 @@
-//! The indexer: the thread that keeps the ledger's index (`index.db`) up to date, and removes from
-//! the ledger what the index replaces.
+//! The indexer: the thread that writes the ledger's index (`index.db`), and removes from the ledger
+//! what the index replaces.
 //!
-//! It works in the background: it waits until a batch is worth its writes, and rests after each
-//! one, so that the ledger writer and requests come first. A reader indexes the last few entries
-//! itself (`store/ledger/indexing.rs`), so no page waits for this thread. Must not enter anything.
+//! It works in the background, and rarely: a batch writes each page that it touches once, so a
+//! large one writes little for each entry. Readers have the newest entries in memory
+//! (`store/ledger/index/tail.rs`), so no page waits for this thread. Must not enter anything.
 
 use super::journal;
 use crate::store::StoreError;
@@ -18,19 +18,19 @@ use std::time::{Duration, Instant};
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A batch begins with this number of new entries, or when the first of them has waited for
-/// `MAX_DELAY`. A batch writes each page that it touches once, so a larger one writes less.
-const MIN_BATCH: u64 = 1_024;
-const MAX_DELAY: Duration = Duration::from_secs(10);
+/// `MAX_DELAY`. With a thousand accounts, such a batch has some tens of entries for each page that
+/// it writes, takes tenths of a second, and needs about 20 MB of memory.
+const MIN_BATCH: u64 = MAX_INDEX_BATCH as u64;
+/// At 100 entries a second, both bounds are reached at about the same time. The first read after a
+/// start indexes this many minutes of entries in memory.
+const MAX_DELAY: Duration = Duration::from_secs(600);
 
 /// Number of entries from which on the thread rests only half as long as it works: the index of an
 /// older ledger is made for the first time.
-const LARGE_LAG: u64 = 100_000;
+const LARGE_LAG: u64 = 4 * MIN_BATCH;
 
 /// Delay after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
-
-/// Longest work at a shutdown. The next start continues.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Handle of the indexer.
 pub struct Indexer {
@@ -78,7 +78,7 @@ impl Indexer {
         })
     }
 
-    /// Indexes what is missing, for at most a second, and stops the thread.
+    /// Stops the thread. What is not indexed stays for the next start.
     pub fn shut_down(&self) {
         *self.state.lock() = true;
         self.state.closing.notify_all();
@@ -116,31 +116,29 @@ impl IndexerWorker {
                 Err(_) => RETRY_DELAY,
             };
         }
-        let began = Instant::now();
-        while began.elapsed() < SHUTDOWN_TIMEOUT
-            && matches!(self.ledger.catch_up_index(MAX_INDEX_BATCH), Ok(1..))
-        {}
     }
 
     /// Does the next piece of work. Returns how long to rest then.
     fn step(&mut self) -> Result<Duration, StoreError> {
-        let lag = self.ledger.index_lag();
+        let backlog = self.ledger.index_backlog();
         METRICS
             .index_lag_entries
-            .set(i64::try_from(lag).unwrap_or(i64::MAX));
-        if lag == 0 {
-            self.behind_since = None;
+            .set(i64::try_from(backlog).unwrap_or(i64::MAX));
+        if backlog < MIN_BATCH {
             self.remove_retired();
-            return Ok(POLL_INTERVAL);
-        }
-        let behind_since = *self.behind_since.get_or_insert_with(Instant::now);
-        if lag < MIN_BATCH && behind_since.elapsed() < MAX_DELAY {
-            return Ok(POLL_INTERVAL);
+            if backlog == 0 {
+                self.behind_since = None;
+                return Ok(POLL_INTERVAL);
+            }
+            let behind_since = self.behind_since.get_or_insert_with(Instant::now);
+            if behind_since.elapsed() < MAX_DELAY {
+                return Ok(POLL_INTERVAL);
+            }
         }
         let began = Instant::now();
         let indexed = self.ledger.catch_up_index(MAX_INDEX_BATCH)?;
         let took = began.elapsed();
-        let left = lag.saturating_sub(indexed as u64);
+        let left = backlog.saturating_sub(indexed as u64);
         if left < MIN_BATCH {
             self.behind_since = None;
             return Ok(POLL_INTERVAL.max(took));

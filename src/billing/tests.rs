@@ -96,6 +96,11 @@ fn balance(billing: &Billing) -> String {
     )
 }
 
+/// Writes to `index.db` what only the memory of readers has.
+fn write_index(billing: &Billing) {
+    assert!(billing.0.ledger.catch_up_index(u32::MAX).unwrap() > 0);
+}
+
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {

@@ -155,15 +155,18 @@ fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String
 /// Whether an error means that a database is damaged.
 pub fn is_damage(error: &StoreError) -> bool {
     match error {
-        StoreError::Sqlite { source, .. } => {
-            matches!(
-                source.sqlite_error_code(),
-                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-            )
-        }
+        StoreError::Sqlite { source, .. } => is_sqlite_damage(source),
         StoreError::Io { source, .. } => source.kind() == io::ErrorKind::InvalidData,
         _ => false,
     }
+}
+
+/// Whether an error of SQLite means that a database is damaged.
+pub fn is_sqlite_damage(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    )
 }
 
 /// Moves the log first: a new database must never be next to an old log, which SQLite would write

@@ -297,7 +297,7 @@ impl Metrics {
             ),
             index_lag_entries: gauge(
                 "gateway_index_lag_entries",
-                "Entries of the ledger that pages do not find yet, because the index lacks them.",
+                "Entries of the ledger that index.db lacks. Pages have up to 131 072 of them from memory.",
             ),
             interrupted: counter(
                 "gateway_interrupted_total",

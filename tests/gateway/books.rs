@@ -254,6 +254,8 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
     let account = world.funded(FUNDS);
     world.works(Chat, &account.key);
     ended(&world, &account, 1);
+    // Writes to the index what only the gateway's memory has.
+    assert!(world.command(&["ledger", "reindex"]).status.success());
     let open = |name| rusqlite::Connection::open(world.data_dir().join(name)).unwrap();
     let (ledger, index) = (open("ledger.db"), open("index.db"));
     let tables = [

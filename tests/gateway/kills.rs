@@ -89,10 +89,6 @@ const ROWS: &[Row] = &[
     row("after_commit", ANY, ANY, Left::Debit),
     Row {
         at_end: true,
-        ..row("mid_index", END, END, Left::Debit)
-    },
-    Row {
-        at_end: true,
         ..row("before_reap", END, END, Left::Debit)
     },
     Row {

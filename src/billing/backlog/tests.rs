@@ -44,11 +44,7 @@ fn the_rate_starts_at_an_assumption_that_the_first_seconds_outweigh() {
     for _ in 0..60 {
         rate.record(20, Duration::from_millis(100));
     }
-    assert_eq!(
-        rate.per_second(),
-        200,
-        "the assumption has left the window"
-    );
+    assert_eq!(rate.per_second(), 200, "the assumption has left the window");
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub(super) fn books(dir: &Path) {
             .trial
             == Micro::ZERO
     });
+    write_index(&billing);
     billing.shut_down();
 }
 

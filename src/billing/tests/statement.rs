@@ -215,6 +215,7 @@ fn sums_that_were_changed_do_not_add_up() {
     let billing = serving(dir.path());
     fill(&billing);
     assert!(billing.statement(ACCOUNT).unwrap().adds_up());
+    write_index(&billing);
     Connection::open(dir.path().join("index.db"))
         .unwrap()
         .execute("UPDATE usage_day SET credits = credits + 1", [])

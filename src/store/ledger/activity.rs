@@ -4,17 +4,19 @@
 //! `index.db` has the totals, so no page sums up a ledger, and the positions of the entries by
 //! every filter (`ledger/index.rs`). Must not price anything.
 
+mod endings;
 #[cfg(test)]
 mod tests;
 
 use super::database::Ledger;
 use super::ending::RequestOutcome;
 use super::entry::LedgerEntry;
-use super::index::find_name;
+use super::index::IndexTables;
 use super::spend_totals::SpendTotals;
 use crate::store::StoreError;
 use credits::money::Micro;
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
+use endings::EndingsQuery;
+use rusqlite::{OptionalExtension, Row, params};
 
 /// Which ends of requests to list: those that match all given fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,16 +68,13 @@ impl Ledger {
         before: Option<ActivityCursor>,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs: Vec<i64> = self.read_index("list an account's responses", |connection| {
-            let Some((sql, values)) = endings_sql(connection, account, filter, before, limit)?
-            else {
-                return Ok(Vec::new());
-            };
-            connection
-                .prepare_cached(&sql)?
-                .query_map(params_from_iter(values), |row| row.get(0))?
-                .collect()
-        })?;
+        let seqs = self.read_index(
+            "list an account's responses",
+            |tables| match EndingsQuery::new(tables, account, filter, before)? {
+                Some(query) => query.find(tables, limit),
+                None => Ok(Vec::new()),
+            },
+        )?;
         self.entries_at(&seqs)
     }
 
@@ -85,9 +84,10 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn implausible_entries(&self, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs: Vec<i64> = self.read_index("list debits of implausible usage", |connection| {
-            connection
-                .prepare_cached(IMPLAUSIBLE)?
+        let seqs: Vec<i64> = self.read_index("list debits of implausible usage", |tables| {
+            tables
+                .connection()
+                .prepare_cached(&implausible_sql(tables))?
                 .query_map([limit], |row| row.get(0))?
                 .collect()
         })?;
@@ -112,17 +112,13 @@ impl Ledger {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<i64>, StoreError> {
-        self.read_index("read an account's entries", |connection| {
-            let Some(account) = find_name(connection, "account", account)? else {
+        self.read_index("read an account's entries", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
                 return Ok(Vec::new());
             };
-            let sql = if endings_only {
-                LAST_ENDINGS
-            } else {
-                LAST_ENTRIES
-            };
-            connection
-                .prepare_cached(sql)?
+            tables
+                .connection()
+                .prepare_cached(&entries_sql(tables, endings_only))?
                 .query_map(params![account, before.unwrap_or(i64::MAX), limit], |row| {
                     row.get(0)
                 })?
@@ -142,12 +138,13 @@ impl Ledger {
         limit: u32,
     ) -> Result<Vec<Conversation>, StoreError> {
         let (last_ms, id) = before.unwrap_or((i64::MAX, ""));
-        self.read_index("list an account's conversations", |connection| {
-            let Some(account) = find_name(connection, "account", account)? else {
+        self.read_index("list an account's conversations", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
                 return Ok(Vec::new());
             };
-            connection
-                .prepare_cached(CONVERSATIONS)?
+            tables
+                .connection()
+                .prepare_cached(&conversations_sql(tables))?
                 .query_map(params![account, last_ms, id, limit], conversation_row)?
                 .collect()
         })
@@ -162,12 +159,13 @@ impl Ledger {
         account: &str,
         id: &str,
     ) -> Result<Option<Conversation>, StoreError> {
-        self.read_index("read a conversation", |connection| {
-            let Some(account) = find_name(connection, "account", account)? else {
+        self.read_index("read a conversation", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
                 return Ok(None);
             };
-            connection
-                .prepare_cached(CONVERSATION)?
+            tables
+                .connection()
+                .prepare_cached(&conversation_sql(tables))?
                 .query_row(params![account, id], conversation_row)
                 .optional()
         })
@@ -187,131 +185,35 @@ impl Ledger {
     }
 }
 
-const LAST_ENTRIES: &str =
-    "SELECT seq FROM activity WHERE account = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3";
+/// The positions of an account's entries below one, newest first.
+fn entries_sql(tables: IndexTables<'_>, endings_only: bool) -> String {
+    let kinds = if endings_only { " AND kind < 2" } else { "" };
+    let rows = format!("SELECT seq FROM $.activity WHERE account = ?1 AND seq < ?2{kinds}");
+    format!("{} ORDER BY seq DESC LIMIT ?3", tables.union(&rows))
+}
 
-const LAST_ENDINGS: &str = "SELECT seq FROM activity WHERE account = ?1 AND seq < ?2 AND kind < 2 ORDER BY seq DESC LIMIT ?3";
+fn implausible_sql(tables: IndexTables<'_>) -> String {
+    // To use a partial index, a query repeats the index's condition in the same words.
+    let rows = tables.union("SELECT seq FROM $.activity WHERE flags = 1");
+    format!("{rows} ORDER BY seq DESC LIMIT ?1")
+}
 
-// To use a partial index, a query repeats the index's condition in the same words.
-const IMPLAUSIBLE: &str = "SELECT seq FROM activity WHERE flags = 1 ORDER BY seq DESC LIMIT ?1";
+fn conversations_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union_of_conversations(
+        "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM $.conversation
+         WHERE account = ?1 AND turns > 0 AND (last_at, name) < (?2, ?3)",
+    );
+    format!("{rows} ORDER BY last_at DESC, name DESC LIMIT ?4")
+}
 
-const CONVERSATIONS: &str =
-    "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
-     WHERE account = ?1 AND turns > 0 AND (last_at, name) < (?2, ?3) ORDER BY last_at DESC, name DESC LIMIT ?4";
-
-const CONVERSATION: &str =
-    "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
-     WHERE account = ?1 AND name = ?2 AND turns > 0";
+fn conversation_sql(tables: IndexTables<'_>) -> String {
+    tables.union_of_conversations(
+        "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM $.conversation
+         WHERE account = ?1 AND name = ?2 AND turns > 0",
+    )
+}
 
 const TRIAL: &str = "SELECT d_trial FROM entry WHERE kind = 'trial' AND ref = ?1";
-
-/// A query with its values.
-type EndingsSql = (String, Vec<Box<dyn ToSql>>);
-
-/// Builds the query, with a term for every given field of the filter: each form of the query has
-/// its index. Returns `None` if the index does not have a name in it, so that nothing matches.
-fn endings_sql(
-    connection: &Connection,
-    account: &str,
-    filter: &ActivityFilter,
-    before: Option<ActivityCursor>,
-    limit: u32,
-) -> rusqlite::Result<Option<EndingsSql>> {
-    let Some(account) = find_name(connection, "account", account)? else {
-        return Ok(None);
-    };
-    let ActivityFilter {
-        model,
-        key_id,
-        outcome,
-        conversation,
-        from_ms,
-        to_ms,
-    } = filter;
-    // All rows before a moment are the rows below that moment's first position.
-    let end = to_ms.map(|at_ms| ActivityCursor {
-        at_ms,
-        seq: i64::MIN,
-    });
-    let below = [before, end]
-        .into_iter()
-        .flatten()
-        .min()
-        .unwrap_or(ActivityCursor {
-            at_ms: i64::MAX,
-            seq: i64::MAX,
-        });
-    let mut sql = format!(
-        "SELECT seq FROM activity {} WHERE account = ? AND kind < 2",
-        choose_index(filter)
-    );
-    let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account)];
-    let terms = [
-        ("model", model.as_deref()),
-        ("api_key", key_id.as_deref()),
-        ("outcome", outcome.map(RequestOutcome::as_str)),
-    ];
-    for (column, name) in terms {
-        let Some(name) = name else { continue };
-        let Some(number) = find_name(connection, column, name)? else {
-            return Ok(None);
-        };
-        sql.push_str(&format!(" AND {column} = ?"));
-        values.push(Box::new(number));
-    }
-    if let Some(name) = conversation {
-        let Some(number) = find_conversation(connection, account, name)? else {
-            return Ok(None);
-        };
-        sql.push_str(" AND conversation = ? AND conversation IS NOT NULL");
-        values.push(Box::new(number));
-    }
-    // To use a partial index, the query must repeat the index's condition in the same words.
-    if outcome.is_some_and(|outcome| outcome != RequestOutcome::Completed) {
-        sql.push_str(" AND outcome <> 0");
-    }
-    if let Some(from_ms) = from_ms {
-        sql.push_str(" AND at >= ?");
-        values.push(Box::new(*from_ms));
-    }
-    sql.push_str(" AND (at, seq) < (?, ?) ORDER BY at DESC, seq DESC LIMIT ?");
-    values.extend([
-        Box::new(below.at_ms) as Box<dyn ToSql>,
-        Box::new(below.seq),
-        Box::new(limit),
-    ]);
-    Ok(Some((sql, values)))
-}
-
-/// Names the index of the field that matches the fewest entries: without statistics, SQLite would
-/// always read the account's entries by time.
-fn choose_index(filter: &ActivityFilter) -> &'static str {
-    let is_failure = filter
-        .outcome
-        .is_some_and(|outcome| outcome != RequestOutcome::Completed);
-    if filter.conversation.is_some() {
-        "INDEXED BY activity_by_conversation"
-    } else if is_failure {
-        "INDEXED BY activity_by_outcome"
-    } else if filter.key_id.is_some() {
-        "INDEXED BY activity_by_key"
-    } else if filter.model.is_some() {
-        "INDEXED BY activity_by_model"
-    } else {
-        "NOT INDEXED"
-    }
-}
-
-fn find_conversation(
-    connection: &Connection,
-    account: i64,
-    name: &str,
-) -> rusqlite::Result<Option<i64>> {
-    connection
-        .prepare_cached("SELECT id FROM conversation WHERE account = ?1 AND name = ?2")?
-        .query_row(params![account, name], |row| row.get(0))
-        .optional()
-}
 
 fn conversation_row(row: &Row<'_>) -> rusqlite::Result<Conversation> {
     Ok(Conversation {

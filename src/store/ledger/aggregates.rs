@@ -7,7 +7,7 @@
 use super::chain::last_entry;
 use super::compare::AggregateMismatch;
 use super::database::Ledger;
-use super::index::{IndexRebuild, MAX_INDEX_BATCH};
+use super::index::{INDEX_SLICE, IndexRebuild};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::Connection;
@@ -69,7 +69,7 @@ impl Ledger {
     ) -> Result<(IndexRebuild, Vec<AggregateMismatch>), StoreError> {
         for _ in 0..MAX_COMPARISONS {
             let mut rebuild = IndexRebuild::create(self.index.dir())?;
-            let to = self.read_index("read how far the ledger is indexed", index_seq)?;
+            let (to, _) = self.index.position()?;
             while self.advance_rebuild(&mut rebuild, to)? {
                 on_entries(entry_count(&rebuild));
             }
@@ -113,7 +113,7 @@ impl Ledger {
     ) -> Result<bool, StoreError> {
         let sql = |source| StoreError::sqlite("index the ledger's entries", source);
         let from = rebuild.seq().map_err(sql)?;
-        let mut entries = self.entries_following(ledger, from, MAX_INDEX_BATCH)?;
+        let mut entries = self.entries_following(ledger, from, INDEX_SLICE)?;
         entries.retain(|entry| entry.seq <= to);
         if entries.is_empty() {
             return Ok(false);

@@ -256,6 +256,7 @@ mod tests {
             }
             assert_applied(&ledger, &settled);
         }
+        ledger.catch_up_index(u32::MAX).unwrap();
         assert_eq!(ledger.find_wrong_aggregates(10).unwrap(), []);
     }
 

@@ -2,14 +2,18 @@
 //!
 //! Everything in it is derived from the ledger's entries. A batch is one transaction: it reads the
 //! watermark, then the entries after it, and writes their rows and the new watermark. So any
-//! process may write a batch at any time, and a death loses nothing. A file that is damaged or
-//! belongs to another ledger is built anew. Must not decide about money: balances, limits and
-//! uniqueness are in `ledger.db`. Read next: `ledger/indexing.rs` (who writes batches),
-//! `ledger/index/write.rs` (the rows of an entry), `ledger/index/rebuild.rs` (the index made anew).
+//! process may write a batch at any time, and a death loses nothing. A batch is large and sorted,
+//! so that it writes each page once; readers have the entries that are not in it yet in memory. A
+//! file that is damaged or belongs to another ledger is built anew. Must not decide about money:
+//! balances, limits and uniqueness are in `ledger.db`. Read next: `ledger/indexing.rs` (the ledger
+//! and its index), `ledger/index/batch.rs` and `write.rs` (the rows of an entry),
+//! `ledger/index/tail.rs` (the newest entries), `ledger/index/rebuild.rs` (the index made anew).
 
 mod batch;
 mod names;
 mod rebuild;
+mod tables;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -21,10 +25,9 @@ use crate::store::StoreError;
 use crate::store::damage;
 use crate::store::sqlite::{self, Readers};
 use crate::telemetry::METRICS;
-pub use batch::MAX_INDEX_BATCH;
-use batch::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB, add_entries, clear, watermark};
+use batch::IndexBatch;
+pub(super) use batch::kind_name;
 use names::NameTables;
-pub(super) use names::find_name;
 pub(super) use rebuild::IndexRebuild;
 use rusqlite::{Connection, ErrorCode};
 use std::os::unix::fs::MetadataExt as _;
@@ -32,11 +35,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-pub(super) use write::kind_name;
+pub(super) use tables::IndexTables;
+use tail::{IndexTail, TailLimits};
+use write::{clear, watermark};
 
-/// Maximum number of entries that a reader indexes before it reads, and the longest time for which
-/// it waits for another writer.
-pub(super) const MAX_READER_BATCH: u32 = 2_048;
+const MIGRATIONS: &[&str] = &[include_str!("index/001.sql")];
+
+/// Maximum number of entries in one transaction.
+pub const MAX_INDEX_BATCH: u32 = 65_536;
+
+/// Number of entries that are read from the ledger at once, to be indexed.
+pub(super) const INDEX_SLICE: u32 = 2_048;
+
+/// Longest time for which a reader waits for another writer of the index.
 pub(super) const READER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Time for which a rebuilt index waits for the end of other processes' batches.
@@ -44,6 +55,13 @@ const SWAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval at which a reader tries again to get the writer's connection of its own process.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Page size in bytes. Smaller pages write a quarter less if each entry is of another account, but
+/// cost half as much time again.
+const PAGE_BYTES: u32 = 4_096;
+
+/// Page cache of the connection that writes, in KiB.
+const WRITER_CACHE_KIB: i64 = 16_384;
 
 /// Number of pages in the log after which it is written back: the larger, the more often the same
 /// page is written once.
@@ -58,13 +76,19 @@ pub(super) struct LedgerIndex {
     connections: Mutex<Option<Arc<IndexConnections>>>,
     /// Whether the last batch failed, so that a failure is logged once.
     is_failing: AtomicBool,
+    /// Whether the last reader had no tail, so that a failure is logged once.
+    is_tail_failing: AtomicBool,
+    tail_limits: TailLimits,
 }
 
 struct IndexConnections {
+    path: PathBuf,
     /// Device and number of the file. Another process can set it aside and create a new one.
     file: (u64, u64),
     writer: Mutex<IndexWriter>,
     readers: Readers,
+    /// Opened by the first read of the newest entries.
+    tail: Mutex<Option<IndexTail>>,
 }
 
 /// The one connection of this process that writes.
@@ -84,6 +108,8 @@ impl LedgerIndex {
             dir: dir.to_owned(),
             connections: Mutex::default(),
             is_failing: AtomicBool::new(false),
+            is_tail_failing: AtomicBool::new(false),
+            tail_limits: TailLimits::DEFAULT,
         };
         if let Err(error) = index.connections() {
             index.report(&error);
@@ -122,20 +148,65 @@ impl LedgerIndex {
         damage::set_aside(&self.path(), error)
     }
 
-    /// Runs `read` on a reader's connection. If the file turns out to be damaged, sets it aside and
-    /// reads the new one.
+    /// Runs `read` on a connection that reads the file alone, without the newest entries. If the
+    /// file turns out to be damaged, sets it aside and reads the new one.
     pub(super) fn read<T>(
         &self,
         operation: &'static str,
         mut read: impl FnMut(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        let mut attempt = |connections: &IndexConnections| {
+        self.attempt(|connections| {
             connections
                 .readers
                 .with(&mut read)
                 .map_err(|source| StoreError::sqlite(operation, source))
-        };
-        let connections = self.connections()?;
+        })
+    }
+
+    /// Runs `read` on the index and its tail, which has the entries up to `last`, the ledger's last
+    /// one. If there can be no tail, reads the file alone.
+    pub(super) fn read_newest<T>(
+        &self,
+        operation: &'static str,
+        last: &EntryPosition,
+        entries: &ReadEntries<'_>,
+        mut read: impl FnMut(IndexTables<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let sql = |source| StoreError::sqlite(operation, source);
+        for _ in 0..2 {
+            let found = self.attempt(|connections| {
+                connections.read_tail(self.tail_limits, last, entries, &mut read)
+            });
+            match found {
+                Ok(Some(found)) => {
+                    self.is_tail_failing.store(false, Ordering::Relaxed);
+                    return found.map_err(sql);
+                }
+                // Of another ledger: a batch begins anew, and it should not wait for the indexer.
+                Ok(None) => {
+                    self.write_batch(MAX_INDEX_BATCH, Some(READER_TIMEOUT), entries)?;
+                }
+                Err(error) => {
+                    if !self.is_tail_failing.swap(true, Ordering::Relaxed) {
+                        log::error!("{error}; pages lack the entries that are not in index.db");
+                    }
+                    break;
+                }
+            }
+        }
+        self.read(operation, |connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            read(IndexTables::new(&snapshot))
+        })
+    }
+
+    /// Runs `attempt` on the file that has the name now. If it turns out to be damaged, sets it
+    /// aside and runs `attempt` on the new one.
+    fn attempt<T>(
+        &self,
+        mut attempt: impl FnMut(&IndexConnections) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let connections = self.current_connections()?;
         match attempt(&connections) {
             Err(error) if damage::is_damage(&error) => {
                 self.renew(&connections, &error)?;
@@ -225,7 +296,7 @@ impl LedgerIndex {
     fn report(&self, error: &StoreError) {
         METRICS.ledger_error("index");
         if !self.is_failing.swap(true, Ordering::Relaxed) {
-            log::error!("{error}; pages lack the entries that are not indexed");
+            log::error!("{error}; index.db cannot be written");
         }
     }
 
@@ -261,8 +332,9 @@ impl IndexWriter {
         if self.written.as_ref() != Some(&from.position) {
             self.names = NameTables::new();
         }
-        let entries = match read(&from.position, limit)? {
-            Some(entries) => entries,
+        let tables = IndexTables::new(&transaction);
+        let batch = match read_batch(tables, &from.position, limit, &mut self.names, read)? {
+            Some(batch) => batch,
             None => {
                 log::warn!(
                     "the index is not of this ledger, which has no such entry {}: it is built anew",
@@ -271,14 +343,71 @@ impl IndexWriter {
                 clear(&transaction).map_err(sql)?;
                 self.names = NameTables::new();
                 from = watermark(&transaction).map_err(sql)?;
-                read(&from.position, limit)?.unwrap_or_default()
+                read_batch(tables, &from.position, limit, &mut self.names, read)?
+                    .unwrap_or_default()
             }
         };
-        let written = add_entries(&transaction, &entries, &mut self.names, from).map_err(sql)?;
+        let count = batch.len();
+        let written = batch.write(tables, from).map_err(sql)?;
         failpoint::hit(Point::MidIndex);
         transaction.commit().map_err(sql)?;
         self.written = Some(written.position);
-        Ok(entries.len())
+        Ok(count)
+    }
+}
+
+/// Reads the entries after `from`, at most `limit`, a slice at a time. Returns `None` if the ledger
+/// does not have the entry `from`.
+fn read_batch(
+    tables: IndexTables<'_>,
+    from: &EntryPosition,
+    limit: u32,
+    names: &mut NameTables,
+    read: &ReadEntries<'_>,
+) -> Result<Option<IndexBatch>, StoreError> {
+    let mut batch = IndexBatch::default();
+    let mut left = limit;
+    while left > 0 {
+        let position = batch.end.as_ref().unwrap_or(from);
+        let Some(slice) = read(position, left.min(INDEX_SLICE))? else {
+            return Ok(None);
+        };
+        if slice.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(u32::try_from(slice.len()).unwrap_or(u32::MAX));
+        batch
+            .add(tables, &slice, names)
+            .map_err(|source| StoreError::sqlite("index the ledger's entries", source))?;
+    }
+    Ok(Some(batch))
+}
+
+impl IndexConnections {
+    /// Reads the tail and the file below it. Returns `None` if the file is of another ledger. An
+    /// outer error is of the tail; an inner one is of `read`, unless it is damage.
+    fn read_tail<T>(
+        &self,
+        limits: TailLimits,
+        last: &EntryPosition,
+        entries: &ReadEntries<'_>,
+        read: &mut impl FnMut(IndexTables<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<rusqlite::Result<T>>, StoreError> {
+        let mut tail = lock(&self.tail);
+        let open = match &mut *tail {
+            Some(open) => open,
+            none => none.insert(IndexTail::open(&self.path, limits)?),
+        };
+        let found = match open.read(last, entries, read) {
+            Ok(Some(Err(source))) if damage::is_sqlite_damage(&source) => {
+                Err(StoreError::sqlite("read the ledger's index", source))
+            }
+            outcome => outcome,
+        };
+        if found.is_err() {
+            *tail = None;
+        }
+        found
     }
 }
 
@@ -303,9 +432,11 @@ fn open_connections(path: &Path) -> Result<IndexConnections, StoreError> {
         written: None,
     });
     Ok(IndexConnections {
+        path: path.to_owned(),
         file: file_id(path).unwrap_or_default(),
         writer,
         readers,
+        tail: Mutex::default(),
     })
 }
 
@@ -314,6 +445,12 @@ fn open_connections(path: &Path) -> Result<IndexConnections, StoreError> {
 pub(super) fn create_for_test(dir: &Path) -> Connection {
     drop(open_connections(&dir.join("index.db")));
     sqlite::open(&dir.join("index.db"), "open an index").unwrap()
+}
+
+/// Returns an empty tail of the index in `dir`.
+#[cfg(test)]
+pub(super) fn create_tail_for_test(dir: &Path) -> Connection {
+    tail::connect(&dir.join("index.db")).unwrap()
 }
 
 fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {

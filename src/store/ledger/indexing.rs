@@ -1,12 +1,12 @@
-//! The ledger and its index together: readers index the last few entries first, and find entries by
-//! their position.
+//! The ledger and its index together: batches of entries for `index.db`, the newest ones for
+//! readers, and entries by their position.
 //!
 //! Must not know the index's tables: `ledger/index.rs` does.
 
 use super::chain::last_entry;
 use super::database::Ledger;
 use super::entry::LedgerEntry;
-use super::index::{MAX_READER_BATCH, READER_TIMEOUT};
+use super::index::IndexTables;
 use super::lookup::{self, EntryPosition, entries_after, hash_at};
 use super::segment_files::segments_after;
 use crate::store::StoreError;
@@ -14,8 +14,9 @@ use rusqlite::Connection;
 use std::collections::HashSet;
 
 impl Ledger {
-    /// Indexes the next entries, at most `max_entries` and at most 4 096, in one transaction.
-    /// Returns their number; 0 if the index has all of them. Any process may call it at any time.
+    /// Writes the next entries to `index.db`, at most `max_entries` and at most
+    /// [`MAX_INDEX_BATCH`](super::MAX_INDEX_BATCH), in one transaction. Returns their number; 0 if
+    /// the file has all of them. Any process may call it at any time.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read, or if the index cannot be written or is
@@ -26,25 +27,36 @@ impl Ledger {
         Ok(indexed.unwrap_or(0))
     }
 
-    /// Returns the number of entries that the index lacks, as far as both can be read.
-    pub fn index_lag(&self) -> u64 {
+    /// Returns the number of entries that `index.db` lacks, as far as both can be read. Readers do
+    /// not lack them: see [`Ledger::index_lag`].
+    pub fn index_backlog(&self) -> u64 {
         let last = self.last_position().map_or(0, |(seq, _)| seq);
         let indexed = self.index.position().map_or(0, |(seq, _)| seq);
         u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
     }
 
-    /// Reads the index after indexing the last few entries: a reader sees what was committed before
-    /// it, unless the index is far behind.
+    /// Returns the number of entries that a reader lacks, as far as the ledger can be read.
+    pub fn index_lag(&self) -> u64 {
+        let last = self.last_position().map_or(0, |(seq, _)| seq);
+        let indexed = self
+            .read_index("read how far the ledger is indexed", |tables| {
+                tables.last_seq()
+            })
+            .unwrap_or(0);
+        u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
+    }
+
+    /// Reads the index and the entries after it: a reader sees what was committed before, unless
+    /// the index is far behind. `read` runs within one transaction, and may run again after a
+    /// failure.
     pub(super) fn read_index<T>(
         &self,
         operation: &'static str,
-        read: impl FnMut(&Connection) -> rusqlite::Result<T>,
+        read: impl FnMut(IndexTables<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        if let Err(error) = self.freshen_index() {
-            // The page shows how far the index is behind.
-            log::debug!("{error}");
-        }
-        self.index.read(operation, read)
+        let last = self.last_position()?;
+        let entries = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
+        self.index.read_newest(operation, &last, &entries, read)
     }
 
     /// Returns the entries at these positions, in this order.
@@ -69,17 +81,6 @@ impl Ledger {
         let place = |entry: &LedgerEntry| seqs.iter().position(|seq| *seq == entry.seq);
         entries.sort_by_key(place);
         Ok(entries)
-    }
-
-    fn freshen_index(&self) -> Result<(), StoreError> {
-        if self.index.position()? == self.last_position()? {
-            return Ok(());
-        }
-        let read = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
-        let timeout = Some(READER_TIMEOUT);
-        self.index
-            .write_batch(MAX_READER_BATCH, timeout, &read)
-            .map(drop)
     }
 
     /// Returns the entries after `position`, or `None` if the ledger does not have that one.

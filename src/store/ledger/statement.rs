@@ -7,10 +7,11 @@
 use super::activity::ActivityCursor;
 use super::database::Ledger;
 use super::entry::LedgerEntry;
-use super::index::{find_name, kind_name};
+use super::index::{IndexTables, kind_name};
+use super::usage::usage_rows;
 use crate::store::StoreError;
 use credits::money::Micro;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{OptionalExtension, params};
 
 /// All changes of an account's balance by month, as of one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,10 +34,8 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn balance_change_sums(&self, account: &str) -> Result<BalanceChangeSums, StoreError> {
-        let (mut sums, last) = self.read_index("add up an account's statement", |connection| {
-            // One snapshot for all queries: otherwise they would not add up.
-            let snapshot = connection.unchecked_transaction()?;
-            sums(&snapshot, account)
+        let (mut sums, last) = self.read_index("add up an account's statement", |tables| {
+            sums(tables, account)
         })?;
         let last = self.entries_at(last.as_slice())?;
         if let Some(last) = last.first() {
@@ -57,12 +56,13 @@ impl Ledger {
         before: ActivityCursor,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs: Vec<i64> = self.read_index("list an account's postings", |connection| {
-            let Some(account) = find_name(connection, "account", account)? else {
+        let seqs: Vec<i64> = self.read_index("list an account's postings", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
                 return Ok(Vec::new());
             };
-            connection
-                .prepare_cached(POSTINGS)?
+            tables
+                .connection()
+                .prepare_cached(&postings_sql(tables))?
                 .query_map(
                     params![account, from_ms, before.at_ms, before.seq, limit],
                     |row| row.get(0),
@@ -73,22 +73,24 @@ impl Ledger {
     }
 }
 
-fn sums(connection: &Connection, account: &str) -> rusqlite::Result<SumsAndLast> {
-    let Some(account) = find_name(connection, "account", account)? else {
+/// The queries of one snapshot: otherwise they would not add up.
+fn sums(tables: IndexTables<'_>, account: &str) -> rusqlite::Result<SumsAndLast> {
+    let Some(account) = tables.find_name("account", account)? else {
         return Ok((BalanceChangeSums::default(), None));
     };
+    let connection = tables.connection();
     let last = connection
-        .prepare_cached(LAST_ENTRY)?
+        .prepare_cached(&last_entry_sql(tables))?
         .query_row([account], |row| row.get(0))
         .optional()?;
     let postings = connection
-        .prepare_cached(POSTING_SUMS)?
+        .prepare_cached(&posting_sums_sql(tables))?
         .query_map([account], |row| {
             Ok((row.get(0)?, kind_name(row.get(1)?).to_owned(), row.get(2)?))
         })?
         .collect::<rusqlite::Result<_>>()?;
     let debits = connection
-        .prepare_cached(DEBIT_SUMS)?
+        .prepare_cached(&debit_sums_sql(tables))?
         .query_map([account], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let sums = BalanceChangeSums {
@@ -99,59 +101,78 @@ fn sums(connection: &Connection, account: &str) -> rusqlite::Result<SumsAndLast>
     Ok((sums, last))
 }
 
-const LAST_ENTRY: &str = "SELECT seq FROM activity WHERE account = ?1 ORDER BY seq DESC LIMIT 1";
+fn last_entry_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union("SELECT seq FROM $.activity WHERE account = ?1");
+    format!("{rows} ORDER BY seq DESC LIMIT 1")
+}
 
-const POSTINGS: &str =
-    "SELECT seq FROM posting WHERE account = ?1 AND at >= ?2 AND (at, seq) < (?3, ?4)
-     ORDER BY at DESC, seq DESC LIMIT ?5";
+fn postings_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union(
+        "SELECT seq, at FROM $.posting WHERE account = ?1 AND at >= ?2 AND (at, seq) < (?3, ?4)",
+    );
+    format!("{rows} ORDER BY at DESC, seq DESC LIMIT ?5")
+}
 
-const POSTING_SUMS: &str =
-    "SELECT (strftime('%Y', at / 1000, 'unixepoch') - 1970) * 12 + strftime('%m', at / 1000, 'unixepoch') - 1,
-       kind, sum(change)
-     FROM posting WHERE account = ?1 GROUP BY 1, 2 ORDER BY 1, 2";
+fn posting_sums_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union("SELECT at, kind, change FROM $.posting WHERE account = ?1");
+    format!(
+        "SELECT (strftime('%Y', at / 1000, 'unixepoch') - 1970) * 12 + strftime('%m', at / 1000, 'unixepoch') - 1,
+           kind, sum(change)
+         FROM ({rows}) GROUP BY 1, 2 ORDER BY 1, 2"
+    )
+}
 
-const DEBIT_SUMS: &str =
-    "SELECT (strftime('%Y', day * 86400, 'unixepoch') - 1970) * 12 + strftime('%m', day * 86400, 'unixepoch') - 1,
-       sum(credits)
-     FROM usage_day WHERE account = ?1 GROUP BY 1 ORDER BY 1";
+fn debit_sums_sql(tables: IndexTables<'_>) -> String {
+    format!(
+        "SELECT (strftime('%Y', day * 86400, 'unixepoch') - 1970) * 12 + strftime('%m', day * 86400, 'unixepoch') - 1,
+           sum(credits)
+         FROM ({}) GROUP BY 1 ORDER BY 1",
+        usage_rows(tables, "usage_day", "day", "true")
+    )
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ledger::index::create_for_test;
+    use crate::store::ledger::index::{create_for_test, create_tail_for_test};
     use rusqlite::{ToSql, params_from_iter};
 
     #[test]
     fn a_statement_reads_no_end_of_a_request() {
         let dir = tempfile::tempdir().unwrap();
-        let connection = create_for_test(dir.path());
-        let plan = |sql: &str, count: usize| {
-            let mut statement = connection
-                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-                .unwrap();
-            let values: Vec<Box<dyn ToSql>> = (0..count).map(|_| Box::new(1) as _).collect();
-            let plan = statement
-                .query_map(params_from_iter(values), |row| row.get::<_, String>(3))
-                .unwrap();
-            plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ")
-        };
-        let list = plan(POSTINGS, 5);
-        assert!(
-            list.contains("SEARCH posting USING PRIMARY KEY (account=? AND at>?"),
-            "{list}"
-        );
-        assert!(!list.contains("TEMP"), "{list}");
-        let sums = plan(POSTING_SUMS, 1);
-        assert!(
-            sums.contains("SEARCH posting USING PRIMARY KEY (account=?)"),
-            "{sums}"
-        );
-        let debits = plan(DEBIT_SUMS, 1);
-        assert!(
-            debits.starts_with("SEARCH usage_day USING PRIMARY KEY (account=?)"),
-            "{debits}"
-        );
-        let last = plan(LAST_ENTRY, 1);
-        assert!(last.contains("activity_by_seq (account=?)"), "{last}");
+        let index = create_for_test(dir.path());
+        let tail = create_tail_for_test(dir.path());
+        for tables in [IndexTables::new(&index), IndexTables::with_base(&tail)] {
+            let plan = |sql: &str, count: usize| {
+                let mut statement = tables
+                    .connection()
+                    .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                    .unwrap();
+                let values: Vec<Box<dyn ToSql>> = (0..count).map(|_| Box::new(1) as _).collect();
+                let plan = statement
+                    .query_map(params_from_iter(values), |row| row.get::<_, String>(3))
+                    .unwrap();
+                plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ")
+            };
+            let list = plan(&postings_sql(tables), 5);
+            assert!(
+                list.contains("SEARCH main.posting USING PRIMARY KEY (account=? AND at>?"),
+                "{list}"
+            );
+            assert!(!list.contains("TEMP") && !list.contains("SCAN"), "{list}");
+            let sums = plan(&posting_sums_sql(tables), 1);
+            assert!(
+                sums.contains("SEARCH main.posting USING PRIMARY KEY (account=?)"),
+                "{sums}"
+            );
+            let debits = plan(&debit_sums_sql(tables), 1);
+            assert!(
+                debits.contains("SEARCH main.usage_day USING PRIMARY KEY (account=?)"),
+                "{debits}"
+            );
+            let last = plan(&last_entry_sql(tables), 1);
+            assert!(last.contains("activity_by_seq (account=?)"), "{last}");
+            assert!(!last.contains("TEMP"), "{last}");
+        }
     }
 }

@@ -1,20 +1,20 @@
 //! Usage: debits summed up by account, hour or day, model and key; and over all accounts, by day
 //! and model.
 //!
-//! The sums are rows of `index.db` (`ledger/index/write.rs` adds the debits). A query reads the
-//! rows of its account and its span, never the entries. Refunds are not in the sums: they are
-//! postings of their own. Must not price anything.
+//! The sums are rows of the index (`ledger/index/write.rs` adds the debits). A query reads the rows
+//! of its account and its span, of `index.db` and of its tail, never the entries. Refunds are not
+//! in the sums: they are postings of their own. Must not price anything.
 
 #[cfg(test)]
 mod tests;
 
 use super::activity::{HourlySpend, spend_totals};
 use super::database::Ledger;
-use super::index::find_name;
+use super::index::IndexTables;
 use super::spend_totals::SpendTotals;
 use crate::store::StoreError;
 use credits::money::Micro;
-use rusqlite::{Connection, Row, ToSql, params, params_from_iter};
+use rusqlite::{Row, ToSql, params, params_from_iter};
 use std::collections::BTreeMap;
 
 /// A span of time: from the first number up to, and without, the second. Hours and days are since
@@ -101,11 +101,12 @@ impl Ledger {
         after: Option<(i64, &str, &str)>,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
-        self.read_index("add up an account's debits", |connection| {
-            let Some((sql, values)) = usage_sql(connection, account, query, after, limit)? else {
+        self.read_index("add up an account's debits", |tables| {
+            let Some((sql, values)) = usage_sql(tables, account, query, after, limit)? else {
                 return Ok(Vec::new());
             };
-            connection
+            tables
+                .connection()
                 .prepare_cached(&sql)?
                 .query_map(params_from_iter(values), usage_row)?
                 .collect()
@@ -121,12 +122,13 @@ impl Ledger {
         account: &str,
         from_hour: i64,
     ) -> Result<Vec<HourlySpend>, StoreError> {
-        self.read_index("add up an account's debits", |connection| {
-            let Some(account) = find_name(connection, "account", account)? else {
+        self.read_index("add up an account's debits", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
                 return Ok(Vec::new());
             };
-            connection
-                .prepare_cached(&hourly_sql())?
+            tables
+                .connection()
+                .prepare_cached(&hourly_sql(tables))?
                 .query_map(params![account, from_hour], hourly_spend_row)?
                 .collect()
         })
@@ -142,14 +144,26 @@ impl Ledger {
         accounts: &[String],
         first_day: i64,
     ) -> Result<BTreeMap<String, Micro>, StoreError> {
-        let accounts = serde_json::to_string(accounts).unwrap_or_default();
-        self.read_index("add up the debits of several accounts", |connection| {
-            connection
-                .prepare_cached(SPEND_SINCE)?
-                .query_map(params![accounts, first_day], |row| {
-                    Ok((row.get(0)?, row.get(1)?))
-                })?
-                .collect()
+        self.read_index("add up the debits of several accounts", |tables| {
+            let mut names = BTreeMap::new();
+            for account in accounts {
+                if let Some(number) = tables.find_name("account", account)? {
+                    names.insert(number, account.clone());
+                }
+            }
+            let numbers: Vec<_> = names.keys().collect();
+            let numbers = serde_json::to_string(&numbers).unwrap_or_default();
+            let mut statement = tables
+                .connection()
+                .prepare_cached(&spend_since_sql(tables))?;
+            let mut rows = statement.query(params![numbers, first_day])?;
+            let mut sums = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                if let Some(account) = names.remove(&row.get(0)?) {
+                    sums.insert(account, row.get(1)?);
+                }
+            }
+            Ok(sums)
         })
     }
 
@@ -159,33 +173,67 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn daily_totals(&self, from_day: i64, to_day: i64) -> Result<Vec<DailyTotal>, StoreError> {
-        self.read_index("add up the debits of all accounts", |connection| {
-            connection
-                .prepare_cached(DAILY_TOTALS)?
+        self.read_index("add up the debits of all accounts", |tables| {
+            tables
+                .connection()
+                .prepare_cached(&daily_totals_sql(tables))?
                 .query_map(params![from_day, to_day], daily_total_row)?
                 .collect()
         })
     }
 }
 
-/// The sums of several rows. A vendor's nonsense counters must not overflow them, which SQLite
-/// would refuse: of one row, at most 2^44 tokens of a class count.
-const SUMS: &str = "sum(responses), min(sum(credits), 9007199254740991), sum(min(input, 1 << 44)),
-       sum(min(cache_read, 1 << 44)), sum(min(output, 1 << 44))";
+/// The sums of several rows of [`usage_rows`].
+const SUMS: &str =
+    "sum(responses), min(sum(credits), 9007199254740991), sum(input), sum(cache_read), sum(output)";
 
-const SPEND_SINCE: &str = "SELECT account.name, min(sum(credits), 9007199254740991)
-     FROM account CROSS JOIN usage_day ON usage_day.account = account.id
-     WHERE account.name IN (SELECT value FROM json_each(?1)) AND day >= ?2 GROUP BY account.id";
-
-const DAILY_TOTALS: &str =
-    "SELECT day, model.name, responses, credits, input, cache_read, output, writeoff
-     FROM usage_total CROSS JOIN model ON model.id = usage_total.model
-     WHERE day >= ?1 AND day < ?2 ORDER BY day, model.name";
-
-fn hourly_sql() -> String {
+/// Returns a query for an account's rows of `table` with debits whose `unit` of time fits `span`: a
+/// row of the tail and one of `index.db` with the same key are one row. A vendor's nonsense counters
+/// must not overflow sums of rows, which SQLite would refuse: of one row, at most 2^44 tokens of a
+/// class count.
+pub(super) fn usage_rows(tables: IndexTables<'_>, table: &str, unit: &str, span: &str) -> String {
+    let rows = tables.union(&format!(
+        "SELECT {unit}, model, api_key, responses, credits, input, cache_read, output FROM $.{table}
+         WHERE account = ?1 AND {span} AND responses > 0"
+    ));
+    let tokens: Vec<_> = ["input", "cache_read", "output"]
+        .iter()
+        .map(|class| format!("min(sum(min({class}, 1 << 44)), 1 << 44) AS {class}"))
+        .collect();
     format!(
-        "SELECT hour, model.name, {SUMS} FROM usage_hour CROSS JOIN model ON model.id = usage_hour.model
-         WHERE account = ?1 AND hour >= ?2 GROUP BY hour, model.name ORDER BY hour, model.name"
+        "SELECT {unit}, model, api_key, sum(responses) AS responses,
+           min(sum(credits), 9007199254740991) AS credits, {}
+         FROM ({rows}) GROUP BY {unit}, model, api_key",
+        tokens.join(", ")
+    )
+}
+
+fn spend_since_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union(
+        "SELECT account, credits FROM $.usage_day
+         WHERE account IN (SELECT value FROM json_each(?1)) AND day >= ?2",
+    );
+    format!("SELECT account, min(sum(credits), 9007199254740991) FROM ({rows}) GROUP BY account")
+}
+
+/// The limits are those of a row: the tail has few entries, so that a sum with it does not overflow.
+fn daily_totals_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union("SELECT * FROM $.usage_total WHERE day >= ?1 AND day < ?2");
+    format!(
+        "SELECT day, {} AS model_name, sum(responses), min(sum(credits), 9007199254740991),
+           min(sum(input), 1 << 62), min(sum(cache_read), 1 << 62), min(sum(output), 1 << 62),
+           min(sum(writeoff), 9007199254740991)
+         FROM ({rows}) AS total GROUP BY day, model ORDER BY day, model_name",
+        tables.name_of("model", "total.model")
+    )
+}
+
+fn hourly_sql(tables: IndexTables<'_>) -> String {
+    format!(
+        "SELECT hour, {} AS model_name, {SUMS} FROM ({}) AS usage
+         GROUP BY hour, model_name ORDER BY hour, model_name",
+        tables.name_of("model", "usage.model"),
+        usage_rows(tables, "usage_hour", "hour", "hour >= ?2"),
     )
 }
 
@@ -194,13 +242,13 @@ type UsageSql = (String, Vec<Box<dyn ToSql>>);
 
 /// Builds the query; `None` if the index does not have a name in it, so that nothing matches.
 fn usage_sql(
-    connection: &Connection,
+    tables: IndexTables<'_>,
     account: &str,
     query: &UsageQuery,
     after: Option<(i64, &str, &str)>,
     limit: u32,
 ) -> rusqlite::Result<Option<UsageSql>> {
-    let Some(account) = find_name(connection, "account", account)? else {
+    let Some(account) = tables.find_name("account", account)? else {
         return Ok(None);
     };
     let UsageQuery {
@@ -223,40 +271,36 @@ fn usage_sql(
              + strftime('%m', ({day}) * 86400, 'unixepoch') - 1"
         ),
     };
-    // Names are joined only where the report is divided by them: the order of a page is theirs.
-    let mut joins = String::new();
-    let mut column = |is_wanted: bool, names: &'static str| {
-        if !is_wanted {
-            return "''".to_owned();
-        }
-        joins.push_str(&format!(
-            " CROSS JOIN {names} ON {names}.id = {table}.{names}"
-        ));
-        format!("{names}.name")
+    // Names are read only where the report is divided by them: the order of a page is theirs.
+    let column = |is_wanted: bool, names: &str| match is_wanted {
+        true => tables.name_of(names, &format!("usage.{names}")),
+        false => "''".to_owned(),
     };
     let (model_column, key_column) = (column(*by_model, "model"), column(*by_key, "api_key"));
     let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account), Box::new(from), Box::new(to)];
-    let mut filters = String::new();
+    let mut rows = format!("{unit} >= ?2 AND {unit} < ?3");
     for (names, value) in [("model", model), ("api_key", key_id)] {
         let Some(value) = value else { continue };
-        let Some(number) = find_name(connection, names, value)? else {
+        let Some(number) = tables.find_name(names, value)? else {
             return Ok(None);
         };
-        filters.push_str(&format!(" AND {table}.{names} = ?"));
         values.push(Box::new(number));
+        rows.push_str(&format!(" AND {names} = ?{}", values.len()));
     }
-    let mut having = "";
+    let rows = usage_rows(tables, table, unit, &rows);
+    values.push(Box::new(limit));
+    let limit = values.len();
+    let mut having = String::new();
     if let Some((time, model, key_id)) = after {
-        having = " HAVING (in_time, of_model, of_key) > (?, ?, ?)";
+        let (one, two, three) = (limit + 1, limit + 2, limit + 3);
+        having = format!(" HAVING (in_time, of_model, of_key) > (?{one}, ?{two}, ?{three})");
         values.push(Box::new(time));
         values.push(Box::new(model.to_owned()));
         values.push(Box::new(key_id.to_owned()));
     }
-    values.push(Box::new(limit));
     let sql = format!(
         "SELECT {time} AS in_time, {model_column} AS of_model, {key_column} AS of_key, {SUMS}
-         FROM {table}{joins} WHERE account = ? AND {unit} >= ? AND {unit} < ?{filters}
-         GROUP BY 1, 2, 3{having} ORDER BY 1, 2, 3 LIMIT ?"
+         FROM ({rows}) AS usage GROUP BY 1, 2, 3{having} ORDER BY 1, 2, 3 LIMIT ?{limit}"
     );
     Ok(Some((sql, values)))
 }

@@ -2,11 +2,14 @@
 //! rows; and the aggregates equal the sum of the entries.
 
 use super::*;
-use crate::store::ledger::index::create_for_test;
+use crate::store::ledger::index::{create_for_test, create_tail_for_test};
 use crate::store::ledger::spend_totals::{HOUR_MS, MAX_CREDITS_SUM, MAX_TOKENS_COUNTED};
 use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
 use llm_protocol::usage::Usage;
-use rusqlite::{Connection, StatementStatus};
+use rusqlite::types::Value;
+use rusqlite::{Connection, StatementStatus, params_from_iter};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const ACCOUNT: &str = "acct_a";
 const NOW: i64 = 1_800_000_000_000;
@@ -170,6 +173,7 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
     let spent = ledger.hourly_spend(ACCOUNT, 0).unwrap();
     assert_eq!(spent[0].sum.input, 4 * MAX_TOKENS_COUNTED);
     // At the limit, one more ending changes no total, and is still entered.
+    assert_eq!(ledger.catch_up_index(9).unwrap(), 5);
     Connection::open(dir.path().join("index.db"))
         .unwrap()
         .execute(
@@ -309,9 +313,12 @@ fn large(dir: &std::path::Path) -> Connection {
              INSERT INTO outcome VALUES (1, 'vendor_cut');
              INSERT INTO activity (account, at, seq, kind, model, api_key, outcome, conversation, flags)
              WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
-             SELECT iif(i % 10, 1, 2), {NOW} + i * 1000, i, 0, i % 5, i % 7, i % 1000 = 0, iif(i % 100 = 1, 1, 2), 0 FROM n;
-             INSERT INTO conversation SELECT account, 'c' || seq, seq + 2, at, at, 1, 0, 0, 0, 0 FROM activity;
-             INSERT INTO conversation VALUES (1, 'c', 1, {NOW}, {NOW}, 1, 0, 0, 0, 0), (1, 'd', 2, {NOW}, {NOW}, 1, 0, 0, 0, 0);"
+             SELECT iif(i % 10, 1, 2), {NOW} + i * 1000, i, 0, i % 5, i % 7, i % 1000 = 3, iif(i % 100 = 1, 1, 2), 0 FROM n;
+             UPDATE activity SET model = 8 WHERE seq = 11;
+             INSERT INTO usage_hour SELECT account, at / {HOUR_MS}, model, api_key, count(*), 0, 0, 0, 0, 0
+               FROM activity GROUP BY 1, 2, 3, 4;
+             INSERT INTO conversation SELECT account, seq + 2, 'c' || seq, at, at, 1, 0, 0, 0, 0 FROM activity;
+             INSERT INTO conversation VALUES (1, 1, 'c', {NOW}, {NOW}, 1, 0, 0, 0, 0), (1, 2, 'd', {NOW}, {NOW}, 1, 0, 0, 0, 0);"
         ))
         .unwrap();
     connection
@@ -320,124 +327,171 @@ fn large(dir: &std::path::Path) -> Connection {
 #[test]
 fn no_page_reads_the_whole_ledger() {
     let dir = tempfile::tempdir().unwrap();
-    let connection = large(dir.path());
-    let mut questions: Vec<(String, Vec<Box<dyn ToSql>>)> = vec![
+    let index = large(dir.path());
+    let tail = create_tail_for_test(dir.path());
+    for tables in [IndexTables::new(&index), IndexTables::with_base(&tail)] {
+        for (sql, values) in questions(tables) {
+            searches(tables, &sql, &values);
+        }
+    }
+}
+
+/// Every query of a page, with values.
+fn questions(tables: IndexTables<'_>) -> Vec<(String, Vec<Value>)> {
+    let entries = || vec![1.into(), i64::MAX.into(), 50.into()];
+    let mut questions = vec![
+        (entries_sql(tables, false), entries()),
+        (entries_sql(tables, true), entries()),
+        (implausible_sql(tables), vec![50.into()]),
         (
-            LAST_ENTRIES.into(),
-            vec![Box::new(1), Box::new(i64::MAX), Box::new(50)],
+            conversations_sql(tables),
+            vec![1.into(), i64::MAX.into(), String::new().into(), 50.into()],
         ),
         (
-            LAST_ENDINGS.into(),
-            vec![Box::new(1), Box::new(i64::MAX), Box::new(50)],
+            conversation_sql(tables),
+            vec![1.into(), "c7".to_owned().into()],
         ),
-        (
-            CONVERSATIONS.into(),
-            vec![Box::new(1), Box::new(i64::MAX), Box::new(""), Box::new(50)],
-        ),
-        (CONVERSATION.into(), vec![Box::new(1), Box::new("c7")]),
     ];
     let to_ms = NOW + ROWS / 2 * 1000;
-    let middle = Some(ActivityCursor {
+    let middle = ActivityCursor {
         at_ms: to_ms,
         seq: ROWS / 2,
-    });
-    questions.extend(filters(NOW, to_ms).iter().map(|filter| {
-        endings_sql(&connection, ACCOUNT, filter, middle, 51)
-            .unwrap()
-            .unwrap()
-    }));
-    for (sql, values) in questions {
-        let mut statement = connection
-            .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-            .unwrap();
-        let plan = statement
-            .query_map(params_from_iter(&values), |row| row.get::<_, String>(3))
-            .unwrap();
-        let plan = plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
-        assert!(
-            plan.starts_with("SEARCH") && !plan.contains("SCAN") && !plan.contains("TEMP"),
-            "{sql}: {plan}"
-        );
-
-        let mut statement = connection.prepare(&sql).unwrap();
-        statement
-            .query_map(params_from_iter(&values), |_| Ok(()))
-            .unwrap()
-            .for_each(drop);
-        let status = |what| statement.get_status(what);
-        assert_eq!(
-            (
-                status(StatementStatus::FullscanStep),
-                status(StatementStatus::Sort)
-            ),
-            (0, 0),
-            "{sql}: {plan}"
-        );
+    };
+    for filter in filters(NOW, to_ms) {
+        let query = EndingsQuery::new(tables, ACCOUNT, &filter, Some(middle));
+        let query = query.unwrap().unwrap();
+        let mut sql = vec![query.rows_sql(tables, NOW, middle, 51)];
+        if query.walks_hours() {
+            sql.push(query.hours_sql(tables));
+        }
+        questions.extend(sql.into_iter().map(|(sql, values)| {
+            let values = values.into_iter().map(Value::from);
+            (sql, values.collect())
+        }));
     }
+    questions
+}
+
+fn searches(tables: IndexTables<'_>, sql: &str, values: &[Value]) {
+    let mut statement = tables
+        .connection()
+        .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+        .unwrap();
+    let plan = statement
+        .query_map(params_from_iter(values), |row| row.get::<_, String>(3))
+        .unwrap();
+    let plan = plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
+    // An index of a few rows is read from its end.
+    let is_search = !plan.contains("SCAN") || plan.contains("activity_implausible");
+    assert!(
+        plan.contains("SEARCH") || plan.contains("activity_implausible"),
+        "{sql}: {plan}"
+    );
+    assert!(is_search && !plan.contains("TEMP"), "{sql}: {plan}");
+
+    let mut statement = tables.connection().prepare(sql).unwrap();
+    statement
+        .query_map(params_from_iter(values), |_| Ok(()))
+        .unwrap()
+        .for_each(drop);
+    let status = |what| statement.get_status(what);
+    assert_eq!(
+        (
+            status(StatementStatus::FullscanStep),
+            status(StatementStatus::Sort)
+        ),
+        (0, 0),
+        "{sql}: {plan}"
+    );
+}
+
+/// Counts the steps of SQLite's virtual machine on a connection, in hundreds.
+fn count_steps(connection: &mut Connection) -> Arc<AtomicU64> {
+    let count = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&count);
+    let step = move || {
+        counter.fetch_add(100, Ordering::Relaxed);
+        false
+    };
+    connection.progress_handler(100, Some(step)).unwrap();
+    count
 }
 
 #[test]
 fn one_filter_reads_no_more_than_its_page() {
     let dir = tempfile::tempdir().unwrap();
-    let connection = large(dir.path());
-    let single = [
-        ActivityFilter::default(),
-        ActivityFilter {
-            model: Some("m1".into()),
-            ..ActivityFilter::default()
-        },
-        ActivityFilter {
-            key_id: Some("key_1".into()),
-            ..ActivityFilter::default()
-        },
-        ActivityFilter {
-            outcome: Some(RequestOutcome::VendorCut),
-            ..ActivityFilter::default()
-        },
-        ActivityFilter {
-            conversation: Some("c".into()),
-            ..ActivityFilter::default()
-        },
-        ActivityFilter {
-            from_ms: Some(NOW),
-            to_ms: Some(NOW + 5_000_000),
-            ..ActivityFilter::default()
-        },
-        // A model that no row has.
-        ActivityFilter {
-            model: Some("m9".into()),
-            ..ActivityFilter::default()
-        },
-        ActivityFilter {
-            key_id: Some("key_9".into()),
-            ..ActivityFilter::default()
-        },
-    ];
-    let steps = |filter: &ActivityFilter| {
-        let query = endings_sql(&connection, ACCOUNT, filter, None, 51);
-        let (sql, values) = query.unwrap().unwrap();
-        let mut statement = connection.prepare(&sql).unwrap();
-        statement
-            .query_map(params_from_iter(&values), |_| Ok(()))
-            .unwrap()
-            .for_each(drop);
-        statement.get_status(StatementStatus::VmStep)
+    let mut index = large(dir.path());
+    let mut tail = create_tail_for_test(dir.path());
+    let (index_steps, tail_steps) = (count_steps(&mut index), count_steps(&mut tail));
+    let by_model = |model: &str| ActivityFilter {
+        model: Some(model.into()),
+        ..ActivityFilter::default()
     };
-    for filter in &single {
-        // About twenty steps of the virtual machine per row; scanning the whole account would be
-        // more than a million.
-        assert!(steps(filter) < 3_000, "{filter:?}");
+    let by_key = |key: &str| ActivityFilter {
+        key_id: Some(key.into()),
+        ..ActivityFilter::default()
+    };
+    // About twenty steps per row, and about ten for a row of an hour; scanning the whole account
+    // would be more than a million.
+    let (page, all_hours, one_hour) = (10_000, 20_000, 80_000);
+    let single = [
+        (page, 51, ActivityFilter::default()),
+        (page, 51, by_model("m1")),
+        (page, 51, by_key("key_1")),
+        (
+            page,
+            51,
+            ActivityFilter {
+                outcome: Some(RequestOutcome::VendorCut),
+                ..ActivityFilter::default()
+            },
+        ),
+        (
+            page,
+            51,
+            ActivityFilter {
+                conversation: Some("c".into()),
+                ..ActivityFilter::default()
+            },
+        ),
+        (
+            page,
+            51,
+            ActivityFilter {
+                from_ms: Some(NOW),
+                to_ms: Some(NOW + 5_000_000),
+                ..ActivityFilter::default()
+            },
+        ),
+        // A model and a key that no row has, and a model that one row has.
+        (all_hours, 0, by_model("m9")),
+        (all_hours, 0, by_key("key_9")),
+        (one_hour, 1, by_model("m8")),
+    ];
+    for (tables, count) in [
+        (IndexTables::new(&index), &index_steps),
+        (IndexTables::with_base(&tail), &tail_steps),
+    ] {
+        for (limit, rows, filter) in &single {
+            let query = EndingsQuery::new(tables, ACCOUNT, filter, None);
+            let query = query.unwrap().unwrap();
+            let before = count.load(Ordering::Relaxed);
+            let found = query.find(tables, 51).unwrap();
+            let steps = count.load(Ordering::Relaxed) - before;
+            assert_eq!(found.len(), *rows, "{filter:?}");
+            assert!(steps < *limit, "{filter:?}: {steps}");
+        }
     }
     // By time the same query reads the whole account, so the test can detect it.
     let by_time =
         "SELECT seq FROM activity NOT INDEXED WHERE account = 1 AND kind < 2 AND model = 9
                    AND at < ?1 ORDER BY at DESC, seq DESC LIMIT 51";
-    let mut statement = connection.prepare(by_time).unwrap();
-    assert_eq!(
-        statement.query_map([i64::MAX], |_| Ok(())).unwrap().count(),
-        0
-    );
-    assert!(statement.get_status(StatementStatus::VmStep) > 100_000);
+    let before = index_steps.load(Ordering::Relaxed);
+    let mut statement = index.prepare(by_time).unwrap();
+    let found = statement.query_map([i64::MAX], |_| Ok(())).unwrap();
+    assert_eq!(found.count(), 0);
+    let steps = index_steps.load(Ordering::Relaxed) - before;
+    assert!(steps > 100_000, "{steps}");
 }
 
 #[test]

@@ -30,8 +30,6 @@ CREATE TABLE activity (
   PRIMARY KEY (account, at, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX activity_by_seq ON activity (account, seq);
-CREATE INDEX activity_by_model ON activity (account, model, at, seq) WHERE kind < 2;
-CREATE INDEX activity_by_key ON activity (account, api_key, at, seq) WHERE kind < 2;
 -- Nearly all are completed: those are found by time.
 CREATE INDEX activity_by_outcome ON activity (account, outcome, at, seq) WHERE kind < 2 AND outcome <> 0;
 CREATE INDEX activity_by_conversation ON activity (conversation, at, seq) WHERE conversation IS NOT NULL;
@@ -47,7 +45,8 @@ CREATE TABLE posting (
   PRIMARY KEY (account, at, seq)
 ) STRICT, WITHOUT ROWID;
 
--- Debits by hour: a chart of a month reads at most 720 rows for a model and a key.
+-- Debits by hour: a chart of a month reads at most 720 rows for a model and a key. A list of one model's or one key's
+-- requests reads only the hours that have a row of it; an hour may have voids alone.
 CREATE TABLE usage_hour (
   account    INTEGER NOT NULL,
   hour       INTEGER NOT NULL,  -- since 1970 UTC
@@ -58,6 +57,7 @@ CREATE TABLE usage_hour (
   input      INTEGER NOT NULL,  -- tokens of every class of input
   cache_read INTEGER NOT NULL,  -- those of them that came from a cache
   output     INTEGER NOT NULL,
+  voids      INTEGER NOT NULL,
   PRIMARY KEY (account, hour, model, api_key)
 ) STRICT, WITHOUT ROWID;
 
@@ -88,11 +88,11 @@ CREATE TABLE usage_total (
   PRIMARY KEY (day, model)
 ) STRICT, WITHOUT ROWID;
 
--- A conversation without a turn has only voids, and no times.
+-- A conversation without a turn has only voids, and no times. Ids ascend with time, so the rows that change are together.
 CREATE TABLE conversation (
   account    INTEGER NOT NULL,
-  name       TEXT NOT NULL,
   id         INTEGER NOT NULL,
+  name       TEXT NOT NULL,
   began_at   INTEGER NOT NULL,
   last_at    INTEGER NOT NULL,
   turns      INTEGER NOT NULL,
@@ -100,6 +100,7 @@ CREATE TABLE conversation (
   input      INTEGER NOT NULL,
   cache_read INTEGER NOT NULL,
   output     INTEGER NOT NULL,
-  PRIMARY KEY (account, name)
+  PRIMARY KEY (account, id)
 ) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX conversation_by_name ON conversation (account, name);
 CREATE INDEX conversation_by_time ON conversation (account, last_at, name) WHERE turns > 0;

@@ -1,69 +1,258 @@
-//! A batch of entries in an index: their rows and the new watermark, together.
+//! Entries on their way into an index: each is reduced to a few numbers as it is read, so that a
+//! batch of tens of thousands takes little memory.
 //!
-//! Must not open a file or begin a transaction.
+//! Must not open a file or begin a transaction, must not read the ledger, and must give numbers in
+//! the order of the entries. `index/write.rs` writes the rows.
 
 use super::names::NameTables;
-use super::write::write_entries;
+use super::tables::IndexTables;
 use crate::store::ledger::entry::LedgerEntry;
 use crate::store::ledger::lookup::EntryPosition;
-use rusqlite::Connection;
+use crate::store::ledger::spend_totals::{HOUR_MS, MAX_TOKENS_COUNTED, SpendTotals};
+use credits::money::Micro;
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::HashMap;
 
-pub(in crate::store::ledger) const MIGRATIONS: &[&str] = &[include_str!("001.sql")];
+/// Kinds of entries in the order of their numbers: first the ends of requests.
+const KINDS: [&str; 8] = [
+    "debit", "void", "trial", "grant", "topup", "refund", "adjust", "lapse",
+];
+const DEBIT: i64 = 0;
+/// Kinds below this number are ends of requests.
+const FIRST_POSTING: i64 = 2;
 
-/// Maximum number of entries in one transaction.
-pub const MAX_INDEX_BATCH: u32 = 4_096;
+/// Flag of an entry whose vendor counted more than the request can use.
+const IMPLAUSIBLE: i64 = 1;
 
-/// Page size in bytes. Smaller pages write a quarter less if each entry is of another account, but
-/// cost half as much time again.
-pub(in crate::store::ledger) const PAGE_BYTES: u32 = 4_096;
-
-/// Page cache of the connection that writes, in KiB.
-pub(in crate::store::ledger) const WRITER_CACHE_KIB: i64 = 16_384;
-
-/// How far the index is.
-pub(in crate::store::ledger) struct Watermark {
-    pub position: EntryPosition,
-    pub conversations: i64,
+/// Returns the number of a kind of entry; a kind that does not exist has one too.
+fn kind_number(kind: &str) -> i64 {
+    let known = KINDS.iter().position(|known| *known == kind);
+    i64::try_from(known.unwrap_or(KINDS.len())).unwrap_or(i64::MAX)
 }
 
-/// Adds the rows of `entries`, which follow `from`, and moves the watermark.
-pub(in crate::store::ledger) fn add_entries(
-    connection: &Connection,
-    entries: &[LedgerEntry],
-    names: &mut NameTables,
-    from: Watermark,
-) -> rusqlite::Result<Watermark> {
-    let Some(last) = entries.last() else {
-        return Ok(from);
-    };
-    let conversations = write_entries(connection, entries, names, from.conversations)?;
-    let to = Watermark {
-        position: (last.seq, last.hash.clone()),
-        conversations,
-    };
-    connection
-        .prepare_cached("UPDATE watermark SET seq = ?1, hash = ?2, conversations = ?3")?
-        .execute((to.position.0, &to.position.1, to.conversations))?;
-    Ok(to)
+/// Returns the kind of a number.
+pub(in crate::store::ledger) fn kind_name(number: i64) -> &'static str {
+    let kind = usize::try_from(number)
+        .ok()
+        .and_then(|number| KINDS.get(number));
+    kind.copied().unwrap_or("unknown")
 }
 
-pub(in crate::store::ledger) fn watermark(connection: &Connection) -> rusqlite::Result<Watermark> {
-    connection
-        .prepare_cached("SELECT seq, hash, conversations FROM watermark")?
-        .query_row([], |row| {
-            Ok(Watermark {
-                position: (row.get(0)?, row.get(1)?),
-                conversations: row.get(2)?,
-            })
-        })
+/// The fields of an ending's detail that the index has. A field that is missing is empty.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct IndexedDetail<'a> {
+    #[serde(borrow)]
+    model: Cow<'a, str>,
+    #[serde(borrow)]
+    key_id: Cow<'a, str>,
+    #[serde(borrow)]
+    outcome: Cow<'a, str>,
+    conversation: Option<String>,
+    implausible: bool,
+    usage: IndexedUsage,
 }
 
-/// Removes all rows, as in a new file.
-pub(in crate::store::ledger) fn clear(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch(
-        "DELETE FROM activity; DELETE FROM posting; DELETE FROM usage_hour; DELETE FROM usage_day;
-         DELETE FROM usage_total; DELETE FROM conversation; DELETE FROM account; DELETE FROM model;
-         DELETE FROM api_key; DELETE FROM outcome WHERE id > 0;
-         UPDATE watermark SET seq = 0, hash = zeroblob(32), conversations = 0;",
-    )
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct IndexedUsage {
+    input: u64,
+    cache_read: u64,
+    cache_write_5m: u64,
+    cache_write_1h: u64,
+    audio_input: u64,
+    output: u64,
+    audio_output: u64,
+}
+
+impl IndexedUsage {
+    /// Returns what one debit adds to a sum. A vendor's counters can be nonsense.
+    fn totals(&self, credits: Micro) -> SpendTotals {
+        let input = [
+            self.cache_read,
+            self.cache_write_5m,
+            self.cache_write_1h,
+            self.audio_input,
+        ];
+        let input = input.into_iter().fold(self.input, u64::saturating_add);
+        let output = self.output.saturating_add(self.audio_output);
+        let [input, cache_read, output] =
+            [input, self.cache_read, output].map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
+        SpendTotals {
+            responses: 1,
+            credits,
+            input,
+            cache_read,
+            output,
+        }
+    }
+}
+
+/// A row of `activity`.
+pub(super) struct ActivityRow {
+    pub account: i64,
+    pub at_ms: i64,
+    pub seq: i64,
+    pub kind: i64,
+    /// Model, key and outcome of the end of a request.
+    pub names: Option<[i64; 3]>,
+    /// Place of its conversation among those of the batch.
+    pub conversation: Option<usize>,
+    pub flags: i64,
+}
+
+/// A row of `posting`.
+pub(super) struct PostingRow {
+    pub account: i64,
+    pub at_ms: i64,
+    pub seq: i64,
+    pub kind: i64,
+    pub change: Micro,
+}
+
+/// A group of ends of requests: account, hour or day, model and key.
+pub(super) type UsageKey = (i64, i64, i64, i64);
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct UsageChange {
+    pub sum: SpendTotals,
+    pub writeoff: Micro,
+    pub voids: i64,
+}
+
+impl UsageChange {
+    pub(super) fn add(&mut self, other: Self) {
+        self.sum = self.sum.plus(other.sum);
+        self.writeoff = self.writeoff.plus(other.writeoff);
+        self.voids += other.voids;
+    }
+}
+
+/// What a batch changes in a conversation.
+pub(super) struct ConversationChange {
+    /// Number of the batch's conversations before it.
+    pub place: usize,
+    pub times: Option<(i64, i64)>,
+    pub sum: SpendTotals,
+}
+
+/// The rows of entries that follow one another, and what they add to sums.
+#[derive(Default)]
+pub(super) struct IndexBatch {
+    pub activity: Vec<ActivityRow>,
+    pub postings: Vec<PostingRow>,
+    pub hours: HashMap<UsageKey, UsageChange>,
+    /// By account and name.
+    pub conversations: HashMap<(i64, String), ConversationChange>,
+    /// The last entry.
+    pub end: Option<EntryPosition>,
+}
+
+impl IndexBatch {
+    /// Adds entries, which follow the ones in the batch, and gives numbers to their names.
+    pub(super) fn add(
+        &mut self,
+        tables: IndexTables<'_>,
+        entries: &[LedgerEntry],
+        names: &mut NameTables,
+    ) -> rusqlite::Result<()> {
+        for entry in entries {
+            self.add_entry(tables, entry, names)?;
+        }
+        if let Some(last) = entries.last() {
+            self.end = Some((last.seq, last.hash.clone()));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of entries in it.
+    pub(super) fn len(&self) -> usize {
+        self.activity.len()
+    }
+
+    fn add_entry(
+        &mut self,
+        tables: IndexTables<'_>,
+        entry: &LedgerEntry,
+        names: &mut NameTables,
+    ) -> rusqlite::Result<()> {
+        let kind = kind_number(&entry.kind);
+        let mut row = ActivityRow {
+            account: names.accounts.number(tables, &entry.account)?,
+            at_ms: entry.at_ms,
+            seq: entry.seq,
+            kind,
+            names: None,
+            conversation: None,
+            flags: 0,
+        };
+        if kind >= FIRST_POSTING {
+            self.postings.push(PostingRow {
+                account: row.account,
+                at_ms: entry.at_ms,
+                seq: entry.seq,
+                kind,
+                change: entry.change(),
+            });
+        } else if let Ok(detail) = serde_json::from_str::<IndexedDetail<'_>>(&entry.detail) {
+            // A detail that cannot be read is a finding of the audit; such a debit is in no sum.
+            let model = names.models.number(tables, &detail.model)?;
+            let api_key = names.keys.number(tables, &detail.key_id)?;
+            row.names = Some([
+                model,
+                api_key,
+                names.outcomes.number(tables, &detail.outcome)?,
+            ]);
+            if kind == DEBIT && detail.implausible {
+                row.flags = IMPLAUSIBLE;
+            }
+            self.add_ending(entry, &mut row, (model, api_key), detail);
+        }
+        self.activity.push(row);
+        Ok(())
+    }
+
+    /// Counts the end of a request. A late one counts in the hour in which its request ended. Only
+    /// a debit is in sums, and is a turn of its conversation.
+    fn add_ending(
+        &mut self,
+        entry: &LedgerEntry,
+        row: &mut ActivityRow,
+        (model, api_key): (i64, i64),
+        detail: IndexedDetail<'_>,
+    ) {
+        let hour = row.at_ms.div_euclid(HOUR_MS);
+        let change = match row.kind {
+            DEBIT => UsageChange {
+                sum: detail.usage.totals(Micro::ZERO.minus(entry.change())),
+                writeoff: entry.writeoff,
+                voids: 0,
+            },
+            _ => UsageChange {
+                voids: 1,
+                ..UsageChange::default()
+            },
+        };
+        let key = (row.account, hour, model, api_key);
+        self.hours.entry(key).or_default().add(change);
+        let Some(name) = detail.conversation else {
+            return;
+        };
+        let place = self.conversations.len();
+        let conversation =
+            self.conversations
+                .entry((row.account, name))
+                .or_insert(ConversationChange {
+                    place,
+                    times: None,
+                    sum: SpendTotals::default(),
+                });
+        row.conversation = Some(conversation.place);
+        if row.kind == DEBIT {
+            let (began, last) = conversation.times.unwrap_or((row.at_ms, row.at_ms));
+            conversation.times = Some((began.min(row.at_ms), last.max(row.at_ms)));
+            conversation.sum = conversation.sum.plus(change.sum);
+        }
+    }
 }

@@ -3,7 +3,8 @@
 //! A name gets the next number when an entry first has it, so the numbers follow from the entries
 //! alone. Must not outlive the transaction that gave a number, unless that was committed.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use super::tables::IndexTables;
+use rusqlite::params;
 use std::collections::HashMap;
 
 /// Maximum number of names of a table in memory; one more clears them.
@@ -46,13 +47,13 @@ impl NameTable {
     }
 
     /// Returns the number of a name; gives it the next one if it has none.
-    pub(super) fn number(&mut self, connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    pub(super) fn number(&mut self, tables: IndexTables<'_>, name: &str) -> rusqlite::Result<i64> {
         if let Some(id) = self.known.get(name) {
             return Ok(*id);
         }
-        let id = match find_name(connection, self.table, name)? {
+        let id = match tables.find_name(self.table, name)? {
             Some(id) => id,
-            None => self.add(connection, name)?,
+            None => self.add(tables, name)?,
         };
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
@@ -61,33 +62,20 @@ impl NameTable {
         Ok(id)
     }
 
-    fn add(&mut self, connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    fn add(&mut self, tables: IndexTables<'_>, name: &str) -> rusqlite::Result<i64> {
         let table = self.table;
         let last = match self.last {
             Some(last) => last,
-            None => connection.query_row(
-                &format!("SELECT ifnull(max(id), 0) FROM {table}"),
-                [],
-                |row| row.get(0),
-            )?,
+            None => tables.last_name(table)?,
         };
         let id = last + 1;
-        connection
-            .prepare_cached(&format!("INSERT INTO {table} (id, name) VALUES (?1, ?2)"))?
+        tables
+            .connection()
+            .prepare_cached(&format!(
+                "INSERT INTO main.{table} (id, name) VALUES (?1, ?2)"
+            ))?
             .execute(params![id, name])?;
         self.last = Some(id);
         Ok(id)
     }
-}
-
-/// Returns the number of a name in `table`, if it has one.
-pub(in crate::store::ledger) fn find_name(
-    connection: &Connection,
-    table: &str,
-    name: &str,
-) -> rusqlite::Result<Option<i64>> {
-    connection
-        .prepare_cached(&format!("SELECT id FROM {table} WHERE name = ?1"))?
-        .query_row([name], |row| row.get(0))
-        .optional()
 }

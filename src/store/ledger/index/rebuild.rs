@@ -4,9 +4,11 @@
 //! It reads the ledger in short slices and keeps nothing of it in memory. The file has no name, so
 //! that nothing remains of it when the process ends. Must not change an entry or a balance.
 
-use super::batch::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
-use super::batch::{add_entries, watermark};
+use super::batch::IndexBatch;
 use super::names::NameTables;
+use super::tables::IndexTables;
+use super::write::watermark;
+use super::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
 use crate::store::StoreError;
 use crate::store::ledger::applied::move_key_amounts;
 use crate::store::ledger::compare::{AggregateMismatch, TableKey, TableShape, compare_tables};
@@ -60,7 +62,7 @@ const TABLES: [TableShape; 10] = [
     TableShape::new(
         "usage_hour",
         &[ACCOUNT, TableKey::number("hour", "hour"), MODEL, API_KEY],
-        "responses, credits, input, cache_read, output",
+        "responses, credits, input, cache_read, output, voids",
     ),
     TableShape::new(
         "usage_day",
@@ -140,7 +142,10 @@ impl IndexRebuild {
     ) -> rusqlite::Result<()> {
         let from = watermark(&self.connection)?;
         let transaction = self.connection.unchecked_transaction()?;
-        add_entries(&transaction, entries, &mut self.names, from)?;
+        let tables = IndexTables::new(&transaction);
+        let mut batch = IndexBatch::default();
+        batch.add(tables, entries, &mut self.names)?;
+        batch.write(tables, from)?;
         let mut count = transaction.prepare_cached(COUNT_KEY_DAY)?;
         for entry in entries.iter().filter(|entry| entry.is_ending()) {
             let Some(key) = key_id(entry) else { continue };

@@ -157,6 +157,7 @@ fn a_draining_process_of_version_8_commits_whatever_is_removed_meanwhile() {
     assert_eq!(conversation.sum.responses, count as u64 + 2);
     let found = ledger.entries(ACCOUNT, true, None, 99).unwrap();
     assert_eq!(found.len(), count + 2);
+    assert_eq!(ledger.catch_up_index(99).unwrap(), count + 3);
     assert_eq!(ledger.find_wrong_aggregates(9).unwrap(), []);
     assert_eq!(ledger.schema_faults().unwrap(), Vec::<String>::new());
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::store::ledger::HOUR_MS;
-use crate::store::ledger::index::create_for_test;
+use crate::store::ledger::index::{create_for_test, create_tail_for_test};
 use crate::store::ledger::walk::WalkItem;
 use crate::store::ledger::{Ending, EndingDetail, LedgerEntry, Posting, RequestOutcome};
 use credits::money::CreditSplit;
@@ -219,6 +219,7 @@ fn every_grouping_is_the_sum_of_its_entries() {
         );
     }
     assert!(found > 800, "only {found} rows were compared");
+    assert!(ledger.catch_up_index(u32::MAX).unwrap() > 0);
     assert_eq!(ledger.find_wrong_aggregates(9).unwrap(), []);
 }
 
@@ -331,6 +332,7 @@ fn a_ledger_of_version_7_gets_the_sums_of_its_debits() {
     let ledger = Ledger::open(dir.path()).unwrap();
     assert_eq!(all(&ledger), before);
     // The copy has none of the older aggregates.
+    assert!(ledger.catch_up_index(u32::MAX).unwrap() > 0);
     let mut wrong = ledger.find_wrong_aggregates(9).unwrap();
     wrong.retain(|mismatch| mismatch.of != "key_spend");
     assert_eq!(wrong, []);
@@ -347,28 +349,37 @@ fn a_ledger_of_version_7_gets_the_sums_of_its_debits() {
 #[test]
 fn a_report_reads_the_rows_of_its_account_and_span() {
     let dir = tempfile::tempdir().unwrap();
-    let connection = create_for_test(dir.path());
-    connection
+    let index = create_for_test(dir.path());
+    index
         .execute_batch(
             "INSERT INTO account VALUES (1, 'acct_a'); INSERT INTO model VALUES (1, 'm1');
              INSERT INTO api_key VALUES (1, 'key_1');",
         )
         .unwrap();
+    let tail = create_tail_for_test(dir.path());
+    for tables in [IndexTables::new(&index), IndexTables::with_base(&tail)] {
+        reads_ranges(tables);
+    }
+}
+
+fn reads_ranges(tables: IndexTables<'_>) {
     let reads_a_range = |sql: &str, values: &[Box<dyn ToSql>]| {
-        let mut statement = connection
+        let mut statement = tables
+            .connection()
             .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
             .unwrap();
         let plan = statement
             .query_map(params_from_iter(values), |row| row.get::<_, String>(3))
             .unwrap();
         let plan = plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
-        assert!(plan.contains("SEARCH usage_"), "{sql}: {plan}");
-        assert!(!plan.contains("SCAN usage_"), "{sql}: {plan}");
+        assert!(plan.contains("SEARCH main.usage_"), "{sql}: {plan}");
+        let is_scan = ["SCAN main.", "SCAN base."].map(|scan| plan.contains(scan));
+        assert_eq!(is_scan, [false; 2], "{sql}: {plan}");
         plan
     };
     for query in queries() {
         for after in [None, Some((DAY, "m1", "key_1"))] {
-            let sql = usage_sql(&connection, ACCOUNTS[0], &query, after, 100);
+            let sql = usage_sql(tables, ACCOUNTS[0], &query, after, 100);
             let (sql, values) = sql.unwrap().unwrap();
             let plan = reads_a_range(&sql, &values);
             let unit = match query.span {
@@ -379,7 +390,7 @@ fn a_report_reads_the_rows_of_its_account_and_span() {
         }
     }
     let values = || vec![Box::new(1) as Box<dyn ToSql>, Box::new(0)];
-    reads_a_range(&hourly_sql(), &values());
-    reads_a_range(DAILY_TOTALS, &[Box::new(0), Box::new(9)]);
-    reads_a_range(SPEND_SINCE, &[Box::new("[\"acct_a\"]"), Box::new(0)]);
+    reads_a_range(&hourly_sql(tables), &values());
+    reads_a_range(&daily_totals_sql(tables), &[Box::new(0), Box::new(9)]);
+    reads_a_range(&spend_since_sql(tables), &[Box::new("[1]"), Box::new(0)]);
 }
