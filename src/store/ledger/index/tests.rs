@@ -1,5 +1,5 @@
 //! The index is what the entries make, however they come: in which batches, by which process, after
-//! which damage. A reader sees what was committed before it, or how much is missing.
+//! which damage. `index/tail/tests.rs` has the readers.
 
 use super::*;
 use crate::store::ledger::Ledger;
