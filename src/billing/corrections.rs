@@ -6,7 +6,7 @@
 use super::service::Billing;
 use super::shared_store_admin;
 use crate::store::StoreError;
-use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
+use crate::store::ledger::{BalanceChange, BalanceChangeKind, Claim, PostingResult, Refund};
 use credits::money::Micro;
 
 /// Maximum length of a reference, such as the number of an invoice or a ticket.
@@ -127,15 +127,15 @@ impl Billing {
         }
         if amount.is_positive() {
             // Added credit needs no claim, so no account must be frozen for it.
-            return self.0.ledger.post_change(change, "", || Ok(Vec::new()));
+            return self.0.ledger.post_change(change, "", &|| Ok(Vec::new()));
         }
         if let Some(address) = &self.0.shared {
             return shared_store_admin::post_debit(&self.0.ledger, address, change);
         }
-        let post = |held| {
+        let post = |held: Claim| {
             self.0
                 .ledger
-                .post_change(change, self.instance_id(), || Ok(vec![held]))
+                .post_change(change, self.instance_id(), &|| Ok(vec![held.clone()]))
         };
         let serving = self.0.serving.as_ref();
         let posted = serving.and_then(|serving| {

@@ -126,7 +126,7 @@ impl Billing {
         let account = change.account;
         let claims = || self.claims_of_others(account);
         if self.0.ledger.has_posted(change)? {
-            return self.0.ledger.post_change(change, "", claims);
+            return self.0.ledger.post_change(change, "", &claims);
         }
         let claims_before = claims()?;
         let instance_dir = InstanceDir::create(&self.0.data_dir)?;
@@ -149,7 +149,7 @@ impl Billing {
                 .and_then(|()| {
                     self.0
                         .ledger
-                        .post_change(change, &instance_dir.instance_id, claims)
+                        .post_change(change, &instance_dir.instance_id, &claims)
                 })
                 .inspect_err(|_| {
                     drop(

@@ -15,7 +15,9 @@ use crate::failpoint::{self, Point};
 use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
 use crate::store::StoreError;
 use crate::store::holds::HoldsMirror;
-use crate::store::ledger::{Ending, Ledger, Posting};
+use crate::store::ledger::{
+    AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting,
+};
 use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use std::path::PathBuf;
@@ -402,19 +404,24 @@ impl LedgerWriterWorker {
 
     /// Enters the whole batch, or nothing.
     fn try_commit(&self, batch: &[Settlement]) -> Result<(), StoreError> {
-        let endings: Vec<_> = batch
+        let changes: Vec<_> = batch
             .iter()
-            .map(|settlement| (&settlement.ending, settlement.freed))
+            .map(|settlement| LedgerChange::Ending {
+                ending: &settlement.ending,
+                freed: settlement.freed,
+            })
             .collect();
-        let entered = self
-            .ledger
-            .enter_or_withhold(&endings, self.journal.instance_id())?;
+        let outcomes = self.ledger.append(&LedgerBatch {
+            instance_id: self.journal.instance_id(),
+            changes: &changes,
+        })?;
         // The next start, or the segment's return, shows whether the ledger has them.
-        entered
-            .withheld
+        let withheld = batch
             .iter()
-            .filter_map(|index| batch.get(*index))
-            .flat_map(|settlement| &settlement.journalled_in)
+            .zip(outcomes)
+            .filter(|(_, outcome)| *outcome == AppendOutcome::Withheld);
+        withheld
+            .flat_map(|(settlement, _)| &settlement.journalled_in)
             .for_each(|segment| segment.keep_for_replay());
         let backlog = &self.state.backlog;
         backlog.accept(batch.len());

@@ -5,7 +5,9 @@
 
 use super::journal;
 use crate::store::StoreError;
-use crate::store::ledger::{Ending, EnteredEndings, Ledger, RequestOutcome};
+use crate::store::ledger::{
+    AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore, RequestOutcome,
+};
 use crate::telemetry::METRICS;
 use credits::money::CreditSplit;
 use std::path::Path;
@@ -45,7 +47,7 @@ fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), Stor
             .iter()
             .filter(|ending| ending.detail.outcome == RequestOutcome::Interrupted)
             .count();
-        let EnteredEndings { new, withheld } = enter_endings(ledger, &endings)?;
+        let ReplayedEndings { new, withheld } = enter_endings(ledger, &endings)?;
         METRICS
             .interrupted
             .with_label_values::<&str>(&[])
@@ -55,11 +57,10 @@ fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), Stor
             orphaned.instance_id,
             endings.len(),
         );
-        if !withheld.is_empty() {
+        if withheld > 0 {
             log::error!(
-                "the journal of instance {} stays: {} of its requests may be in a segment that is not at hand",
-                orphaned.instance_id,
-                withheld.len()
+                "the journal of instance {} stays: {withheld} of its requests may be in a segment that is not at hand",
+                orphaned.instance_id
             );
             continue;
         }
@@ -68,22 +69,34 @@ fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), Stor
     Ok(())
 }
 
+/// What became of the endings of a journal.
+#[derive(Debug, Default)]
+pub(super) struct ReplayedEndings {
+    /// Number of endings that the ledger did not have.
+    pub new: usize,
+    /// Number of endings that were not entered, because a segment that may have them is not at
+    /// hand.
+    pub withheld: usize,
+}
+
 pub(super) fn enter_endings(
-    ledger: &Ledger,
+    ledger: &dyn LedgerStore,
     endings: &[Ending],
-) -> Result<EnteredEndings, StoreError> {
-    let mut entered = EnteredEndings::default();
-    for (number, batch) in endings.chunks(BATCH).enumerate() {
-        let batch: Vec<_> = batch
-            .iter()
-            .map(|ending| (ending, CreditSplit::ZERO))
-            .collect();
-        let EnteredEndings { new, withheld } = ledger.enter_or_withhold(&batch, "")?;
-        entered.new += new;
-        let first = number * BATCH;
-        entered
-            .withheld
-            .extend(withheld.iter().map(|index| first + index));
+) -> Result<ReplayedEndings, StoreError> {
+    let mut replayed = ReplayedEndings::default();
+    for batch in endings.chunks(BATCH) {
+        let change = |ending| LedgerChange::Ending {
+            ending,
+            freed: CreditSplit::ZERO,
+        };
+        let changes: Vec<_> = batch.iter().map(change).collect();
+        let outcomes = ledger.append(&LedgerBatch {
+            instance_id: "",
+            changes: &changes,
+        })?;
+        let count = |wanted| outcomes.iter().filter(|one| **one == wanted).count();
+        replayed.new += count(AppendOutcome::Ended);
+        replayed.withheld += count(AppendOutcome::Withheld);
     }
-    Ok(entered)
+    Ok(replayed)
 }

@@ -276,14 +276,14 @@ impl Billing {
         // request has not ended.
         let orphaned = journal::claim_journal(dir)?;
         let (endings, unreadable) = orphaned.endings()?;
-        let entered = enter_endings(&self.0.ledger, &endings)?;
-        if !entered.withheld.is_empty() {
+        let replayed = enter_endings(&*self.0.ledger, &endings)?;
+        if replayed.withheld > 0 {
             return Err(StoreError::SegmentUnavailable(format!(
                 "{} requests of the journal may be in a segment that is not at hand: `ledger segments` names it; put it back and repeat",
-                entered.withheld.len()
+                replayed.withheld
             )));
         }
-        Ok((entered.new, unreadable))
+        Ok((replayed.new, unreadable))
     }
 
     /// Updates the gauges that are computed on demand.

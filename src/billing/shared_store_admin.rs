@@ -35,7 +35,7 @@ pub fn post_debit(
     change: &BalanceChange<'_>,
 ) -> Result<PostingResult, StoreError> {
     if ledger.has_posted(change)? {
-        return ledger.post_change(change, "", || Ok(Vec::new()));
+        return ledger.post_change(change, "", &|| Ok(Vec::new()));
     }
     let parts = block_on(debit_store(address, change))?;
     failpoint::hit(Point::TakenThere);

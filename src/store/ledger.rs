@@ -3,13 +3,15 @@
 //! Every change of a balance is an entry in the same transaction. The gateway's ledger writer
 //! writes here; any process can post grants and other changes (`ledger/posting.rs`). Must not
 //! decide what a response costs. Read next: `ledger/ending.rs` and `ledger/entry.rs` (the types),
-//! `ledger/chain.rs` (the hashes), `ledger/database.rs` (the connections), `ledger/batch.rs` (the
-//! endings of one commit).
+//! `ledger/interface.rs` (what every home of the ledger can do), `ledger/append.rs` (a batch of
+//! changes is one transaction), `ledger/chain.rs` (the hashes), `ledger/database.rs` (the
+//! connections).
 
 mod account;
 mod activity;
 mod aggregates;
 pub mod anchor;
+mod append;
 mod applied;
 mod balances;
 mod batch;
@@ -25,6 +27,7 @@ mod fixture;
 mod hex;
 mod index;
 mod indexing;
+mod interface;
 mod key_spend;
 mod lookup;
 mod posting;
@@ -44,24 +47,21 @@ pub mod walk;
 
 use super::StoreError;
 use super::sqlite;
-use crate::failpoint::{self, Point};
 use account::account_row;
 pub use account::{LedgerAccount, LedgerAccountRow};
 pub use activity::{ActivityCursor, ActivityFilter, Conversation, HourlySpend};
 pub use balances::RequestCharge;
-pub use batch::EnteredEndings;
-use batch::{EndingBatch, EndingEntry};
 pub use chain::{EntryHasher, entry_hash};
-pub use claim::Claim;
+pub use claim::{Claim, ClaimsOnAccount};
 pub use compare::AggregateMismatch;
-use credits::money::CreditSplit;
 use credits::price_list::PriceList;
 pub use database::Ledger;
-use ending::ending_detail;
 pub use ending::{Ending, EndingDetail, RequestOutcome};
-use entry::{ENTRY_COLUMNS, entry};
 pub use entry::{EntrySelection, LedgerEntry};
 pub use index::MAX_INDEX_BATCH;
+pub use interface::{
+    AppendOutcome, EntryReference, LedgerBatch, LedgerChange, LedgerHeads, LedgerStore,
+};
 pub use key_spend::KeySpend;
 pub use posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
@@ -183,65 +183,6 @@ impl Ledger {
         self.account_rows.clear();
     }
 
-    /// Enters `endings` in one commit and counts them as applied for the instance. A request that
-    /// has ended before does not change. If the instance has handed over by now, each ending also
-    /// releases the given part of its claim. Returns the number of new endings.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written; nothing was entered.
-    pub fn enter_endings(
-        &self,
-        endings: &[(&Ending, CreditSplit)],
-        instance_id: &str,
-    ) -> Result<usize, StoreError> {
-        Ok(self.enter_or_withhold(endings, instance_id)?.new)
-    }
-
-    /// Enters endings like [`Ledger::enter_endings`], and returns which ones were withheld: they
-    /// may be in a segment that is not at hand, so the caller keeps their journal.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written; nothing was entered.
-    pub fn enter_or_withhold(
-        &self,
-        endings: &[(&Ending, CreditSplit)],
-        instance_id: &str,
-    ) -> Result<EnteredEndings, StoreError> {
-        let mut writer = self.writer();
-        let sql = |source| StoreError::sqlite("enter debits", source);
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        let mut entered = EnteredEndings::default();
-        // A replay of a journal has no instance: it changes balances that no running process has
-        // settled.
-        let instance = (!instance_id.is_empty())
-            .then(|| applied::instance_number(&transaction, instance_id))
-            .transpose()
-            .map_err(sql)?;
-        let mut batch = EndingBatch::new(&transaction, &self.segments, instance).map_err(sql)?;
-        for (index, (ending, freed)) in endings.iter().enumerate() {
-            match batch
-                .enter(ending, ending_detail(ending).map_err(sql)?)
-                .map_err(sql)?
-            {
-                EndingEntry::New => entered.new += 1,
-                EndingEntry::Known | EndingEntry::Sealed(_) => {}
-                EndingEntry::Withheld => {
-                    entered.withheld.push(index);
-                    continue;
-                }
-            }
-            if self.has_handed_over() && *freed != CreditSplit::ZERO {
-                claim::subtract_claim(&transaction, instance_id, &ending.account, *freed)
-                    .map_err(sql)?;
-            }
-            failpoint::hit(Point::MidCommit);
-        }
-        batch.write().map_err(sql)?;
-        self.commit(transaction, || failpoint::hit(Point::AfterCommit))
-            .map_err(sql)?;
-        Ok(entered)
-    }
-
     /// Returns the ids of the instances with applied endings or claims that are not forgotten.
     ///
     /// # Errors
@@ -286,18 +227,7 @@ impl Ledger {
         account: &str,
         request_id: &str,
     ) -> Result<Option<LedgerEntry>, StoreError> {
-        let known = self.read("read a receipt", |connection| {
-            connection
-                .prepare_cached(&format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')"
-                ))?
-                .query_row([request_id], entry)
-                .optional()
-        })?;
-        let found = match known {
-            Some(entry) => Some(entry),
-            None => self.sealed_ending(request_id)?,
-        };
+        let found = self.entry(EntryReference::Ending(request_id))?;
         Ok(found.filter(|entry| entry.account == account))
     }
 

@@ -10,7 +10,7 @@
 use super::worker::IngestWorker;
 use crate::clock;
 use crate::store::StoreError;
-use crate::store::ledger::{EndingDetail, LedgerEntry, PartitionLocation};
+use crate::store::ledger::{EndingDetail, LedgerEntry, LedgerStore as _, PartitionLocation};
 use crate::store::redis::{MAX_RESTORED, PARTITIONS, PartitionServer, RestoreEntry, partition};
 use credits::money::CreditSplit;
 use credits::money::Micro;

@@ -9,7 +9,7 @@ use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::app::key_changes::KeyChange;
 use crate::store::key_settings::KeySettings;
-use crate::store::ledger::{Claim, LedgerEntry};
+use crate::store::ledger::{Claim, LedgerEntry, LedgerStore as _};
 use crate::store::redis::{
     self, AccountSeed, KeySeed, PARTITIONS, PostCommand, PostReply, SharedKey, SharedStore,
     partition,

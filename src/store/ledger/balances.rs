@@ -3,10 +3,11 @@
 //! The figures lag the running process by the milliseconds of a commit. Must not change anything.
 
 use super::database::Ledger;
+use super::interface::{EntryReference, LedgerStore as _};
 use super::posting::refunded_total;
 use crate::store::StoreError;
 use credits::money::Micro;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use std::collections::BTreeMap;
 
 /// What a request cost and what came back.
@@ -73,31 +74,15 @@ impl Ledger {
     /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
     /// hand.
     pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
-        let operation = "read the charge of a request";
-        let debit: Option<(String, Micro)> = self.read(operation, |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT account, -(d_paid + d_trial) FROM entry
-                     WHERE kind IN ('debit', 'void') AND ref = ?1",
-                )?
-                .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()
-        })?;
-        let debit = match debit {
-            Some(debit) => Some(debit),
-            None => self
-                .sealed_ending(request_id)?
-                .map(|entry| (entry.account.clone(), Micro::ZERO.minus(entry.change()))),
-        };
-        let Some((account, charged)) = debit else {
+        let Some(ending) = self.entry(EntryReference::Ending(request_id))? else {
             return Ok(None);
         };
-        let refunded = self.read(operation, |connection| {
-            refunded_total(connection, &account, request_id)
+        let refunded = self.read("read the refunds of a request", |connection| {
+            refunded_total(connection, &ending.account, request_id)
         })?;
         Ok(Some(RequestCharge {
-            account,
-            charged,
+            charged: Micro::ZERO.minus(ending.change()),
+            account: ending.account,
             refunded,
         }))
     }

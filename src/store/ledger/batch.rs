@@ -19,16 +19,6 @@ use credits::money::{CreditSplit, Micro};
 use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
 
-/// What became of endings that were to be entered.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct EnteredEndings {
-    /// Number of endings that the ledger did not have.
-    pub new: usize,
-    /// Positions of the endings that were not entered, because a segment that may have them is not
-    /// at hand.
-    pub withheld: Vec<usize>,
-}
-
 /// What became of one ending.
 #[derive(Debug)]
 pub(super) enum EndingEntry {

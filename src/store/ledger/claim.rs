@@ -24,6 +24,10 @@ pub struct Claim {
     pub settled: CreditSplit,
 }
 
+/// Returns what the running processes hold of the account. It is called inside the commit, so that
+/// its result and the balance are of one moment.
+pub type ClaimsOnAccount<'a> = &'a dyn Fn() -> Result<Vec<Claim>, StoreError>;
+
 impl Ledger {
     /// Returns true if this process has handed over; its holds are claims here.
     pub fn has_handed_over(&self) -> bool {

@@ -32,6 +32,9 @@ pub(super) const MIGRATIONS: &[&str] = &[
 
 const MAX_READERS: usize = 8;
 
+/// Says which operation failed.
+pub(super) type SqlFailure = fn(rusqlite::Error) -> StoreError;
+
 /// The ledger's database.
 pub struct Ledger {
     writer: Mutex<Connection>,

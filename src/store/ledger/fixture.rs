@@ -5,8 +5,9 @@
 use super::database::{Ledger, MIGRATIONS};
 use super::ending::{Ending, EndingDetail, RequestOutcome};
 use super::entry::{ENTRY_COLUMNS, EntrySelection, LedgerEntry};
-use crate::store::sqlite;
-use credits::money::Micro;
+use super::interface::{AppendOutcome, LedgerBatch, LedgerChange, LedgerStore as _};
+use crate::store::{StoreError, sqlite};
+use credits::money::{CreditSplit, Micro};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use rusqlite::{Connection, params};
@@ -80,6 +81,38 @@ impl LedgerEntry {
             detail, prev, hash
         ];
         assert_eq!(connection.execute(&sql, values).unwrap(), 1);
+    }
+}
+
+impl Ledger {
+    /// Enters endings that an instance has settled, each with the claim that it frees. Returns the
+    /// number of new ones.
+    pub(crate) fn enter_endings(
+        &self,
+        endings: &[(&Ending, CreditSplit)],
+        instance_id: &str,
+    ) -> Result<usize, StoreError> {
+        let outcomes = self.append_endings(endings, instance_id)?;
+        let new = outcomes.iter().filter(|one| **one == AppendOutcome::Ended);
+        Ok(new.count())
+    }
+
+    pub(super) fn append_endings(
+        &self,
+        endings: &[(&Ending, CreditSplit)],
+        instance_id: &str,
+    ) -> Result<Vec<AppendOutcome>, StoreError> {
+        let changes: Vec<_> = endings
+            .iter()
+            .map(|(ending, freed)| LedgerChange::Ending {
+                ending,
+                freed: *freed,
+            })
+            .collect();
+        self.append(&LedgerBatch {
+            instance_id,
+            changes: &changes,
+        })
     }
 }
 

@@ -7,12 +7,10 @@
 
 use super::account::balances;
 use super::chain::append;
-use super::claim::{self, Claim};
-use super::database::Ledger;
+use super::claim::{self, Claim, ClaimsOnAccount};
+use super::database::{Ledger, SqlFailure};
 use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
-
 use crate::store::StoreError;
-use crate::store::sqlite;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -144,169 +142,172 @@ impl PostingDetail {
 }
 
 impl Ledger {
-    /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
-    /// paid from paid credits comes back first. The part paid from the trial returns to a running
-    /// trial, and as paid credits after its end, because they would expire at once in a trial that
-    /// is over.
-    ///
-    /// # Errors
-    /// Returns an error if the rules forbid the refund, or if the ledger cannot be written.
-    pub fn refund(&self, refund: &Refund<'_>) -> Result<PostingResult, StoreError> {
-        let sql = |source| StoreError::sqlite("refund a debit", source);
-        self.run_posting(sql, |transaction| {
-            let Refund { reference, request_id, amount, actor, at_ms } = *refund;
-            let (request, actor) = (Some(request_id.into()), actor.map(Into::into));
-            let detail = PostingDetail { request_id: request, actor, ..PostingDetail::default() };
-            if let Some(known) = find_entry(transaction, "refund", reference).map_err(sql)? {
-                let is_same = detail.is_same(&known) && amount.is_none_or(|amount| amount == known.change());
-                return existing_posting(transaction, is_same, &known).map_err(sql)?;
-            }
-            let debit = match find_entry(transaction, "debit", request_id).map_err(sql)? {
-                Some(debit) => Some(debit),
-                None => self.sealed_ending(request_id)?.filter(|entry| entry.kind == "debit"),
-            };
-            let debit = debit.ok_or_else(|| {
-                StoreError::Unknown(format!("cannot refund request {request_id}: the ledger has no debit for it"))
-            })?;
-            let refunded = refunded_total(transaction, &debit.account, request_id).map_err(sql)?;
-            let taken = (Micro::ZERO.minus(debit.d_paid), Micro::ZERO.minus(debit.d_trial));
-            let rest = taken.0.plus(taken.1).minus(refunded);
-            let amount = amount.unwrap_or(rest);
-            if !amount.is_positive() || amount > rest {
-                return Err(StoreError::Refused(format!(
-                    "cannot refund {amount} credits of request {request_id}: its debit was {}, of which {refunded} are already refunded",
-                    taken.0.plus(taken.1)
-                )));
-            }
-            let from_paid = taken.0.minus(refunded).or_zero().min(amount);
-            let from_trial = amount.minus(from_paid);
-            let runs = trial_end(transaction, &debit.account).map_err(sql)?.is_some_and(|ends| at_ms < ends);
-            let (d_paid, d_trial) = if runs { (from_paid, from_trial) } else { (amount, Micro::ZERO) };
-            let detail = detail.encode()?;
-            post_entry(transaction, LedgerEntry::new("refund", reference, &debit.account, at_ms, (d_paid, d_trial), detail), sql)
-        })
-    }
-
-    /// Returns true if the reference has been posted for a change of its kind.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn has_posted(&self, change: &BalanceChange<'_>) -> Result<bool, StoreError> {
-        self.read("look for a reference", |connection| {
-            connection
-                .prepare_cached("SELECT 1 FROM entry WHERE kind = ?1 AND ref = ?2")?
-                .exists([change.kind.name(), change.reference])
-        })
-    }
-
-    /// Posts a grant, a top-up or an adjustment. A debit never uses credits that running processes
-    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `claims`
-    /// is called inside the transaction, so that its result and the balance are of one moment. A
-    /// debit also ends the instance's claims on the account.
-    ///
-    /// # Errors
-    /// Returns an error if the rules forbid the change, or if the ledger cannot be written.
-    pub fn post_change(
+    /// Posts a refund. The part paid from paid credits comes back first.
+    pub(super) fn insert_refund(
         &self,
-        change: &BalanceChange<'_>,
-        instance_id: &str,
-        claims: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
+        transaction: &Transaction<'_>,
+        refund: &Refund<'_>,
+        sql: SqlFailure,
     ) -> Result<PostingResult, StoreError> {
-        let sql = |source| StoreError::sqlite("change a balance", source);
-        let BalanceChange {
+        let Refund {
             reference,
-            account,
+            request_id,
             amount,
+            actor,
             at_ms,
-            ..
-        } = *change;
-        let (kind, detail) = (change.kind.name(), change.detail());
-        self.run_posting(sql, |transaction| {
-            if let Some(known) = find_entry(transaction, kind, reference).map_err(sql)? {
-                let is_same =
-                    known.account == account && known.change() == amount && detail.is_same(&known);
-                return existing_posting(transaction, is_same, &known).map_err(sql)?;
-            }
-            let mut parts = (amount, Micro::ZERO);
-            if amount < Micro::ZERO {
-                let free = free_credit(transaction, account, instance_id, &claims()?, at_ms)
-                    .map_err(sql)?;
-                let CreditSplit { paid, trial } = split_debit(change, free)?;
-                parts = (Micro::ZERO.minus(paid), Micro::ZERO.minus(trial));
-                transaction
-                    .prepare_cached("DELETE FROM claim WHERE boot = ?1 AND account = ?2")
-                    .and_then(|mut statement| statement.execute([instance_id, account]))
-                    .map_err(sql)?;
-            }
-            let entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
-            let posted = post_entry(transaction, entry, sql)?;
-            if amount.is_positive() {
-                transaction
-                    .prepare_cached("UPDATE account SET credited = credited + ?2 WHERE id = ?1")
-                    .and_then(|mut statement| statement.execute(params![account, amount]))
-                    .map_err(sql)?;
-            }
-            Ok(posted)
-        })
-    }
-
-    /// Posts an adjustment that the shared store has already debited.
-    ///
-    /// # Errors
-    /// Returns an error if the reference was used for something else, if the ledger does not have
-    /// that many credits yet, or if it cannot be written.
-    pub fn post_store_debit(
-        &self,
-        change: &BalanceChange<'_>,
-        taken: CreditSplit,
-    ) -> Result<PostingResult, StoreError> {
-        let sql = |source| StoreError::sqlite("change a balance", source);
-        let BalanceChange {
-            reference,
-            account,
-            amount,
-            at_ms,
-            ..
-        } = *change;
-        let (kind, detail) = (change.kind.name(), change.detail());
-        self.run_posting(sql, |transaction| {
-            if let Some(known) = find_entry(transaction, kind, reference).map_err(sql)? {
-                let is_same = known.account == account && known.change() == amount && detail.is_same(&known);
-                return existing_posting(transaction, is_same, &known).map_err(sql)?;
-            }
-            let (paid, trial) = balances(transaction, account).optional().map_err(sql)?.unwrap_or_default();
-            // A store that lost its last writes may have debited another bucket.
-            let borne = taken.clamp_to(CreditSplit { paid, trial });
-            if borne.total() < taken.total() {
-                let requested = taken.total();
-                return Err(StoreError::Refused(format!(
-                    "cannot deduct {requested} credits from account {account} yet: the shared store has deducted them, but the ledger has only {paid} paid and {trial} trial; run the command again in a moment"
-                )));
-            }
-            let parts = (Micro::ZERO.minus(borne.paid), Micro::ZERO.minus(borne.trial));
-            post_entry(transaction, LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?), sql)
-        })
-    }
-
-    fn run_posting(
-        &self,
-        sql: impl Fn(rusqlite::Error) -> StoreError,
-        work: impl FnOnce(&Transaction<'_>) -> Result<PostingResult, StoreError>,
-    ) -> Result<PostingResult, StoreError> {
-        let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(&sql)?;
-        let posted = work(&transaction)?;
-        self.commit(transaction, || {}).map_err(&sql)?;
-        Ok(posted)
+        } = *refund;
+        let (request, actor) = (Some(request_id.into()), actor.map(Into::into));
+        let detail = PostingDetail {
+            request_id: request,
+            actor,
+            ..PostingDetail::default()
+        };
+        if let Some(known) = find_entry(transaction, "refund", reference).map_err(sql)? {
+            let is_same =
+                detail.is_same(&known) && amount.is_none_or(|amount| amount == known.change());
+            return existing_posting(transaction, is_same, &known).map_err(sql)?;
+        }
+        let debit = match find_entry(transaction, "debit", request_id).map_err(sql)? {
+            Some(debit) => Some(debit),
+            None => self
+                .sealed_ending(request_id)?
+                .filter(|entry| entry.kind == "debit"),
+        };
+        let debit = debit.ok_or_else(|| {
+            StoreError::Unknown(format!(
+                "cannot refund request {request_id}: the ledger has no debit for it"
+            ))
+        })?;
+        let refunded = refunded_total(transaction, &debit.account, request_id).map_err(sql)?;
+        let taken = (
+            Micro::ZERO.minus(debit.d_paid),
+            Micro::ZERO.minus(debit.d_trial),
+        );
+        let rest = taken.0.plus(taken.1).minus(refunded);
+        let amount = amount.unwrap_or(rest);
+        if !amount.is_positive() || amount > rest {
+            return Err(StoreError::Refused(format!(
+                "cannot refund {amount} credits of request {request_id}: its debit was {}, of which {refunded} are already refunded",
+                taken.0.plus(taken.1)
+            )));
+        }
+        let from_paid = taken.0.minus(refunded).or_zero().min(amount);
+        let from_trial = amount.minus(from_paid);
+        let runs = trial_end(transaction, &debit.account)
+            .map_err(sql)?
+            .is_some_and(|ends| at_ms < ends);
+        let parts = match runs {
+            true => (from_paid, from_trial),
+            false => (amount, Micro::ZERO),
+        };
+        let detail = detail.encode()?;
+        let entry = LedgerEntry::new("refund", reference, &debit.account, at_ms, parts, detail);
+        post_entry(transaction, entry, sql)
     }
 }
 
-fn find_entry(
+/// Posts a grant, a top-up or an adjustment.
+pub(super) fn insert_change(
     transaction: &Transaction<'_>,
+    change: &BalanceChange<'_>,
+    instance_id: &str,
+    claims: ClaimsOnAccount<'_>,
+    sql: SqlFailure,
+) -> Result<PostingResult, StoreError> {
+    let BalanceChange {
+        reference,
+        account,
+        amount,
+        at_ms,
+        ..
+    } = *change;
+    let (kind, detail) = (change.kind.name(), change.detail());
+    if let Some(known) = known_change(transaction, change, &detail, sql)? {
+        return Ok(known);
+    }
+    let mut parts = (amount, Micro::ZERO);
+    if amount < Micro::ZERO {
+        let free =
+            free_credit(transaction, account, instance_id, &claims()?, at_ms).map_err(sql)?;
+        let CreditSplit { paid, trial } = split_debit(change, free)?;
+        parts = (Micro::ZERO.minus(paid), Micro::ZERO.minus(trial));
+        transaction
+            .prepare_cached("DELETE FROM claim WHERE boot = ?1 AND account = ?2")
+            .and_then(|mut statement| statement.execute([instance_id, account]))
+            .map_err(sql)?;
+    }
+    let entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
+    let posted = post_entry(transaction, entry, sql)?;
+    if amount.is_positive() {
+        transaction
+            .prepare_cached("UPDATE account SET credited = credited + ?2 WHERE id = ?1")
+            .and_then(|mut statement| statement.execute(params![account, amount]))
+            .map_err(sql)?;
+    }
+    Ok(posted)
+}
+
+/// Posts an adjustment that the shared store has already debited.
+pub(super) fn insert_store_debit(
+    transaction: &Transaction<'_>,
+    change: &BalanceChange<'_>,
+    taken: CreditSplit,
+    sql: SqlFailure,
+) -> Result<PostingResult, StoreError> {
+    let BalanceChange {
+        reference,
+        account,
+        at_ms,
+        ..
+    } = *change;
+    let (kind, detail) = (change.kind.name(), change.detail());
+    if let Some(known) = known_change(transaction, change, &detail, sql)? {
+        return Ok(known);
+    }
+    let (paid, trial) = balances(transaction, account)
+        .optional()
+        .map_err(sql)?
+        .unwrap_or_default();
+    // A store that lost its last writes may have debited another bucket.
+    let borne = taken.clamp_to(CreditSplit { paid, trial });
+    if borne.total() < taken.total() {
+        let requested = taken.total();
+        return Err(StoreError::Refused(format!(
+            "cannot deduct {requested} credits from account {account} yet: the shared store has deducted them, but the ledger has only {paid} paid and {trial} trial; run the command again in a moment"
+        )));
+    }
+    let parts = (
+        Micro::ZERO.minus(borne.paid),
+        Micro::ZERO.minus(borne.trial),
+    );
+    let entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
+    post_entry(transaction, entry, sql)
+}
+
+/// Returns the result of a change whose reference has been posted before.
+fn known_change(
+    transaction: &Transaction<'_>,
+    change: &BalanceChange<'_>,
+    detail: &PostingDetail,
+    sql: SqlFailure,
+) -> Result<Option<PostingResult>, StoreError> {
+    let known = find_entry(transaction, change.kind.name(), change.reference).map_err(sql)?;
+    known
+        .map(|known| {
+            let is_same = known.account == change.account
+                && known.change() == change.amount
+                && detail.is_same(&known);
+            existing_posting(transaction, is_same, &known).map_err(sql)?
+        })
+        .transpose()
+}
+
+pub(super) fn find_entry(
+    connection: &Connection,
     kind: &str,
     reference: &str,
 ) -> rusqlite::Result<Option<LedgerEntry>> {
-    transaction
+    connection
         .prepare_cached(&format!(
             "SELECT {ENTRY_COLUMNS} FROM entry WHERE kind = ?1 AND ref = ?2"
         ))?
@@ -345,11 +346,11 @@ fn existing_posting(
 fn post_entry(
     transaction: &Transaction<'_>,
     mut entry: LedgerEntry,
-    sql: impl Fn(rusqlite::Error) -> StoreError,
+    sql: SqlFailure,
 ) -> Result<PostingResult, StoreError> {
     let known = balances(transaction, &entry.account)
         .optional()
-        .map_err(&sql)?;
+        .map_err(sql)?;
     let (paid, trial) = known.ok_or_else(|| {
         StoreError::Unknown(format!("account {} is not in the ledger", entry.account))
     })?;
@@ -365,7 +366,7 @@ fn post_entry(
     (entry.bal_paid, entry.bal_trial) = (paid.plus(entry.d_paid), trial.plus(entry.d_trial));
     let (account, change) = (entry.account.clone(), entry.change());
     let balance = entry.bal_paid.plus(entry.bal_trial);
-    append(transaction, entry).map_err(&sql)?;
+    append(transaction, entry).map_err(sql)?;
     Ok(PostingResult {
         account,
         is_new: true,

@@ -7,7 +7,6 @@ use super::account::{LedgerAccount, account_row};
 use super::batch::{EndingBatch, EndingEntry};
 use super::database::Ledger;
 use super::ending::{Ending, EndingDetail, LATE_SUFFIX, ending_detail};
-use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use super::segment_files::SegmentFiles;
 use super::trial::{Posting, insert_posting};
 use crate::store::StoreError;
@@ -43,28 +42,6 @@ pub struct PartitionLocation {
 }
 
 impl Ledger {
-    /// Enters events of the store, each only once, in one commit. Returns for each the ledger's
-    /// debit, made now or earlier; `None` if nothing can be entered: its account is not open, or a
-    /// segment that may have the request is not at hand.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written; nothing was entered.
-    pub fn enter_store_events(
-        &self,
-        done: &[IngestEvent],
-    ) -> Result<Vec<Option<CreditSplit>>, StoreError> {
-        let sql = |source| StoreError::sqlite("enter the shared store's events", source);
-        let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        let taken = done
-            .iter()
-            .map(|done| enter_event(&transaction, &self.segments, done))
-            .collect::<Result<_, _>>()
-            .map_err(sql)?;
-        self.commit(transaction, || {}).map_err(sql)?;
-        Ok(taken)
-    }
-
     /// Returns the account and the ledger's last entry, as of one moment.
     ///
     /// # Errors
@@ -91,34 +68,6 @@ impl Ledger {
                 .prepare_cached("SELECT id FROM account ORDER BY id")?
                 .query_map([], |row| row.get(0))?
                 .collect()
-        })
-    }
-
-    /// Returns entries after `seq`, in order, sealed ones too.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read, or if a segment is not at hand.
-    pub fn entries_after(&self, seq: i64, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
-        let sql = |source| StoreError::sqlite("read the ledger's entries", source);
-        let count = usize::try_from(limit).unwrap_or(usize::MAX);
-        self.readers.with(|connection| {
-            // One snapshot: an entry that is sealed meanwhile is in one of the two.
-            let snapshot = connection.unchecked_transaction().map_err(sql)?;
-            let mut entries = self.sealed_entries_after(&snapshot, seq, count)?;
-            let after = entries.last().map_or(seq, |entry| entry.seq);
-            let rest = i64::try_from(count - entries.len()).unwrap_or(i64::MAX);
-            let mut statement = snapshot
-                .prepare_cached(&format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2"
-                ))
-                .map_err(sql)?;
-            let hot = statement
-                .query_map(params![after, rest], entry)
-                .map_err(sql)?;
-            for entry in hot {
-                entries.push(entry.map_err(sql)?);
-            }
-            Ok(entries)
         })
     }
 
@@ -248,7 +197,8 @@ impl Ledger {
     }
 }
 
-fn enter_event(
+/// Enters one event. Returns the ledger's debit, made now or earlier.
+pub(super) fn enter_event(
     transaction: &Transaction<'_>,
     segments: &SegmentFiles,
     done: &IngestEvent,

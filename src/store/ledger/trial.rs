@@ -7,11 +7,10 @@ use super::account::balances;
 use super::chain::append;
 use super::database::Ledger;
 use super::entry::LedgerEntry;
-use super::posting::{PostingDetail, trial_end};
+use super::posting::{PostingDetail, PostingResult, find_entry, trial_end};
 use crate::store::StoreError;
-use crate::store::sqlite;
 use credits::money::Micro;
-use rusqlite::{Transaction, params};
+use rusqlite::Transaction;
 
 /// A change of a balance that no request caused and nobody ordered: a sign-up's trial, and its
 /// expiry.
@@ -26,21 +25,6 @@ pub struct Posting<'a> {
 }
 
 impl Ledger {
-    /// Posts an entry and changes the balance, once per kind and reference. Returns false if it was
-    /// posted before.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written, if the account is not open, or if a
-    /// balance would go below zero.
-    pub fn post(&self, post: &Posting<'_>) -> Result<bool, StoreError> {
-        let mut writer = self.writer();
-        let sql = |source| StoreError::sqlite("post to the ledger", source);
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
-        let posted = insert_posting(&transaction, post).map_err(sql)?;
-        self.commit(transaction, || {}).map_err(sql)?;
-        Ok(posted)
-    }
-
     /// Returns the accounts whose trial is over and whose trial credits have not expired yet.
     ///
     /// # Errors
@@ -55,35 +39,43 @@ impl Ledger {
     }
 }
 
+/// Posts an entry and changes the balance, once per kind and reference.
 pub(super) fn insert_posting(
     transaction: &Transaction<'_>,
     post: &Posting<'_>,
-) -> rusqlite::Result<bool> {
-    let known = transaction
-        .prepare_cached("SELECT 1 FROM entry WHERE kind = ?1 AND ref = ?2")?
-        .exists(params![post.kind, post.reference])?;
-    if known {
-        return Ok(false);
+) -> rusqlite::Result<PostingResult> {
+    if let Some(known) = find_entry(transaction, post.kind, post.reference)? {
+        let (paid, trial) = balances(transaction, &known.account)?;
+        return Ok(PostingResult {
+            is_new: false,
+            change: known.change(),
+            account: known.account,
+            balance: paid.plus(trial),
+        });
     }
     let (paid, trial) = balances(transaction, post.account)?;
     let parts = (post.d_paid, post.d_trial);
-    let entry = LedgerEntry::new(
-        post.kind,
-        post.reference,
-        post.account,
-        post.at_ms,
-        parts,
-        posting_detail(transaction, post)?,
-    );
-    append(
-        transaction,
-        LedgerEntry {
-            bal_paid: paid.plus(post.d_paid),
-            bal_trial: trial.plus(post.d_trial),
-            ..entry
-        },
-    )?;
-    Ok(true)
+    let detail = posting_detail(transaction, post)?;
+    let entry = LedgerEntry {
+        bal_paid: paid.plus(post.d_paid),
+        bal_trial: trial.plus(post.d_trial),
+        ..LedgerEntry::new(
+            post.kind,
+            post.reference,
+            post.account,
+            post.at_ms,
+            parts,
+            detail,
+        )
+    };
+    let (change, balance) = (entry.change(), entry.bal_paid.plus(entry.bal_trial));
+    append(transaction, entry)?;
+    Ok(PostingResult {
+        account: post.account.to_owned(),
+        is_new: true,
+        change,
+        balance,
+    })
 }
 
 /// A trial's grant contains its end, so that the chain of hashes covers it.

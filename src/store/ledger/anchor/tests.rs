@@ -2,7 +2,7 @@
 //! until an operator accepts it.
 
 use super::*;
-use crate::store::ledger::{Ledger, Posting};
+use crate::store::ledger::{Ledger, LedgerStore as _, Posting};
 use credits::money::Micro;
 use std::fs;
 

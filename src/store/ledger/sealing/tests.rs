@@ -3,8 +3,8 @@
 use super::*;
 use crate::store::ledger::segment_archive::SegmentState;
 use crate::store::ledger::{
-    BalanceChange, BalanceChangeKind, Ending, EnteredEndings, EntrySelection, Refund,
-    RequestOutcome,
+    AppendOutcome, BalanceChange, BalanceChangeKind, Ending, EntrySelection, LedgerStore as _,
+    Refund, RequestOutcome,
 };
 use credits::money::{CreditSplit, Micro};
 use std::path::Path;
@@ -54,7 +54,7 @@ fn grant(ledger: &Ledger, account: &str, reference: &str) {
     };
     assert!(
         ledger
-            .post_change(&change, "", || Ok(Vec::new()))
+            .post_change(&change, "", &|| Ok(Vec::new()))
             .unwrap()
             .is_new
     );
@@ -216,7 +216,7 @@ fn an_end_that_is_sealed_is_not_entered_again() {
         ..ending(101)
     };
     let entered = ledger
-        .enter_or_withhold(
+        .append_endings(
             &[
                 (&known, CreditSplit::ZERO),
                 (&new, CreditSplit::ZERO),
@@ -225,13 +225,12 @@ fn an_end_that_is_sealed_is_not_entered_again() {
             "",
         )
         .unwrap();
-    assert_eq!(
-        entered,
-        EnteredEndings {
-            new: 2,
-            withheld: Vec::new()
-        }
-    );
+    let expected = [
+        AppendOutcome::AlreadyEnded,
+        AppendOutcome::Ended,
+        AppendOutcome::Ended,
+    ];
+    assert_eq!(entered, expected);
     assert_eq!(
         ledger
             .enter_endings(&[(&other_form, CreditSplit::ZERO)], "")
@@ -262,15 +261,13 @@ fn an_end_that_may_be_in_a_missing_segment_is_withheld_until_it_is_back() {
         (&late, CreditSplit::ZERO),
         (&later, CreditSplit::ZERO),
     ];
-    let entered = ledger.enter_or_withhold(&all, "").unwrap();
-    assert_eq!(
-        entered,
-        EnteredEndings {
-            new: 1,
-            withheld: vec![0, 1]
-        },
-        "one began after the seal"
-    );
+    let entered = ledger.append_endings(&all, "").unwrap();
+    let expected = [
+        AppendOutcome::Withheld,
+        AppendOutcome::Withheld,
+        AppendOutcome::Ended,
+    ];
+    assert_eq!(entered, expected, "one began after the seal");
     let error = ledger
         .ending("acct_0", &request_id(3))
         .unwrap_err()
@@ -296,14 +293,13 @@ fn an_end_that_may_be_in_a_missing_segment_is_withheld_until_it_is_back() {
             .is_err()
     );
     std::fs::rename(&away, &path).unwrap();
-    let entered = ledger.enter_or_withhold(&all, "").unwrap();
-    assert_eq!(
-        entered,
-        EnteredEndings {
-            new: 1,
-            withheld: Vec::new()
-        }
-    );
+    let entered = ledger.append_endings(&all, "").unwrap();
+    let expected = [
+        AppendOutcome::AlreadyEnded,
+        AppendOutcome::Ended,
+        AppendOutcome::AlreadyEnded,
+    ];
+    assert_eq!(entered, expected);
     assert!(ledger.ending("acct_0", &request_id(3)).unwrap().is_some());
 }
 
