@@ -1,5 +1,6 @@
-//! Tests the shared store's scripts on real Redis: the same tests run on a single server and on a
-//! cluster. Read next: `stores/edge.rs`.
+//! Tests the stores behind their interfaces: the shared store's scripts on real Redis, the same
+//! tests on a single server and on a cluster; and the rules of a ledger on each of its homes. Read
+//! next: `stores/edge.rs`, `stores/ledger.rs`.
 
 #![allow(
     clippy::too_many_lines,
@@ -11,6 +12,18 @@
 
 #[path = "stores/edge.rs"]
 mod edge;
+#[path = "stores/ledger.rs"]
+mod ledger;
+#[path = "stores/ledger_chain.rs"]
+mod ledger_chain;
+#[path = "stores/ledger_model.rs"]
+mod ledger_model;
+#[path = "stores/ledger_money.rs"]
+mod ledger_money;
+#[path = "stores/ledger_random.rs"]
+mod ledger_random;
+#[path = "stores/ledger_world.rs"]
+mod ledger_world;
 #[path = "stores/limits.rs"]
 mod limits;
 #[allow(dead_code, reason = "shared with the tests of the feeder")]

@@ -62,6 +62,7 @@ impl MigrationSize {
 }
 
 /// A world whose gateway has ended, with an old ledger of which the returned account is the first.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn prepare(size: &MigrationSize) -> (World, Account, OldLedger) {
     let mut world = World::new();
     let account = world.funded(FUNDS);
@@ -92,6 +93,7 @@ fn die_at(world: &mut World, point: &str, limit: Duration) {
 
 /// Kills the gateway until the migration is over, and leaves one that serves. Returns the time at
 /// which the migration was over.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn kill_through_the_migration(world: &mut World, size: &MigrationSize) -> Instant {
     for point in INDEX_DEATHS {
         die_at(world, point, SOON);
