@@ -9,34 +9,14 @@ mod endings;
 mod tests;
 
 use super::database::Ledger;
-use super::ending::RequestOutcome;
 use super::entry::LedgerEntry;
 use super::index::IndexTables;
 use super::spend_totals::SpendTotals;
 use crate::store::StoreError;
 use credits::money::Micro;
 use endings::EndingsQuery;
+pub use endings::{ActivityCursor, ActivityFilter};
 use rusqlite::{OptionalExtension, Row, params};
-
-/// Which ends of requests to list: those that match all given fields.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ActivityFilter {
-    pub model: Option<String>,
-    pub key_id: Option<String>,
-    pub outcome: Option<RequestOutcome>,
-    pub conversation: Option<String>,
-    /// Start of the period, inclusive, in ms since 1970.
-    pub from_ms: Option<i64>,
-    /// End of the period, exclusive.
-    pub to_ms: Option<i64>,
-}
-
-/// A row's position in the order of time. A page begins below the last row of the previous page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ActivityCursor {
-    pub at_ms: i64,
-    pub seq: i64,
-}
 
 /// One model's debits within one hour.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,6 +10,7 @@
 //! `ledger/index/tail.rs` (the newest entries), `ledger/index/rebuild.rs` (the index made anew).
 
 mod batch;
+mod limits;
 mod names;
 mod rebuild;
 mod tables;
@@ -18,15 +19,17 @@ mod tail;
 mod tests;
 mod write;
 
-use super::entry::LedgerEntry;
 use super::lookup::EntryPosition;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::damage;
 use crate::store::sqlite::{self, Readers};
 use crate::telemetry::METRICS;
-use batch::IndexBatch;
 pub(super) use batch::kind_name;
+use batch::{ReadEntries, read_batch};
+pub(super) use limits::INDEX_SLICE;
+pub use limits::MAX_INDEX_BATCH;
+use limits::{MIGRATIONS, PAGE_BYTES, READER_TIMEOUT, WRITER_CACHE_KIB};
 use names::NameTables;
 pub(super) use rebuild::IndexRebuild;
 use rusqlite::{Connection, ErrorCode};
@@ -39,29 +42,11 @@ pub(super) use tables::IndexTables;
 use tail::{IndexTail, TailLimits};
 use write::{clear, watermark};
 
-const MIGRATIONS: &[&str] = &[include_str!("index/001.sql")];
-
-/// Maximum number of entries in one transaction.
-pub const MAX_INDEX_BATCH: u32 = 65_536;
-
-/// Number of entries that are read from the ledger at once, to be indexed.
-pub(super) const INDEX_SLICE: u32 = 2_048;
-
-/// Longest time for which a reader waits for another writer of the index.
-pub(super) const READER_TIMEOUT: Duration = Duration::from_millis(50);
-
 /// Time for which a rebuilt index waits for the end of other processes' batches.
 const SWAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval at which a reader tries again to get the writer's connection of its own process.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Page size in bytes. Smaller pages write a quarter less if each entry is of another account, but
-/// cost half as much time again.
-const PAGE_BYTES: u32 = 4_096;
-
-/// Page cache of the connection that writes, in KiB.
-const WRITER_CACHE_KIB: i64 = 16_384;
 
 /// Number of pages in the log after which it is written back: the larger, the more often the same
 /// page is written once.
@@ -314,10 +299,6 @@ impl LedgerIndex {
     }
 }
 
-/// Reads the entries after a position; `None` if the ledger does not have the position.
-pub(super) type ReadEntries<'a> =
-    dyn Fn(&EntryPosition, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
-
 impl IndexWriter {
     fn forget_names(&mut self) {
         self.names = NameTables::new();
@@ -354,33 +335,6 @@ impl IndexWriter {
         self.written = Some(written.position);
         Ok(count)
     }
-}
-
-/// Reads the entries after `from`, at most `limit`, a slice at a time. Returns `None` if the ledger
-/// does not have the entry `from`.
-fn read_batch(
-    tables: IndexTables<'_>,
-    from: &EntryPosition,
-    limit: u32,
-    names: &mut NameTables,
-    read: &ReadEntries<'_>,
-) -> Result<Option<IndexBatch>, StoreError> {
-    let mut batch = IndexBatch::default();
-    let mut left = limit;
-    while left > 0 {
-        let position = batch.end.as_ref().unwrap_or(from);
-        let Some(slice) = read(position, left.min(INDEX_SLICE))? else {
-            return Ok(None);
-        };
-        if slice.is_empty() {
-            break;
-        }
-        left = left.saturating_sub(u32::try_from(slice.len()).unwrap_or(u32::MAX));
-        batch
-            .add(tables, &slice, names)
-            .map_err(|source| StoreError::sqlite("index the ledger's entries", source))?;
-    }
-    Ok(Some(batch))
 }
 
 impl IndexConnections {

@@ -187,10 +187,10 @@ impl Ledger {
 const SUMS: &str =
     "sum(responses), min(sum(credits), 9007199254740991), sum(input), sum(cache_read), sum(output)";
 
-/// Returns a query for an account's rows of `table` with debits whose `unit` of time fits `span`: a
-/// row of the tail and one of `index.db` with the same key are one row. A vendor's nonsense counters
-/// must not overflow sums of rows, which SQLite would refuse: of one row, at most 2^44 tokens of a
-/// class count.
+/// Returns a query for an account's rows of `table` with debits whose `unit` of time fits `span`:
+/// a row of the tail and one of `index.db` with the same key are one row. A vendor's nonsense
+/// counters must not overflow sums of rows, which SQLite would refuse: of one row, at most 2^44
+/// tokens of a class count.
 pub(super) fn usage_rows(tables: IndexTables<'_>, table: &str, unit: &str, span: &str) -> String {
     let rows = tables.union(&format!(
         "SELECT {unit}, model, api_key, responses, credits, input, cache_read, output FROM $.{table}
@@ -216,7 +216,8 @@ fn spend_since_sql(tables: IndexTables<'_>) -> String {
     format!("SELECT account, min(sum(credits), 9007199254740991) FROM ({rows}) GROUP BY account")
 }
 
-/// The limits are those of a row: the tail has few entries, so that a sum with it does not overflow.
+/// The limits are those of a row: the tail has few entries, so that a sum with it does not
+/// overflow.
 fn daily_totals_sql(tables: IndexTables<'_>) -> String {
     let rows = tables.union("SELECT * FROM $.usage_total WHERE day >= ?1 AND day < ?2");
     format!(

@@ -4,11 +4,30 @@
 //! the latest on, the hours in which the sums have that model or key: an index for each of them
 //! would write a page for nearly each entry. Must not read the ledger.
 
-use super::{ActivityCursor, ActivityFilter};
 use crate::store::ledger::RequestOutcome;
 use crate::store::ledger::index::IndexTables;
 use crate::store::ledger::spend_totals::HOUR_MS;
 use rusqlite::params_from_iter;
+
+/// Which ends of requests to list: those that match all given fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ActivityFilter {
+    pub model: Option<String>,
+    pub key_id: Option<String>,
+    pub outcome: Option<RequestOutcome>,
+    pub conversation: Option<String>,
+    /// Start of the period, inclusive, in ms since 1970.
+    pub from_ms: Option<i64>,
+    /// End of the period, exclusive.
+    pub to_ms: Option<i64>,
+}
+
+/// A row's position in the order of time. A page begins below the last row of the previous page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ActivityCursor {
+    pub at_ms: i64,
+    pub seq: i64,
+}
 
 /// A filter with the numbers of its names.
 pub(super) struct EndingsQuery {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::store::ledger::index::{create_for_test, create_tail_for_test};
 use crate::store::ledger::spend_totals::{HOUR_MS, MAX_CREDITS_SUM, MAX_TOKENS_COUNTED};
-use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
+use crate::store::ledger::{Ending, EndingDetail, IngestEvent, RequestOutcome};
 use llm_protocol::usage::Usage;
 use rusqlite::types::Value;
 use rusqlite::{Connection, StatementStatus, params_from_iter};

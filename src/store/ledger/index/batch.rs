@@ -1,11 +1,13 @@
 //! Entries on their way into an index: each is reduced to a few numbers as it is read, so that a
 //! batch of tens of thousands takes little memory.
 //!
-//! Must not open a file or begin a transaction, must not read the ledger, and must give numbers in
+//! Must not open a file or begin a transaction, must read the ledger only through `ReadEntries`, and must give numbers in
 //! the order of the entries. `index/write.rs` writes the rows.
 
+use super::limits::INDEX_SLICE;
 use super::names::NameTables;
 use super::tables::IndexTables;
+use crate::store::StoreError;
 use crate::store::ledger::entry::LedgerEntry;
 use crate::store::ledger::lookup::EntryPosition;
 use crate::store::ledger::spend_totals::{HOUR_MS, MAX_TOKENS_COUNTED, SpendTotals};
@@ -13,6 +15,10 @@ use credits::money::Micro;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
+
+/// Reads the entries after a position; `None` if the ledger does not have the position.
+pub(super) type ReadEntries<'a> =
+    dyn Fn(&EntryPosition, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
 
 /// Kinds of entries in the order of their numbers: first the ends of requests.
 const KINDS: [&str; 8] = [
@@ -90,7 +96,7 @@ impl IndexedUsage {
 }
 
 /// A row of `activity`.
-pub(super) struct ActivityRow {
+pub(super) struct ActivityIndexRow {
     pub account: i64,
     pub at_ms: i64,
     pub seq: i64,
@@ -140,7 +146,7 @@ pub(super) struct ConversationChange {
 /// The rows of entries that follow one another, and what they add to sums.
 #[derive(Default)]
 pub(super) struct IndexBatch {
-    pub activity: Vec<ActivityRow>,
+    pub activity: Vec<ActivityIndexRow>,
     pub postings: Vec<PostingRow>,
     pub hours: HashMap<UsageKey, UsageChange>,
     /// By account and name.
@@ -178,7 +184,7 @@ impl IndexBatch {
         names: &mut NameTables,
     ) -> rusqlite::Result<()> {
         let kind = kind_number(&entry.kind);
-        let mut row = ActivityRow {
+        let mut row = ActivityIndexRow {
             account: names.accounts.number(tables, &entry.account)?,
             at_ms: entry.at_ms,
             seq: entry.seq,
@@ -218,7 +224,7 @@ impl IndexBatch {
     fn add_ending(
         &mut self,
         entry: &LedgerEntry,
-        row: &mut ActivityRow,
+        row: &mut ActivityIndexRow,
         (model, api_key): (i64, i64),
         detail: IndexedDetail<'_>,
     ) {
@@ -255,4 +261,31 @@ impl IndexBatch {
             conversation.sum = conversation.sum.plus(change.sum);
         }
     }
+}
+
+/// Reads the entries after `from`, at most `limit`, a slice at a time. Returns `None` if the ledger
+/// does not have the entry `from`.
+pub(super) fn read_batch(
+    tables: IndexTables<'_>,
+    from: &EntryPosition,
+    limit: u32,
+    names: &mut NameTables,
+    read: &ReadEntries<'_>,
+) -> Result<Option<IndexBatch>, StoreError> {
+    let mut batch = IndexBatch::default();
+    let mut left = limit;
+    while left > 0 {
+        let position = batch.end.as_ref().unwrap_or(from);
+        let Some(slice) = read(position, left.min(INDEX_SLICE))? else {
+            return Ok(None);
+        };
+        if slice.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(u32::try_from(slice.len()).unwrap_or(u32::MAX));
+        batch
+            .add(tables, &slice, names)
+            .map_err(|source| StoreError::sqlite("index the ledger's entries", source))?;
+    }
+    Ok(Some(batch))
 }

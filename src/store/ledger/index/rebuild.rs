@@ -5,10 +5,10 @@
 //! that nothing remains of it when the process ends. Must not change an entry or a balance.
 
 use super::batch::IndexBatch;
+use super::limits::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
 use super::names::NameTables;
 use super::tables::IndexTables;
 use super::write::watermark;
-use super::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
 use crate::store::StoreError;
 use crate::store::ledger::applied::move_key_amounts;
 use crate::store::ledger::compare::{AggregateMismatch, TableKey, TableShape, compare_tables};

@@ -9,13 +9,11 @@
 #[cfg(test)]
 mod tests;
 
-use super::READER_TIMEOUT;
-use super::ReadEntries;
-use super::batch::IndexBatch;
+use super::batch::{IndexBatch, ReadEntries};
+use super::limits::{INDEX_SLICE, MAX_INDEX_BATCH, MIGRATIONS, READER_TIMEOUT};
 use super::names::NameTables;
 use super::tables::{BASE, IndexTables};
 use super::write::{clear, read_watermark, set_watermark, watermark};
-use super::{INDEX_SLICE, MAX_INDEX_BATCH, MIGRATIONS};
 use crate::store::StoreError;
 use crate::store::ledger::lookup::EntryPosition;
 use crate::store::sqlite;

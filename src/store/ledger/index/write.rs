@@ -4,7 +4,7 @@
 //! writes each page once. Must not begin a transaction.
 
 use super::batch::{
-    ActivityRow, ConversationChange, IndexBatch, PostingRow, UsageChange, UsageKey,
+    ActivityIndexRow, ConversationChange, IndexBatch, PostingRow, UsageChange, UsageKey,
 };
 use super::tables::IndexTables;
 use crate::store::ledger::lookup::EntryPosition;
@@ -148,7 +148,7 @@ fn copy_conversation(connection: &Connection, account: i64, name: &str) -> rusql
 
 fn write_activity(
     connection: &Connection,
-    mut rows: Vec<ActivityRow>,
+    mut rows: Vec<ActivityIndexRow>,
     conversations: &[i64],
 ) -> rusqlite::Result<()> {
     rows.sort_unstable_by_key(|row| (row.account, row.at_ms, row.seq));
