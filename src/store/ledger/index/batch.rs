@@ -1,8 +1,8 @@
 //! Entries on their way into an index: each is reduced to a few numbers as it is read, so that a
 //! batch of tens of thousands takes little memory.
 //!
-//! Must not open a file or begin a transaction, must read the ledger only through `ReadEntries`, and must give numbers in
-//! the order of the entries. `index/write.rs` writes the rows.
+//! `index/write.rs` writes the rows. Must not open a file or begin a transaction, and must give
+//! numbers in the order of the entries.
 
 use super::limits::INDEX_SLICE;
 use super::names::NameTables;
