@@ -9,12 +9,12 @@
 //! change the behaviour of the process in any other way.
 
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
-static PLAN: OnceLock<ArmedFailpoint> = OnceLock::new();
+static PLAN: RwLock<Option<Arc<ArmedFailpoint>>> = RwLock::new(None);
 
 /// How long the ledger writer waits with an ending, so that the client's last byte leaves first.
 const LEDGER_DELAY: Duration = Duration::from_secs(10);
@@ -164,7 +164,7 @@ impl FromStr for FailpointPlan {
     }
 }
 
-/// Makes the process die as `plan` says. Only the first call has an effect.
+/// Makes the process die as `plan` says, in the place of an earlier plan.
 pub fn arm(plan: &FailpointPlan) {
     let FailpointPlan {
         point,
@@ -177,9 +177,25 @@ pub fn arm(plan: &FailpointPlan) {
         left: AtomicU64::new(passage),
         effect,
     };
-    if PLAN.set(armed).is_ok() {
-        ARMED.store(true, Ordering::Relaxed);
-    }
+    set_plan(Some(Arc::new(armed)));
+}
+
+/// Ends the plan: for simulations, which arm many in one process.
+pub fn disarm() {
+    set_plan(None);
+}
+
+fn set_plan(plan: Option<Arc<ArmedFailpoint>>) {
+    let is_armed = plan.is_some();
+    *PLAN.write().unwrap_or_else(PoisonError::into_inner) = plan;
+    ARMED.store(is_armed, Ordering::Relaxed);
+}
+
+fn current_plan() -> Option<Arc<ArmedFailpoint>> {
+    PLAN.read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_ref()
+        .map(Arc::clone)
 }
 
 /// Kills the process or panics if this passage is the planned one.
@@ -193,7 +209,7 @@ pub fn hit(point: Point) {
 #[cold]
 #[expect(clippy::panic, reason = "a test asked for it")]
 fn execute(point: Point) {
-    match PLAN.get().map(|armed| armed.effect) {
+    match current_plan().map(|armed| armed.effect) {
         Some(FailpointEffect::Panic) => panic!("fail point {point:?}"),
         _ => kill_self(),
     }
@@ -208,7 +224,7 @@ pub fn is_due(point: Point) -> bool {
 
 #[cold]
 fn count_passage(point: Point) -> bool {
-    PLAN.get().is_some_and(|armed| {
+    current_plan().is_some_and(|armed| {
         armed.point == point
             && armed.effect != FailpointEffect::Slow
             && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
@@ -218,7 +234,7 @@ fn count_passage(point: Point) -> bool {
 /// Delays this thread if `point` is armed, so that the process dies before the thread continues.
 #[inline]
 pub fn delay_if_armed(point: Point) {
-    if ARMED.load(Ordering::Relaxed) && PLAN.get().is_some_and(|armed| armed.point == point) {
+    if ARMED.load(Ordering::Relaxed) && current_plan().is_some_and(|armed| armed.point == point) {
         std::thread::sleep(LEDGER_DELAY);
     }
 }
@@ -236,7 +252,7 @@ pub fn slow_down(point: Point, passages: usize) {
 #[cold]
 fn is_slow(point: Point) -> bool {
     let take = |left: u64| left.checked_sub(1);
-    PLAN.get().is_some_and(|armed| {
+    current_plan().is_some_and(|armed| {
         armed.point == point
             && armed.effect == FailpointEffect::Slow
             && armed

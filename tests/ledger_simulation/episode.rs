@@ -1,8 +1,10 @@
 //! The operations of one seed on the real core, each compared with the model.
 //!
-//! The entries are read through a separate connection, not by the code under test.
+//! The entries are read through a separate connection, not by the code under test. Read next:
+//! `ledger_simulation/upkeep.rs`, the work on which the process dies.
 
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
+use crate::upkeep;
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
@@ -15,7 +17,7 @@ use model_gateway::catalog::{
 };
 use model_gateway::config::Limits;
 use model_gateway::store::StoreError;
-use model_gateway::store::ledger::RequestOutcome;
+use model_gateway::store::ledger::{EntrySelection, LedgerEntry, RequestOutcome};
 use rusqlite::Connection;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,13 +25,20 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 const BEGIN: i64 = 1_800_000_000_000;
-const ACCOUNTS: usize = 4;
+pub const ACCOUNTS: usize = 4;
 const MOST_OPEN: usize = 6;
+/// Endings that may wait for the ledger.
+const MOST_WAITING: usize = 4;
 /// This account has a trial and never gets a grant, so its trial ends.
 const NEVER_GIVEN: usize = 2;
 
+/// Every eighth episode seals.
+const SEAL_EVERY: u64 = 8;
+/// Folder of the archived segments.
+const ARCHIVE: &str = "archive";
+
 /// SplitMix64: small, and the same on every platform.
-struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
     fn next(&mut self) -> u64 {
@@ -40,15 +49,15 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    fn one_in(&mut self, count: u64) -> bool {
+    pub fn one_in(&mut self, count: u64) -> bool {
         self.below(count) == 0
     }
 
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() {
             return None;
         }
@@ -59,108 +68,82 @@ impl Dice {
 
 /// Counts of the operations, so that a run can show that each of them happened.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
-    steps: u64,
-    held: u64,
-    lowered: u64,
-    refused: u64,
-    expired: u64,
-    settled: u64,
-    written_off: u64,
-    released: u64,
-    crashes: u64,
-    torn: u64,
-    replays: u64,
-    turns: u64,
-    lapses: u64,
-    refunds: u64,
-    adjustments: u64,
-    audits: u64,
-}
+pub struct Counts(BTreeMap<String, u64>);
+
+/// What each run must have counted.
+const COUNTED: [&str; 17] = [
+    "steps",
+    "held",
+    "lowered",
+    "refused",
+    "refused by the backlog",
+    "expired",
+    "settled",
+    "written off",
+    "released",
+    "crashes",
+    "torn",
+    "replays",
+    "turns",
+    "lapses",
+    "refunds",
+    "adjustments",
+    "audits",
+];
 
 impl Counts {
-    fn fields(&self) -> [u64; 16] {
-        let Self {
-            steps,
-            held,
-            lowered,
-            refused,
-            expired,
-            settled,
-            written_off,
-            released,
-            ..
-        } = self;
-        let Self {
-            crashes,
-            torn,
-            replays,
-            turns,
-            lapses,
-            refunds,
-            adjustments,
-            audits,
-            ..
-        } = self;
-        [
-            steps,
-            held,
-            lowered,
-            refused,
-            expired,
-            settled,
-            written_off,
-            released,
-            crashes,
-            torn,
-            replays,
-            turns,
-            lapses,
-            refunds,
-            adjustments,
-            audits,
-        ]
-        .map(|count| *count)
+    pub fn add(&mut self, what: &str) {
+        self.add_if(true, what);
     }
 
-    pub fn add(&mut self, other: &Self) {
-        let sums = self.fields();
-        let mut sums = sums
-            .iter()
-            .zip(other.fields())
-            .map(|(one, other)| one + other);
-        let mut next = || sums.next().unwrap();
-        *self = Self {
-            steps: next(),
-            held: next(),
-            lowered: next(),
-            refused: next(),
-            expired: next(),
-            settled: next(),
-            written_off: next(),
-            released: next(),
-            crashes: next(),
-            torn: next(),
-            replays: next(),
-            turns: next(),
-            lapses: next(),
-            refunds: next(),
-            adjustments: next(),
-            audits: next(),
-        };
+    pub fn add_if(&mut self, happened: bool, what: &str) {
+        if happened {
+            *self.0.entry(what.to_owned()).or_default() += 1;
+        }
+    }
+
+    pub fn add_all(&mut self, other: &Self) {
+        for (what, count) in &other.0 {
+            *self.0.entry(what.clone()).or_default() += count;
+        }
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or_default()
     }
 
     /// Checks that each kind of operation happened often enough for the run to prove something.
     pub fn assert_all_kinds(&self) {
-        assert!(self.fields().iter().all(|count| *count > 20), "{self:?}");
+        for what in COUNTED {
+            assert!(self.count(what) > 20, "{what}: {self:?}");
+        }
+        for what in upkeep::COUNTED {
+            assert!(self.count(what) > 0, "{what}: {self:?}");
+        }
     }
 }
 
+/// A protection that is taken away: then the simulation must find a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A process that dies takes its journal with it.
+    LosesJournals,
+    /// A process that dies while it seals or archives takes the segments with it.
+    LosesSegments,
+    /// A process that dies while it indexes leaves a part of the index.
+    LosesIndexRows,
+    /// Admission ignores the endings that wait.
+    IgnoresTheBacklog,
+}
+
 pub struct Episode {
-    dir: TempDir,
+    pub dir: TempDir,
+    pub sabotage: Option<Sabotage>,
+    /// Whether old entries are sealed. It takes an unoptimised build long to read sealed ones.
+    pub seals: bool,
     limits: Limits,
-    dice: Dice,
-    now: i64,
+    pub dice: Dice,
+    pub now: i64,
     core: Option<Billing>,
     holds: HashMap<String, billing::Hold>,
     route: Arc<Route>,
@@ -175,14 +158,14 @@ pub struct Episode {
     entries: Connection,
     seen: i64,
     sums: BTreeMap<String, Parts>,
-    counts: Counts,
+    pub counts: Counts,
 }
 
 fn micro(amount: i128) -> Micro {
     Micro::new(i64::try_from(amount).unwrap())
 }
 
-fn name(account: usize) -> String {
+pub fn name(account: usize) -> String {
     format!("acct_{account}")
 }
 
@@ -228,7 +211,7 @@ fn route(prices: &Prices) -> Arc<Route> {
 }
 
 impl Episode {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() {
             tempfile::tempdir_in(memory)
@@ -245,12 +228,19 @@ impl Episode {
             journal_segment_bytes: 8_192,
             journal_reserve_bytes: 65_536,
             open_requests_per_account: MOST_OPEN as u64,
+            journal_pending: match sabotage {
+                Some(Sabotage::IgnoresTheBacklog) => 1_000_000,
+                _ => MOST_WAITING as u64,
+            },
             ..Limits::default()
         };
+        std::fs::create_dir(dir.path().join(ARCHIVE)).unwrap();
         let core = Billing::serve_stepwise(dir.path(), &limits).unwrap();
         let entries = Connection::open(dir.path().join("ledger.db")).unwrap();
         let mut episode = Self {
             dir,
+            sabotage,
+            seals: seed.is_multiple_of(SEAL_EVERY),
             limits,
             dice,
             now: BEGIN,
@@ -260,6 +250,7 @@ impl Episode {
             prices,
             model: Model {
                 max_open: MOST_OPEN,
+                max_waiting: MOST_WAITING,
                 ..Model::default()
             },
             requests: 0,
@@ -275,8 +266,17 @@ impl Episode {
         episode
     }
 
-    fn core(&self) -> &Billing {
+    pub fn core(&self) -> &Billing {
         self.core.as_ref().unwrap()
+    }
+
+    pub fn archive(&self) -> PathBuf {
+        self.dir.path().join(ARCHIVE)
+    }
+
+    /// Starts the next process.
+    pub fn start(&self) -> Billing {
+        Billing::serve_stepwise(self.dir.path(), &self.limits).unwrap()
     }
 
     fn open_accounts(&mut self) {
@@ -315,7 +315,7 @@ impl Episode {
         for step in 0..steps {
             self.now += i64::try_from(self.dice.below(500)).unwrap();
             self.step();
-            self.counts.steps += 1;
+            self.counts.add("steps");
             self.agree();
             if step % 1_000 == 999 {
                 self.audit();
@@ -344,6 +344,7 @@ impl Episode {
             94..=95 => self.double_replay(),
             96 => self.leap(),
             97 => self.crash(),
+            98 if self.seals || self.dice.one_in(2) => self.upkeep(),
             _ if self.dice.one_in(3) => self.crash(),
             _ => {}
         }
@@ -413,17 +414,22 @@ impl Episode {
                     "{request}"
                 );
                 self.model.hold(&request, account, amount, self.now);
-                self.counts.held += 1;
-                self.counts.lowered += u64::from(limit < ask.limit);
+                self.counts.add("held");
+                self.counts.add_if(limit < ask.limit, "lowered");
                 self.last_open = Some(request.clone());
                 self.last_end = None;
                 self.holds.insert(request, hold);
             }
-            (Err(ReserveError::Insufficient { .. }), Admission::Insufficient) => {
-                self.counts.refused += 1
+            (Err(ReserveError::Insufficient { .. }), Admission::Insufficient)
+            | (Err(ReserveError::TooManyOpen { .. }), Admission::TooMany) => {
+                self.counts.add("refused");
             }
-            (Err(ReserveError::TooManyOpen { .. }), Admission::TooMany) => self.counts.refused += 1,
-            (Err(ReserveError::TrialExpired), Admission::TrialExpired) => self.counts.expired += 1,
+            (Err(ReserveError::TrialExpired), Admission::TrialExpired) => {
+                self.counts.add("expired");
+            }
+            (Err(ReserveError::Backlog(_)), Admission::Backlog) => {
+                self.counts.add("refused by the backlog");
+            }
             (given, expected) => panic!(
                 "{request}: {:?} for {expected:?}",
                 given.map(|(hold, _)| hold.amount())
@@ -463,8 +469,8 @@ impl Episode {
         let taken = hold.settle(usage, outcome, false, self.now).unwrap();
         let expected = self.model.end(&request, cost, true, self.now);
         assert_eq!(i128::from(taken.get()), expected, "{request} of {tokens:?}");
-        self.counts.settled += 1;
-        self.counts.written_off += u64::from(expected < cost);
+        self.counts.add("settled");
+        self.counts.add_if(expected < cost, "written off");
         self.last_end = Some((request, kept));
         self.last_open = None;
     }
@@ -482,24 +488,33 @@ impl Episode {
             hold.release(RequestOutcome::VendorError, self.now);
         }
         self.model.end(&request, 0, false, self.now);
-        self.counts.released += 1;
+        self.counts.add("released");
         self.last_end = Some((request, kept));
         self.last_open = None;
     }
 
-    /// Commits waiting entries and lapses trials. Committed entries can no longer be torn off the
-    /// journal.
+    /// Commits waiting entries and lapses trials.
     fn turn(&mut self) {
         self.core().step(self.now).unwrap();
+        self.turned();
+    }
+
+    pub fn turned(&mut self) {
+        self.committed();
         self.model.lapse(self.now);
-        self.counts.turns += 1;
+        self.counts.add("turns");
+    }
+
+    /// The ledger has all ends. Committed entries can no longer be torn off the journal.
+    pub fn committed(&mut self) {
+        self.model.waiting = 0;
         (self.last_end, self.last_open) = (None, None);
     }
 
     fn turn_until_done(&mut self) {
         while self.core().step(self.now).unwrap() {}
+        self.committed();
         self.model.lapse(self.now);
-        (self.last_end, self.last_open) = (None, None);
     }
 
     fn reference(&mut self) -> String {
@@ -532,9 +547,7 @@ impl Episode {
     fn refund(&mut self) {
         // Only entries in the ledger can be refunded. A refund of a waiting entry is refused, and
         // the caller retries later.
-        while self.core().step(self.now).unwrap() {}
-        self.model.lapse(self.now);
-        (self.last_end, self.last_open) = (None, None);
+        self.turn_until_done();
         let requests: Vec<_> = self.model.ends.keys().cloned().collect();
         let Some(request) = self.dice.pick(&requests).cloned() else {
             return;
@@ -558,7 +571,7 @@ impl Episode {
                     .refund(&request, None, &reference, self.now)
                     .unwrap();
                 assert!(!again.is_new);
-                self.counts.refunds += 1;
+                self.counts.add("refunds");
             }
             (Err(StoreError::Refused(_) | StoreError::Unknown(_)), None) => {}
             (given, expected) => {
@@ -596,7 +609,7 @@ impl Episode {
                         .unwrap()
                         .is_new
                 );
-                self.counts.adjustments += 1;
+                self.counts.add("adjustments");
             }
             (Err(StoreError::Refused(_)), false) => {}
             (given, expected) => {
@@ -627,7 +640,7 @@ impl Episode {
         self.write_journal(&copy, lines.collect());
         self.core().replay_journal(&copy).unwrap();
         std::fs::remove_dir_all(&copy).unwrap();
-        self.counts.replays += 1;
+        self.counts.add("replays");
         // The ledger has these ends, and the core does not know it yet. The core must notice this
         // at its next commit.
         self.turn_until_done();
@@ -655,8 +668,8 @@ impl Episode {
     }
 
     /// The process dies. Its memory is lost, and the next process finds the files.
-    fn crash(&mut self) {
-        self.counts.crashes += 1;
+    pub fn crash(&mut self) {
+        self.counts.add("crashes");
         for (_, hold) in self.holds.drain() {
             hold.abandon();
         }
@@ -675,12 +688,15 @@ impl Episode {
                 self.write_journal(folder, lines);
             }
         }
-        self.model.crash();
-        // Sometimes the next process dies at once as well, before or after the replay.
-        for _ in 0..=self.dice.below(2) {
-            drop(self.core.take());
-            self.core = Some(Billing::serve_stepwise(self.dir.path(), &self.limits).unwrap());
+        if self.sabotage == Some(Sabotage::LosesJournals) {
+            std::fs::remove_dir_all(self.dir.path().join("journal")).unwrap();
         }
+        self.model.crash();
+        // Sometimes the next process dies at once as well, in the replay or after it.
+        if self.dice.one_in(2) {
+            self.start_briefly();
+        }
+        self.core = Some(self.start());
         (self.last_end, self.last_open) = (None, None);
     }
 
@@ -717,7 +733,7 @@ impl Episode {
             torn[at] ^= 0b111;
         }
         std::fs::write(&file, torn).unwrap();
-        self.counts.torn += 1;
+        self.counts.add("torn");
         if let Some((request, hold)) = self.last_end.take() {
             self.model.unend(&request, hold);
         } else if let Some(request) = self.last_open.take() {
@@ -780,7 +796,7 @@ impl Episode {
                 sums.paid >= 0 && sums.trial >= 0,
                 "{account} below zero: {sums:?}"
             );
-            self.counts.lapses += u64::from(kind == "lapse");
+            self.counts.add_if(kind == "lapse", "lapses");
             if kind == "debit" || kind == "void" {
                 let end = self
                     .model
@@ -822,10 +838,11 @@ impl Episode {
     fn audit(&mut self) {
         self.turn_until_done();
         self.read_entries();
-        self.counts.audits += 1;
+        self.counts.add("audits");
         let verdict = self.core().verify(self.now).unwrap();
         // A torn record is kept and reported as a finding.
-        let is_torn = |finding: &Finding| finding.rule == "damaged journal" && self.counts.torn > 0;
+        let is_torn =
+            |finding: &Finding| finding.rule == "damaged journal" && self.counts.count("torn") > 0;
         let findings: Vec<_> = verdict
             .findings
             .iter()
@@ -834,15 +851,18 @@ impl Episode {
         assert!(findings.is_empty(), "{findings:?}");
         let debits = self.model.ends.values().filter(|end| end.is_debit).count();
         assert_eq!(verdict.debits, debits as u64);
-        let sql = "SELECT count(*), count(DISTINCT ref) FROM entry WHERE kind IN ('debit', 'void')";
-        let counts: (i64, i64) = self
-            .entries
-            .query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        let mut ends = Vec::new();
+        let mut collect = |entry: LedgerEntry| {
+            if entry.is_ending() {
+                ends.push(entry.reference);
+            }
+            Ok(())
+        };
+        self.core()
+            .for_each_entry(&EntrySelection::default(), &mut collect)
             .unwrap();
-        assert_eq!(
-            counts,
-            (self.model.ends.len() as i64, self.model.ends.len() as i64)
-        );
+        ends.sort();
+        assert!(ends.iter().eq(self.model.ends.keys()), "{ends:?}");
     }
 }
 

@@ -58,6 +58,7 @@ pub enum Admission {
     Insufficient,
     TrialExpired,
     TooMany,
+    Backlog,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +88,9 @@ pub struct Model {
     pub open: BTreeMap<String, Hold>,
     pub ends: BTreeMap<String, End>,
     pub max_open: usize,
+    /// Ends that the ledger does not have, as the process counts them.
+    pub waiting: usize,
+    pub max_waiting: usize,
 }
 
 impl Model {
@@ -130,6 +134,9 @@ impl Model {
     }
 
     pub fn admission(&self, account: usize, ask: &Ask, prices: &Prices, now: i64) -> Admission {
+        if self.waiting >= self.max_waiting {
+            return Admission::Backlog;
+        }
         if self
             .open
             .values()
@@ -194,6 +201,7 @@ impl Model {
             };
         }
         self.open.remove(request);
+        self.waiting += 1;
         let has = &mut self.accounts[hold.account].has;
         *has = Parts {
             paid: has.paid - taken.paid,
@@ -222,8 +230,9 @@ impl Model {
         self.open.insert(request.to_owned(), hold);
     }
 
-    /// Voids all open requests, because their process is gone.
+    /// Voids all open requests, because their process is gone. The next one enters all ends first.
     pub fn crash(&mut self) {
+        self.waiting = 0;
         for (request, hold) in std::mem::take(&mut self.open) {
             let (taken, writeoff) = (Parts::default(), 0);
             let end = End {
