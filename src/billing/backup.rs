@@ -10,6 +10,7 @@
 
 use super::journal;
 use super::service::Billing;
+use crate::clock;
 use crate::store::StoreError;
 use crate::store::ledger;
 use crate::store::sqlite;
@@ -24,6 +25,7 @@ impl Billing {
     /// copy then remains next to `to`.
     pub fn backup(&self, to: &Path) -> Result<usize, StoreError> {
         let from = &self.0.data_dir;
+        let began_ms = clock::now_ms();
         if to.exists() {
             return Err(StoreError::Refused(format!(
                 "cannot back up to {}: it already exists",
@@ -57,7 +59,7 @@ impl Billing {
             "back up the ledger",
         )?;
         // After the ledger: every segment that the copied ledger has recorded exists by now.
-        self.0.ledger.copy_segments(partial)?;
+        self.0.ledger.copy_segments(partial, began_ms)?;
         let accounts = from.join("app.db");
         if accounts.exists() {
             sqlite::copy(&accounts, &partial.join("app.db"), "back up app.db")?;

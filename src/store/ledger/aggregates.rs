@@ -32,13 +32,20 @@ impl Ledger {
     /// so far. Returns the rows that were wrong, at most `limit` of each table.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read or written; what was not reported as done then
+    /// Returns an error if a segment is not at hand or damaged, because sums without its entries
+    /// would be too low, or if a file cannot be read or written; what was not reported as done then
     /// stays as it was.
     pub fn reindex(
         &self,
         limit: u32,
         on_entries: &mut dyn FnMut(u64),
     ) -> Result<Vec<AggregateMismatch>, StoreError> {
+        let statuses = self.segment_statuses(true)?;
+        if let Some(fault) = statuses.into_iter().find_map(|status| status.fault) {
+            return Err(StoreError::SegmentUnavailable(format!(
+                "cannot make the index and the spending of keys anew without every segment: {fault}"
+            )));
+        }
         let (mut rebuild, mut wrong) = self.compare_index(limit, on_entries)?;
         // The stored index may have been far behind.
         while self.advance_rebuild(&mut rebuild, i64::MAX)? {

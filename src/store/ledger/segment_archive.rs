@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Number of bytes that are copied in one step.
@@ -111,11 +111,12 @@ impl Ledger {
         Ok(statuses)
     }
 
-    /// Copies the segments in the data directory to another one, `to`.
+    /// Copies the segments in the data directory to another one, `to`, and those that were archived
+    /// from `since_ms` on: the copied ledger may have them in the data directory.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or written.
-    pub fn copy_segments(&self, to: &Path) -> Result<(), StoreError> {
+    pub fn copy_segments(&self, to: &Path, since_ms: i64) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("back up a segment", source);
         let records = self.segment_records()?;
         if records.is_empty() {
@@ -127,8 +128,13 @@ impl Ledger {
             let from = self.segments.dir().join(&segment.file);
             let copy = folder.join(&segment.file);
             match std::fs::copy(&from, &copy) {
-                // It is archived, or missing: `ledger segments` says so.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
+                    // Archived before the backup began, or missing: `ledger segments` says so.
+                    let Some(archived) = self.archived_since(&segment, since_ms)? else {
+                        continue;
+                    };
+                    std::fs::copy(&archived, &copy).map_err(failed)?
+                }
                 copied => copied.map_err(failed)?,
             };
             File::open(&copy)
@@ -136,6 +142,22 @@ impl Ledger {
                 .map_err(failed)?;
         }
         sqlite::sync_dir(&folder).map_err(failed)
+    }
+
+    /// Returns where the file of a segment is that was archived from `since_ms` on.
+    fn archived_since(
+        &self,
+        segment: &SegmentRecord,
+        since_ms: i64,
+    ) -> Result<Option<PathBuf>, StoreError> {
+        // It may have been archived just now.
+        let segment = self.recorded_segment(segment.first)?;
+        let folder = segment.archived_to.filter(|_| {
+            segment
+                .archived_at_ms
+                .is_some_and(|at_ms| at_ms >= since_ms)
+        });
+        Ok(folder.map(|folder| Path::new(&folder).join(&segment.file)))
     }
 
     /// Opens a recorded segment, to read all of it.
@@ -199,7 +221,7 @@ impl Ledger {
 
     /// Checks the folder of an archive. It is not created: a disk that is not mounted would be
     /// replaced by a folder on another one.
-    fn archive_folder(&self, to: &Path) -> Result<std::path::PathBuf, StoreError> {
+    fn archive_folder(&self, to: &Path) -> Result<PathBuf, StoreError> {
         let refuse =
             |why: String| StoreError::Refused(format!("cannot archive to {}: {why}", to.display()));
         let to = to.canonicalize().map_err(|error| match error.kind() {
@@ -217,9 +239,23 @@ impl Ledger {
         {
             return Err(refuse("it is the folder that the segments are in".into()));
         }
-        match to.to_str() {
-            Some(_) => Ok(to),
-            None => Err(refuse("its name is not UTF-8".into())),
+        let Some(name) = to.to_str() else {
+            return Err(refuse("its name is not UTF-8".into()));
+        };
+        // The folder of a disk that is not mounted is there, and empty.
+        let records = self.segment_records()?;
+        let mut archived = records.iter().filter(|segment| {
+            segment.archived_to.as_deref() == Some(name)
+                && !self.segments.dir().join(&segment.file).exists()
+        });
+        match archived.clone().next() {
+            Some(first) if !archived.any(|segment| to.join(&segment.file).exists()) => {
+                Err(refuse(format!(
+                    "it has none of the segments that were archived to it, as {}; mount its disk, or put them back",
+                    first.file
+                )))
+            }
+            _ => Ok(to),
         }
     }
 
@@ -231,7 +267,18 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let from = self.segments.dir().join(&segment.file);
         let target = to.join(&segment.file);
-        if hash_file(&target, pace)? != Some(segment.sha256.clone()) {
+        let found = hash_file(&target, pace)?;
+        if found
+            .as_ref()
+            .is_some_and(|sha256| *sha256 != segment.sha256)
+        {
+            return Err(StoreError::Refused(
+                "the folder has another file of this name; each gateway needs a folder of its own, \
+                 else move that file away"
+                    .into(),
+            ));
+        }
+        if found.is_none() {
             let partial = to.join(format!("{}.{PARTIAL}", segment.file));
             let copied = copy_checked(&from, &partial, &segment.sha256, pace);
             if let Err(error) = copied {

@@ -469,6 +469,74 @@ fn a_folder_that_is_no_archive_and_a_damaged_file_change_nothing() {
 }
 
 #[test]
+fn an_archive_never_replaces_another_file_and_never_begins_anew_where_a_disk_is_not_mounted() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let archive = tempfile::tempdir().unwrap();
+    let (ledger, foreign) = (ledger_in(dir.path()), ledger_in(other.path()));
+    let strange = seal_all(&foreign, 16).remove(0);
+    let segment = seal_all(&ledger, 16).remove(0);
+    assert_eq!(strange.file, segment.file);
+    let archive_from =
+        |ledger: &Ledger, before_ms: i64| ledger.archive_segments(before_ms, archive.path(), PACE);
+    assert_eq!(archive_from(&foreign, NOW + 30).unwrap().len(), 1);
+    let there = archive.path().join(&strange.file);
+    let theirs = std::fs::read(&there).unwrap();
+    let error = archive_from(&ledger, NOW + 30).unwrap_err().to_string();
+    assert!(error.contains("another file of this name"), "{error}");
+    assert_eq!(std::fs::read(&there).unwrap(), theirs);
+    assert!(file_of(&ledger, &segment).exists());
+
+    // An empty folder in the place of the archive's disk.
+    let aside = other.path().join("aside");
+    std::fs::rename(&there, &aside).unwrap();
+    let error = archive_from(&foreign, i64::MAX).unwrap_err().to_string();
+    assert!(
+        error.contains("mount its disk") && error.contains(&strange.file),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_dir(archive.path()).unwrap().count(), 0);
+    std::fs::rename(&aside, &there).unwrap();
+    assert!(!archive_from(&foreign, i64::MAX).unwrap().is_empty());
+}
+
+#[test]
+fn sums_are_not_made_anew_without_every_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 16).remove(0);
+    let spent = || count(dir.path(), "key_spend WHERE total > 0");
+    let before = spent();
+    assert!(before > 0);
+    let (file, aside) = (file_of(&ledger, &segment), dir.path().join("aside"));
+    std::fs::rename(&file, &aside).unwrap();
+    let error = ledger.reindex(10, &mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains(&segment.file), "{error}");
+    assert_eq!(spent(), before);
+    std::fs::rename(&aside, &file).unwrap();
+    assert_eq!(ledger.reindex(10, &mut |_| ()).unwrap(), []);
+    assert_eq!(spent(), before);
+}
+
+#[test]
+fn a_segment_that_is_archived_during_a_backup_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 16).remove(0);
+    let moved = ledger
+        .archive_segments(NOW + 30, archive.path(), PACE)
+        .unwrap();
+    let archived_ms = moved[0].archived_at_ms.unwrap();
+    let copy = backup.path().join("segments").join(&segment.file);
+    ledger
+        .copy_segments(backup.path(), archived_ms + 1)
+        .unwrap();
+    assert!(!copy.exists(), "it was in the archive before");
+    ledger.copy_segments(backup.path(), archived_ms).unwrap();
+    assert!(copy.exists());
+}
+
+#[test]
 fn a_segment_of_another_installation_is_named() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (ledger, foreign) = (ledger_in(dir.path()), ledger_in(other.path()));
