@@ -1,8 +1,8 @@
 //! Tests of the billing rules on a real ledger, each in its own directory.
 //!
 //! Read next: `tests/corrections.rs` (refunds, adjustments), `tests/audit.rs` (what `verify`
-//! finds), `tests/audit_sealed.rs` (what it finds in segments), `tests/audit_walk.rs` (how it walks),
-//! `tests/copies.rs`, `tests/several.rs` (several processes), `tests/statement.rs`.
+//! finds), `tests/audit_sealed.rs` (what it finds in segments), `tests/audit_walk.rs` (how it
+//! walks), `tests/copies.rs`, `tests/several.rs` (several processes), `tests/statement.rs`.
 
 mod audit;
 mod audit_sealed;

@@ -46,7 +46,7 @@ pub(super) fn find_sealed_ending(
     let mut unavailable = None;
     for segment in segments_since(connection, earliest_end_ms(reference))? {
         match read_segment(connection, files, &segment, |reader| {
-            reader.ending(reference)
+            reader.ending(reference, files.blocks())
         })? {
             Ok(Some(entry)) => return Ok(SealedEnding::Found(Box::new(entry))),
             Ok(None) => {}
@@ -111,7 +111,7 @@ impl Ledger {
                     continue;
                 };
                 let read = read_segment(connection, &self.segments, &segment, |reader| {
-                    reader.entry_at(*seq)
+                    reader.entry_at(*seq, self.segments.blocks())
                 });
                 entries.extend(read.map_err(sql)??);
             }

@@ -5,9 +5,10 @@
 //! references, and a manifest that the installation has signed. docs/segments.md describes the
 //! bytes, so that somebody can write another reader. Must not open a database, and must not decide
 //! which entries are sealed: that is `ledger/sealing.rs`. Read next: `segment/writer.rs`,
-//! `segment/reader.rs`, `segment/block.rs`.
+//! `segment/reader.rs`, `segment/block.rs`, `segment/block_cache.rs`.
 
 mod block;
+mod block_cache;
 mod detail;
 mod fault;
 mod identity;
@@ -18,6 +19,7 @@ mod varint;
 mod writer;
 
 pub use block::request_time_ms;
+pub use block_cache::BlockCache;
 pub use fault::SegmentFault;
 pub use identity::InstallationKey;
 pub use manifest::{SealedBalance, SegmentManifest};

@@ -5,7 +5,7 @@
 //! write, and must not know what is in a file: that is `ledger/segment.rs`.
 
 use super::hex::encode_hex;
-use super::segment::{SegmentFault, SegmentReader};
+use super::segment::{BlockCache, SegmentFault, SegmentReader};
 use crate::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
@@ -126,6 +126,7 @@ pub(super) fn sealed_end(connection: &Connection) -> rusqlite::Result<(i64, i64)
 pub struct SegmentFiles {
     dir: PathBuf,
     open: Mutex<BTreeMap<i64, Arc<SegmentReader>>>,
+    blocks: BlockCache,
 }
 
 impl SegmentFiles {
@@ -134,7 +135,13 @@ impl SegmentFiles {
         Self {
             dir: data_dir.join(SEGMENT_DIR),
             open: Mutex::default(),
+            blocks: BlockCache::default(),
         }
+    }
+
+    /// The block that was decoded last, for readers of single entries.
+    pub(super) fn blocks(&self) -> &BlockCache {
+        &self.blocks
     }
 
     /// Folder of the segments that were not archived.
@@ -260,7 +267,7 @@ pub(super) fn sealed_hash(
     let files = SegmentFiles::new(dir.unwrap_or(Path::new(".")));
     let found = files
         .open_new(&segment)
-        .and_then(|reader| reader.entry_at(seq));
+        .and_then(|reader| reader.entry_at(seq, files.blocks()));
     match found {
         Ok(entry) => Ok(entry.map(|entry| entry.hash)),
         Err(fault) => {

@@ -6,6 +6,7 @@
 //! file is read by position: several threads can use one reader. Must not know where files are.
 
 use super::block::{self, MAX_BLOCK_BYTES, MAX_BLOCK_ENTRIES};
+use super::block_cache::BlockCache;
 use super::fault::SegmentFault;
 use super::manifest::{
     END_MAGIC, FOOTER_BYTES, FORMAT, MAGIC, MAX_MANIFEST_BYTES, SIGNATURE_BYTES, SealedBalance,
@@ -20,6 +21,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Position of the first entry, offset in the file, hash before the first entry.
 const DIRECTORY_ROW_BYTES: usize = 8 + 8 + 32;
@@ -222,13 +224,17 @@ impl SegmentReader {
     ///
     /// # Errors
     /// Returns an error if its block cannot be read.
-    pub fn entry_at(&self, seq: i64) -> Result<Option<LedgerEntry>, SegmentFault> {
+    pub fn entry_at(
+        &self,
+        seq: i64,
+        cache: &BlockCache,
+    ) -> Result<Option<LedgerEntry>, SegmentFault> {
         if !(self.manifest.first..=self.manifest.last).contains(&seq) {
             return Ok(None);
         }
         let block = self.blocks.partition_point(|place| place.first <= seq);
-        let entries = self.block(block.saturating_sub(1))?;
-        Ok(entries.into_iter().find(|entry| entry.seq == seq))
+        let entries = self.cached_block(block.saturating_sub(1), cache)?;
+        Ok(entries.iter().find(|entry| entry.seq == seq).cloned())
     }
 
     /// Returns the end of a request; `None` if the segment does not have it. Reads one page of the
@@ -236,18 +242,31 @@ impl SegmentReader {
     ///
     /// # Errors
     /// Returns an error if one of the two cannot be read.
-    pub fn ending(&self, reference: &str) -> Result<Option<LedgerEntry>, SegmentFault> {
+    pub fn ending(
+        &self,
+        reference: &str,
+        cache: &BlockCache,
+    ) -> Result<Option<LedgerEntry>, SegmentFault> {
         let print = reference_index::fingerprint(reference);
         for page in reference_index::pages_of(&self.pages, print) {
             for block in self.blocks_of_page(page, print)? {
-                let mut entries = self.block(block)?.into_iter();
-                let is_it = |entry: &LedgerEntry| entry.reference == reference && entry.is_ending();
-                if let Some(entry) = entries.find(is_it) {
-                    return Ok(Some(entry));
+                let entries = self.cached_block(block, cache)?;
+                let is_it =
+                    |entry: &&LedgerEntry| entry.reference == reference && entry.is_ending();
+                if let Some(entry) = entries.iter().find(is_it) {
+                    return Ok(Some(entry.clone()));
                 }
             }
         }
         Ok(None)
+    }
+
+    fn cached_block(
+        &self,
+        number: usize,
+        cache: &BlockCache,
+    ) -> Result<Arc<[LedgerEntry]>, SegmentFault> {
+        cache.get((self.last_hash, number), || self.block(number))
     }
 
     fn blocks_of_page(&self, page: usize, fingerprint: u64) -> Result<Vec<usize>, SegmentFault> {
