@@ -127,8 +127,8 @@ pub fn verify(
         });
     };
     let reads_all = scope == AuditScope::Everything;
-    let reads_sealed = reads_all && start.head.seq > 0;
-    let mut references = ReferenceRules::new(start.after_seq(), reads_sealed)?;
+    let sort_in = (reads_all && start.head.seq > 0).then_some(data_dir);
+    let mut references = ReferenceRules::new(start.after_seq(), sort_in)?;
     segments::check_segments(
         ledger,
         reads_all,

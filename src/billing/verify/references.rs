@@ -1,12 +1,12 @@
 //! The rules `once per reference` and `one ending per request`.
 //!
 //! An audit remembers no reference. Among the entries of the table, it reads each unique index in
-//! order, where equal references are next to each other. An index can lie only if it has other rows
-//! than the table: so a checksum over all references, in any order, is computed from both, and if
-//! they differ (rule `schema`) the references are sorted again without the index. The checksum has a
-//! key of its own in each audit, so nobody can change rows such that it stays the same. No index has
-//! the sealed entries. If they are read, their references and those of the table are sorted in a
-//! temporary file. Must not look at amounts.
+//! order, where equal references are next to each other. An index can lie only if it has other
+//! rows than the table: so a checksum over all references, in any order, is computed from both,
+//! and if they differ (rule `schema`) the references are sorted again without the index. The
+//! checksum has a key of its own in each audit, so nobody can change rows such that it stays the
+//! same. No index has the sealed entries. If they are read, their references and those of the
+//! table are sorted in a temporary file. Must not look at amounts.
 
 use super::findings::LedgerAuditReport;
 use super::pace::Pace;
@@ -16,9 +16,7 @@ use crate::store::ledger::walk::{
     LedgerWalk, ReferenceIndex, ReferenceRow, ReferenceSorter, RepeatedReference,
 };
 use std::hash::{BuildHasher as _, RandomState};
-
-/// How many sorted references are compared between two rests.
-const SLICE_REFERENCES: u64 = 4_096;
+use std::path::Path;
 
 pub(super) struct ReferenceRules {
     key: RandomState,
@@ -71,16 +69,16 @@ impl DuplicateFinder {
 }
 
 impl ReferenceRules {
-    /// `start` is the position behind which the walk begins. With `reads_sealed`, the entries up to
-    /// there come from segments.
+    /// `start` is the position behind which the walk begins. If the entries up to there come from
+    /// segments, `sort_in` is the folder for a temporary file.
     ///
     /// # Errors
     /// Returns an error if the temporary file cannot be created.
-    pub fn new(start: i64, reads_sealed: bool) -> Result<Self, StoreError> {
+    pub fn new(start: i64, sort_in: Option<&Path>) -> Result<Self, StoreError> {
         Ok(Self {
             key: RandomState::new(),
             start,
-            all: reads_sealed.then(ReferenceSorter::new).transpose()?,
+            all: sort_in.map(ReferenceSorter::new).transpose()?,
             failure: None,
             counts_once: Checksum::default(),
             ends_once: Checksum::default(),
@@ -182,12 +180,9 @@ impl ReferenceRules {
         let Some(all) = self.all.take() else {
             return Ok(());
         };
-        all.for_each_sorted(&mut |count, repeated| {
-            if let Some(repeated) = repeated.filter(|repeated| repeated.first_seq <= self.start) {
+        all.find_repeated(on_slice, &mut |repeated| {
+            if repeated.first_seq <= self.start {
                 add_repeated(repeated, report);
-            }
-            if count.is_multiple_of(SLICE_REFERENCES) {
-                on_slice(count);
             }
         })
     }
