@@ -166,6 +166,7 @@ fn a_start_after_a_kill_with_a_full_backlog_debits_each_request_once() {
     let full: u32 = if crate::is_long() { 65_536 } else { 3_000 };
     // Admission does not slow before a quarter of the bound.
     let plan = Plan::default()
+        .limit("keepalive_requests", 1_000_000)
         .limit("ledger_backlog_seconds", 3_600)
         .limit("journal_pending", u64::from(full) * 5);
     let mut world = plan.start();
