@@ -10,7 +10,7 @@ use crate::store::{StoreError, sqlite};
 use credits::money::{CreditSplit, Micro};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Params, params};
 use std::fs;
 use std::path::Path;
 
@@ -22,6 +22,17 @@ const COPY_ROWS: &str = "
       SELECT seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash
       FROM newer.entry ORDER BY seq;
     DETACH newer;";
+
+/// Returns the steps by which SQLite would run a statement.
+pub(super) fn query_plan(connection: &Connection, sql: &str, values: impl Params) -> String {
+    let mut statement = connection
+        .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+        .unwrap();
+    let steps = statement
+        .query_map(values, |row| row.get::<_, String>(3))
+        .unwrap();
+    steps.map(Result::unwrap).collect::<Vec<_>>().join("; ")
+}
 
 impl Ledger {
     /// Writes `ledger.db` in `dir` as the program wrote it when it had only the first `version`

@@ -134,8 +134,9 @@ fn debit_sums_sql(tables: IndexTables<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::ledger::fixture::query_plan;
     use crate::store::ledger::index::{create_for_test, create_tail_for_test};
-    use rusqlite::{ToSql, params_from_iter};
+    use rusqlite::params_from_iter;
 
     #[test]
     fn a_statement_reads_no_end_of_a_request() {
@@ -144,15 +145,7 @@ mod tests {
         let tail = create_tail_for_test(dir.path());
         for tables in [IndexTables::new(&index), IndexTables::with_base(&tail)] {
             let plan = |sql: &str, count: usize| {
-                let mut statement = tables
-                    .connection()
-                    .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-                    .unwrap();
-                let values: Vec<Box<dyn ToSql>> = (0..count).map(|_| Box::new(1) as _).collect();
-                let plan = statement
-                    .query_map(params_from_iter(values), |row| row.get::<_, String>(3))
-                    .unwrap();
-                plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ")
+                query_plan(tables.connection(), sql, params_from_iter(vec![1; count]))
             };
             let list = plan(&postings_sql(tables), 5);
             assert!(

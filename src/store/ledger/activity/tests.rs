@@ -2,6 +2,7 @@
 //! rows; and the aggregates equal the sum of the entries.
 
 use super::*;
+use crate::store::ledger::fixture::query_plan;
 use crate::store::ledger::index::{create_for_test, create_tail_for_test};
 use crate::store::ledger::spend_totals::{HOUR_MS, MAX_CREDITS_SUM, MAX_TOKENS_COUNTED};
 use crate::store::ledger::{Ending, EndingDetail, IngestEvent, RequestOutcome};
@@ -373,14 +374,7 @@ fn questions(tables: IndexTables<'_>) -> Vec<(String, Vec<Value>)> {
 }
 
 fn searches(tables: IndexTables<'_>, sql: &str, values: &[Value]) {
-    let mut statement = tables
-        .connection()
-        .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-        .unwrap();
-    let plan = statement
-        .query_map(params_from_iter(values), |row| row.get::<_, String>(3))
-        .unwrap();
-    let plan = plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
+    let plan = query_plan(tables.connection(), sql, params_from_iter(values));
     // An index of a few rows is read from its end.
     let is_search = !plan.contains("SCAN") || plan.contains("activity_implausible");
     assert!(

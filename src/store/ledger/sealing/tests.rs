@@ -1,12 +1,14 @@
 //! Sealing and archiving, and what finds sealed entries.
 
 use super::*;
+use crate::store::ledger::fixture::query_plan;
 use crate::store::ledger::segment_archive::SegmentState;
 use crate::store::ledger::{
     AppendOutcome, BalanceChange, BalanceChangeKind, Ending, EntrySelection, LedgerStore as _,
     Refund, RequestOutcome,
 };
 use credits::money::{CreditSplit, Micro};
+use rusqlite::Connection;
 use std::path::Path;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -576,6 +578,19 @@ fn what_a_dead_process_left_is_finished_discarded_or_set_aside() {
     assert_eq!(
         names,
         [whole, "000000000043-000000000050.segment.unknown", "lock"]
+    );
+}
+
+/// Otherwise sealing a large ledger reads all of it for every few entries that leave.
+#[test]
+fn the_entries_that_leave_are_found_by_their_position() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(ledger_in(dir.path()));
+    let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
+    let plan = query_plan(&connection, DELETE_ENDINGS, [1, 2]);
+    assert!(
+        plan.contains("INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        "{plan}"
     );
 }
 

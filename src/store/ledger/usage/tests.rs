@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::store::ledger::HOUR_MS;
+use crate::store::ledger::fixture::query_plan;
 use crate::store::ledger::index::{create_for_test, create_tail_for_test};
 use crate::store::ledger::walk::WalkItem;
 use crate::store::ledger::{Ending, EndingDetail, LedgerEntry, Posting, RequestOutcome};
@@ -364,14 +365,7 @@ fn a_report_reads_the_rows_of_its_account_and_span() {
 
 fn reads_ranges(tables: IndexTables<'_>) {
     let reads_a_range = |sql: &str, values: &[Box<dyn ToSql>]| {
-        let mut statement = tables
-            .connection()
-            .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-            .unwrap();
-        let plan = statement
-            .query_map(params_from_iter(values), |row| row.get::<_, String>(3))
-            .unwrap();
-        let plan = plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
+        let plan = query_plan(tables.connection(), sql, params_from_iter(values));
         assert!(plan.contains("SEARCH main.usage_"), "{sql}: {plan}");
         let is_scan = ["SCAN main.", "SCAN base."].map(|scan| plan.contains(scan));
         assert_eq!(is_scan, [false; 2], "{sql}: {plan}");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::ledger::fixture::query_plan;
 use crate::store::ledger::{Ending, Posting, RequestOutcome};
 use credits::money::CreditSplit;
 use std::path::Path;
@@ -168,17 +169,11 @@ fn references_come_in_order_from_the_index_alone() {
         assert_eq!(read.len(), count);
         assert!(read == sorted && read.is_sorted());
     }
-    let plans = |sql: &str| -> String {
-        let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
-        let mut plan = connection
-            .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-            .unwrap();
-        let rows = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
-        rows.map(Result::unwrap).collect::<Vec<_>>().join("; ")
-    };
-    let lookup = plans(
+    let lookup = query_plan(
+        &Connection::open(dir.path().join("ledger.db")).unwrap(),
         "SELECT ref, kind, account, d_paid, d_trial, writeoff FROM entry
          WHERE kind IN ('debit', 'void') AND ref IN (SELECT value FROM json_each('[]'))",
+        [],
     );
     assert!(lookup.contains("SEARCH entry USING INDEX"), "{lookup}");
 }
