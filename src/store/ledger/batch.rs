@@ -14,6 +14,7 @@ use super::entry::LedgerEntry;
 use super::key_spend;
 use super::sealed::{SealedEnding, find_sealed_ending, may_be_sealed};
 use super::segment_files::{SegmentFiles, sealed_end};
+use crate::store::StoreError;
 use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use rusqlite::{Transaction, params};
@@ -43,6 +44,15 @@ pub(super) struct EndingBatch<'a> {
     last: (i64, Vec<u8>),
     accounts: BTreeMap<&'a str, RunningBalance>,
     keys: key_spend::KeySpendUpdate<'a>,
+    withheld: Option<WithheldEndings>,
+}
+
+/// Ends of requests that are not entered, because a segment may have them that is not at hand.
+struct WithheldEndings {
+    count: u64,
+    /// The first of these requests, and why.
+    request_id: String,
+    error: StoreError,
 }
 
 /// An account's balance after the endings so far.
@@ -70,6 +80,7 @@ impl<'a> EndingBatch<'a> {
             last: last_entry(transaction)?,
             accounts: BTreeMap::new(),
             keys: key_spend::KeySpendUpdate::default(),
+            withheld: None,
         })
     }
 
@@ -150,7 +161,7 @@ impl<'a> EndingBatch<'a> {
     }
 
     /// Looks for the end of a request in the segments. `None`: the request has no sealed end.
-    fn find_sealed(&self, request_id: &str) -> rusqlite::Result<Option<EndingEntry>> {
+    fn find_sealed(&mut self, request_id: &str) -> rusqlite::Result<Option<EndingEntry>> {
         match find_sealed_ending(self.transaction, self.segments, request_id)? {
             SealedEnding::None => Ok(None),
             SealedEnding::Found(entry) => Ok(Some(EndingEntry::Sealed(entry))),
@@ -165,9 +176,12 @@ impl<'a> EndingBatch<'a> {
                     return Ok(Some(EndingEntry::Known));
                 }
                 METRICS.ledger_error("segment");
-                log::error!(
-                    "cannot enter the end of request {request_id}, which may have been entered before: {error}"
-                );
+                let first = WithheldEndings {
+                    count: 0,
+                    request_id: request_id.into(),
+                    error,
+                };
+                self.withheld.get_or_insert(first).count += 1;
                 Ok(Some(EndingEntry::Withheld))
             }
         }
@@ -194,6 +208,16 @@ impl<'a> EndingBatch<'a> {
 
     /// Writes the totals.
     pub(super) fn write(self) -> rusqlite::Result<()> {
+        if let Some(WithheldEndings {
+            count,
+            request_id,
+            error,
+        }) = &self.withheld
+        {
+            log::error!(
+                "cannot enter the ends of {count} requests, such as {request_id}, which may have been entered before: {error}"
+            );
+        }
         for (account, row) in &self.accounts {
             match self.instance {
                 Some(instance) if row.applied != CreditSplit::ZERO => {

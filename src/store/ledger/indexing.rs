@@ -135,7 +135,9 @@ impl Ledger {
                 Ok(entries) if !entries.is_empty() => return Ok(entries),
                 Ok(_) => {}
                 Err(StoreError::SegmentUnavailable(reason)) => {
-                    log::error!("{reason}; pages lack the ends of requests in it");
+                    log::error!(
+                        "{reason}; pages lack the ends of requests in it until it is back and `ledger reindex` was run"
+                    );
                     let mut postings = entries_after(connection, from, limit).map_err(sql)?;
                     postings.retain(|entry| entry.seq <= segment.last);
                     if !postings.is_empty() {

@@ -207,8 +207,12 @@ impl SegmentFiles {
 
     /// Says that a segment is not at hand, where its file should be, and what to do.
     pub(super) fn unavailable(&self, segment: &SegmentRecord, fault: &SegmentFault) -> StoreError {
+        let state = match fault {
+            SegmentFault::Missing => "which is not at hand".into(),
+            fault => format!("which cannot be used ({fault})"),
+        };
         StoreError::SegmentUnavailable(format!(
-            "entries {} to {} are sealed in the segment {}, which is not at hand ({fault}): {}",
+            "entries {} to {} are sealed in the segment {}, {state}: {}",
             segment.first,
             segment.last,
             segment.file,
@@ -239,7 +243,7 @@ pub(super) fn open_recorded(
     let is_same = (manifest.first, manifest.last) == (segment.first, segment.last)
         && [&manifest.previous_hash, &manifest.last_hash] == [&hashes[0], &hashes[1]];
     if !is_same {
-        return Err(SegmentFault::OtherInstallation {
+        return Err(SegmentFault::OtherSegment {
             found: format!(
                 "entries {} to {} of installation {}",
                 manifest.first, manifest.last, manifest.installation

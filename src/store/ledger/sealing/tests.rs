@@ -551,6 +551,20 @@ fn a_segment_of_another_installation_is_named() {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_a_segment_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 100).remove(0);
+    let file = file_of(&ledger, &segment);
+    std::fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.unwrap().success());
+    let status = ledger.segment_statuses(false).unwrap().remove(0);
+    assert_eq!(status.state, SegmentState::Damaged);
+    assert!(status.fault.unwrap().contains("not a regular file"));
+}
+
+#[test]
 fn what_a_dead_process_left_is_finished_discarded_or_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_in(dir.path());

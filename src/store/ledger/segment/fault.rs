@@ -12,8 +12,8 @@ pub enum SegmentFault {
     Unreadable(io::Error),
     #[error("it is damaged: {0}")]
     Damaged(String),
-    #[error("it is of another installation ({found}; this one is {expected})")]
-    OtherInstallation { found: String, expected: String },
+    #[error("it is another segment, perhaps of another installation: {found}, not {expected}")]
+    OtherSegment { found: String, expected: String },
     #[error("it has the format {0}, which this program does not know: use a newer version")]
     NewerFormat(u32),
 }
@@ -29,7 +29,7 @@ impl SegmentFault {
             Self::Missing => "missing",
             Self::Unreadable(_) => "unreadable",
             Self::Damaged(_) => "damaged",
-            Self::OtherInstallation { .. } => "foreign",
+            Self::OtherSegment { .. } => "foreign",
             Self::NewerFormat(_) => "newer",
         }
     }

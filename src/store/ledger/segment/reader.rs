@@ -50,8 +50,13 @@ impl SegmentReader {
     /// Opens a segment and checks its manifest, by the key that the manifest names.
     ///
     /// # Errors
-    /// Returns an error if the file is missing, unreadable, damaged or of a newer format.
+    /// Returns an error if the file is missing, no regular file, unreadable, damaged or of a newer
+    /// format.
     pub fn open(path: &Path) -> Result<Self, SegmentFault> {
+        // Opening a pipe would wait for somebody who writes to it.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(SegmentFault::damaged("it is not a regular file"));
+        }
         let file = File::open(path)?;
         let length = file.metadata()?.len();
         let (manifest, manifest_offset) = read_manifest(&file, length)?;
@@ -105,9 +110,9 @@ impl SegmentReader {
         if self.manifest.public_key == public_key {
             return Ok(());
         }
-        Err(SegmentFault::OtherInstallation {
-            found: self.manifest.public_key.clone(),
-            expected: public_key.to_owned(),
+        Err(SegmentFault::OtherSegment {
+            found: format!("signed with the key {}", self.manifest.public_key),
+            expected: format!("with {public_key}"),
         })
     }
 
@@ -152,7 +157,9 @@ impl SegmentReader {
         for (part, name) in parts {
             let hash = self.hash_range(part.offset, part.bytes)?;
             if encode_hex(&hash) != part.sha256 {
-                return Err(SegmentFault::damaged(format!("its {name} were changed")));
+                return Err(SegmentFault::damaged(format!(
+                    "its part {name} was changed"
+                )));
             }
         }
         let mut magic = [0; 8];
