@@ -18,7 +18,8 @@
 //!   a trial lapses only after its end: `lapse`;
 //! * the journal has nothing old that the ledger lacks: `journal`; no journal line is
 //!   damaged: `damaged journal`;
-//! * every sealed segment is at hand, signed and undamaged: `segment`;
+//! * every sealed segment is at hand, signed and undamaged: `segment`; the ledger still has its
+//!   postings: `sealed posting`;
 //! * the ledger exists and is the one written last: `anchor` (`store/ledger/anchor.rs`);
 //! * the ledger's accounts are in `app.db`: `accounts`;
 //! * a trial ends when its grant and its sign-up say: `trial end`; every account with a grant
@@ -49,6 +50,7 @@ mod pace;
 mod postings;
 mod processes;
 mod references;
+mod sealed_postings;
 mod segments;
 mod start;
 
@@ -68,6 +70,8 @@ pub use pace::CpuShare;
 use pace::Pace;
 use postings::PostingRules;
 use references::ReferenceRules;
+use sealed_postings::SealedPostings;
+use segments::RulesOfAllEntries;
 pub use start::{AccountStart, AuditStart};
 use std::collections::HashMap;
 use std::path::Path;
@@ -129,16 +133,24 @@ pub fn verify(
     let reads_all = scope == AuditScope::Everything;
     let sort_in = (reads_all && start.head.seq > 0).then_some(data_dir);
     let mut references = ReferenceRules::new(start.after_seq(), sort_in)?;
+    // Without the spending at the start, the segments have it, if they are read.
+    let mut keys = KeySpendRule::new(start.keys.as_deref().or(reads_all.then_some(&[])));
+    let mut sealed_postings = SealedPostings::default();
     segments::check_segments(
         ledger,
         reads_all,
-        &mut references,
+        RulesOfAllEntries {
+            references: &mut references,
+            keys: &mut keys,
+            sealed_postings: &mut sealed_postings,
+        },
         &mut pace,
         &mut on_sealed,
         &mut report,
     )?;
-    let mut audit = LedgerAudit::new(ledger, start, granted, references);
-    audit.add_earlier_postings(&walk, start, &mut report)?;
+    let mut audit = LedgerAudit::new(ledger, start, granted, references, keys);
+    audit.add_earlier_postings(&walk, start, &mut sealed_postings, &mut report)?;
+    sealed_postings.finish(start.head.seq, &mut report);
     audit.walk(&mut walk, start, &mut pace, on_progress, &mut report)?;
     audit.postings.finish(ledger, &walk, &mut report)?;
     let total = audit.references.expected_count();
@@ -187,6 +199,7 @@ impl<'a> LedgerAudit<'a> {
         start: &AuditStart,
         granted: Option<HashMap<String, Option<i64>>>,
         references: ReferenceRules,
+        keys: KeySpendRule,
     ) -> Self {
         Self {
             chain: ChainRule::new(start.head.seq, start.head.hash.clone()),
@@ -194,7 +207,7 @@ impl<'a> LedgerAudit<'a> {
             endings: EndingRules::new(ledger),
             postings: PostingRules::new(granted),
             references,
-            keys: KeySpendRule::new(start.keys.as_deref()),
+            keys,
         }
     }
 
@@ -204,6 +217,7 @@ impl<'a> LedgerAudit<'a> {
         &mut self,
         walk: &LedgerWalk,
         start: &AuditStart,
+        sealed: &mut SealedPostings,
         report: &mut LedgerAuditReport,
     ) -> Result<(), StoreError> {
         let mut after = i64::MIN;
@@ -215,6 +229,7 @@ impl<'a> LedgerAudit<'a> {
             after = last.seq;
             for entry in &slice {
                 self.chain.check_hash(entry, report);
+                sealed.check(entry, report);
                 self.postings.check(entry, report);
                 self.references.add_earlier(entry);
             }

@@ -1,5 +1,5 @@
 //! Tests of `verify` on sealed entries: a reference that occurs again is found, wherever its first
-//! entry is.
+//! entry is; and so is what the ledger keeps of sealed entries, if it differs from them.
 
 use super::audit::books;
 use super::*;
@@ -85,15 +85,11 @@ fn a_posting_that_counts_again_behind_its_sealed_entry_is_found() {
         all.last().unwrap(),
     );
     // The index of the table does not have the first one any more.
-    let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
-    let trigger = "SELECT sql FROM sqlite_schema WHERE name = 'entry_is_never_removed'";
-    let trigger: String = ledger.query_row(trigger, [], |row| row.get(0)).unwrap();
-    ledger
-        .execute_batch(&format!(
-            "DROP TRIGGER entry_is_never_removed; DELETE FROM entry WHERE seq = {}; {trigger};",
-            grant.seq
-        ))
-        .unwrap();
+    tamper(
+        &billing,
+        "entry_is_never_removed",
+        &format!("DELETE FROM entry WHERE seq = {}", grant.seq),
+    );
     let again = LedgerEntry {
         seq: last.seq + 1,
         prev: last.hash.clone(),
@@ -105,5 +101,93 @@ fn a_posting_that_counts_again_behind_its_sealed_entry_is_found() {
     assert_eq!(last.account, again.account);
     add(&billing, again);
     let twice = ("once per reference", last.seq + 1);
-    assert_eq!(findings(&billing, AuditScope::Everything), [twice]);
+    let removed = ("sealed posting", grant.seq);
+    assert_eq!(findings(&billing, AuditScope::Everything), [removed, twice]);
+}
+
+/// A ledger whose entries are sealed but for the last one, and the refund in it.
+fn sealed_books(dir: &Path) -> (Billing, LedgerEntry) {
+    books(dir);
+    let billing = Billing::open(dir).unwrap();
+    add_void(&billing, "req_new");
+    assert!(seal(&billing) > 1);
+    assert_eq!(findings(&billing, AuditScope::Everything), []);
+    let all = billing.0.ledger.all_entries();
+    let refund = all.into_iter().find(|one| one.kind == "refund").unwrap();
+    (billing, refund)
+}
+
+/// Changes the ledger behind the back of its trigger.
+fn tamper(billing: &Billing, trigger: &str, sql: &str) {
+    let ledger = Connection::open(billing.0.data_dir.join("ledger.db")).unwrap();
+    let made = "SELECT sql FROM sqlite_schema WHERE name = ?1";
+    let made: String = ledger.query_row(made, [trigger], |row| row.get(0)).unwrap();
+    ledger
+        .execute_batch(&format!("DROP TRIGGER {trigger}; {sql}; {made};"))
+        .unwrap();
+}
+
+#[test]
+fn a_sealed_refund_that_left_the_ledger_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, refund) = sealed_books(dir.path());
+    let segments = billing.0.ledger.segment_records().unwrap();
+    let sealed_in = segments.iter().find(|one| one.last >= refund.seq).unwrap();
+    let removal = format!("DELETE FROM entry WHERE seq = {}", refund.seq);
+    tamper(&billing, "entry_is_never_removed", &removal);
+    let missing = ("sealed posting", refund.seq);
+    assert_eq!(findings(&billing, AuditScope::Everything), [missing]);
+    // Without the segments, their number of postings is known.
+    let missing = ("sealed posting", sealed_in.first);
+    assert_eq!(findings(&billing, AuditScope::Unsealed), [missing]);
+}
+
+#[test]
+fn a_sealed_refund_that_the_ledger_has_otherwise_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, refund) = sealed_books(dir.path());
+    let mut other = LedgerEntry {
+        d_paid: Micro::new(1),
+        ..refund.clone()
+    };
+    other.hash = entry_hash(&other);
+    let hash: String = other
+        .hash
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let change = format!(
+        "UPDATE entry SET d_paid = 1, hash = x'{hash}' WHERE seq = {}",
+        refund.seq
+    );
+    tamper(&billing, "entry_is_never_changed", &change);
+    let changed = ("sealed posting", refund.seq);
+    assert_eq!(findings(&billing, AuditScope::Everything), [changed]);
+}
+
+#[test]
+fn what_keys_spent_is_compared_with_sealed_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, _) = sealed_books(dir.path());
+    let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
+    let change = "UPDATE key_spend SET total = total - 1";
+    assert!(ledger.execute(change, []).unwrap() > 0);
+    assert_eq!(findings(&billing, AuditScope::Everything), [("sums", 0)]);
+    // Not everything was read: nothing is known about keys.
+    let first = billing.0.ledger.segment_records().unwrap().remove(0);
+    std::fs::remove_file(dir.path().join("segments").join(&first.file)).unwrap();
+    let missing = ("segment", first.first);
+    assert_eq!(findings(&billing, AuditScope::Everything), [missing]);
+}
+
+#[test]
+fn a_wrong_note_of_how_far_the_ledger_is_sealed_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, _) = sealed_books(dir.path());
+    let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
+    let change = "UPDATE installation SET sealed_through = sealed_through - 1";
+    ledger.execute(change, []).unwrap();
+    let last = billing.0.ledger.segment_records().unwrap().pop().unwrap();
+    let short = ("segment", last.last - 1);
+    assert_eq!(findings(&billing, AuditScope::Everything), [short]);
 }

@@ -1,5 +1,5 @@
-//! The rule `segment`: every sealed segment is at hand, signed and undamaged; and, if all of them
-//! are to be read, the rules of their entries.
+//! The rule `segment`: every sealed segment is at hand, signed and undamaged, and the ledger notes
+//! how far they go; and, if all of them are to be read, the rules of their entries.
 //!
 //! Must not look at entries that no segment has.
 
@@ -7,8 +7,10 @@ use super::balances::BalanceRules;
 use super::chain::ChainRule;
 use super::debits::{EndingRules, EndingView};
 use super::findings::LedgerAuditReport;
+use super::key_spend::KeySpendRule;
 use super::pace::Pace;
 use super::references::ReferenceRules;
+use super::sealed_postings::{PostingHashes, SealedPostings};
 use super::start::AccountStart;
 use crate::store::StoreError;
 use crate::store::ledger::anchor::ChainHead;
@@ -17,18 +19,27 @@ use crate::store::ledger::{Ledger, LedgerEntry, SegmentRecord};
 /// How many entries are checked between two rests.
 const SLICE_ENTRIES: u64 = 4_096;
 
+/// The rules that go on behind the segments, over the entries of the table.
+pub(super) struct RulesOfAllEntries<'a> {
+    pub references: &'a mut ReferenceRules,
+    pub keys: &'a mut KeySpendRule,
+    pub sealed_postings: &'a mut SealedPostings,
+}
+
 /// Checks that the segments are at hand: their signatures, and that they follow each other. With
 /// `reads_all`, reads and checks their entries too, and calls `on_entries` with the number so far.
 pub(super) fn check_segments(
     ledger: &Ledger,
     reads_all: bool,
-    references: &mut ReferenceRules,
+    all: RulesOfAllEntries<'_>,
     pace: &mut Pace,
     on_entries: &mut dyn FnMut(u64),
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
+    check_sealed_end(ledger, report)?;
     let mut rules = EntryRules {
-        references,
+        all,
+        postings: PostingHashes::new(),
         chain: ChainRule::new(0, ChainHead::genesis().hash),
         balances: BalanceRules::new(&[]),
         endings: EndingRules::new(ledger),
@@ -39,19 +50,46 @@ pub(super) fn check_segments(
             report.add_finding("segment", segment.first, fault.clone());
         }
         if !reads_all {
+            rules.all.sealed_postings.add_segment(segment, None);
             continue;
         }
         let recorded = AccountStart::at_segment_end(ledger, segment.last)?;
-        if status.fault.is_none() && rules.read(ledger, segment, pace, on_entries, report)? {
+        let is_read =
+            status.fault.is_none() && rules.read(ledger, segment, pace, on_entries, report)?;
+        let postings = std::mem::take(&mut rules.postings);
+        let RulesOfAllEntries {
+            keys,
+            sealed_postings,
+            ..
+        } = &mut rules.all;
+        sealed_postings.add_segment(segment, is_read.then_some(postings));
+        if is_read {
             rules.balances.compare(&recorded, segment.last, report);
+        } else {
+            keys.give_up();
         }
         rules.go_on_behind(segment, &recorded);
     }
     Ok(())
 }
 
+/// Checks that the ledger takes for sealed what its segments have, and nothing else.
+fn check_sealed_end(ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
+    let [noted, recorded] = ledger.sealed_ends()?;
+    if noted != recorded {
+        let message = format!(
+            "the ledger is noted as sealed through entry {}, but its segments end with {}; or the times differ",
+            noted.0, recorded.0
+        );
+        report.add_finding("segment", noted.0, message);
+    }
+    Ok(())
+}
+
 struct EntryRules<'a> {
-    references: &'a mut ReferenceRules,
+    all: RulesOfAllEntries<'a>,
+    /// Postings of the segment that is read.
+    postings: PostingHashes,
     chain: ChainRule,
     balances: BalanceRules,
     endings: EndingRules<'a>,
@@ -96,10 +134,15 @@ impl EntryRules<'_> {
         report.entries += 1;
         self.chain.check(entry, report);
         self.balances.check_entry(entry, report);
-        self.references.add_to_all(entry);
-        if entry.is_ending() {
-            let detail = EndingView::parse(&entry.detail);
-            self.endings.check(entry, detail.as_ref(), report);
+        self.all.references.add_to_all(entry);
+        if !entry.is_ending() {
+            self.postings.insert(entry.seq, entry.hash.clone());
+            return;
+        }
+        let detail = EndingView::parse(&entry.detail);
+        self.endings.check(entry, detail.as_ref(), report);
+        if let Some(detail) = detail {
+            self.all.keys.add(entry, &detail.key_id);
         }
     }
 

@@ -16,8 +16,8 @@ use credits::money::Micro;
 pub struct AuditStart {
     pub head: ChainHead,
     pub accounts: Vec<AccountStart>,
-    /// Spending of all keys, by key and day. `None`: unknown, so the audit does not check the
-    /// spending of keys.
+    /// Spending of all keys, by key and day. `None`: unknown, so the audit checks the spending of
+    /// keys only if it reads all segments.
     pub keys: Option<Vec<KeySpendRow>>,
 }
 

@@ -241,6 +241,23 @@ impl Ledger {
         Ok(())
     }
 
+    /// Returns how far the ledger is sealed, as noted, and as its segments say: the last entry, and
+    /// the time of the latest end of a request.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn sealed_ends(&self) -> Result<[(i64, i64); 2], StoreError> {
+        self.read("read how far the ledger is sealed", |connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            let recorded = snapshot.query_row(
+                "SELECT ifnull(max(last), 0), ifnull(max(ended_until), ?1) FROM segment",
+                [i64::MIN],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?;
+            Ok([sealed_end(&snapshot)?, recorded])
+        })
+    }
+
     /// Returns the balance of every account at the end of a segment, which ends with the entry
     /// `seq`.
     ///
