@@ -11,10 +11,13 @@ use crate::store::ledger::{
 use crate::telemetry::METRICS;
 use credits::money::CreditSplit;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Number of endings in one commit. A replay keeps nobody waiting for single endings, and a larger
 /// commit syncs, checkpoints and updates the balance of an account less often.
 const BATCH: usize = 4_096;
+/// Time between two log lines of a long replay.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Enters the journals of dead processes into the ledger, then deletes the claims of those in
 /// `known` that are gone.
@@ -84,7 +87,16 @@ pub(super) fn enter_endings(
     endings: &[Ending],
 ) -> Result<ReplayedEndings, StoreError> {
     let mut replayed = ReplayedEndings::default();
-    for batch in endings.chunks(BATCH) {
+    let mut logged_at = Instant::now();
+    for (index, batch) in endings.chunks(BATCH).enumerate() {
+        if logged_at.elapsed() >= PROGRESS_INTERVAL {
+            logged_at = Instant::now();
+            log::info!(
+                "replaying a journal: {} of {} ended requests",
+                index * BATCH,
+                endings.len()
+            );
+        }
         let change = |ending| LedgerChange::Ending {
             ending,
             freed: CreditSplit::ZERO,

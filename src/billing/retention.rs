@@ -68,17 +68,27 @@ impl Billing {
     /// Seals and archives what is due. Returns what is wrong.
     pub fn run_upkeep(&self, settings: &LedgerSettings, now_ms: i64) -> Vec<String> {
         let mut faults = Vec::new();
-        if let Err(error) = self.seal_by_rules(settings, now_ms) {
-            METRICS.ledger_error("seal");
-            faults.push(format!(
-                "cannot seal the oldest entries of the ledger: {error}"
-            ));
+        match self.seal_by_rules(settings, now_ms) {
+            Ok(sealed) => sealed
+                .iter()
+                .for_each(|segment| log_done("sealed", segment)),
+            Err(error) => {
+                METRICS.ledger_error("seal");
+                faults.push(format!(
+                    "cannot seal the oldest entries of the ledger: {error}"
+                ));
+            }
         }
         if let Some(RetentionSettings { keep_days, archive }) = &settings.retention {
             let before_ms = now_ms.saturating_sub(i64::from(*keep_days) * DAY_MS);
-            if let Err(error) = self.archive_segments(before_ms, archive) {
-                METRICS.ledger_error("archive");
-                faults.push(error.to_string());
+            match self.archive_segments(before_ms, archive) {
+                Ok(archived) => archived
+                    .iter()
+                    .for_each(|segment| log_done("archived", segment)),
+                Err(error) => {
+                    METRICS.ledger_error("archive");
+                    faults.push(error.to_string());
+                }
             }
         }
         faults
@@ -157,6 +167,13 @@ impl Billing {
     pub fn segment_key(&self) -> Result<Option<String>, StoreError> {
         self.0.ledger.public_key()
     }
+}
+
+fn log_done(done: &str, segment: &SegmentRecord) {
+    let SegmentRecord {
+        first, last, file, ..
+    } = segment;
+    log::info!("{done} the entries {first} to {last} of the ledger: {file}");
 }
 
 impl UpkeepReport {
