@@ -1,12 +1,12 @@
 //! A copy of the data directory while the gateway writes to it.
 //!
 //! The order makes the copy consistent: first the idempotency keys, then the journal, the ledger,
-//! its segments that were not archived, the accounts. A key that is spent in the copy has its debit
-//! in the copy; the restored ledger decides about a key that was still running. An ending that was
-//! journalled before the copy began is in the copy of the journal; or its file was removed because
-//! the ledger had it, and then the later copy of the ledger has it. In the reverse order an ending
-//! could move from the journal to the ledger unnoticed. An ending in both counts once when the
-//! restored gateway starts. Must not write to the original.
+//! its segments that were not archived before, the accounts. A key that is spent in the copy has
+//! its debit in the copy; the restored ledger decides about a key that was still running. An ending
+//! that was journalled before the copy began is in the copy of the journal; or its file was removed
+//! because the ledger had it, and then the later copy of the ledger has it. In the reverse order an
+//! ending could move from the journal to the ledger unnoticed. An ending in both counts once when
+//! the restored gateway starts. Must not write to the original.
 
 use super::journal;
 use super::service::Billing;

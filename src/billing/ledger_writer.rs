@@ -236,8 +236,8 @@ impl LedgerWriter {
     }
 }
 
-/// How long the writer collects endings: the more there are in a second, the longer, so that a
-/// busy ledger writes each page for many endings, and a quiet one shows each debit at once.
+/// How long the writer collects endings, in two steps: a busy ledger writes each page for many
+/// endings, and a quiet one shows each debit at once.
 struct CommitPace {
     per_second: u64,
     /// Endings since `counted_from`.

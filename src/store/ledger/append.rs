@@ -13,6 +13,7 @@ use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use super::interface::{
     AppendOutcome, EntryReference, LedgerBatch, LedgerChange, LedgerHeads, LedgerStore,
 };
+use super::lookup;
 use super::posting::{
     BalanceChange, PostingResult, Refund, find_entry, insert_change, insert_store_debit,
 };
@@ -23,7 +24,7 @@ use super::{BackgroundPace, KeySpend, LedgerAccount, SealBoundary};
 use crate::failpoint::{self, Point};
 use crate::store::{StoreError, sqlite};
 use credits::money::CreditSplit;
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Transaction};
 
 impl LedgerStore for Ledger {
     fn open_account(
@@ -108,18 +109,8 @@ impl LedgerStore for Ledger {
             let snapshot = connection.unchecked_transaction().map_err(sql)?;
             let mut entries = self.sealed_entries_after(&snapshot, after_seq, count)?;
             let after = entries.last().map_or(after_seq, |entry| entry.seq);
-            let rest = i64::try_from(count - entries.len()).unwrap_or(i64::MAX);
-            let mut statement = snapshot
-                .prepare_cached(&format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2"
-                ))
-                .map_err(sql)?;
-            let hot = statement
-                .query_map(params![after, rest], entry)
-                .map_err(sql)?;
-            for entry in hot {
-                entries.push(entry.map_err(sql)?);
-            }
+            let rest = u32::try_from(count - entries.len()).unwrap_or(u32::MAX);
+            entries.extend(lookup::entries_after(&snapshot, after, rest).map_err(sql)?);
             Ok(entries)
         })
     }

@@ -5,14 +5,16 @@
 //! block (at most a few MB).
 
 use crate::store::ledger::LedgerEntry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names a block by the hash with which its segment ends: a file that was replaced has another one.
 pub(super) type BlockKey = ([u8; 32], usize);
 
+type CachedBlock = (BlockKey, Arc<[LedgerEntry]>);
+
 /// The last decoded block.
 #[derive(Default)]
-pub struct BlockCache(Mutex<Option<(BlockKey, Arc<[LedgerEntry]>)>>);
+pub struct BlockCache(Mutex<Option<CachedBlock>>);
 
 impl BlockCache {
     /// Returns the block `key`, which `decode` makes if it is not the last one.
@@ -24,15 +26,20 @@ impl BlockCache {
         key: BlockKey,
         decode: impl FnOnce() -> Result<Vec<LedgerEntry>, E>,
     ) -> Result<Arc<[LedgerEntry]>, E> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, entries)) = &*last
-            && *of == key
+        let last = self.lock().clone();
+        if let Some((of, entries)) = last
+            && of == key
         {
-            return Ok(Arc::clone(entries));
+            return Ok(entries);
         }
+        // Without the lock: readers of other blocks do not wait.
         let entries: Arc<[LedgerEntry]> = decode()?.into();
-        *last = Some((key, Arc::clone(&entries)));
+        *self.lock() = Some((key, Arc::clone(&entries)));
         Ok(entries)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<CachedBlock>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
