@@ -26,7 +26,8 @@ impl World {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    fn text(&self, args: &[&str]) -> String {
+    /// Returns what a command prints. It must succeed.
+    pub fn text(&self, args: &[&str]) -> String {
         let output = self.command(args);
         assert!(
             output.status.success(),

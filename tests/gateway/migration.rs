@@ -8,7 +8,7 @@
 use crate::account::{Account, micro, taken};
 use crate::client::Request;
 use crate::crash::{FUNDS, Habit, Log, by_id, under_load};
-use crate::old_ledger::{OldLedger, hashes, retired};
+use crate::old_ledger::{OldLedger, exported_hashes, retired};
 use crate::surface::BOTH;
 use crate::world::{SOON, World, wait_for};
 use serde_json::Value;
@@ -166,7 +166,7 @@ fn an_old_ledger_survives_kills_while_it_is_migrated_and_serves() {
         let waiting = world.metric("gateway_journal_pending", &[]);
         (world.standing(&account).held == 0 && waiting == 0.0).then_some(())
     });
-    let found = hashes(&world.data_dir().join("ledger.db"), size.entries);
+    let found = exported_hashes(&world, old.hashes.len());
     assert!(found == old.hashes, "an old entry has another hash");
     check_debits(&world, &account, &log);
     check_sums(&world, &account, &old);

@@ -70,8 +70,8 @@ struct OldEntry<'a> {
 
 /// What a migration must not change.
 pub struct OldLedger {
-    /// The hash of each entry, in order.
-    pub hashes: Vec<[u8; 32]>,
+    /// The hash of each entry, in hexadecimal digits, in order.
+    pub hashes: Vec<String>,
     /// What the first account spent by day: the day, and number, millionths of a credit and tokens
     /// of its responses.
     pub spent_by_day: Vec<(String, [i64; 4])>,
@@ -141,19 +141,25 @@ impl OldLedger {
         };
         let spent_by_day = statement.query_map([account], row).unwrap();
         Self {
-            hashes: hashes(path, i64::MAX),
+            hashes: hashes(path),
             spent_by_day: spent_by_day.map(Result::unwrap).collect(),
         }
     }
 }
 
-/// The hashes of the entries up to one, in order.
-pub fn hashes(ledger: &Path, up_to: i64) -> Vec<[u8; 32]> {
+fn hashes(ledger: &Path) -> Vec<String> {
     let ledger = Connection::open_with_flags(ledger, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
-    let sql = "SELECT hash FROM entry WHERE seq <= ?1 ORDER BY seq";
+    let sql = "SELECT lower(hex(hash)) FROM entry ORDER BY seq";
     let mut statement = ledger.prepare(sql).unwrap();
-    let rows = statement.query_map([up_to], |row| row.get(0)).unwrap();
+    let rows = statement.query_map([], |row| row.get(0)).unwrap();
     rows.map(Result::unwrap).collect()
+}
+
+/// The hashes of the oldest entries, wherever they are now: a million entries are soon sealed.
+pub fn exported_hashes(world: &World, count: usize) -> Vec<String> {
+    let csv = world.text(&["ledger", "export", "--format", "csv"]);
+    let hash = |line: &str| line.rsplit(',').next().unwrap().to_owned();
+    csv.lines().skip(1).take(count).map(hash).collect()
 }
 
 /// What `ledger.db` still has of version 8 that pages no longer read.
