@@ -52,6 +52,7 @@ mod processes;
 mod references;
 mod sealed_postings;
 mod segments;
+mod slices;
 mod start;
 
 use super::journal;
@@ -72,10 +73,10 @@ use postings::PostingRules;
 use references::ReferenceRules;
 use sealed_postings::SealedPostings;
 use segments::RulesOfAllEntries;
+use slices::for_each_slice;
 pub use start::{AccountStart, AuditStart};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::mpsc::sync_channel;
 
 /// What an audit reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,9 +104,6 @@ pub enum AuditStep {
     Entries,
     References,
 }
-
-/// Slices of entries in the order of the chain: from the ledger, or from files of older entries.
-type EntrySlices<'a> = dyn Iterator<Item = Result<Vec<LedgerEntry>, StoreError>> + Send + 'a;
 
 pub fn verify(
     ledger: &Ledger,
@@ -289,34 +287,4 @@ impl<'a> LedgerAudit<'a> {
             self.keys.add(entry, &detail.key_id);
         }
     }
-}
-
-/// Calls `check` for every slice. At full speed, another thread reads the next slices meanwhile.
-fn for_each_slice(
-    slices: &mut EntrySlices<'_>,
-    pace: &mut Pace,
-    check: &mut dyn FnMut(&[LedgerEntry]),
-) -> Result<(), StoreError> {
-    if !pace.share.is_full() {
-        for slice in slices {
-            check(&slice?);
-            pace.rest();
-        }
-        return Ok(());
-    }
-    std::thread::scope(|scope| {
-        // With the one that is read and the one that is checked, three slices are in memory.
-        let (sender, receiver) = sync_channel(1);
-        scope.spawn(move || {
-            for slice in slices {
-                if sender.send(slice).is_err() {
-                    break;
-                }
-            }
-        });
-        for slice in receiver {
-            check(&slice?);
-        }
-        Ok(())
-    })
 }

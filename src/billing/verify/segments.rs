@@ -11,13 +11,11 @@ use super::key_spend::KeySpendRule;
 use super::pace::Pace;
 use super::references::ReferenceRules;
 use super::sealed_postings::{PostingHashes, SealedPostings};
+use super::slices::for_each_slice;
 use super::start::AccountStart;
 use crate::store::StoreError;
 use crate::store::ledger::anchor::ChainHead;
 use crate::store::ledger::{Ledger, LedgerEntry, SegmentRecord};
-
-/// How many entries are checked between two rests.
-const SLICE_ENTRIES: u64 = 4_096;
 
 /// The rules that go on behind the segments, over the entries of the table.
 pub(super) struct RulesOfAllEntries<'a> {
@@ -113,26 +111,23 @@ impl EntryRules<'_> {
             }
             Err(error) => return Err(error),
         };
-        for entry in reader.entries() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(fault) => {
-                    report.add_finding("segment", segment.first, fault.to_string());
-                    return Ok(false);
-                }
-            };
-            self.check_entry(&entry, report);
-            if report.entries.is_multiple_of(SLICE_ENTRIES) {
-                on_entries(report.entries);
-                pace.rest();
+        let checked = for_each_slice(&mut reader.entry_blocks(), pace, &mut |block| {
+            for entry in block {
+                self.check_entry(entry, report);
             }
+            on_entries(report.entries);
+        });
+        if let Err(fault) = checked {
+            report.add_finding("segment", segment.first, fault.to_string());
+            return Ok(false);
         }
         Ok(true)
     }
 
     fn check_entry(&mut self, entry: &LedgerEntry, report: &mut LedgerAuditReport) {
         report.entries += 1;
-        self.chain.check(entry, report);
+        // The reader has computed the hash from the entry's content.
+        self.chain.check_link(entry, report);
         self.balances.check_entry(entry, report);
         self.all.references.add_to_all(entry);
         if !entry.is_ending() {

@@ -7,7 +7,7 @@
 use super::chain::last_entry;
 use super::compare::AggregateMismatch;
 use super::database::Ledger;
-use super::index::{INDEX_SLICE, IndexRebuild};
+use super::index::IndexRebuild;
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::Connection;
@@ -118,15 +118,8 @@ impl Ledger {
         ledger: &Connection,
         to: i64,
     ) -> Result<bool, StoreError> {
-        let sql = |source| StoreError::sqlite("index the ledger's entries", source);
-        let from = rebuild.seq().map_err(sql)?;
-        let mut entries = self.entries_following(ledger, from, INDEX_SLICE)?;
-        entries.retain(|entry| entry.seq <= to);
-        if entries.is_empty() {
-            return Ok(false);
-        }
-        rebuild.add(&entries).map_err(sql)?;
-        Ok(true)
+        let read = |seq, limit| self.entries_following(ledger, seq, limit);
+        Ok(rebuild.add_batch(to, read)? > 0)
     }
 }
 

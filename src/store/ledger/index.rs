@@ -27,7 +27,6 @@ use crate::store::sqlite::{self, Readers};
 use crate::telemetry::METRICS;
 pub(super) use batch::kind_name;
 use batch::{ReadEntries, read_batch};
-pub(super) use limits::INDEX_SLICE;
 pub use limits::MAX_INDEX_BATCH;
 use limits::{MIGRATIONS, PAGE_BYTES, READER_TIMEOUT, WRITER_CACHE_KIB};
 use names::NameTables;

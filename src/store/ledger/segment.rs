@@ -23,5 +23,5 @@ pub use block_cache::BlockCache;
 pub use fault::SegmentFault;
 pub use identity::InstallationKey;
 pub use manifest::{SealedBalance, SegmentManifest};
-pub use reader::{SegmentEntries, SegmentReader};
+pub use reader::SegmentReader;
 pub use writer::{SegmentStart, SegmentWriter};

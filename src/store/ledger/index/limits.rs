@@ -10,7 +10,7 @@ pub(super) const MIGRATIONS: &[&str] = &[include_str!("001.sql")];
 pub const MAX_INDEX_BATCH: u32 = 65_536;
 
 /// Number of entries that are read from the ledger at once, to be indexed.
-pub(in crate::store::ledger) const INDEX_SLICE: u32 = 2_048;
+pub(super) const INDEX_SLICE: u32 = 2_048;
 
 /// Longest time for which a reader waits for another writer of the index.
 pub(super) const READER_TIMEOUT: Duration = Duration::from_millis(50);

@@ -1,11 +1,12 @@
 //! The index made anew from the entries, in a file of its own: to compare the stored index with it,
 //! and to replace the stored one.
 //!
-//! It reads the ledger in short slices and keeps nothing of it in memory. The file has no name, so
-//! that nothing remains of it when the process ends. Must not change an entry or a balance.
+//! It reads the ledger in short slices, and writes batches like the indexer's: its memory is that
+//! of one batch. The file has no name, so that nothing remains of it when the process ends. Must
+//! not change an entry or a balance.
 
-use super::batch::IndexBatch;
-use super::limits::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
+use super::batch::read_batch;
+use super::limits::{MAX_INDEX_BATCH, MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
 use super::names::NameTables;
 use super::tables::IndexTables;
 use super::write::watermark;
@@ -13,9 +14,12 @@ use crate::store::StoreError;
 use crate::store::ledger::applied::move_key_amounts;
 use crate::store::ledger::compare::{AggregateMismatch, TableKey, TableShape, compare_tables};
 use crate::store::ledger::entry::LedgerEntry;
+use crate::store::ledger::lookup::EntryPosition;
 use crate::store::sqlite;
 use rusqlite::{Connection, params};
 use serde::Deserialize;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -135,26 +139,35 @@ impl IndexRebuild {
         Ok(watermark(&self.connection)?.position.0)
     }
 
-    /// Adds entries, which follow the last one in it.
-    pub(in crate::store::ledger) fn add(
+    /// Adds the next entries up to and with `to`, at most [`MAX_INDEX_BATCH`], in one transaction:
+    /// `read` returns at most as many after a position, none behind the end. Returns their number.
+    ///
+    /// # Errors
+    /// Returns an error if entries cannot be read or their rows cannot be written.
+    pub(in crate::store::ledger) fn add_batch(
         &mut self,
-        entries: &[LedgerEntry],
-    ) -> rusqlite::Result<()> {
-        let from = watermark(&self.connection)?;
-        let transaction = self.connection.unchecked_transaction()?;
+        to: i64,
+        read: impl Fn(i64, u32) -> Result<Vec<LedgerEntry>, StoreError>,
+    ) -> Result<usize, StoreError> {
+        let sql = |source| StoreError::sqlite(OPERATION, source);
+        let from = watermark(&self.connection).map_err(sql)?;
+        let transaction = self.connection.unchecked_transaction().map_err(sql)?;
         let tables = IndexTables::new(&transaction);
-        let mut batch = IndexBatch::default();
-        batch.add(tables, entries, &mut self.names)?;
-        batch.write(tables, from)?;
-        let mut count = transaction.prepare_cached(COUNT_KEY_DAY)?;
-        for entry in entries.iter().filter(|entry| entry.is_ending()) {
-            let Some(key) = key_id(entry) else { continue };
-            let day = credits::limits::day_number(entry.at_ms);
-            let spent = -entry.change().get();
-            count.execute(params![key, day, spent, entry.at_ms])?;
-        }
-        drop(count);
-        transaction.commit()
+        let key_days = RefCell::new(KeyDays::new());
+        let read = |(seq, _): &EntryPosition, limit| {
+            let mut entries = read(*seq, limit)?;
+            entries.retain(|entry| entry.seq <= to);
+            count_key_days(&entries, &mut key_days.borrow_mut());
+            Ok(Some(entries))
+        };
+        let limit = MAX_INDEX_BATCH;
+        let batch = read_batch(tables, &from.position, limit, &mut self.names, &read)?;
+        let batch = batch.unwrap_or_default();
+        let count = batch.len();
+        batch.write(tables, from).map_err(sql)?;
+        write_key_days(&transaction, key_days.take()).map_err(sql)?;
+        transaction.commit().map_err(sql)?;
+        Ok(count)
     }
 
     /// Returns the rows of the stored index that differ, at most `limit` of each table.
@@ -199,6 +212,27 @@ impl IndexRebuild {
         }
         Ok(())
     }
+}
+
+/// What keys spent, by key and day: the sum in µc, and the time of the last request.
+type KeyDays = BTreeMap<(String, i64), (i64, i64)>;
+
+fn count_key_days(entries: &[LedgerEntry], key_days: &mut KeyDays) {
+    for entry in entries.iter().filter(|entry| entry.is_ending()) {
+        let Some(key) = key_id(entry) else { continue };
+        let day = credits::limits::day_number(entry.at_ms);
+        let (spent, used_at_ms) = key_days.entry((key, day)).or_insert((0, entry.at_ms));
+        *spent = spent.saturating_sub(entry.change().get());
+        *used_at_ms = entry.at_ms.max(*used_at_ms);
+    }
+}
+
+fn write_key_days(connection: &Connection, key_days: KeyDays) -> rusqlite::Result<()> {
+    let mut count = connection.prepare_cached(COUNT_KEY_DAY)?;
+    for ((key, day), (spent, used_at_ms)) in key_days {
+        count.execute(params![key, day, spent, used_at_ms])?;
+    }
+    Ok(())
 }
 
 /// Returns the key of an ending, if its detail names one.

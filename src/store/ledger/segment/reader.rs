@@ -192,11 +192,18 @@ impl SegmentReader {
         }
     }
 
+    /// Returns all entries in order, block by block.
+    pub fn entry_blocks(&self) -> SegmentBlocks<'_> {
+        SegmentBlocks {
+            reader: self,
+            next: 0,
+        }
+    }
+
     /// Returns all entries in order. The memory is one block.
     pub fn entries(&self) -> SegmentEntries<'_> {
         SegmentEntries {
-            reader: self,
-            block: 0,
+            blocks: self.entry_blocks(),
             pending: Vec::new().into_iter(),
         }
     }
@@ -205,8 +212,10 @@ impl SegmentReader {
     pub fn entries_from(&self, seq: i64) -> SegmentEntries<'_> {
         let block = self.blocks.partition_point(|place| place.first <= seq);
         SegmentEntries {
-            reader: self,
-            block: block.saturating_sub(1),
+            blocks: SegmentBlocks {
+                reader: self,
+                next: block.saturating_sub(1),
+            },
             pending: Vec::new().into_iter(),
         }
     }
@@ -313,10 +322,32 @@ impl SegmentReader {
     }
 }
 
+/// The entries of a segment, in order, block by block; the first fault ends them.
+pub struct SegmentBlocks<'a> {
+    reader: &'a SegmentReader,
+    /// Number of the next block.
+    next: usize,
+}
+
+impl Iterator for SegmentBlocks<'_> {
+    type Item = Result<Vec<LedgerEntry>, SegmentFault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next >= self.reader.blocks.len() {
+            return None;
+        }
+        let block = self.reader.block(self.next);
+        self.next = match &block {
+            Ok(_) => self.next + 1,
+            Err(_) => usize::MAX,
+        };
+        Some(block)
+    }
+}
+
 /// The entries of a segment, in order; the first fault ends them.
 pub struct SegmentEntries<'a> {
-    reader: &'a SegmentReader,
-    block: usize,
+    blocks: SegmentBlocks<'a>,
     pending: std::vec::IntoIter<LedgerEntry>,
 }
 
@@ -324,22 +355,13 @@ impl Iterator for SegmentEntries<'_> {
     type Item = Result<LedgerEntry, SegmentFault>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(entry) = self.pending.next() {
-            return Some(Ok(entry));
-        }
-        if self.block >= self.reader.blocks.len() {
-            return None;
-        }
-        let block = self.reader.block(self.block);
-        self.block += 1;
-        match block {
-            Ok(entries) => {
-                self.pending = entries.into_iter();
-                self.pending.next().map(Ok)
+        loop {
+            if let Some(entry) = self.pending.next() {
+                return Some(Ok(entry));
             }
-            Err(fault) => {
-                self.block = usize::MAX;
-                Some(Err(fault))
+            match self.blocks.next()? {
+                Ok(entries) => self.pending = entries.into_iter(),
+                Err(fault) => return Some(Err(fault)),
             }
         }
     }

@@ -1,0 +1,42 @@
+//! Slices of entries in the order of the chain, from the ledger or from its segments, each read
+//! while the one before it is checked.
+//!
+//! Must not judge an entry.
+
+use super::pace::Pace;
+use crate::store::ledger::LedgerEntry;
+use std::sync::mpsc::sync_channel;
+
+/// Calls `check` for every slice, up to the first one that cannot be read. At full speed, another
+/// thread reads the next slices meanwhile.
+///
+/// # Errors
+/// Returns why a slice cannot be read.
+pub(super) fn for_each_slice<E: Send>(
+    slices: &mut (dyn Iterator<Item = Result<Vec<LedgerEntry>, E>> + Send),
+    pace: &mut Pace,
+    check: &mut dyn FnMut(&[LedgerEntry]),
+) -> Result<(), E> {
+    if !pace.share.is_full() {
+        for slice in slices {
+            check(&slice?);
+            pace.rest();
+        }
+        return Ok(());
+    }
+    std::thread::scope(|scope| {
+        // With the one that is read and the one that is checked, three slices are in memory.
+        let (sender, receiver) = sync_channel(1);
+        scope.spawn(move || {
+            for slice in slices {
+                if sender.send(slice).is_err() {
+                    break;
+                }
+            }
+        });
+        for slice in receiver {
+            check(&slice?);
+        }
+        Ok(())
+    })
+}
