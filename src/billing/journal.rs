@@ -1,11 +1,11 @@
 //! The edge's append-only journal of requests that the ledger is not yet known to have.
 //!
-//! A record is one `write(2)` of one line, `<crc32> <number> <json>`. It survives the death of the
-//! process at once, and an operator can read it with a pager. The gateway writes a request's `open`
-//! before it calls the vendor, and its `end` before the client gets the last byte. So a client with
-//! a complete response has been debited, and a client that was cut off has not. Each process owns a
-//! directory under `journal/`, named after its instance id and locked while the process lives; the
-//! next process replays the journal of a dead one.
+//! A record is one `write(2)` of one line, `<crc32> <number> <record>`. It survives the death of
+//! the process at once, and an operator can read it with a pager. The gateway writes a request's
+//! `open` before it calls the vendor, and its `end` before the client gets the last byte. So a
+//! client with a complete response has been debited, and a client that was cut off has not. Each
+//! process owns a directory under `journal/`, named after its instance id and locked while the
+//! process lives; the next process replays the journal of a dead one.
 //!
 //! The lines of each file are numbered, and each file begins with a line that records the number of
 //! lines in the file before it. So `journal/read.rs` detects a missing line or file, except for the
@@ -14,13 +14,15 @@
 //! On a full disk, running requests can still end: a preallocated reserve file accepts `end`
 //! records and nothing else. No request begins until the reserve is restored. Must not know prices
 //! or balances. Read next: `journal/record.rs` (the records), `journal/line.rs` (a line),
-//! `journal/segment.rs` (a file), `journal/instance_dir.rs` (the directory and its lock).
+//! `journal/record_text.rs` (the text of a record), `journal/segment.rs` (a file),
+//! `journal/instance_dir.rs` (the directory and its lock).
 
 mod instance_dir;
 mod line;
 mod orphaned;
 mod read;
 mod record;
+mod record_text;
 mod repair;
 mod segment;
 #[cfg(test)]

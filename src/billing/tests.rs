@@ -321,7 +321,7 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
     );
     let log = folder.join("000001.log");
     let mut bytes = std::fs::read(&log).unwrap();
-    bytes.extend_from_slice(b"1234abcd {\"end\":{\"ref\":\"req_to");
+    bytes.extend_from_slice(b"1234abcd 0000000009 end\treq_to");
     std::fs::write(&log, bytes).unwrap();
 
     let billing = serving(dir.path());
@@ -380,7 +380,7 @@ fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
             .write_all(text)
             .unwrap();
     };
-    torn(b"\n1234abcd {\"end\":{\"ref\":\"req_to");
+    torn(b"\n1234abcd 0000000009 end\treq_to");
     journal
         .write(&JournalRecord::End(ending(
             "req_after",

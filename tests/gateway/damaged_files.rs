@@ -374,7 +374,7 @@ fn remove_damaged(data_dir: &Path) {
 fn damage_end(data_dir: &Path, bytes_hit: usize) {
     let log = left_log(data_dir);
     let mut bytes = std::fs::read(&log).unwrap();
-    let end = b"{\"end\"";
+    let end = b" end\t";
     let at = (0..bytes.len())
         .rev()
         .find(|at| bytes[*at..].starts_with(end))
@@ -427,7 +427,7 @@ fn a_journal_that_lost_its_file_or_a_line_is_found() {
         let text = std::fs::read_to_string(log).unwrap();
         let lines = text
             .split_inclusive("\n\n")
-            .filter(|line| !line.contains(r#"{"open""#));
+            .filter(|line| !line.contains(" open\t"));
         std::fs::write(log, lines.collect::<String>()).unwrap();
     };
     let losses: [(Loss<'_>, &str); 3] = [

@@ -57,17 +57,12 @@ fn age(journal: &Path, by_ms: i64) {
             .lines()
             .filter_map(|line| line.split_once(' '))
             .map(|(_, rest)| {
-                // The first line of a file may state the number of lines in the file before.
-                let rest = match rest.split_once("\"at_ms\":") {
-                    Some((before, behind)) => {
-                        let (at_ms, after) = behind.split_once(',').unwrap();
-                        format!(
-                            "{before}\"at_ms\":{},{after}",
-                            at_ms.parse::<i64>().unwrap() - by_ms
-                        )
-                    }
-                    None => rest.to_owned(),
-                };
+                let mut fields: Vec<_> = rest.split('\t').map(str::to_owned).collect();
+                // Other lines, such as the first one of a file, have no time.
+                if let Some(at_ms) = fields.get_mut(3) {
+                    *at_ms = (at_ms.parse::<i64>().unwrap() - by_ms).to_string();
+                }
+                let rest = fields.join("\t");
                 format!("\n{:08x} {rest}\n", crc32fast::hash(rest.as_bytes()))
             });
         std::fs::write(&file, aged.collect::<String>()).unwrap();

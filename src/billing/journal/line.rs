@@ -1,17 +1,18 @@
-//! The format of a journal line: `<crc32> <number> <json>`. The checksum covers everything after
-//! itself.
+//! The format of a journal line: `<crc32> <number> <record>`. The checksum covers everything after
+//! itself; `journal/record_text.rs` has the text of a record.
 //!
-//! Versions before lines were numbered wrote `<crc32> <json>`, which is still read. Must not do
-//! I/O.
+//! Versions before lines were numbered wrote `<crc32> <record>`, the record as JSON, which is still
+//! read. Must not do I/O.
 
 use super::record::JournalRecord;
+use super::record_text;
 use std::io;
 
 /// Offset of the number: a line end, the checksum in hexadecimal digits, and a space.
 const NUMBER_OFFSET: usize = 10;
-/// Offset of the JSON: the number has ten digits, followed by a space.
-const JSON_OFFSET: usize = 21;
-const NUMBER_DIGITS: usize = JSON_OFFSET - NUMBER_OFFSET - 1;
+/// Offset of the record: the number has ten digits, followed by a space.
+const RECORD_OFFSET: usize = 21;
+const NUMBER_DIGITS: usize = RECORD_OFFSET - NUMBER_OFFSET - 1;
 
 /// A decoded line. `number` is `None` in a line of an older version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +23,10 @@ pub(super) struct JournalLine {
 
 /// Encodes `record` as a line without its number and checksum.
 pub(super) fn encode_unnumbered(record: &JournalRecord) -> io::Result<Vec<u8>> {
-    let mut line = Vec::with_capacity(640);
+    let mut line = Vec::with_capacity(384);
     // The leading line end terminates the remains of a torn write.
     line.extend_from_slice(b"\n00000000 0000000000 ");
-    serde_json::to_writer(&mut line, record)?;
+    record_text::write(record, &mut line)?;
     line.push(b'\n');
     Ok(line)
 }
@@ -72,14 +73,14 @@ pub(super) fn parse_body(rest: &[u8]) -> Option<JournalLine> {
     if rest.starts_with(b"{") {
         return Some(JournalLine {
             number: None,
-            record: serde_json::from_slice(rest).ok()?,
+            record: record_text::parse(rest)?,
         });
     }
-    let (digits, json) = rest.split_at_checked(NUMBER_DIGITS)?;
+    let (digits, record) = rest.split_at_checked(NUMBER_DIGITS)?;
     let number = std::str::from_utf8(digits).ok()?.parse().ok();
     Some(JournalLine {
         number,
-        record: serde_json::from_slice(json.strip_prefix(b" ")?).ok()?,
+        record: record_text::parse(record.strip_prefix(b" ")?)?,
     })
     .filter(|_| number.is_some())
 }

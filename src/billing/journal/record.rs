@@ -1,6 +1,7 @@
 //! The records of a journal.
 //!
-//! Older programs wrote the same JSON, so its form must not change. Must not do I/O.
+//! Older programs wrote each one as the JSON that serde makes of it, so that must not change.
+//! `journal/record_text.rs` has the text of today. Must not do I/O.
 
 use crate::store::ledger::Ending;
 use serde::{Deserialize, Serialize};

@@ -157,9 +157,14 @@ mod tests {
     use super::super::line::encode;
     use super::super::record::JournalRecord;
     use super::*;
+    use crate::store::ledger::{Ending, RequestOutcome};
 
     fn records(count: u64) -> Vec<JournalLine> {
-        let record = |number| JournalRecord::Forgotten(format!("req_{number}"));
+        let record = |number| {
+            let request_id = format!("req_{number}");
+            let outcome = RequestOutcome::Completed;
+            JournalRecord::End(Ending::in_test(&request_id, "acct_1", 7, outcome))
+        };
         (0..count)
             .map(|number| JournalLine {
                 number: Some(number),

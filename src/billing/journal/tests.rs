@@ -197,10 +197,7 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     let (rest, last) = text.split_at(text.find("req_3").unwrap());
     std::fs::write(
         &log,
-        format!(
-            "{rest}{}",
-            last.replacen(r#""paid":"1""#, r#""paid":"0""#, 1)
-        ),
+        format!("{rest}{}", last.replacen("\t1000000\t", "\t0000000\t", 1)),
     )
     .unwrap();
     let left = left(dir.path());
@@ -465,7 +462,7 @@ fn half_of_an_ending_is_none_and_its_request_was_interrupted() {
     let log = std::fs::read_to_string(left.dir.join("000001.log")).unwrap();
     let (_, torn) = log.rsplit_once('\n').unwrap();
     assert!(
-        torn.contains(r#"{"end":{"ref":"req_torn""#) && !torn.ends_with('}'),
+        torn.contains("end\treq_torn") && !torn.contains("completed"),
         "{torn}"
     );
     let (endings, unreadable) = left.endings().unwrap();

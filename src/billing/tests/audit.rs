@@ -639,7 +639,7 @@ fn a_journal_with_a_damaged_line_and_the_answer_that_it_ended() {
     let log = folder.join("000001.log");
     let mut bytes = std::fs::read(&log).unwrap();
     let lines: Vec<usize> = (0..bytes.len())
-        .filter(|at| bytes[*at..].starts_with(b"{\"end\""))
+        .filter(|at| bytes[*at..].starts_with(b" end\t"))
         .collect();
     bytes[lines[0] + 30] ^= 4;
     for at in 30..40 {

@@ -39,10 +39,7 @@ impl ActivityQuery {
         let outcome = match self.outcome.as_str() {
             "" => None,
             name => Some(
-                *RequestOutcome::ALL
-                    .iter()
-                    .find(|outcome| outcome.as_str() == name)
-                    .ok_or("Unknown outcome. Choose one from the list.")?,
+                RequestOutcome::parse(name).ok_or("Unknown outcome. Choose one from the list.")?,
             ),
         };
         let (from_ms, to_ms) = (

@@ -89,6 +89,11 @@ impl RequestOutcome {
             Self::Interrupted => "interrupted",
         }
     }
+
+    /// Returns the outcome of this name; `None` if there is none.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
 }
 
 impl Ending {
