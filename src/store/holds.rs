@@ -39,6 +39,9 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 const FILE: &str = "holds.db";
+/// Page size in bytes of a new file. A commit changes a few rows anywhere and writes their pages:
+/// small pages write less.
+const PAGE_BYTES: u32 = 1_024;
 const DATABASE_SPEC: DatabaseSpec = DatabaseSpec {
     table: "held",
     migrations: MIGRATIONS,
@@ -76,7 +79,8 @@ impl HoldsMirror {
     /// # Errors
     /// Returns an error if the file cannot be opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let mut connection = sqlite::open(&dir.join(FILE), "open holds.db")?;
+        let mut connection =
+            sqlite::open_with_page_size(&dir.join(FILE), PAGE_BYTES, "open holds.db")?;
         sqlite::migrate(&mut connection, MIGRATIONS, "migrate holds.db")?;
         sqlite::disable_sync(&connection)?;
         Ok(Self(connection))
