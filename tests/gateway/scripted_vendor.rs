@@ -64,7 +64,8 @@ pub enum Step {
     },
     /// Waits for this number of answers to the vendor's pings.
     Pongs(usize),
-    /// Closes the TCP connection without notice.
+    /// Ends the TCP connection without notice. Only the vendor's half is closed: if the kernel refused
+    /// what the gateway still sends, it could discard what the gateway has not read yet.
     Close,
     /// Closes every TCP connection of this vendor.
     CloseAll,
@@ -485,7 +486,7 @@ impl Connection<'_> {
                     }
                 }
                 Step::Close => {
-                    let _ = self.stream.sock.shutdown(std::net::Shutdown::Both);
+                    let _ = self.stream.sock.shutdown(std::net::Shutdown::Write);
                     return false;
                 }
                 Step::OnConnection(first, others) => {
