@@ -29,14 +29,18 @@ use accounts::{Holder, Shape, Turns};
 use clap::Parser;
 use feed::{Fed, Feeder, Pace};
 use meter::{Reading, Spent, per_second, thousandth};
-use model_gateway::billing::{Billing, verify_accounts};
+use model_gateway::billing::{AuditScope, Billing, CpuShare, verify_accounts};
 use model_gateway::catalog::CatalogModel;
 use model_gateway::clock;
 use model_gateway::config::{self, FileChecks, Limits};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Share of one core that an audit from the operators' page uses, in percent.
+const AUDIT_PERCENT: u32 = 30;
 
 /// As in `main.rs`.
 #[cfg(not(test))]
@@ -81,6 +85,9 @@ pub struct Options {
     /// Endings that may wait for the writer, without --rate
     #[arg(long, default_value_t = 8_192, value_parser = positive)]
     queue: u64,
+    /// Audit the ledger again and again meanwhile, as slowly as the operators' page does
+    #[arg(long)]
+    audit: bool,
     /// Folder for the ledger, which stays: a later run goes on with it
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -156,6 +163,7 @@ pub fn run(options: &Options) -> (Folder, Books) {
         turns: Turns::new(shape, books.debits),
         open: size(options.open),
         queue: options.queue,
+        is_audited: options.audit,
         dir,
         holders,
     };
@@ -226,6 +234,7 @@ struct World {
     turns: Turns,
     open: usize,
     queue: u64,
+    is_audited: bool,
 }
 
 impl World {
@@ -268,7 +277,14 @@ impl World {
         let billing = self.serve();
         meter::wait_until_it_rests(me);
         let (before, written) = (Reading::of(me), meter::written_bytes(me));
-        let fed = self.feed(&billing, pace, books);
+        let is_over = AtomicBool::new(!self.is_audited);
+        let fed = std::thread::scope(|scope| {
+            let auditor = scope.spawn(|| audit_until(&is_over, &billing));
+            let fed = self.feed(&billing, pace, books);
+            is_over.store(true, Ordering::Relaxed);
+            auditor.join().unwrap();
+            fed
+        });
         meter::wait_until_it_rests(me);
         let spent = Reading::of(me).since(&before);
         billing.shut_down();
@@ -281,6 +297,17 @@ impl World {
             files: file_sizes(&self.dir),
             total: books.debits,
         }
+    }
+}
+
+/// Audits the ledger again and again, until everything was fed.
+fn audit_until(is_over: &AtomicBool, billing: &Billing) {
+    let share = CpuShare::from_percent(AUDIT_PERCENT);
+    while !is_over.load(Ordering::Relaxed) {
+        let report = billing
+            .verify_with_progress(clock::now_ms(), AuditScope::Unsealed, share, &mut |_| ())
+            .unwrap();
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
     }
 }
 

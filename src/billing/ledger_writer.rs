@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Maximum number of endings in one commit.
-const MAX_BATCH: usize = 2_048;
+/// Maximum number of endings in one commit. A commit writes the page of each account and key once.
+const MAX_BATCH: usize = 4_096;
 /// A commit of fewer endings does not show how fast the ledger can be.
 const MIN_MEASURED_BATCH: usize = 32;
 /// How long to collect endings before a commit, so that one sync and one write of a page serve

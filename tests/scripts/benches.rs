@@ -44,7 +44,7 @@ fn the_ledger_has_what_the_benchmark_enters_and_a_difference_is_noticed() {
     let books = run("--sizes 0,90 --entries 60");
     assert_eq!(books.debits, 60 + 30 + 60, "measured, grown, measured");
     // A later run goes on with the ledger.
-    let books = run("--entries 20 --rate 2000");
+    let books = run("--entries 20 --rate 2000 --audit");
     assert_eq!(books.debits, 170);
 
     for wrong in [
