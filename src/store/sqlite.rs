@@ -125,8 +125,8 @@ pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
 
 /// Memory for the pages that commits change again and again, in KiB.
 const WRITER_CACHE_KIB: u32 = 16_384;
-/// Number of pages in the log at which a commit writes them back into the file: 16 MiB with pages of
-/// 2 KiB. A page that many commits changed is written back once.
+/// Number of pages in the log at which a commit writes them back into the file: 16 MiB with pages
+/// of 2 KiB. A page that many commits changed is written back once.
 const WRITER_CHECKPOINT_PAGES: u32 = 8_192;
 
 /// Sets a connection up for many commits that change the same pages.

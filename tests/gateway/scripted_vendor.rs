@@ -64,8 +64,8 @@ pub enum Step {
     },
     /// Waits for this number of answers to the vendor's pings.
     Pongs(usize),
-    /// Ends the TCP connection without notice. Only the vendor's half is closed: if the kernel refused
-    /// what the gateway still sends, it could discard what the gateway has not read yet.
+    /// Ends the TCP connection without notice. Only the vendor's half is closed: if the kernel
+    /// refused what the gateway still sends, it could discard what the gateway has not read yet.
     Close,
     /// Closes every TCP connection of this vendor.
     CloseAll,

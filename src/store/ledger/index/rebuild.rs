@@ -6,7 +6,7 @@
 //! not change an entry or a balance.
 
 use super::batch::read_batch;
-use super::limits::{MAX_INDEX_BATCH, MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
+use super::limits::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
 use super::names::NameTables;
 use super::tables::IndexTables;
 use super::write::watermark;
@@ -24,6 +24,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const OPERATION: &str = "make the ledger's index anew";
+
+/// Maximum number of entries in one transaction: fewer than the indexer's, because an audit must
+/// not need much memory.
+const MAX_BATCH: u32 = 65_536;
 
 /// Number of rebuilds that this process has begun: each needs a name of its own for a moment.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -139,7 +143,7 @@ impl IndexRebuild {
         Ok(watermark(&self.connection)?.position.0)
     }
 
-    /// Adds the next entries up to and with `to`, at most [`MAX_INDEX_BATCH`], in one transaction:
+    /// Adds the next entries up to and with `to`, at most [`MAX_BATCH`], in one transaction:
     /// `read` returns at most as many after a position, none behind the end. Returns their number.
     ///
     /// # Errors
@@ -160,7 +164,7 @@ impl IndexRebuild {
             count_key_days(&entries, &mut key_days.borrow_mut());
             Ok(Some(entries))
         };
-        let limit = MAX_INDEX_BATCH;
+        let limit = MAX_BATCH;
         let batch = read_batch(tables, &from.position, limit, &mut self.names, &read)?;
         let batch = batch.unwrap_or_default();
         let count = batch.len();
