@@ -55,7 +55,9 @@ fn find_tool(name: &str) -> PathBuf {
 }
 
 /// Makes a program of a script for bash.
+/// Replaces what has this name: a program of this machine, to which the name is a link, must stay.
 fn write_program(path: &Path, script: &str) {
+    let _ = std::fs::remove_file(path);
     let text = format!("#!{}\n{script}\n", find_tool("bash").display());
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
@@ -318,6 +320,11 @@ fn tools_that_are_missing_are_named() {
     );
     assert_eq!(said, "run: please install as root: apt-get install curl\n");
     assert!(!machine.path("installed").exists());
+    let own = std::fs::read(find_tool("id")).unwrap();
+    assert!(
+        !own.starts_with(b"#!"),
+        "the machine that tests has its own"
+    );
 }
 
 #[test]
