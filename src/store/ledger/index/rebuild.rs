@@ -6,7 +6,7 @@
 //! not change an entry or a balance.
 
 use super::batch::read_batch;
-use super::limits::{MIGRATIONS, PAGE_BYTES, WRITER_CACHE_KIB};
+use super::limits::{MIGRATIONS, PAGE_BYTES};
 use super::names::NameTables;
 use super::tables::IndexTables;
 use super::write::watermark;
@@ -27,7 +27,11 @@ const OPERATION: &str = "make the ledger's index anew";
 
 /// Maximum number of entries in one transaction: fewer than the indexer's, because an audit must
 /// not need much memory.
-const MAX_BATCH: u32 = 65_536;
+const MAX_BATCH: u32 = 16_384;
+
+/// Page cache in KiB. A batch is sorted and visits each page once: a cache of those above the leaves
+/// is enough.
+const CACHE_KIB: u32 = 4_096;
 
 /// Number of rebuilds that this process has begun: each needs a name of its own for a moment.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -122,9 +126,7 @@ impl IndexRebuild {
         let mut connection = sqlite::create_unnamed(&dir.join(name), PAGE_BYTES, OPERATION)?;
         sqlite::migrate(&mut connection, MIGRATIONS, OPERATION)?;
         connection
-            .execute_batch(&format!(
-                "PRAGMA cache_size = -{WRITER_CACHE_KIB}; {KEY_DAYS}"
-            ))
+            .execute_batch(&format!("PRAGMA cache_size = -{CACHE_KIB}; {KEY_DAYS}"))
             .map_err(|source| StoreError::sqlite(OPERATION, source))?;
         connection.set_prepared_statement_cache_capacity(64);
         Ok(Self {
