@@ -60,12 +60,15 @@ pub use open_holds::OpenHolds;
 pub use receipt::Receipt;
 pub use service::Billing;
 pub use shared::SharedBilling;
+use std::time::Duration;
 pub use verify::{
     AccountStart, AuditProgress, AuditScope, AuditStart, AuditStep, CpuShare, Finding,
     LedgerAuditReport, verify_accounts, verify_missing_ledger,
 };
 
-/// How often an audit begins, if entries are sealed while it runs.
+/// Longest wait of an audit for somebody who seals: a round over ten million entries takes minutes.
+const SEALING_TIMEOUT: Duration = Duration::from_secs(600);
+/// How often an audit begins, if entries are sealed for the first time while it runs.
 const MAX_AUDITS: u32 = 3;
 
 impl Billing {
@@ -185,6 +188,7 @@ impl Billing {
         on_progress: &mut dyn FnMut(AuditProgress),
     ) -> Result<LedgerAuditReport, StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
+        let _pause = ledger.pause_sealing(SEALING_TIMEOUT)?;
         let mut attempts = 0;
         let mut report = loop {
             let start = AuditStart::after_segments(ledger)?;

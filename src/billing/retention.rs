@@ -49,8 +49,9 @@ impl Billing {
                 let (mut report, mut round) = (UpkeepReport::default(), 0_u32);
                 let mut unreadable = Vec::new();
                 loop {
-                    // After the hand-over, the successor does it.
-                    if !billing.0.ledger.has_handed_over() {
+                    // After the hand-over, the successor does it; beside an audit, the next round.
+                    let ledger = &billing.0.ledger;
+                    if !ledger.has_handed_over() && !ledger.is_sealing_paused() {
                         let mut faults = billing.run_upkeep(&settings(), clock::now_ms());
                         if round.is_multiple_of(CHECK_ROUNDS) {
                             unreadable = billing.check_segments();

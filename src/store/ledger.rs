@@ -67,7 +67,7 @@ pub use posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
 };
 use rusqlite::{OptionalExtension, params};
-pub use sealing::{BackgroundPace, SealBoundary};
+pub use sealing::{BackgroundPace, SealBoundary, SegmentLock};
 pub use segment_archive::{SegmentState, SegmentStatus};
 pub use segment_files::{SEGMENT_DIR, SegmentRecord};
 pub use spend_totals::{HOUR_MS, SpendTotals};

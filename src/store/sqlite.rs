@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// 3.51.3: in older versions, two connections that write and checkpoint can corrupt a WAL file.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
@@ -21,9 +21,14 @@ const MIN_SQLITE_VERSION: i32 = 3_051_003;
 /// Longest wait of a statement for another process's lock.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
 
-/// Maximum number of attempts, 50 ms apart, to switch a file to WAL while another process does the
-/// same: SQLite answers "busy" there without waiting.
-const MAX_WAL_ATTEMPTS: u32 = 100;
+/// Longest time of attempts to switch a file to WAL while another process does the same: SQLite
+/// mostly answers "busy" there without waiting. A file that a process has open and somebody emptied
+/// stays busy.
+const WAL_TIMEOUT: Duration = Duration::from_secs(5);
+const WAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Maximum number of attempts, 50 ms apart, to copy over a database that another process locks.
+const MAX_COPY_ATTEMPTS: u32 = 100;
 
 /// Opens `path`; creates it (mode 0600, its folder 0700) if it does not exist.
 ///
@@ -234,15 +239,14 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 fn enable_wal(connection: &Connection) -> rusqlite::Result<()> {
-    let mut tries = 0;
+    let began = Instant::now();
     loop {
         match connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())) {
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && tries < MAX_WAL_ATTEMPTS =>
+                    && began.elapsed() < WAL_TIMEOUT =>
             {
-                tries += 1;
-                std::thread::sleep(Duration::from_millis(50));
+                std::thread::sleep(WAL_INTERVAL);
             }
             other => return other,
         }
@@ -323,7 +327,7 @@ pub fn replace_content(
     let mut tries = 0;
     while backup.step(-1).map_err(sql)? != StepResult::Done {
         tries += 1;
-        if tries > MAX_WAL_ATTEMPTS {
+        if tries > MAX_COPY_ATTEMPTS {
             let source = io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 "the database is locked by another process",

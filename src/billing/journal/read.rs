@@ -255,6 +255,11 @@ pub(super) fn read_journal(dir: &Path) -> Result<JournalContents, StoreError> {
     let failed = |source| StoreError::io("read a journal", source);
     let (mut read, mut counted) = (JournalContents::default(), Vec::new());
     for file in journal_files(dir).map_err(failed)? {
+        // Opening a pipe would wait for somebody who writes to it.
+        if std::fs::metadata(&file).is_ok_and(|found| !found.is_file()) {
+            let message = format!("{} is not a regular file", file.display());
+            return Err(failed(io::Error::other(message)));
+        }
         let bytes = match std::fs::read(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             bytes => bytes.map_err(failed)?,

@@ -410,6 +410,21 @@ fn a_file_that_is_gone_or_empty_is_missed() {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_a_file_is_named_and_keeps_nobody_waiting() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[open("req_1")]);
+    let log = folder.join("000001.log");
+    std::fs::remove_file(&log).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&log).status();
+    assert!(made.unwrap().success());
+    let error = read_endings(&folder).unwrap_err().to_string();
+    assert!(
+        error.contains("000001.log is not a regular file"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_journal_of_a_version_before_lines_were_numbered_is_read() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[]);

@@ -181,6 +181,44 @@ fn what_keys_spent_is_compared_with_sealed_entries() {
 }
 
 #[test]
+fn a_record_that_differs_from_its_signed_segment_is_found() {
+    let both = [AuditScope::Unsealed, AuditScope::Everything];
+    let all = [AuditScope::Everything];
+    let changes: [(&str, &[AuditScope]); 6] = [
+        ("endings = endings + 1", &both),
+        ("accounts = 0", &both),
+        ("from_ms = 0, to_ms = 0", &both),
+        ("sealed_at = 0", &both),
+        ("ended_until = 0", &all),
+        ("sha256 = zeroblob(32)", &all),
+    ];
+    for (change, scopes) in changes {
+        let dir = tempfile::tempdir().unwrap();
+        let (billing, _) = sealed_books(dir.path());
+        let first = billing.0.ledger.segment_records().unwrap().remove(0).first;
+        let change = format!("UPDATE segment SET {change} WHERE first = {first}");
+        tamper(&billing, "segment_is_never_changed", &change);
+        for scope in scopes {
+            let found = findings(&billing, *scope);
+            assert!(found.contains(&("segment", first)), "{change}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_part_of_a_segment_that_no_entry_needs_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, _) = sealed_books(dir.path());
+    let first = billing.0.ledger.segment_records().unwrap().remove(0);
+    let path = dir.path().join("segments").join(&first.file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[0] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let damaged = [("segment", first.first)];
+    assert_eq!(findings(&billing, AuditScope::Everything), damaged);
+}
+
+#[test]
 fn a_wrong_note_of_how_far_the_ledger_is_sealed_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let (billing, _) = sealed_books(dir.path());

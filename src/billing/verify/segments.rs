@@ -38,6 +38,7 @@ pub(super) fn check_segments(
     let mut rules = EntryRules {
         all,
         postings: PostingHashes::new(),
+        looked_up_until_ms: i64::MIN,
         chain: ChainRule::new(0, ChainHead::genesis().hash),
         balances: BalanceRules::new(&[]),
         endings: EndingRules::new(ledger),
@@ -88,6 +89,8 @@ struct EntryRules<'a> {
     all: RulesOfAllEntries<'a>,
     /// Postings of the segment that is read.
     postings: PostingHashes,
+    /// Latest time from which one of its ends of requests is looked for.
+    looked_up_until_ms: i64,
     chain: ChainRule,
     balances: BalanceRules,
     endings: EndingRules<'a>,
@@ -111,6 +114,7 @@ impl EntryRules<'_> {
             }
             Err(error) => return Err(error),
         };
+        self.looked_up_until_ms = i64::MIN;
         let checked = for_each_slice(&mut reader.entry_blocks(), pace, &mut |block| {
             for entry in block {
                 self.check_entry(entry, report);
@@ -120,6 +124,14 @@ impl EntryRules<'_> {
         if let Err(fault) = checked {
             report.add_finding("segment", segment.first, fault.to_string());
             return Ok(false);
+        }
+        if self.looked_up_until_ms > segment.ended_until_ms {
+            let message = "ledger.db does not look for the latest ends of requests in it".into();
+            report.add_finding("segment", segment.first, message);
+        }
+        // What no entry needs is checked too: the index and the balances.
+        if let Err(fault) = reader.check_sealed(&segment.sha256) {
+            report.add_finding("segment", segment.first, fault.to_string());
         }
         Ok(true)
     }
@@ -134,6 +146,8 @@ impl EntryRules<'_> {
             self.postings.insert(entry.seq, entry.hash.clone());
             return;
         }
+        let until_ms = entry.looked_up_until_ms();
+        self.looked_up_until_ms = self.looked_up_until_ms.max(until_ms);
         let detail = EndingView::parse(&entry.detail);
         self.endings.check(entry, detail.as_ref(), report);
         if let Some(detail) = detail {

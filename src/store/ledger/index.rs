@@ -222,7 +222,11 @@ impl LedgerIndex {
     fn current_connections(&self) -> Result<Arc<IndexConnections>, StoreError> {
         let open = self.connections()?;
         if file_id(&self.path()) == Some(open.file) {
-            return Ok(open);
+            if std::fs::metadata(self.path()).is_ok_and(|file| file.len() > 0) {
+                return Ok(open);
+            }
+            self.renew(&open, &damage::damage_error("somebody emptied it".into()))?;
+            return self.connections();
         }
         *lock(&self.connections) = None;
         self.connections()

@@ -33,6 +33,15 @@ pub(super) fn may_be_sealed(reference: &str, sealed_until_ms: i64) -> bool {
         && earliest_end_ms(reference).is_none_or(|ends| ends <= sealed_until_ms)
 }
 
+impl LedgerEntry {
+    /// Returns the latest time from which on somebody looks for this end of a request: the time in
+    /// its id can be later than its end, if a clock was set back in between.
+    pub fn looked_up_until_ms(&self) -> i64 {
+        let begun_ms = request_time_ms(&self.reference);
+        self.at_ms.max(begun_ms.unwrap_or(i64::MIN))
+    }
+}
+
 fn earliest_end_ms(reference: &str) -> Option<i64> {
     request_time_ms(reference).map(|began| began.saturating_sub(CLOCK_TOLERANCE_MS))
 }
@@ -225,9 +234,9 @@ impl Ledger {
             if is_outside {
                 continue;
             }
-            let unavailable = |fault| self.segments.unavailable(segment, &fault);
             // Opened for this walk alone: a walk over many must not close the ones in use.
-            let reader = self.segments.open_new(segment).map_err(unavailable)?;
+            let reader = self.open_segment(segment)?;
+            let unavailable = |fault| self.segments.unavailable(segment, &fault);
             for entry in reader.entries() {
                 let entry = entry.map_err(unavailable)?;
                 let is_selected = account.as_ref().is_none_or(|id| *id == entry.account)

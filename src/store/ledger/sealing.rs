@@ -39,6 +39,8 @@ const MIN_ROWS: i64 = 64;
 const MAX_WRITE_TIME: Duration = Duration::from_millis(10);
 /// Number of entries in one read.
 const READ_ROWS: i64 = 1_024;
+/// How often an audit looks whether somebody still seals.
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest rest after a step.
 const MAX_REST: Duration = Duration::from_millis(250);
 const LOCK_FILE: &str = "lock";
@@ -84,7 +86,7 @@ pub enum SealBoundary {
 }
 
 /// The right to seal and archive; released when dropped.
-pub(super) struct SegmentLock(#[expect(dead_code, reason = "the lock is what it is for")] File);
+pub struct SegmentLock(#[expect(dead_code, reason = "the lock is what it is for")] File);
 
 /// Entries that become a segment.
 struct SegmentDraft {
@@ -137,6 +139,35 @@ impl Ledger {
         }
     }
 
+    /// Keeps everybody from sealing and archiving while the result lives, so that a walk finds each
+    /// entry where it was. Waits for somebody who does. Returns `None` if nobody has sealed yet.
+    ///
+    /// # Errors
+    /// Returns an error if that takes longer than `timeout`.
+    pub fn pause_sealing(&self, timeout: Duration) -> Result<Option<SegmentLock>, StoreError> {
+        // For reading: an audit creates no file, and works on a read-only disk.
+        let Ok(file) = File::open(self.segments.dir().join(LOCK_FILE)) else {
+            return Ok(None);
+        };
+        let began = Instant::now();
+        while let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
+            if began.elapsed() >= timeout {
+                return Err(StoreError::Refused(
+                    "another process seals or archives this ledger: try again when it has ended"
+                        .into(),
+                ));
+            }
+            std::thread::sleep(LOCK_INTERVAL);
+        }
+        Ok(Some(SegmentLock(file)))
+    }
+
+    /// Whether somebody seals, archives or audits the ledger.
+    pub fn is_sealing_paused(&self) -> bool {
+        File::open(self.segments.dir().join(LOCK_FILE))
+            .is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+    }
+
     pub(super) fn lock_segments(&self) -> Result<SegmentLock, StoreError> {
         let failed = |source| StoreError::io("lock the folder of segments", source);
         sqlite::create_dir(self.segments.dir())?;
@@ -148,7 +179,8 @@ impl Ledger {
         match file.try_lock() {
             Ok(()) => Ok(SegmentLock(file)),
             Err(TryLockError::WouldBlock) => Err(StoreError::Refused(
-                "another process seals or archives this ledger: wait until it has ended".into(),
+                "another process seals, archives or audits this ledger: wait until it has ended"
+                    .into(),
             )),
             Err(TryLockError::Error(source)) => Err(failed(source)),
         }
@@ -287,7 +319,7 @@ impl Ledger {
                 (balance.paid, balance.trial) = (entry.bal_paid, entry.bal_trial);
                 balance.credited = balance.credited.plus(entry.credited());
                 if entry.is_ending() {
-                    ended_until_ms = ended_until_ms.max(entry.at_ms);
+                    ended_until_ms = ended_until_ms.max(entry.looked_up_until_ms());
                 }
                 writer.push(entry).map_err(failed)?;
             }
@@ -388,10 +420,6 @@ impl Ledger {
             )
             .optional()
             .map_err(sql)?;
-        let endings: u64 = ["debit", "void"]
-            .iter()
-            .filter_map(|kind| manifest.kinds.get(*kind))
-            .sum();
         transaction
             .execute(
                 "INSERT INTO segment (first, last, previous_hash, last_hash, from_ms, to_ms, ended_until, endings,
@@ -405,7 +433,7 @@ impl Ledger {
                     manifest.from_ms,
                     manifest.to_ms,
                     draft.ended_until_ms,
-                    endings.cast_signed(),
+                    manifest.endings().cast_signed(),
                     manifest.accounts.cast_signed(),
                     file,
                     bytes.cast_signed(),

@@ -7,7 +7,9 @@
 use super::database::Ledger;
 use super::sealing::{BackgroundPace, PARTIAL};
 use super::segment::{SegmentFault, SegmentReader};
-use super::segment_files::{SEGMENT_DIR, SegmentRecord, open_recorded, segments_after};
+use super::segment_files::{
+    SEGMENT_DIR, SegmentRecord, check_record, open_recorded, segments_after,
+};
 use crate::failpoint::{self, Point};
 use crate::store::{StoreError, sqlite};
 use rusqlite::params;
@@ -15,7 +17,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -77,16 +79,24 @@ impl Ledger {
     pub fn segment_statuses(&self, reads_all: bool) -> Result<Vec<SegmentStatus>, StoreError> {
         let key = self.public_key()?;
         let mut statuses = Vec::new();
-        for segment in self.segment_records()? {
-            let opened = self.segments.open_new(&segment).and_then(|reader| {
+        for mut segment in self.segment_records()? {
+            let check = |segment: &SegmentRecord| {
+                let reader = self.segments.open_new(segment)?;
                 reader.verify_signature(key.as_deref().unwrap_or_default())?;
+                check_record(segment, reader.manifest())?;
                 match reads_all {
                     true if reader.verify()? != segment.sha256 => {
                         Err(SegmentFault::Damaged("it is not what was sealed".into()))
                     }
                     _ => Ok(()),
                 }
-            });
+            };
+            let mut opened = check(&segment);
+            if opened.is_err() {
+                // It may just have been archived.
+                segment = self.recorded_segment(segment.first)?;
+                opened = check(&segment);
+            }
             let is_here = self.segments.dir().join(&segment.file).exists();
             let (state, fault) = match opened {
                 Ok(()) if is_here => (SegmentState::Here, None),
@@ -165,9 +175,14 @@ impl Ledger {
     /// # Errors
     /// Returns an error that says what to do if its file is not at hand.
     pub fn open_segment(&self, segment: &SegmentRecord) -> Result<SegmentReader, StoreError> {
+        if let Ok(reader) = self.segments.open_new(segment) {
+            return Ok(reader);
+        }
+        // It may just have been archived.
+        let current = self.recorded_segment(segment.first)?;
         self.segments
-            .open_new(segment)
-            .map_err(|fault| self.segments.unavailable(segment, &fault))
+            .open_new(&current)
+            .map_err(|fault| self.segments.unavailable(&current, &fault))
     }
 
     /// Returns the key that checks the signatures of the installation's segments, in hexadecimal
@@ -231,13 +246,12 @@ impl Ledger {
         if !to.is_dir() {
             return Err(refuse("it is not a folder".into()));
         }
-        if self
-            .segments
-            .dir()
-            .canonicalize()
-            .is_ok_and(|dir| dir == to)
-        {
+        if is_same_file(self.segments.dir(), &to).unwrap_or(false) {
             return Err(refuse("it is the folder that the segments are in".into()));
+        }
+        let data_dir = self.index.dir().canonicalize();
+        if data_dir.is_ok_and(|data_dir| to.starts_with(data_dir)) {
+            return Err(refuse("it is in the data directory".into()));
         }
         let Some(name) = to.to_str() else {
             return Err(refuse("its name is not UTF-8".into()));
@@ -299,12 +313,23 @@ impl Ledger {
             )
             .map_err(|source| StoreError::sqlite("record an archived segment", source))?;
         failpoint::hit(Point::AfterArchiveRecord);
-        self.remove_local(segment)
+        self.remove_local(segment, &target)
     }
 
-    fn remove_local(&self, segment: &SegmentRecord) -> Result<(), StoreError> {
+    /// Removes the file in the data directory of a segment that is also at `archived`.
+    pub(super) fn remove_local(
+        &self,
+        segment: &SegmentRecord,
+        archived: &Path,
+    ) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("remove an archived segment", source);
-        match std::fs::remove_file(self.segments.dir().join(&segment.file)) {
+        let local = self.segments.dir().join(&segment.file);
+        if is_only_name(&local, archived).map_err(failed)? {
+            return Err(StoreError::Refused(
+                "the archive is the folder that the segments are in".into(),
+            ));
+        }
+        match std::fs::remove_file(local) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed.map_err(failed)?,
         }
@@ -329,10 +354,24 @@ impl Ledger {
                 && open_recorded(&archived, segment).is_ok()
                 && hash_file(&archived, pace)? == Some(segment.sha256.clone())
             {
-                self.remove_local(segment)?;
+                self.remove_local(segment, &archived)?;
             }
         }
         Ok(())
+    }
+}
+
+/// Whether two paths lead to one file, as over a mount of its folder in another place.
+fn is_same_file(one: &Path, other: &Path) -> io::Result<bool> {
+    let (one, other) = (std::fs::metadata(one)?, std::fs::metadata(other)?);
+    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+}
+
+/// Whether two paths lead to one file that has no other name: removing one removes the file.
+fn is_only_name(one: &Path, other: &Path) -> io::Result<bool> {
+    match std::fs::metadata(one) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => Ok(found?.nlink() == 1 && is_same_file(one, other)?),
     }
 }
 

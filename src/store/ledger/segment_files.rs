@@ -5,7 +5,7 @@
 //! write, and must not know what is in a file: that is `ledger/segment.rs`.
 
 use super::hex::encode_hex;
-use super::segment::{BlockCache, SegmentFault, SegmentReader};
+use super::segment::{BlockCache, SegmentFault, SegmentManifest, SegmentReader};
 use crate::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
@@ -29,7 +29,8 @@ pub struct SegmentRecord {
     pub last_hash: Vec<u8>,
     pub from_ms: i64,
     pub to_ms: i64,
-    /// Time of the latest end of a request.
+    /// The latest time of an end of a request, or in the id of one: a request that began later is
+    /// not in the segment.
     #[serde(skip)]
     pub ended_until_ms: i64,
     /// Number of debits and voids.
@@ -207,6 +208,12 @@ impl SegmentFiles {
 
     /// Says that a segment is not at hand, where its file should be, and what to do.
     pub(super) fn unavailable(&self, segment: &SegmentRecord, fault: &SegmentFault) -> StoreError {
+        if let SegmentFault::OtherRecord(_) = fault {
+            return StoreError::SegmentUnavailable(format!(
+                "of the segment {}, {fault}: somebody changed it; restore ledger.db from a backup",
+                segment.file
+            ));
+        }
         let state = match fault {
             SegmentFault::Missing => "which is not at hand".into(),
             fault => format!("which cannot be used ({fault})"),
@@ -230,6 +237,23 @@ impl SegmentFiles {
             None => format!("put the file into {dir}, from a backup"),
         }
     }
+}
+
+/// Checks that the ledger records what the signed manifest says. Nobody who reads a segment needs
+/// this: an audit does.
+pub(super) fn check_record(
+    segment: &SegmentRecord,
+    manifest: &SegmentManifest,
+) -> Result<(), SegmentFault> {
+    let times = [segment.from_ms, segment.to_ms, segment.sealed_at_ms];
+    let numbers = [segment.endings, segment.accounts].map(i64::cast_unsigned);
+    if times != [manifest.from_ms, manifest.to_ms, manifest.sealed_at_ms] {
+        return Err(SegmentFault::OtherRecord("times"));
+    }
+    if numbers != [manifest.endings(), manifest.accounts] {
+        return Err(SegmentFault::OtherRecord("numbers"));
+    }
+    Ok(())
 }
 
 /// Opens a file, and checks that it is the recorded segment.

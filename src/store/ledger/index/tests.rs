@@ -222,6 +222,23 @@ fn damage_that_a_running_process_meets_is_set_aside_too() {
 }
 
 #[test]
+fn an_index_that_somebody_empties_under_a_running_process_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = opened(dir.path());
+    enter(&ledger, 0..300);
+    catch_up(&ledger, 4_096);
+    let mut options = std::fs::OpenOptions::new();
+    let index = options.write(true).open(dir.path().join("index.db"));
+    index.unwrap().set_len(0).unwrap();
+    // Of each 3 entries one is of this account.
+    let found = ledger.entries("acct_b", true, None, 999).unwrap();
+    assert_eq!(found.len(), 100);
+    let other = Ledger::open(dir.path()).unwrap();
+    catch_up(&other, 4_096);
+    assert_eq!(other.find_wrong_aggregates(9).unwrap(), []);
+}
+
+#[test]
 fn a_rebuild_replaces_the_index_under_a_process_that_has_it_open() {
     let dir = tempfile::tempdir().unwrap();
     let (serving, command) = (opened(dir.path()), Ledger::open(dir.path()).unwrap());

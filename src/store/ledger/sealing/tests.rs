@@ -241,6 +241,26 @@ fn an_end_that_is_sealed_is_not_entered_again() {
     );
 }
 
+/// Ids keep their time until a clock that was set back has caught up.
+#[test]
+fn an_end_before_the_time_in_its_id_is_found_in_its_segment_and_not_entered_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let early = Ending {
+        at_ms: NOW + 50,
+        ..ending(HOUR_MS)
+    };
+    let entered = ledger.enter_endings(&[(&early, CreditSplit::ZERO)], "");
+    assert_eq!(entered.unwrap(), 1);
+    enter(&ledger, 60..62);
+    assert_eq!(seal_all(&ledger, 16).len(), 3);
+    assert!(count(dir.path(), "entry") < 10, "it is sealed");
+    let found = ledger.ending(&early.account, &early.request_id).unwrap();
+    assert!(found.is_some());
+    let again = ledger.append_endings(&[(&early, CreditSplit::ZERO)], "");
+    assert_eq!(again.unwrap(), [AppendOutcome::AlreadyEnded]);
+}
+
 #[test]
 fn an_end_that_may_be_in_a_missing_segment_is_withheld_until_it_is_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -447,6 +467,7 @@ fn a_folder_that_is_no_archive_and_a_damaged_file_change_nothing() {
     };
     assert!(refused(&archive.path().join("none")).contains("create it"));
     assert!(refused(ledger.segments.dir()).contains("the segments are in"));
+    assert!(refused(dir.path()).contains("in the data directory"));
     std::fs::write(archive.path().join("file"), "x").unwrap();
     assert!(refused(&archive.path().join("file")).contains("not a folder"));
     let path = file_of(&ledger, &segment);
@@ -648,6 +669,47 @@ fn an_anchor_that_names_a_sealed_entry_still_fits() {
     );
     drop(ledger);
     Ledger::open(dir.path()).unwrap();
+}
+
+/// As where the archive is a mount of the folder that the segments are in.
+#[test]
+fn the_only_name_of_a_file_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 100).remove(0);
+    let other = tempfile::tempdir().unwrap();
+    let alias = other.path().join("alias");
+    std::os::unix::fs::symlink(ledger.segments.dir(), &alias).unwrap();
+    let error = ledger.remove_local(&segment, &alias.join(&segment.file));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the segments are in"), "{error}");
+    assert!(file_of(&ledger, &segment).exists());
+    // A copy, or another name of the file, is enough.
+    let archived = other.path().join(&segment.file);
+    std::fs::hard_link(file_of(&ledger, &segment), &archived)
+        .or_else(|_| std::fs::copy(file_of(&ledger, &segment), &archived).map(drop))
+        .unwrap();
+    ledger.remove_local(&segment, &archived).unwrap();
+    assert!(archived.exists() && !file_of(&ledger, &segment).exists());
+}
+
+#[test]
+fn nobody_seals_beside_an_audit_and_audits_do_not_wait_for_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    assert!(ledger.pause_sealing(Duration::ZERO).unwrap().is_none());
+    assert_eq!(seal_all(&ledger, 16).len(), 3);
+    assert!(!ledger.is_sealing_paused());
+    let audits = [(); 2].map(|()| ledger.pause_sealing(Duration::ZERO).unwrap().unwrap());
+    assert!(ledger.is_sealing_paused());
+    let error = ledger.seal(SealBoundary::Everything, 16, PACE, NOW);
+    assert!(error.unwrap_err().to_string().contains("audits"));
+    drop(audits);
+    let lock = ledger.lock_segments().unwrap();
+    let error = ledger.pause_sealing(Duration::from_millis(60)).err();
+    assert!(error.unwrap().to_string().contains("seals or archives"));
+    drop(lock);
+    assert!(ledger.pause_sealing(Duration::ZERO).is_ok());
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub enum SegmentFault {
     Damaged(String),
     #[error("it is another segment, perhaps of another installation: {found}, not {expected}")]
     OtherSegment { found: String, expected: String },
+    #[error("ledger.db records other {0} than its signed manifest")]
+    OtherRecord(&'static str),
     #[error("it has the format {0}, which this program does not know: use a newer version")]
     NewerFormat(u32),
 }
@@ -30,6 +32,7 @@ impl SegmentFault {
             Self::Unreadable(_) => "unreadable",
             Self::Damaged(_) => "damaged",
             Self::OtherSegment { .. } => "foreign",
+            Self::OtherRecord(_) => "record",
             Self::NewerFormat(_) => "newer",
         }
     }

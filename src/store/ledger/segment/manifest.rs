@@ -82,6 +82,12 @@ impl SegmentManifest {
             .unwrap_or_default()
     }
 
+    /// Number of ends of requests.
+    pub fn endings(&self) -> u64 {
+        let of_kind = |kind: &&str| self.kinds.get(*kind);
+        ["debit", "void"].iter().filter_map(of_kind).sum()
+    }
+
     /// Checks the signature of the manifest's bytes, by the key that the manifest names.
     pub(super) fn check_signature(
         &self,

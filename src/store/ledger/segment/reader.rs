@@ -147,6 +147,17 @@ impl SegmentReader {
         self.check_bytes()
     }
 
+    /// Checks every part by its hash, and that the file has the hash with which it was sealed.
+    ///
+    /// # Errors
+    /// Returns the first fault.
+    pub fn check_sealed(&self, sha256: &[u8]) -> Result<(), SegmentFault> {
+        match self.check_bytes()? == sha256 {
+            true => Ok(()),
+            false => Err(SegmentFault::damaged("it is not what was sealed")),
+        }
+    }
+
     /// Checks every part by its hash, and returns the hash of the file.
     fn check_bytes(&self) -> Result<Vec<u8>, SegmentFault> {
         let parts = [
