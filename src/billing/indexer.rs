@@ -19,9 +19,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A batch begins with this number of new entries, or when the first of them has waited for
 /// `MAX_DELAY`. With a thousand accounts, such a batch has some tens of entries for each page that
-/// it writes, takes about a second, and needs about 40 MB of memory.
+/// it writes, takes tenths of a second, and needs about 20 MB of memory.
 const MIN_BATCH: u64 = MAX_INDEX_BATCH as u64;
-/// At 200 entries a second, both bounds are reached at about the same time. The first read after a
+/// At 100 entries a second, both bounds are reached at about the same time. The first read after a
 /// start indexes this many minutes of entries in memory.
 const MAX_DELAY: Duration = Duration::from_secs(600);
 

@@ -69,7 +69,9 @@ fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
             let (from, to) = if garbage {
                 (0, bytes.len())
             } else {
-                (4_096, 8_192)
+                // The second page.
+                let page = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
+                (page, 2 * page)
             };
             bytes[from..to].fill(0xa5);
             std::fs::write(path, bytes).unwrap();

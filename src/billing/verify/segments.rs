@@ -89,7 +89,7 @@ struct EntryRules<'a> {
     all: RulesOfAllEntries<'a>,
     /// Postings of the segment that is read.
     postings: PostingHashes,
-    /// Latest time from which one of its ends of requests is looked for.
+    /// Latest time from which somebody looks for one of its ends of requests.
     looked_up_until_ms: i64,
     chain: ChainRule,
     balances: BalanceRules,

@@ -249,10 +249,6 @@ impl Ledger {
         if is_same_file(self.segments.dir(), &to).unwrap_or(false) {
             return Err(refuse("it is the folder that the segments are in".into()));
         }
-        let data_dir = self.index.dir().canonicalize();
-        if data_dir.is_ok_and(|data_dir| to.starts_with(data_dir)) {
-            return Err(refuse("it is in the data directory".into()));
-        }
         let Some(name) = to.to_str() else {
             return Err(refuse("its name is not UTF-8".into()));
         };

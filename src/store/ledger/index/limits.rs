@@ -6,9 +6,9 @@ use std::time::Duration;
 
 pub(super) const MIGRATIONS: &[&str] = &[include_str!("001.sql")];
 
-/// Maximum number of entries in one transaction. Twice as many write a third less for each entry,
+/// Maximum number of entries in one transaction. Twice as many write 165 bytes less for each entry,
 /// and take twice the memory.
-pub const MAX_INDEX_BATCH: u32 = 131_072;
+pub const MAX_INDEX_BATCH: u32 = 65_536;
 
 /// Number of entries that are read from the ledger at once, to be indexed.
 pub(super) const INDEX_SLICE: u32 = 2_048;

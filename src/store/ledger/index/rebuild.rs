@@ -29,8 +29,8 @@ const OPERATION: &str = "make the ledger's index anew";
 /// not need much memory.
 const MAX_BATCH: u32 = 16_384;
 
-/// Page cache in KiB. A batch is sorted and visits each page once: a cache of those above the leaves
-/// is enough.
+/// Page cache in KiB. A batch is sorted and visits each page once: a cache of those above the
+/// leaves is enough.
 const CACHE_KIB: u32 = 4_096;
 
 /// Number of rebuilds that this process has begun: each needs a name of its own for a moment.

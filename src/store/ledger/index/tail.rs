@@ -32,10 +32,10 @@ pub(super) struct TailLimits {
 
 impl TailLimits {
     /// `index.db` is written when half of the entries are there. A read that adds as many as it may
-    /// takes about half a second; only the first ones after a start add many.
+    /// takes about half a second; only the first one after a start adds many.
     pub(super) const DEFAULT: Self = Self {
         entries: 2 * MAX_INDEX_BATCH,
-        entries_per_read: MAX_INDEX_BATCH / 2,
+        entries_per_read: MAX_INDEX_BATCH,
     };
 }
 
