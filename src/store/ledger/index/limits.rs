@@ -6,8 +6,8 @@ use std::time::Duration;
 
 pub(super) const MIGRATIONS: &[&str] = &[include_str!("001.sql")];
 
-/// Maximum number of entries in one transaction. Twice as many write 165 bytes less for each entry,
-/// and take twice the memory.
+/// Maximum number of entries in one transaction. More of them write less for each entry, and take
+/// more memory.
 pub const MAX_INDEX_BATCH: u32 = 65_536;
 
 /// Number of entries that are read from the ledger at once, to be indexed.
