@@ -23,6 +23,7 @@ pub mod key_settings;
 pub mod ledger;
 pub mod missing;
 pub mod redis;
+pub mod regular_file;
 mod row_cache;
 pub mod sqlite;
 

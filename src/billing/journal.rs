@@ -30,6 +30,7 @@ mod tests;
 
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
+use crate::store::regular_file::read_regular;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
 pub use instance_dir::{InstanceDir, instance_ids, live_instance_ids};
@@ -298,7 +299,7 @@ pub fn copy_journals(from: &Path, to: &Path) -> Result<usize, StoreError> {
         open_lock(&target).map_err(failed)?;
         // Copy in write order: a record's file is then never older than those of earlier records.
         for file in journal_files(&dir).map_err(failed)? {
-            let bytes = match std::fs::read(&file) {
+            let bytes = match read_regular(&file) {
                 Ok(bytes) => bytes,
                 // The file was removed after the directory was listed: the ledger, which is copied
                 // later, has all its records.

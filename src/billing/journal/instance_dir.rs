@@ -3,6 +3,7 @@
 //! Must not read or write a record.
 
 use crate::store::StoreError;
+use crate::store::regular_file::open_regular_with;
 use crate::store::sqlite;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -116,7 +117,7 @@ pub(super) enum LockState {
 pub(super) fn try_claim(dir: &Path) -> Result<LockState, StoreError> {
     let failed = |source| StoreError::io("check a journal's lock", source);
     // Never create the file here: a directory that is being removed must stay empty.
-    let file = match OpenOptions::new().write(true).open(dir.join(LOCK_FILE)) {
+    let file = match open_regular_with(OpenOptions::new().write(true), &dir.join(LOCK_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LockState::Gone),
         file => file.map_err(failed)?,
     };
@@ -128,18 +129,15 @@ pub(super) fn try_claim(dir: &Path) -> Result<LockState, StoreError> {
 }
 
 pub(super) fn open_lock(dir: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(dir.join(LOCK_FILE))
+    let mut options = OpenOptions::new();
+    let options = options.create(true).truncate(false).write(true).mode(0o600);
+    open_regular_with(options, &dir.join(LOCK_FILE))
 }
 
 /// Clears the mark that every file has a line. Called before a directory is removed: an interrupted
 /// removal must not look like missing files.
 pub(super) fn clear_numbered_mark(dir: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).open(dir.join(LOCK_FILE)) {
+    match open_regular_with(OpenOptions::new().write(true), &dir.join(LOCK_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         lock => lock?.set_len(0),
     }

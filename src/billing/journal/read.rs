@@ -14,6 +14,7 @@ use super::record::JournalRecord;
 use super::repair;
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
+use crate::store::regular_file::read_regular;
 use crate::telemetry::METRICS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -255,12 +256,7 @@ pub(super) fn read_journal(dir: &Path) -> Result<JournalContents, StoreError> {
     let failed = |source| StoreError::io("read a journal", source);
     let (mut read, mut counted) = (JournalContents::default(), Vec::new());
     for file in journal_files(dir).map_err(failed)? {
-        // Opening a pipe would wait for somebody who writes to it.
-        if std::fs::metadata(&file).is_ok_and(|found| !found.is_file()) {
-            let message = format!("{} is not a regular file", file.display());
-            return Err(failed(io::Error::other(message)));
-        }
-        let bytes = match std::fs::read(&file) {
+        let bytes = match read_regular(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             bytes => bytes.map_err(failed)?,
         };
@@ -319,5 +315,5 @@ fn missing_files(files: &[(Option<u64>, LineCount)]) -> usize {
 fn is_numbered(dir: &Path) -> bool {
     [LOCK_FILE, RETIRED_LOCK_FILE]
         .iter()
-        .any(|lock| std::fs::read(dir.join(lock)).is_ok_and(|bytes| bytes == NUMBERED_MARK))
+        .any(|lock| read_regular(&dir.join(lock)).is_ok_and(|bytes| bytes == NUMBERED_MARK))
 }

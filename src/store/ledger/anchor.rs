@@ -14,6 +14,7 @@ use super::chain::last_entry;
 use super::hex::{decode_hex, encode_hex};
 use super::segment_files::sealed_hash;
 use crate::clock;
+use crate::store::regular_file::{open_regular_with, read_regular};
 use crate::store::{StoreError, sqlite};
 use crate::telemetry::METRICS;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
@@ -126,14 +127,14 @@ impl LedgerAnchor {
     /// Returns an error if the file cannot be created or opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let mut options = OpenOptions::new();
-        let file = options
+        let options = options
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o600)
-            .open(dir.join(ANCHOR_FILE));
-        file.map(Self)
+            .mode(0o600);
+        open_regular_with(options, &dir.join(ANCHOR_FILE))
+            .map(Self)
             .map_err(|source| StoreError::io("open the ledger's anchor", source))
     }
 
@@ -165,7 +166,7 @@ pub(super) fn modified_ms(dir: &Path) -> i64 {
 /// # Errors
 /// Returns an error if the file cannot be read.
 pub fn read(dir: &Path) -> Result<AnchorContent, StoreError> {
-    let bytes = match std::fs::read(dir.join(ANCHOR_FILE)) {
+    let bytes = match read_regular(&dir.join(ANCHOR_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(AnchorContent::Nothing),
         bytes => bytes.map_err(|source| StoreError::io("read the ledger's anchor", source))?,
     };

@@ -21,6 +21,7 @@ use super::segment::{
 };
 use super::segment_files::{SegmentRecord, sealed_end, segment_of};
 use crate::failpoint::{self, Point};
+use crate::store::regular_file::{open_regular, open_regular_with};
 use crate::store::{StoreError, sqlite};
 use balance_merge::{BalanceMerge, ChangedBalance};
 use rusqlite::{OptionalExtension, params};
@@ -146,7 +147,7 @@ impl Ledger {
     /// Returns an error if that takes longer than `timeout`.
     pub fn pause_sealing(&self, timeout: Duration) -> Result<Option<SegmentLock>, StoreError> {
         // For reading: an audit creates no file, and works on a read-only disk.
-        let Ok(file) = File::open(self.segments.dir().join(LOCK_FILE)) else {
+        let Ok(file) = open_regular(&self.segments.dir().join(LOCK_FILE)) else {
             return Ok(None);
         };
         let began = Instant::now();
@@ -164,7 +165,7 @@ impl Ledger {
 
     /// Whether somebody seals, archives or audits the ledger.
     pub fn is_sealing_paused(&self) -> bool {
-        File::open(self.segments.dir().join(LOCK_FILE))
+        open_regular(&self.segments.dir().join(LOCK_FILE))
             .is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
     }
 
@@ -173,9 +174,8 @@ impl Ledger {
         sqlite::create_dir(self.segments.dir())?;
         let mut options = OpenOptions::new();
         let options = options.create(true).write(true).truncate(false).mode(0o600);
-        let file = options
-            .open(self.segments.dir().join(LOCK_FILE))
-            .map_err(failed)?;
+        let file =
+            open_regular_with(options, &self.segments.dir().join(LOCK_FILE)).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(SegmentLock(file)),
             Err(TryLockError::WouldBlock) => Err(StoreError::Refused(

@@ -15,6 +15,7 @@ use super::manifest::{
 use super::reference_index::{self, IndexPage, PAGE_BYTES, PAGE_RECORDS};
 use crate::store::ledger::LedgerEntry;
 use crate::store::ledger::hex::{decode_hex, encode_hex};
+use crate::store::regular_file::open_regular;
 use credits::money::Micro;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -53,11 +54,7 @@ impl SegmentReader {
     /// Returns an error if the file is missing, no regular file, unreadable, damaged or of a newer
     /// format.
     pub fn open(path: &Path) -> Result<Self, SegmentFault> {
-        // Opening a pipe would wait for somebody who writes to it.
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(SegmentFault::damaged("it is not a regular file"));
-        }
-        let file = File::open(path)?;
+        let file = open_regular(path)?;
         let length = file.metadata()?.len();
         let (manifest, manifest_offset) = read_manifest(&file, length)?;
         manifest.check_parts(manifest_offset)?;

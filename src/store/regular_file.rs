@@ -1,0 +1,61 @@
+//! Opens files that somebody else can have replaced, without waiting for whoever did.
+//!
+//! Opening a pipe waits until somebody writes to it, perhaps for ever. Must not create a file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// Returns an error if the file cannot be opened, or if it is a folder, a pipe or a device.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    open_regular_with(OpenOptions::new().read(true), path)
+}
+
+/// Reads a regular file.
+///
+/// # Errors
+/// As for [`open_regular`], and if it cannot be read.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens a regular file with these options.
+///
+/// # Errors
+/// As for [`open_regular`].
+pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::other(format!(
+        "{} is not a regular file",
+        path.display()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_and_a_folder_are_refused_at_once_and_a_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, file) = (dir.path().join("pipe"), dir.path().join("file"));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        std::fs::write(&file, "text").unwrap();
+        for path in [&pipe, dir.path()] {
+            assert!(open_regular(path).is_err(), "{}", path.display());
+        }
+        assert!(open_regular_with(OpenOptions::new().write(true), &pipe).is_err());
+        assert_eq!(read_regular(&file).unwrap(), b"text");
+    }
+}
