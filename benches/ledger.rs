@@ -239,7 +239,7 @@ struct World {
 
 impl World {
     fn serve(&self) -> Billing {
-        let billing = Billing::serve(&self.dir, &Limits::default()).unwrap();
+        let billing = Billing::serve(&self.dir, &Limits::default(), None).unwrap();
         billing.store_prices(&self.models, clock::now_ms()).unwrap();
         billing
     }

@@ -93,14 +93,22 @@ pub fn run_with_store(
     let startup_signals = StartupSignals::listen()?;
     let billing = match start {
         StartMode::Fresh => {
-            let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
+            let billing = Billing::serve(
+                &settings.data_dir,
+                &settings.limits,
+                settings.ledger.archive(),
+            )?;
             // Only a predecessor may share these addresses.
             wait_for_address("listen.sidecar", settings.sidecar)?;
             wait_for_address("listen.admin", settings.admin)?;
             billing
         }
         StartMode::Upgrade => {
-            let billing = Billing::serve_as_successor(&settings.data_dir, &settings.limits)?;
+            let billing = Billing::serve_as_successor(
+                &settings.data_dir,
+                &settings.limits,
+                settings.ledger.archive(),
+            )?;
             settings = reread_settings(config_file, settings);
             billing.apply_limits(&settings.limits);
             billing

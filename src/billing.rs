@@ -49,6 +49,7 @@ mod verify;
 
 use crate::store::StoreError;
 use crate::store::ledger::{KeySpend, Posting};
+pub use backup::Backup;
 use balance::CreditSnapshot;
 pub use balance::{Balance, PostedFunds, TrialState};
 use credits::limits::Period;

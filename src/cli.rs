@@ -370,6 +370,7 @@ fn with_store(
 ) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_with_store(&settings.data_dir, settings.store.address())?;
+    billing.set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     run(&account::CommandContext {
         accounts: &accounts,

@@ -41,6 +41,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     crate::edge::descriptors::raise_limit();
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()))?;
+    billing.set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
     let ingest = Arc::new(LedgerIngest::start(

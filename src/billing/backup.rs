@@ -16,14 +16,22 @@ use crate::store::ledger;
 use crate::store::sqlite;
 use std::path::Path;
 
+/// What a backup has and lacks.
+pub struct Backup {
+    /// Number of journal files in it.
+    pub journal_files: usize,
+    /// Faults of segments that are neither in the data directory nor in their archive.
+    pub missing_segments: Vec<String>,
+}
+
 impl Billing {
     /// Copies everything that a gateway needs into the new directory `to`, which can then serve as
-    /// a `data_dir`. Returns the number of journal files in it.
+    /// a `data_dir`. Returns what it has, and what is wrong with segments that it lacks.
     ///
     /// # Errors
     /// Returns an error if `to` exists or if something cannot be read or written. The incomplete
     /// copy then remains next to `to`.
-    pub fn backup(&self, to: &Path) -> Result<usize, StoreError> {
+    pub fn backup(&self, to: &Path) -> Result<Backup, StoreError> {
         let from = &self.0.data_dir;
         let began_ms = clock::now_ms();
         if to.exists() {
@@ -50,7 +58,7 @@ impl Billing {
                 "back up idempotency.db",
             )?;
         }
-        let files = journal::copy_journals(from, partial)?;
+        let journal_files = journal::copy_journals(from, partial)?;
         // Before the ledger, so that the copied ledger is never older than its anchor.
         ledger::anchor::copy(from, partial)?;
         sqlite::copy(
@@ -59,7 +67,7 @@ impl Billing {
             "back up the ledger",
         )?;
         // After the ledger: every segment that the copied ledger has recorded exists by now.
-        self.0.ledger.copy_segments(partial, began_ms)?;
+        let missing_segments = self.0.ledger.copy_segments(partial, began_ms)?;
         let accounts = from.join("app.db");
         if accounts.exists() {
             sqlite::copy(&accounts, &partial.join("app.db"), "back up app.db")?;
@@ -71,6 +79,9 @@ impl Billing {
             .filter(|parent| !parent.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         sqlite::sync_dir(parent).map_err(failed)?;
-        Ok(files)
+        Ok(Backup {
+            journal_files,
+            missing_segments,
+        })
     }
 }

@@ -196,7 +196,7 @@ impl Billing {
         let began = Instant::now();
         loop {
             if !instance_lock::is_held(data_dir)? {
-                return recover_dead_instances(ledger, data_dir, &ledger.instance_ids()?);
+                return recover_dead_instances(ledger, data_dir, &ledger.instance_ids()?).map(drop);
             }
             if mirror.refresh_state()?.0 >= refresh_id {
                 return Ok(());

@@ -11,6 +11,7 @@
 
 use super::backlog::BacklogRefusal;
 use super::balance::CreditSnapshot;
+use super::replay::WithheldCost;
 use crate::store::StoreError;
 use crate::store::ledger::{Claim, Ledger};
 use credits::limits::RequestLimits;
@@ -18,6 +19,7 @@ use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
@@ -27,6 +29,7 @@ pub struct HoldRegistry {
     instance_id: String,
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
+    has_withheld: AtomicBool,
 }
 
 /// One shard: some of the accounts, and their keys.
@@ -49,6 +52,8 @@ pub struct Payer<'a> {
 struct AccountHolds {
     requests: u64,
     held: CreditSplit,
+    /// Part of `held`: for requests of dead processes whose endings the ledger cannot take yet.
+    withheld: CreditSplit,
     settled: CreditSplit,
     /// Whether it changed since the mirror was last written.
     unmirrored: bool,
@@ -60,6 +65,8 @@ struct AccountHolds {
 struct KeyHolds {
     requests: u64,
     held: Micro,
+    /// As for the account.
+    withheld: Micro,
     settled: Micro,
     gauge: RateCounter,
 }
@@ -120,15 +127,18 @@ impl HoldRegistry {
             instance_id: instance_id.to_owned(),
             shards,
             hasher: RandomState::new(),
+            has_withheld: AtomicBool::new(false),
         }
     }
 
     fn lock_shard(&self, account: &str) -> MutexGuard<'_, Shard> {
-        let index =
-            usize::try_from(self.hasher.hash_one(account) % SHARDS as u64).unwrap_or_default();
-        self.shards[index]
+        self.shards[self.shard_index(account)]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shard_index(&self, account: &str) -> usize {
+        usize::try_from(self.hasher.hash_one(account) % SHARDS as u64).unwrap_or_default()
     }
 
     /// Checks the account's credits and reserves what `decide` returns, in one step. Returns the
@@ -233,6 +243,40 @@ impl HoldRegistry {
         of_key.add(parts);
     }
 
+    /// Holds the costs of ended requests of dead processes whose endings wait for a segment that is
+    /// not at hand, in the place of those that were held so far. Otherwise an account could spend
+    /// the credits again.
+    pub(super) fn set_withheld(&self, costs: &[WithheldCost]) {
+        if !self.has_withheld.swap(!costs.is_empty(), Ordering::Relaxed) && costs.is_empty() {
+            return;
+        }
+        let mut shards: Vec<_> = self
+            .shards
+            .iter()
+            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        for shard in &mut shards {
+            for open in shard.accounts.values_mut() {
+                open.hold_withheld(CreditSplit::ZERO.minus(open.withheld));
+            }
+            for of_key in shard.keys.values_mut() {
+                of_key.hold_withheld(Micro::ZERO.minus(of_key.withheld));
+            }
+        }
+        for WithheldCost { account, key, cost } in costs {
+            let shard = &mut shards[self.shard_index(account)];
+            let open = shard.accounts.entry(Arc::clone(account)).or_default();
+            open.hold_withheld(*cost);
+            let of_key = shard.keys.entry(Arc::clone(key)).or_default();
+            of_key.hold_withheld(cost.total());
+        }
+    }
+
+    /// Whether endings of dead processes wait for a segment that is not at hand.
+    pub fn holds_withheld(&self) -> bool {
+        self.has_withheld.load(Ordering::Relaxed)
+    }
+
     /// Number of requests that the account has open in this process.
     pub fn open_requests(&self, account: &str) -> u64 {
         self.lock_shard(account)
@@ -333,7 +377,7 @@ impl HoldRegistry {
     }
 
     /// Whether the account has no open request, here or in a process that handed over, and nothing
-    /// settled that the ledger lacks. Only then may a lapse be posted.
+    /// settled or withheld that the ledger lacks. Only then may a lapse be posted.
     pub fn is_idle(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
@@ -344,7 +388,10 @@ impl HoldRegistry {
             paid: row.applied_paid,
             trial: row.applied_trial,
         };
-        Ok(open.requests == 0 && applied == open.settled && !row.claimed_trial.is_positive())
+        Ok(open.requests == 0
+            && open.withheld == CreditSplit::ZERO
+            && applied == open.settled
+            && !row.claimed_trial.is_positive())
     }
 
     /// Runs `work` with this process's claim on the account, while nothing can be held or settled
@@ -514,6 +561,11 @@ impl KeyHolds {
         self.requests = self.requests.saturating_add(1);
     }
 
+    fn hold_withheld(&mut self, change: Micro) {
+        self.held = self.held.plus(change);
+        self.withheld = self.withheld.plus(change);
+    }
+
     /// Credits settled here that the ledger does not have yet count as spent now, whichever day
     /// they are entered on.
     fn credit_left(
@@ -537,5 +589,13 @@ impl AccountHolds {
         self.held = self.held.plus(parts);
         self.requests = self.requests.saturating_add(1);
         self.unmirrored = true;
+    }
+
+    fn hold_withheld(&mut self, change: CreditSplit) {
+        if change != CreditSplit::ZERO {
+            self.held = self.held.plus(change);
+            self.withheld = self.withheld.plus(change);
+            self.unmirrored = true;
+        }
     }
 }

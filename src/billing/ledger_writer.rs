@@ -40,6 +40,8 @@ const MIRROR_INTERVAL: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the ledger's anchor records that the ledger is in use.
 const ANCHOR_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval of attempts to enter endings that wait for a segment which is not at hand.
+const WITHHELD_INTERVAL: Duration = Duration::from_secs(60);
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
@@ -147,6 +149,7 @@ impl LedgerWriter {
             data_dir,
         } = deps;
         let (has_cleared_mirror, lapse_clock, anchored) = (false, None, Instant::now());
+        let recovered = anchored;
         let worker = LedgerWriterWorker {
             pace: CommitPace::new(Instant::now()),
             ledger,
@@ -157,6 +160,7 @@ impl LedgerWriter {
             has_cleared_mirror,
             lapse_clock,
             anchored,
+            recovered,
             rate: CommitRate::default(),
             state,
             receiver,
@@ -290,6 +294,8 @@ struct LedgerWriterWorker {
     /// `None` in a stepwise writer, where the caller supplies the time.
     lapse_clock: Option<LapseClock>,
     anchored: Instant,
+    /// When the journals of dead processes were last looked for.
+    recovered: Instant,
     rate: CommitRate,
     state: Arc<LedgerWriterState>,
     receiver: QueueReceiver<Settlement>,
@@ -327,7 +333,7 @@ impl LedgerWriterWorker {
 
     fn housekeep(&mut self, now_ms: i64) {
         if !self.ledger.has_handed_over() {
-            self.release_dead_claims();
+            self.recover_dead();
             if self
                 .lapse_clock
                 .as_mut()
@@ -471,19 +477,24 @@ impl LedgerWriterWorker {
         Ok(())
     }
 
-    /// Cleans up after processes that handed over and died: enters their journals, then deletes
-    /// their claims.
-    fn release_dead_claims(&self) {
-        let outcome = self
-            .ledger
-            .claimants()
-            .and_then(|claimants| match claimants.is_empty() {
-                true => Ok(()),
-                false => recover_dead_instances(&self.ledger, &self.data_dir, &claimants),
-            });
+    /// Cleans up after processes that died: enters the journals of those that had handed over, and
+    /// the endings that waited for a segment that was not at hand; then deletes their claims.
+    fn recover_dead(&mut self) {
+        let holds_withheld = self.holds.holds_withheld();
+        if holds_withheld && self.recovered.elapsed() < WITHHELD_INTERVAL {
+            return;
+        }
+        self.recovered = Instant::now();
+        let outcome = self.ledger.claimants().and_then(|claimants| {
+            if holds_withheld || !claimants.is_empty() {
+                let withheld = recover_dead_instances(&self.ledger, &self.data_dir, &claimants)?;
+                self.holds.set_withheld(&withheld);
+            }
+            Ok(())
+        });
         if let Err(error) = outcome {
             METRICS.ledger_error("dead_guests");
-            log::warn!("cannot remove the claims of ended processes: {error}");
+            log::warn!("cannot enter the journals of ended processes: {error}");
         }
     }
 

@@ -11,6 +11,7 @@ use crate::store::ledger::{
 use crate::telemetry::METRICS;
 use credits::money::CreditSplit;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Number of endings in one commit. A replay keeps nobody waiting for single endings, and a larger
@@ -19,14 +20,35 @@ const BATCH: usize = 4_096;
 /// Time between two log lines of a long replay.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
+/// What an ended request costs, whose ending the ledger cannot take yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WithheldCost {
+    pub account: Arc<str>,
+    pub key: Arc<str>,
+    pub cost: CreditSplit,
+}
+
+impl From<&Ending> for WithheldCost {
+    fn from(ending: &Ending) -> Self {
+        Self {
+            account: ending.account.as_str().into(),
+            key: ending.detail.key_id.as_str().into(),
+            cost: CreditSplit {
+                paid: ending.paid,
+                trial: ending.trial,
+            },
+        }
+    }
+}
+
 /// Enters the journals of dead processes into the ledger, then deletes the claims of those in
-/// `known` that are gone.
+/// `known` that are gone. Returns the costs of the endings that stay in their journals.
 pub(super) fn recover_dead_instances(
     ledger: &Ledger,
     data_dir: &Path,
     known: &[String],
-) -> Result<(), StoreError> {
-    replay_orphaned_journals(ledger, data_dir)?;
+) -> Result<Vec<WithheldCost>, StoreError> {
+    let withheld = replay_orphaned_journals(ledger, data_dir)?;
     // An instance that has a journal is alive or not yet replayed. Read this list after `known`.
     let with_journal = journal::instance_ids(data_dir)?;
     let ended: Vec<_> = known
@@ -34,15 +56,18 @@ pub(super) fn recover_dead_instances(
         .filter(|instance_id| !with_journal.contains(instance_id))
         .cloned()
         .collect();
-    if ended.is_empty() {
-        Ok(())
-    } else {
-        ledger.forget_instances(&ended)
+    if !ended.is_empty() {
+        ledger.forget_instances(&ended)?;
     }
+    Ok(withheld)
 }
 
 /// Enters the journals of dead processes into the ledger.
-fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
+fn replay_orphaned_journals(
+    ledger: &Ledger,
+    data_dir: &Path,
+) -> Result<Vec<WithheldCost>, StoreError> {
+    let mut all_withheld = Vec::new();
     for orphaned in journal::claim_orphaned(data_dir)? {
         orphaned.remove_reserve();
         let (endings, unreadable) = orphaned.endings()?;
@@ -60,16 +85,18 @@ fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), Stor
             orphaned.instance_id,
             endings.len(),
         );
-        if withheld > 0 {
+        if !withheld.is_empty() {
             log::error!(
-                "the journal of instance {} stays: {withheld} of its requests may be in a segment that is not at hand",
-                orphaned.instance_id
+                "the journal of instance {} stays: {} of its requests may be in a segment that is not at hand",
+                orphaned.instance_id,
+                withheld.len()
             );
+            all_withheld.extend(withheld);
             continue;
         }
         orphaned.remove(unreadable)?;
     }
-    Ok(())
+    Ok(all_withheld)
 }
 
 /// What became of the endings of a journal.
@@ -77,9 +104,9 @@ fn replay_orphaned_journals(ledger: &Ledger, data_dir: &Path) -> Result<(), Stor
 pub(super) struct ReplayedEndings {
     /// Number of endings that the ledger did not have.
     pub new: usize,
-    /// Number of endings that were not entered, because a segment that may have them is not at
+    /// Costs of the endings that were not entered, because a segment that may have them is not at
     /// hand.
-    pub withheld: usize,
+    pub withheld: Vec<WithheldCost>,
 }
 
 pub(super) fn enter_endings(
@@ -106,9 +133,13 @@ pub(super) fn enter_endings(
             instance_id: "",
             changes: &changes,
         })?;
-        let count = |wanted| outcomes.iter().filter(|one| **one == wanted).count();
-        replayed.new += count(AppendOutcome::Ended);
-        replayed.withheld += count(AppendOutcome::Withheld);
+        for (ending, outcome) in batch.iter().zip(outcomes) {
+            match outcome {
+                AppendOutcome::Ended => replayed.new += 1,
+                AppendOutcome::Withheld => replayed.withheld.push(ending.into()),
+                _ => {}
+            }
+        }
     }
     Ok(replayed)
 }

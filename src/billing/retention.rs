@@ -34,6 +34,11 @@ struct UpkeepReport {
 }
 
 impl Billing {
+    /// Finds sealed entries in the operator's archive too, wherever they were archived to.
+    pub fn set_archive(&self, archive: Option<&Path>) {
+        self.0.ledger.set_archive(archive);
+    }
+
     /// Starts the thread. `settings` returns the current settings.
     ///
     /// # Errors
@@ -49,10 +54,12 @@ impl Billing {
                 let (mut report, mut round) = (UpkeepReport::default(), 0_u32);
                 let mut unreadable = Vec::new();
                 loop {
+                    let settings = settings();
+                    billing.set_archive(settings.archive());
                     // After the hand-over, the successor does it; beside an audit, the next round.
                     let ledger = &billing.0.ledger;
                     if !ledger.has_handed_over() && !ledger.is_sealing_paused() {
-                        let mut faults = billing.run_upkeep(&settings(), clock::now_ms());
+                        let mut faults = billing.run_upkeep(&settings, clock::now_ms());
                         if round.is_multiple_of(CHECK_ROUNDS) {
                             unreadable = billing.check_segments();
                         }

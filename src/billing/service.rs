@@ -105,14 +105,19 @@ impl Billing {
     }
 
     /// Opens the service for the gateway: replays the journals of dead processes, then serves.
+    /// `archive` is the operator's folder of archived segments.
     ///
     /// # Errors
     /// Returns an error if the ledger or the journal cannot be opened, if a replayed ending cannot
     /// be entered, or if another process serves from `data_dir`.
-    pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+    pub fn serve(
+        data_dir: &Path,
+        limits: &Limits,
+        archive: Option<&Path>,
+    ) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
         Self::serve_with(
-            data_dir,
+            (data_dir, archive),
             limits,
             LedgerWriter::start,
             Some(Indexer::start),
@@ -126,10 +131,14 @@ impl Billing {
     /// # Errors
     /// Returns the errors of [`Billing::serve`], and an error if the predecessor does not hand
     /// over.
-    pub fn serve_as_successor(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+    pub fn serve_as_successor(
+        data_dir: &Path,
+        limits: &Limits,
+        archive: Option<&Path>,
+    ) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
         Self::serve_with(
-            data_dir,
+            (data_dir, archive),
             limits,
             LedgerWriter::start,
             Some(Indexer::start),
@@ -145,7 +154,7 @@ impl Billing {
     pub fn serve_stepwise(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
         Self::serve_with(
-            data_dir,
+            (data_dir, None),
             limits,
             LedgerWriter::new_stepwise,
             None,
@@ -154,14 +163,15 @@ impl Billing {
     }
 
     fn serve_with(
-        data_dir: &Path,
+        (data_dir, archive): (&Path, Option<&Path>),
         limits: &Limits,
         start: fn(LedgerWriterDeps, usize, LedgerBacklog) -> Result<LedgerWriter, StoreError>,
         start_indexer: Option<StartIndexer>,
         owner: InstanceLock,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        recover_dead_instances(&ledger, data_dir, &ledger.instance_ids()?)?;
+        ledger.set_archive(archive);
+        let withheld = recover_dead_instances(&ledger, data_dir, &ledger.instance_ids()?)?;
         let journal = Journal::create(
             data_dir,
             limits.journal_segment_bytes,
@@ -171,6 +181,7 @@ impl Billing {
         let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
         mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
         let holds = Arc::new(HoldRegistry::new(journal.instance_id()));
+        holds.set_withheld(&withheld);
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         // Every open request ends once, and admission stops at `journal_pending`; so this queue is
         // never full.
@@ -277,10 +288,10 @@ impl Billing {
         let orphaned = journal::claim_journal(dir)?;
         let (endings, unreadable) = orphaned.endings()?;
         let replayed = enter_endings(&*self.0.ledger, &endings)?;
-        if replayed.withheld > 0 {
+        if !replayed.withheld.is_empty() {
             return Err(StoreError::SegmentUnavailable(format!(
                 "{} requests of the journal may be in a segment that is not at hand: `ledger segments` names it; put it back and repeat",
-                replayed.withheld
+                replayed.withheld.len()
             )));
         }
         Ok((replayed.new, unreadable))

@@ -61,7 +61,7 @@ fn one_credit() -> (Quote, Usage) {
 }
 
 fn serving(dir: &Path) -> Billing {
-    let billing = Billing::serve(dir, &Limits::default()).unwrap();
+    let billing = Billing::serve(dir, &Limits::default(), None).unwrap();
     billing.store_prices(&[model()], NOW).unwrap();
     billing
 }

@@ -12,7 +12,7 @@ use super::segments::{self, SegmentCommand};
 use crate::account::Accounts;
 use crate::billing::outbox::ReplayReport;
 use crate::billing::{
-    AuditProgress, AuditScope, AuditStep, Billing, CpuShare, LedgerAuditReport, outbox,
+    AuditProgress, AuditScope, AuditStep, Backup, Billing, CpuShare, LedgerAuditReport, outbox,
     verify_accounts, verify_missing_ledger,
 };
 use crate::catalog::CatalogModel;
@@ -149,7 +149,9 @@ impl LedgerCommand {
         } else {
             Billing::open_for_audit
         };
-        open(&settings.data_dir, settings.store.address())
+        let billing = open(&settings.data_dir, settings.store.address())?;
+        billing.set_archive(settings.ledger.archive());
+        Ok(billing)
     }
 }
 
@@ -250,8 +252,8 @@ pub fn run(
         }
         LedgerCommand::Backup { dir, progress } => {
             let progress = ProgressDisplay::select(progress, json);
-            let files = back_up(&billing, &settings.data_dir, &dir, progress)?;
-            print_backup(files, &dir, json, &mut out)?;
+            let backup = back_up(&billing, &settings.data_dir, &dir, progress)?;
+            print_backup(&backup, &dir, json, &mut out)?;
         }
         LedgerCommand::Segments(_) => {}
         LedgerCommand::Replay { dir } => {
@@ -325,13 +327,13 @@ fn adjust(
     Ok(acting.record_then_run("account.adjust", account, &change, adjust)?)
 }
 
-/// Copies the accounts, the ledger and the journal into `to`. Returns the number of journal files.
+/// Copies the accounts, the ledger and the journal into `to`.
 fn back_up(
     billing: &Billing,
     data_dir: &Path,
     to: &Path,
     progress: ProgressDisplay,
-) -> anyhow::Result<usize> {
+) -> anyhow::Result<Backup> {
     // The copy has this name until it is complete.
     let mut partial = to.as_os_str().to_owned();
     partial.push(".partial");
@@ -344,9 +346,23 @@ fn back_up(
     )?)
 }
 
-fn print_backup(files: usize, dir: &Path, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
+fn print_backup(
+    backup: &Backup,
+    dir: &Path,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let Backup {
+        journal_files: files,
+        missing_segments: missing,
+    } = backup;
+    for fault in missing {
+        writeln!(io::stderr(), "warning: not in the backup: {fault}")?;
+    }
     if json {
-        writeln!(out, "{}", json!({"dir": dir, "journal_files": files}))?;
+        let dir = dir.display().to_string();
+        let report = json!({"dir": dir, "journal_files": files, "missing_segments": missing});
+        writeln!(out, "{report}")?;
     } else {
         writeln!(
             out,

@@ -61,13 +61,13 @@ pub fn run(
             let billing = Billing::open_with_store(&settings.data_dir, settings.store.address())?;
             let what = json!({"before": before.map(rfc3339)});
             let sealed = record(settings, "ledger.seal", &what, || {
-                billing.seal(*before, settings.segment_entries)
+                billing.seal(*before, settings.ledger.segment_entries)
             })?;
             print_segments(&sealed, "sealed", json, &mut out)?;
         }
         SegmentCommand::Archive { before, dir } => {
             let billing = Billing::open_with_store(&settings.data_dir, settings.store.address())?;
-            let what = json!({"before": rfc3339(*before), "dir": dir});
+            let what = json!({"before": rfc3339(*before), "dir": dir.display().to_string()});
             let moved = record(settings, "ledger.archive", &what, || {
                 billing.archive_segments(*before, dir)
             })?;
@@ -75,6 +75,7 @@ pub fn run(
         }
         SegmentCommand::Segments { full } => {
             let billing = Billing::open_for_audit(&settings.data_dir, settings.store.address())?;
+            billing.set_archive(settings.ledger.archive());
             let segments = billing.segments(*full)?;
             if segments.iter().any(|segment| segment.fault.is_some()) {
                 code = ExitCode::FAILURE;

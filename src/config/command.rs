@@ -8,6 +8,7 @@
 
 use super::environment::environment;
 use super::fault::{ConfigError, ConfigFault};
+use super::ledger::LedgerSettings;
 use super::signup::SignupSettings;
 use super::source::cannot_read;
 use super::store::StoreSettings;
@@ -24,8 +25,8 @@ const REQUIRED_SECTIONS: [&str; 2] = ["data_dir", "store"];
 pub struct CommandSettings {
     pub data_dir: PathBuf,
     pub store: StoreSettings,
-    /// Number of entries of a full segment.
-    pub segment_entries: u64,
+    /// How entries are sealed and where they are archived.
+    pub ledger: LedgerSettings,
     signup: Option<SignupSettings>,
     catalog: Catalog,
     base_url: String,
@@ -149,7 +150,7 @@ fn parse(
     let store = store.and_then(|store| validator.store(store));
     let signup = signup.unwrap_or_default();
     let signup = validator.signup(&signup);
-    let segment_entries = validator.ledger(&upkeep, signup.as_ref()).segment_entries;
+    let ledger = validator.ledger(&upkeep, signup.as_ref());
     let base_url = if validator.faults.iter().any(|fault| fault.key == "base_url") {
         base_url
     } else {
@@ -170,7 +171,7 @@ fn parse(
         (Some(data_dir), Some(store)) if needed.is_empty() => Ok(CommandSettings {
             data_dir: data_dir.into(),
             store,
-            segment_entries,
+            ledger,
             signup,
             catalog,
             base_url,

@@ -7,7 +7,7 @@ use super::raw;
 use super::signup::SignupSettings;
 use super::source::FileChecks;
 use super::validator::ConfigValidator;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -19,6 +19,14 @@ pub struct LedgerSettings {
     pub seal_after_days: u32,
     /// `None`: segments stay in the data directory.
     pub retention: Option<RetentionSettings>,
+}
+
+impl LedgerSettings {
+    /// Folder of archived segments.
+    pub fn archive(&self) -> Option<&Path> {
+        let retention = self.retention.as_ref();
+        retention.map(|retention| retention.archive.as_path())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

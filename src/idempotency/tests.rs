@@ -24,7 +24,7 @@ fn settings() -> Settings {
 
 fn billing(dir: &Path) -> Billing {
     let settings = settings();
-    let billing = Billing::serve(dir, &settings.limits).unwrap();
+    let billing = Billing::serve(dir, &settings.limits, None).unwrap();
     billing
         .store_prices(settings.catalog.models(), NOW)
         .unwrap();

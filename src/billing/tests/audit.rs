@@ -581,7 +581,7 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     std::fs::write(&ledger, older).unwrap();
     assert_eq!(rules(dir.path(), NOW), ["anchor"]);
     assert!(
-        Billing::serve(dir.path(), &Limits::default()).is_err(),
+        Billing::serve(dir.path(), &Limits::default(), None).is_err(),
         "nor does a gateway start"
     );
     Billing::accept_ledger(dir.path()).unwrap();
@@ -609,7 +609,7 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
         "{:?}",
         verdict.findings
     );
-    let refused = Billing::serve(dir.path(), &Limits::default())
+    let refused = Billing::serve(dir.path(), &Limits::default(), None)
         .err()
         .unwrap()
         .to_string();

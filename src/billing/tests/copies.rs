@@ -14,7 +14,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
         journal_segment_bytes: 4_096,
         ..Limits::default()
     };
-    let billing = Billing::serve(&dir, &limits).unwrap();
+    let billing = Billing::serve(&dir, &limits, None).unwrap();
     billing.store_prices(&[model()], NOW).unwrap();
     account_with(&billing, 1_000_000);
     let (quote, usage) = one_credit();
@@ -61,7 +61,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
     billing.shut_down();
     drop(billing);
     for (copy, before) in copies {
-        let restored = Billing::serve(&copy, &limits).unwrap();
+        let restored = Billing::serve(&copy, &limits, None).unwrap();
         assert!(!before.is_empty());
         for request in &before {
             let receipt = restored.receipt(ACCOUNT, request).unwrap();

@@ -12,7 +12,7 @@ fn within(request: &str, bounds: RequestLimits) -> HoldRequest {
     }
 }
 
-fn spending(limit: &str) -> RequestLimits {
+pub(super) fn spending(limit: &str) -> RequestLimits {
     RequestLimits {
         spend: Some(limit.parse().unwrap()),
         ..RequestLimits::default()

@@ -20,7 +20,7 @@ fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
     let held = held.collect();
     let successor = std::thread::scope(|scope| {
         let successor =
-            scope.spawn(|| Billing::serve_as_successor(dir, &Limits::default()).unwrap());
+            scope.spawn(|| Billing::serve_as_successor(dir, &Limits::default(), None).unwrap());
         wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
@@ -56,7 +56,7 @@ fn settle_all(holds: Vec<Hold>) {
 fn a_second_gateway_does_not_start_on_a_folder_that_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    let error = Billing::serve(dir.path(), &Limits::default())
+    let error = Billing::serve(dir.path(), &Limits::default(), None)
         .err()
         .unwrap()
         .to_string();
@@ -65,7 +65,7 @@ fn a_second_gateway_does_not_start_on_a_folder_that_is_served() {
         "{error}"
     );
     drop(billing);
-    Billing::serve(dir.path(), &Limits::default()).unwrap();
+    Billing::serve(dir.path(), &Limits::default(), None).unwrap();
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     let (quote, usage) = one_credit();
     let (held, _) = old.reserve(opening("req_old"), &quote, true, now).unwrap();
     let new = std::thread::scope(|scope| {
-        let successor =
-            scope.spawn(|| Billing::serve_as_successor(dir.path(), &Limits::default()).unwrap());
+        let successor = scope
+            .spawn(|| Billing::serve_as_successor(dir.path(), &Limits::default(), None).unwrap());
         wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
@@ -363,4 +363,62 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
         "one was spent, one is held, one was taken"
     );
     settle_all(held);
+}
+
+/// An ending that may be in a segment that is not at hand stays in its journal. Its cost is held
+/// meanwhile, else the account and the key could spend it again after each restart.
+#[test]
+fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let request_at = |at_ms: i64| format!("req_{at_ms:012x}7abc8000000000000000");
+    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    billing.store_prices(&[model()], NOW).unwrap();
+    account_with(&billing, 10);
+    let (quote, usage) = one_credit();
+    let spend = |billing: &Billing, request: &str, at_ms: i64| {
+        let (hold, _) = billing
+            .reserve(opening(request), &quote, true, at_ms)
+            .unwrap();
+        hold.settle(usage, RequestOutcome::Completed, false, at_ms)
+            .unwrap();
+    };
+    // A clock that was ahead: the sealed request ended after the next one begins.
+    let ahead = NOW + 3_600_000;
+    spend(&billing, &request_at(ahead), ahead);
+    billing.step(ahead).unwrap();
+    let segments = billing.seal(None, 1_000).unwrap();
+    assert_eq!(segments.len(), 1);
+    spend(&billing, "req_last", ahead);
+    billing.step(ahead).unwrap();
+    let segments = billing.seal(None, 1_000).unwrap();
+    assert!(!segments.is_empty());
+    billing.shut_down();
+    let (folder, away) = (dir.path().join("segments"), dir.path().join("away"));
+    drop(billing);
+    std::fs::rename(&folder, &away).unwrap();
+    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    spend(&billing, &request_at(NOW), NOW);
+    billing.step(NOW).unwrap();
+    let before = balance(&billing);
+    assert!(before.ends_with("available 7"), "{before}");
+    drop(billing);
+    for restart in 0..2 {
+        let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+        let now = balance(&billing);
+        assert!(now.ends_with("held 1 available 7"), "{restart}: {now}");
+        let bounds = limits::spending("3.5/total");
+        let limited = HoldRequest {
+            bounds,
+            ..opening("req_limited")
+        };
+        let refused = billing.reserve(limited, &quote, true, NOW);
+        assert!(
+            matches!(refused, Err(ReserveError::KeySpendLimit { .. })),
+            "the key has spent three"
+        );
+    }
+    std::fs::rename(&away, &folder).unwrap();
+    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    assert_eq!(balance(&billing), "7 held 0 available 7");
+    assert_sound(&billing, 3);
 }

@@ -26,6 +26,7 @@ pub(super) struct RulesOfAllEntries<'a> {
 
 /// Checks that the segments are at hand: their signatures, and that they follow each other. With
 /// `reads_all`, reads and checks their entries too, and calls `on_entries` with the number so far.
+/// Returns false if some entries cannot be read.
 pub(super) fn check_segments(
     ledger: &Ledger,
     reads_all: bool,
@@ -33,8 +34,9 @@ pub(super) fn check_segments(
     pace: &mut Pace,
     on_entries: &mut dyn FnMut(u64),
     report: &mut LedgerAuditReport,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     check_sealed_end(ledger, report)?;
+    let mut are_whole = true;
     let mut rules = EntryRules {
         all,
         postings: PostingHashes::new(),
@@ -67,9 +69,10 @@ pub(super) fn check_segments(
         } else {
             keys.give_up();
         }
+        are_whole &= is_read;
         rules.go_on_behind(segment, &recorded);
     }
-    Ok(())
+    Ok(are_whole)
 }
 
 /// Checks that the ledger takes for sealed what its segments have, and nothing else.

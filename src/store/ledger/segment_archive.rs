@@ -5,12 +5,14 @@
 //! read-only changes nothing. Must not delete the only copy.
 
 use super::database::Ledger;
+use super::hex::encode_hex;
 use super::sealing::{BackgroundPace, PARTIAL};
 use super::segment::{SegmentFault, SegmentReader};
 use super::segment_files::{
     SEGMENT_DIR, SegmentRecord, check_record, open_recorded, segments_after,
 };
 use crate::failpoint::{self, Point};
+use crate::store::regular_file::open_regular;
 use crate::store::{StoreError, sqlite};
 use rusqlite::params;
 use serde::Serialize;
@@ -71,6 +73,12 @@ impl Ledger {
         })
     }
 
+    /// Finds segments in this folder too, from now on: an archive can move, and a restored ledger
+    /// does not know what was archived after its backup.
+    pub fn set_archive(&self, archive: Option<&Path>) {
+        self.segments.set_archive(archive);
+    }
+
     /// Returns the segments with their states. Opens each file, which checks its signature; with
     /// `reads_all`, reads and checks everything in it.
     ///
@@ -122,36 +130,39 @@ impl Ledger {
     }
 
     /// Copies the segments in the data directory to another one, `to`, and those that were archived
-    /// from `since_ms` on: the copied ledger may have them in the data directory.
+    /// from `since_ms` on: the copied ledger may have them in the data directory. Returns what is
+    /// wrong with segments that are in neither place.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or written.
-    pub fn copy_segments(&self, to: &Path, since_ms: i64) -> Result<(), StoreError> {
+    pub fn copy_segments(&self, to: &Path, since_ms: i64) -> Result<Vec<String>, StoreError> {
         let failed = |source| StoreError::io("back up a segment", source);
-        let records = self.segment_records()?;
+        let (records, mut faults) = (self.segment_records()?, Vec::new());
         if records.is_empty() {
-            return Ok(());
+            return Ok(faults);
         }
         let folder = to.join(SEGMENT_DIR);
         sqlite::create_dir(&folder)?;
         for segment in records {
             let from = self.segments.dir().join(&segment.file);
             let copy = folder.join(&segment.file);
-            match std::fs::copy(&from, &copy) {
+            match copy_file(&from, &copy) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
-                    // Archived before the backup began, or missing: `ledger segments` says so.
                     let Some(archived) = self.archived_since(&segment, since_ms)? else {
+                        faults.extend(
+                            self.open_segment(&segment)
+                                .err()
+                                .map(|error| error.to_string()),
+                        );
                         continue;
                     };
-                    std::fs::copy(&archived, &copy).map_err(failed)?
+                    copy_file(&archived, &copy).map_err(failed)?
                 }
                 copied => copied.map_err(failed)?,
-            };
-            File::open(&copy)
-                .and_then(|file| file.sync_all())
-                .map_err(failed)?;
+            }
         }
-        sqlite::sync_dir(&folder).map_err(failed)
+        sqlite::sync_dir(&folder).map_err(failed)?;
+        Ok(faults)
     }
 
     /// Returns where the file of a segment is that was archived from `since_ms` on.
@@ -246,7 +257,7 @@ impl Ledger {
         if !to.is_dir() {
             return Err(refuse("it is not a folder".into()));
         }
-        if is_same_file(self.segments.dir(), &to).unwrap_or(false) {
+        if self.shows_local_files(&to)? {
             return Err(refuse("it is the folder that the segments are in".into()));
         }
         let Some(name) = to.to_str() else {
@@ -309,14 +320,32 @@ impl Ledger {
             )
             .map_err(|source| StoreError::sqlite("record an archived segment", source))?;
         failpoint::hit(Point::AfterArchiveRecord);
-        self.remove_local(segment, &target)
+        self.remove_local(segment, &target, pace)
     }
 
-    /// Removes the file in the data directory of a segment that is also at `archived`.
+    /// Whether a folder shows the files in the data directory: it is their folder under another
+    /// name, over a mount, or through another file system. What it shows is then no copy.
+    fn shows_local_files(&self, folder: &Path) -> Result<bool, StoreError> {
+        let failed =
+            |source| StoreError::io("try whether the archive is a folder of its own", source);
+        let mut random = [0_u8; 8];
+        getrandom::fill(&mut random).map_err(|error| failed(error.into()))?;
+        // A name that no cache of a file system knows; one that stays is removed as a partial file.
+        let name = format!("probe-{}.{PARTIAL}", encode_hex(&random));
+        let probe = self.segments.dir().join(&name);
+        File::create_new(&probe).map_err(failed)?;
+        let is_shown = folder.join(&name).symlink_metadata().is_ok();
+        std::fs::remove_file(&probe).map_err(failed)?;
+        Ok(is_shown)
+    }
+
+    /// Removes the file in the data directory of a segment whose whole copy is at `archived`. Sets
+    /// aside whatever else has its name.
     pub(super) fn remove_local(
         &self,
         segment: &SegmentRecord,
         archived: &Path,
+        pace: BackgroundPace<'_>,
     ) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("remove an archived segment", source);
         let local = self.segments.dir().join(&segment.file);
@@ -325,9 +354,16 @@ impl Ledger {
                 "the archive is the folder that the segments are in".into(),
             ));
         }
-        match std::fs::remove_file(local) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.map_err(failed)?,
+        match hash_file(&local, pace) {
+            Ok(None) => {}
+            Ok(Some(sha256)) if sha256 == segment.sha256 => {
+                std::fs::remove_file(&local).map_err(failed)?;
+            }
+            _ => set_aside(
+                &local,
+                "it has the name of an archived segment, and is another",
+            )
+            .map_err(failed)?,
         }
         self.segments.close(segment.first);
         sqlite::sync_dir(self.segments.dir()).map_err(failed)
@@ -343,32 +379,54 @@ impl Ledger {
             let Some(folder) = &segment.archived_to else {
                 continue;
             };
-            let local = self.segments.dir().join(&segment.file);
-            let archived = Path::new(folder).join(&segment.file);
+            let folder = Path::new(folder);
+            let archived = folder.join(&segment.file);
             // One that was put back because the archive's copy is gone stays.
-            if local.exists()
+            if self.segments.dir().join(&segment.file).exists()
                 && open_recorded(&archived, segment).is_ok()
                 && hash_file(&archived, pace)? == Some(segment.sha256.clone())
+                && !self.shows_local_files(folder)?
             {
-                self.remove_local(segment, &archived)?;
+                self.remove_local(segment, &archived, pace)?;
             }
         }
         Ok(())
     }
 }
 
-/// Whether two paths lead to one file, as over a mount of its folder in another place.
-fn is_same_file(one: &Path, other: &Path) -> io::Result<bool> {
-    let (one, other) = (std::fs::metadata(one)?, std::fs::metadata(other)?);
-    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+/// Renames a file in the folder of segments that is none of them, and logs why.
+pub(super) fn set_aside(path: &Path, why: &str) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".unknown");
+    log::error!(
+        "{}: {why}; renamed to {}",
+        path.display(),
+        Path::new(&aside).display()
+    );
+    std::fs::rename(path, aside)
 }
 
 /// Whether two paths lead to one file that has no other name: removing one removes the file.
 fn is_only_name(one: &Path, other: &Path) -> io::Result<bool> {
-    match std::fs::metadata(one) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        found => Ok(found?.nlink() == 1 && is_same_file(one, other)?),
-    }
+    let one = match std::fs::metadata(one) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        one => one?,
+    };
+    let other = std::fs::metadata(other)?;
+    Ok(one.nlink() == 1 && (one.dev(), one.ino()) == (other.dev(), other.ino()))
+}
+
+/// Copies a file, and syncs the copy.
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = open_regular(from)?;
+    let mut copy = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(to)?;
+    io::copy(&mut source, &mut copy)?;
+    copy.sync_all()
 }
 
 /// Copies a file, syncs the copy, and reads it back. The original must have the hash too.
@@ -383,7 +441,7 @@ fn copy_checked(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    let mut source = File::open(from).map_err(failed)?;
+    let mut source = open_regular(from).map_err(failed)?;
     let mut options = OpenOptions::new();
     let mut copy = options
         .write(true)
@@ -415,7 +473,7 @@ fn copy_checked(
 /// Returns the SHA-256 of a file; `None` if there is none.
 fn hash_file(path: &Path, pace: BackgroundPace<'_>) -> Result<Option<Vec<u8>>, StoreError> {
     let failed = |source| StoreError::io("read a segment", source);
-    let mut file = match File::open(path) {
+    let mut file = match open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,
     };

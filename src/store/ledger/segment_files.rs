@@ -7,6 +7,7 @@
 use super::hex::encode_hex;
 use super::segment::{BlockCache, SegmentFault, SegmentManifest, SegmentReader};
 use crate::store::StoreError;
+use arc_swap::ArcSwapOption;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -126,6 +127,8 @@ pub(super) fn sealed_end(connection: &Connection) -> rusqlite::Result<(i64, i64)
 /// The files of the segments of one ledger.
 pub struct SegmentFiles {
     dir: PathBuf,
+    /// The operator's archive: files are found there too, wherever they were archived to.
+    archive: ArcSwapOption<PathBuf>,
     open: Mutex<BTreeMap<i64, Arc<SegmentReader>>>,
     blocks: BlockCache,
 }
@@ -135,6 +138,7 @@ impl SegmentFiles {
     pub(super) fn new(data_dir: &Path) -> Self {
         Self {
             dir: data_dir.join(SEGMENT_DIR),
+            archive: ArcSwapOption::empty(),
             open: Mutex::default(),
             blocks: BlockCache::default(),
         }
@@ -152,14 +156,22 @@ impl SegmentFiles {
 
     /// Where the file can be, the likeliest place first.
     fn places(&self, segment: &SegmentRecord) -> Vec<PathBuf> {
-        let archived = segment
-            .archived_to
-            .iter()
-            .map(|dir| Path::new(dir).join(&segment.file));
-        [self.dir.join(&segment.file)]
+        let archive = self.archive.load();
+        let archives = [
+            segment.archived_to.as_deref().map(Path::new),
+            archive.as_deref().map(PathBuf::as_path),
+        ];
+        [self.dir.as_path()]
             .into_iter()
-            .chain(archived)
+            .chain(archives.into_iter().flatten())
+            .map(|dir| dir.join(&segment.file))
             .collect()
+    }
+
+    /// Looks for files in this folder too, from now on.
+    pub(super) fn set_archive(&self, archive: Option<&Path>) {
+        self.archive
+            .store(archive.map(|dir| Arc::new(dir.to_owned())));
     }
 
     /// Returns the segment, opened before or now.

@@ -7,6 +7,7 @@ use crate::store::StoreError;
 use crate::store::ledger::database::Ledger;
 use crate::store::ledger::hex::encode_hex;
 use crate::store::ledger::segment::SegmentReader;
+use crate::store::ledger::segment_archive::set_aside;
 use crate::store::ledger::segment_files::sealed_end;
 use rusqlite::OptionalExtension;
 use std::path::Path;
@@ -60,13 +61,7 @@ impl Ledger {
         if is_in_ledger {
             return std::fs::remove_file(path).map_err(failed);
         }
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".unknown");
-        log::error!(
-            "the ledger has not recorded the segment {}, and it is not a copy of entries that the ledger has: renamed to {}",
-            path.display(),
-            Path::new(&aside).display()
-        );
-        std::fs::rename(path, aside).map_err(failed)
+        let why = "the ledger has not recorded this segment, and it is no copy of entries that the ledger has";
+        set_aside(path, why).map_err(failed)
     }
 }

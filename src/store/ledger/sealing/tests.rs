@@ -679,7 +679,7 @@ fn the_only_name_of_a_file_is_not_removed() {
     let other = tempfile::tempdir().unwrap();
     let alias = other.path().join("alias");
     std::os::unix::fs::symlink(ledger.segments.dir(), &alias).unwrap();
-    let error = ledger.remove_local(&segment, &alias.join(&segment.file));
+    let error = ledger.remove_local(&segment, &alias.join(&segment.file), PACE);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the segments are in"), "{error}");
     assert!(file_of(&ledger, &segment).exists());
@@ -688,8 +688,120 @@ fn the_only_name_of_a_file_is_not_removed() {
     std::fs::hard_link(file_of(&ledger, &segment), &archived)
         .or_else(|_| std::fs::copy(file_of(&ledger, &segment), &archived).map(drop))
         .unwrap();
-    ledger.remove_local(&segment, &archived).unwrap();
+    ledger.remove_local(&segment, &archived, PACE).unwrap();
     assert!(archived.exists() && !file_of(&ledger, &segment).exists());
+}
+
+/// As where it is a mount of that folder, or shows it through another file system.
+#[test]
+fn an_archive_that_shows_the_local_files_is_refused() {
+    let (dir, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 100).remove(0);
+    let error = ledger.archive_segments(i64::MAX, ledger.segments.dir(), PACE);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the segments are in"), "{error}");
+    assert!(file_of(&ledger, &segment).exists());
+    let names = || std::fs::read_dir(ledger.segments.dir()).unwrap().count();
+    assert_eq!(names(), 2, "the segment and the lock");
+    let moved = ledger.archive_segments(i64::MAX, archive.path(), PACE);
+    assert_eq!(moved.unwrap().len(), 1);
+    assert_eq!(names(), 1, "the lock");
+}
+
+#[test]
+fn what_has_the_name_of_an_archived_segment_is_set_aside_and_never_removed() {
+    let (dir, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 100).remove(0);
+    ledger
+        .archive_segments(i64::MAX, archive.path(), PACE)
+        .unwrap();
+    let place = file_of(&ledger, &segment);
+    let aside = place.with_extension("segment.unknown");
+    std::fs::write(&place, "something of the operator's").unwrap();
+    enter(&ledger, 50..55);
+    assert_eq!(seal_all(&ledger, 100).len(), 1);
+    assert!(!place.exists());
+    assert_eq!(
+        std::fs::read_to_string(&aside).unwrap(),
+        "something of the operator's"
+    );
+    std::fs::remove_file(&aside).unwrap();
+    std::fs::create_dir(&place).unwrap();
+    enter(&ledger, 60..65);
+    assert_eq!(seal_all(&ledger, 100).len(), 1);
+    assert!(aside.is_dir() && !place.exists());
+}
+
+#[test]
+fn a_pipe_in_the_archive_or_in_the_place_of_the_lock_keeps_nobody_waiting() {
+    let (dir, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 100).remove(0);
+    let make_pipe = |path: &Path| {
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.unwrap().success());
+    };
+    make_pipe(&archive.path().join(&segment.file));
+    let error = ledger.archive_segments(i64::MAX, archive.path(), PACE);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("is not a regular file"), "{error}");
+    assert!(file_of(&ledger, &segment).exists());
+    let lock = ledger.segments.dir().join(LOCK_FILE);
+    std::fs::remove_file(&lock).unwrap();
+    make_pipe(&lock);
+    assert!(ledger.pause_sealing(Duration::ZERO).unwrap().is_none());
+    assert!(!ledger.is_sealing_paused());
+    let error = ledger.seal(SealBoundary::Everything, 16, PACE, NOW);
+    assert!(error.is_err());
+}
+
+#[test]
+fn sealed_entries_are_found_in_the_operators_archive_wherever_the_ledger_notes_them() {
+    let (dir, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let elsewhere = tempfile::tempdir().unwrap();
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 100).remove(0);
+    let before = export(&ledger);
+    let backup = dir.path().join("older.db");
+    sqlite::copy(&dir.path().join("ledger.db"), &backup, "copy").unwrap();
+    ledger
+        .archive_segments(i64::MAX, archive.path(), PACE)
+        .unwrap();
+    // The archive moves.
+    let moved = elsewhere.path().join(&segment.file);
+    std::fs::rename(archive.path().join(&segment.file), &moved).unwrap();
+    let state = |ledger: &Ledger| ledger.segment_statuses(true).unwrap()[0].state;
+    assert_eq!(state(&ledger), SegmentState::Missing);
+    ledger.set_archive(Some(elsewhere.path()));
+    assert_eq!(state(&ledger), SegmentState::Archived);
+    assert_eq!(export(&ledger), before);
+    // A restored ledger does not know of the archive at all.
+    let restored = tempfile::tempdir().unwrap();
+    std::fs::copy(&backup, restored.path().join("ledger.db")).unwrap();
+    let ledger = Ledger::open_for_audit(restored.path()).unwrap();
+    assert_eq!(state(&ledger), SegmentState::Missing);
+    ledger.set_archive(Some(elsewhere.path()));
+    assert_eq!(export(&ledger), before);
+    let copied = ledger.copy_segments(restored.path(), 0).unwrap();
+    assert_eq!(copied, [""; 0], "the archive has it");
+    // Archiving notes it where it is.
+    let noted = ledger.archive_segments(i64::MAX, elsewhere.path(), PACE);
+    assert_eq!(noted.unwrap().len(), 1);
+    assert!(moved.exists());
+}
+
+#[test]
+fn a_backup_names_the_segments_that_are_nowhere() {
+    let (dir, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ledger = ledger_in(dir.path());
+    let segment = seal_all(&ledger, 16).remove(0);
+    assert_eq!(ledger.copy_segments(backup.path(), 0).unwrap(), [""; 0]);
+    std::fs::remove_file(file_of(&ledger, &segment)).unwrap();
+    let missing = ledger.copy_segments(backup.path(), 0).unwrap();
+    assert_eq!(missing.len(), 1);
+    assert!(missing[0].contains(&segment.file), "{missing:?}");
 }
 
 #[test]
