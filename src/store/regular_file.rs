@@ -1,4 +1,4 @@
-//! Opens files that somebody else can have replaced, without waiting for whoever did.
+//! Opens files that somebody else can have replaced by a pipe or a folder, without waiting.
 //!
 //! Opening a pipe waits until somebody writes to it, perhaps for ever. Must not create a file.
 
