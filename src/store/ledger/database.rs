@@ -28,6 +28,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("009.sql"),
     include_str!("010.sql"),
     include_str!("011.sql"),
+    include_str!("012.sql"),
 ];
 
 /// Page size in bytes of a new ledger. A commit writes nearly a page for each account and each key

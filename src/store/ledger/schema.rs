@@ -80,3 +80,40 @@ fn schema_objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, 
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ledger::entry::ENTRY_COLUMNS;
+
+    const VALUES: &str = "1, ?1, 'r', 'a', 0, 0, 0, 0, 0, 0, '', x'', x''";
+
+    #[test]
+    fn an_insert_checks_the_kind_and_fills_no_temporary_table() {
+        let mut fresh = Connection::open_in_memory().unwrap();
+        sqlite::migrate(&mut fresh, MIGRATIONS, "test").unwrap();
+        let account = "INSERT INTO account (id, paid, trial, opened_at) VALUES ('a', 0, 0, 0)";
+        fresh.execute(account, []).unwrap();
+        let insert = format!("INSERT INTO entry ({ENTRY_COLUMNS}) VALUES ({VALUES})");
+        let kinds = [
+            "trial", "grant", "topup", "refund", "adjust", "lapse", "debit", "void",
+        ];
+        for kind in kinds {
+            let savepoint = fresh.savepoint().unwrap();
+            assert_eq!(savepoint.execute(&insert, [kind]).unwrap(), 1, "{kind}");
+        }
+        for strange in ["", "Debit", "debits", "gift"] {
+            let error = fresh.execute(&insert, [strange]).unwrap_err().to_string();
+            assert!(error.contains("CHECK"), "{strange}: {error}");
+        }
+        let steps: Vec<String> = fresh
+            .prepare(&format!("EXPLAIN {insert}"))
+            .unwrap()
+            .query_map(["debit"], |row| row.get(1))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        assert!(steps.iter().any(|step| step == "Insert"));
+        assert!(!steps.iter().any(|step| step == "OpenEphemeral"));
+    }
+}
