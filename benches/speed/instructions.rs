@@ -20,6 +20,8 @@ use tempfile::TempDir;
 const TOLERANCE_PERCENT: f64 = 5.0;
 
 const CONNECTIONS: usize = 8;
+/// How often the metrics are read to measure that.
+const METRICS_READS: u32 = 4;
 /// Length of the idle time that is measured first.
 const IDLE: Duration = Duration::from_secs(4);
 /// Events of the shorter stream; the longer one has twice as many.
@@ -71,6 +73,8 @@ struct Counted {
     dir: TempDir,
     /// Instructions per second of an idle process.
     idle: f64,
+    /// Instructions to read the metrics once, with the series that the process has by now.
+    metrics: f64,
     dumps: usize,
 }
 
@@ -88,6 +92,7 @@ impl Counted {
             system,
             dir,
             idle: 0.0,
+            metrics: 0.0,
             dumps: 0,
         };
         counted.tell("instrumentation on");
@@ -125,19 +130,30 @@ impl Counted {
         total.trim().parse().expect("a number")
     }
 
-    /// Instructions of `work`, minus those of an idle process in the same time.
+    /// Instructions of `work`, minus those of an idle process in the same time, and of reading the
+    /// metrics to see its end.
     fn of(&mut self, work: impl FnOnce(&System)) -> f64 {
         self.take();
         let began = Instant::now();
         work(&self.system);
-        self.system.settle();
-        self.take() - self.idle * began.elapsed().as_secs_f64()
+        let reads = self.system.settle();
+        self.take() - self.idle * began.elapsed().as_secs_f64() - self.metrics * f64::from(reads)
+    }
+
+    /// Measures what it takes to read the metrics.
+    fn measure_metrics(&mut self) {
+        self.take();
+        let began = Instant::now();
+        let reads: u32 = (0..METRICS_READS).map(|_| self.system.settle()).sum();
+        let all = self.take() - self.idle * began.elapsed().as_secs_f64();
+        self.metrics = all / f64::from(reads);
     }
 
     fn request(&mut self, case: &Case) -> f64 {
         let load = |system: &System| Load::of(system, case.way, case.bytes);
         // Warm up: connections, buffers and prepared statements that the first requests need.
         self.of(|system| drop(load(system).ask(CONNECTIONS, case.requests.min(10))));
+        self.measure_metrics();
         let mut counts: Vec<_> = (0..3)
             .map(|_| self.of(|system| drop(load(system).ask(CONNECTIONS, case.requests))))
             .map(|count| count / (CONNECTIONS * case.requests) as f64)

@@ -294,13 +294,17 @@ impl System {
             .map_or(0.0, |process| size(process) as f64 / 1_048_576.0)
     }
 
-    /// Waits until the ledger has all entries, because this work is part of the cost.
-    pub fn settle(&self) {
-        let Some(admin) = self.admin else { return };
+    /// Waits until the ledger has all entries, because this work is part of the cost. Returns how
+    /// often it read the metrics for that.
+    pub fn settle(&self) -> u32 {
+        let Some(admin) = self.admin else { return 0 };
+        let mut reads = 0;
         wait_for("the gateway to settle", || {
+            reads += 1;
             get(admin, "/metrics").is_some_and(|(_, text)| {
                 text.lines().any(|line| line == "gateway_journal_pending 0")
             })
         });
+        reads
     }
 }
