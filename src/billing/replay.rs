@@ -76,10 +76,6 @@ fn replay_orphaned_journals(
             .filter(|ending| ending.detail.outcome == RequestOutcome::Interrupted)
             .count();
         let ReplayedEndings { new, withheld } = enter_endings(ledger, &endings)?;
-        METRICS
-            .interrupted
-            .with_label_values::<&str>(&[])
-            .inc_by(interrupted as u64);
         log::warn!(
             "replayed the journal of instance {}: {} ended requests, {new} of them new to the ledger, {interrupted} interrupted; {unreadable} lines are unreadable",
             orphaned.instance_id,
@@ -94,6 +90,11 @@ fn replay_orphaned_journals(
             all_withheld.extend(withheld);
             continue;
         }
+        // Once: a journal that stays is read again.
+        METRICS
+            .interrupted
+            .with_label_values::<&str>(&[])
+            .inc_by(interrupted as u64);
         orphaned.remove(unreadable)?;
     }
     Ok(all_withheld)

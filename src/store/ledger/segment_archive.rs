@@ -354,16 +354,18 @@ impl Ledger {
                 "the archive is the folder that the segments are in".into(),
             ));
         }
-        match hash_file(&local, pace) {
-            Ok(None) => {}
-            Ok(Some(sha256)) if sha256 == segment.sha256 => {
-                std::fs::remove_file(&local).map_err(failed)?;
+        let is_copy = match std::fs::metadata(&local) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            found if found.as_ref().is_ok_and(|found| !found.is_file()) => Some(false),
+            _ => hash_file(&local, pace)?.map(|sha256| sha256 == segment.sha256),
+        };
+        match is_copy {
+            None => {}
+            Some(true) => std::fs::remove_file(&local).map_err(failed)?,
+            Some(false) => {
+                let why = "it has the name of an archived segment, and is another";
+                set_aside(&local, why).map_err(failed)?;
             }
-            _ => set_aside(
-                &local,
-                "it has the name of an archived segment, and is another",
-            )
-            .map_err(failed)?,
         }
         self.segments.close(segment.first);
         sqlite::sync_dir(self.segments.dir()).map_err(failed)
