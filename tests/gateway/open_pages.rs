@@ -308,13 +308,11 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         .map(|number| world.live(&cookies[number % 3]))
         .collect();
     assert!(readers.iter().all(|(_, answer)| answer.status == 200));
-    let files = world.open_files() - before;
-    println!("{files} files for {} live balances", readers.len());
-    assert!(
-        files <= readers.len() + 2,
-        "{files} files for {} readers",
-        readers.len()
-    );
+    // Besides theirs, a connection to a database may be new; what a thread opens for a moment goes.
+    let bound = readers.len() + 2;
+    wait_for("each reader to need one descriptor", SOON, || {
+        (world.open_files().saturating_sub(before) <= bound).then_some(())
+    });
     assert_eq!(world.metric("gateway_live_streams_open", &[]), 24.0);
     is_refused(
         &world.live(&cookies[0]).1,
