@@ -1,6 +1,6 @@
 //! Opens files that somebody else can have replaced by a pipe or a folder, without waiting.
 //!
-//! Opening a pipe waits until somebody writes to it, perhaps for ever. Must not create a file.
+//! Opening a pipe waits until somebody writes to it, perhaps for ever. Must not know any format.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
