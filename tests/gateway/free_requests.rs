@@ -249,36 +249,30 @@ fn an_account_has_so_many_receipts_looked_up_at_one_time() {
     // A request that has just begun can still get a receipt.
     let begun = uuid::Uuid::now_v7().simple();
     let unknown = Request::get(&format!("/v1/receipts/req_{begun}"));
-    let mut waiting: Vec<_> = (0..2)
-        .map(|_| {
-            let mut connection = world.connect();
-            connection.send(&unknown.clone().bearer(&account.key).bytes());
-            connection
-        })
-        .collect();
-    let began = Instant::now();
-    wait_for("the two to wait", SOON, || {
-        let answer = world.ask(&Request::get("/v1/receipts/none").bearer(&account.key));
-        (answer.status == 429).then(|| limited(Chat, &answer, "already looks up 2 receipts"))
+    let look_up = |key: &str| world.ask(&unknown.clone().bearer(key));
+    // Of three lookups that meet, the limit lets two wait. On a busy machine they may not meet.
+    wait_for("three lookups at one time", SOON, || {
+        let (answers, unlimited) = std::thread::scope(|scope| {
+            let three: Vec<_> = (0..3)
+                .map(|_| scope.spawn(|| look_up(&account.key)))
+                .collect();
+            let unlimited = look_up(&other.key);
+            let three = three.into_iter().map(|answer| answer.join().unwrap());
+            (three.collect::<Vec<_>>(), unlimited)
+        });
+        assert_eq!(unlimited.status, 404, "the limit is of one account");
+        let (found_none, refused): (Vec<_>, Vec<_>) =
+            answers.into_iter().partition(|answer| answer.status == 404);
+        assert!(found_none.len() >= 2, "two lookups are within the limit");
+        for answer in &refused {
+            limited(Chat, answer, "already looks up 2 receipts");
+        }
+        (refused.len() == 1).then_some(())
     });
-    assert!(
-        began.elapsed() < Duration::from_secs(2),
-        "refused after the others were answered"
-    );
     assert_eq!(
-        world
-            .ask(&Request::get("/v1/receipts/none").bearer(&other.key))
-            .status,
-        404
-    );
-    for connection in &mut waiting {
-        assert_eq!(connection.answer().status, 404);
-    }
-    assert_eq!(
-        world
-            .ask(&Request::get("/v1/receipts/none").bearer(&account.key))
-            .status,
-        404
+        look_up(&account.key).status,
+        404,
+        "the places are free again"
     );
     world.close();
 }

@@ -638,6 +638,16 @@ impl World {
             .count()
     }
 
+    /// Number of sockets that the gateway has open. Unlike [`World::open_files`], it does not change
+    /// when a busy thread opens one more connection to a database.
+    pub fn open_sockets(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .unwrap()
+            .filter_map(|file| std::fs::read_link(file.unwrap().path()).ok())
+            .filter(|target| target.to_string_lossy().starts_with("socket:"))
+            .count()
+    }
+
     /// Limits the number of files that the gateway may open.
     pub fn limit_open_files(&self, files: usize) {
         let mut command = Command::new("prlimit");
