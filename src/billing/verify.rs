@@ -59,7 +59,7 @@ use super::journal;
 use crate::store::StoreError;
 use crate::store::app;
 use crate::store::ledger::walk::{LedgerWalk, WalkItem};
-use crate::store::ledger::{Ledger, LedgerEntry};
+use crate::store::ledger::{IndexFingerprint, Ledger, LedgerEntry};
 use balances::BalanceRules;
 use chain::ChainRule;
 use debits::{EndingRules, EndingView};
@@ -134,6 +134,7 @@ pub fn verify(
     // Without the spending at the start, the segments have it, if they are read.
     let mut keys = KeySpendRule::new(start.keys.as_deref().or(reads_all.then_some(&[])));
     let mut sealed_postings = SealedPostings::default();
+    let mut fingerprint = reads_all.then(IndexFingerprint::new);
     let are_segments_whole = segments::check_segments(
         ledger,
         reads_all,
@@ -141,12 +142,13 @@ pub fn verify(
             references: &mut references,
             keys: &mut keys,
             sealed_postings: &mut sealed_postings,
+            fingerprint: &mut fingerprint,
         },
         &mut pace,
         &mut on_sealed,
         &mut report,
     )?;
-    let mut audit = LedgerAudit::new(ledger, start, granted, references, keys);
+    let mut audit = LedgerAudit::new(ledger, start, granted, references, keys, fingerprint);
     audit.add_earlier_postings(&walk, start, &mut sealed_postings, &mut report)?;
     sealed_postings.finish(start.head.seq, &mut report);
     audit.walk(&mut walk, start, &mut pace, on_progress, &mut report)?;
@@ -175,9 +177,9 @@ pub fn verify(
         &mut report,
     )?;
     processes::check_holds(ledger, data_dir, &mut report)?;
-    if scope == AuditScope::Everything && are_segments_whole {
-        files::check_aggregates(ledger, &mut report)?;
-    } else if scope == AuditScope::Everything {
+    if let Some(fingerprint) = audit.fingerprint.as_mut().filter(|_| are_segments_whole) {
+        files::check_aggregates(ledger, fingerprint, &mut report)?;
+    } else if reads_all {
         // Without some entries, every sum would seem wrong.
         let message = "index.db is not compared with the entries, because some are not at hand";
         report.add_finding("segment", 0, message.into());
@@ -193,6 +195,8 @@ struct LedgerAudit<'a> {
     postings: PostingRules,
     references: ReferenceRules,
     keys: KeySpendRule,
+    /// Of all entries, if all are read.
+    fingerprint: Option<IndexFingerprint>,
 }
 
 impl<'a> LedgerAudit<'a> {
@@ -202,6 +206,7 @@ impl<'a> LedgerAudit<'a> {
         granted: Option<HashMap<String, Option<i64>>>,
         references: ReferenceRules,
         keys: KeySpendRule,
+        fingerprint: Option<IndexFingerprint>,
     ) -> Self {
         Self {
             chain: ChainRule::new(start.head.seq, start.head.hash.clone()),
@@ -210,6 +215,7 @@ impl<'a> LedgerAudit<'a> {
             postings: PostingRules::new(granted),
             references,
             keys,
+            fingerprint,
         }
     }
 
@@ -282,6 +288,9 @@ impl<'a> LedgerAudit<'a> {
         self.chain.check(entry, report);
         self.balances.check_entry(entry, report);
         self.references.add(entry);
+        if let Some(fingerprint) = &mut self.fingerprint {
+            fingerprint.add(entry);
+        }
         if !entry.is_ending() {
             return self.postings.check(entry, report);
         }

@@ -6,7 +6,7 @@
 
 use super::findings::{Finding, LedgerAuditReport};
 use crate::store::StoreError;
-use crate::store::ledger::Ledger;
+use crate::store::ledger::{IndexFingerprint, Ledger};
 use crate::store::missing;
 use std::path::Path;
 
@@ -70,11 +70,16 @@ pub(super) fn check_ledger_file(
     Ok(())
 }
 
-/// Checks the stored aggregates, which spare readers a walk over the entries.
+/// Checks the stored aggregates, which spare readers a walk over the entries. The fingerprint is
+/// that of all entries.
 pub(super) fn check_aggregates(
     ledger: &Ledger,
+    fingerprint: &mut IndexFingerprint,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
+    if ledger.is_index_of(fingerprint)? {
+        return Ok(());
+    }
     for wrong in ledger.find_wrong_aggregates(MAX_AGGREGATES_CHECKED)? {
         let message = format!(
             "{}: the total of {} differs from the sum of its entries",

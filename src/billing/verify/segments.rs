@@ -15,13 +15,14 @@ use super::slices::for_each_slice;
 use super::start::AccountStart;
 use crate::store::StoreError;
 use crate::store::ledger::anchor::ChainHead;
-use crate::store::ledger::{Ledger, LedgerEntry, SegmentRecord};
+use crate::store::ledger::{IndexFingerprint, Ledger, LedgerEntry, SegmentRecord};
 
 /// The rules that go on behind the segments, over the entries of the table.
 pub(super) struct RulesOfAllEntries<'a> {
     pub references: &'a mut ReferenceRules,
     pub keys: &'a mut KeySpendRule,
     pub sealed_postings: &'a mut SealedPostings,
+    pub fingerprint: &'a mut Option<IndexFingerprint>,
 }
 
 /// Checks that the segments are at hand: their signatures, and that they follow each other. With
@@ -145,6 +146,9 @@ impl EntryRules<'_> {
         self.chain.check_link(entry, report);
         self.balances.check_entry(entry, report);
         self.all.references.add_to_all(entry);
+        if let Some(fingerprint) = self.all.fingerprint {
+            fingerprint.add(entry);
+        }
         if !entry.is_ending() {
             self.postings.insert(entry.seq, entry.hash.clone());
             return;

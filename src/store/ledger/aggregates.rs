@@ -1,13 +1,15 @@
 //! Compares `index.db` with the entries, and makes it and the spending of keys anew. The audit
 //! compares the spending of keys while it walks.
 //!
-//! The entries are walked once, in short slices, into an index of its own; the stored one must be
-//! equal to it. Must not change an entry or a balance.
+//! An audit that has read all entries compares their fingerprint with that of the index. To find
+//! the wrong rows, the entries are walked again, in short slices, into an index of its own. Must not
+//! change an entry or a balance.
 
 use super::chain::last_entry;
 use super::compare::AggregateMismatch;
 use super::database::Ledger;
-use super::index::IndexRebuild;
+use super::entry::LedgerEntry;
+use super::index::{IndexFingerprint, IndexRebuild};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::Connection;
@@ -15,7 +17,64 @@ use rusqlite::Connection;
 /// How often the comparison begins again because another process has made the index anew meanwhile.
 const MAX_COMPARISONS: u32 = 3;
 
+/// Number of entries read at once, to move a fingerprint.
+const FINGERPRINT_SLICE: u32 = 2_048;
+
 impl Ledger {
+    /// Returns whether `index.db` has exactly the rows that the entries make. The fingerprint must be
+    /// that of all entries up to its last one; it is moved to where the index is. Writers do not
+    /// wait for it, and its memory does not grow with the entries.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the index cannot be read.
+    pub fn is_index_of(&self, fingerprint: &mut IndexFingerprint) -> Result<bool, StoreError> {
+        let mut moved = Ok(());
+        let is_equal = self.index.read(
+            "compare the fingerprints of the ledger and its index",
+            |connection| {
+                let snapshot = connection.unchecked_transaction()?;
+                moved = self.move_fingerprint(fingerprint, index_seq(&snapshot)?);
+                Ok(moved.is_ok() && fingerprint.is_of(&snapshot)?)
+            },
+        )?;
+        moved?;
+        Ok(is_equal)
+    }
+
+    /// Adds the entries up to and with `to`, or takes away those after it.
+    fn move_fingerprint(
+        &self,
+        fingerprint: &mut IndexFingerprint,
+        to: i64,
+    ) -> Result<(), StoreError> {
+        let last = fingerprint.seq();
+        self.for_each_entry(last, to, &mut |entry| fingerprint.add(entry))?;
+        self.for_each_entry(to, last, &mut |entry| fingerprint.remove(entry))?;
+        fingerprint.set_seq(to);
+        Ok(())
+    }
+
+    /// Calls `each` with the entries after `from`, up to and with `to`.
+    fn for_each_entry(
+        &self,
+        mut from: i64,
+        to: i64,
+        each: &mut dyn FnMut(&LedgerEntry),
+    ) -> Result<(), StoreError> {
+        while from < to {
+            let entries = self
+                .readers
+                .with(|connection| self.entries_following(connection, from, FINGERPRINT_SLICE))?;
+            let Some(last) = entries.last() else { break };
+            from = last.seq;
+            entries
+                .iter()
+                .filter(|entry| entry.seq <= to)
+                .for_each(&mut *each);
+        }
+        Ok(())
+    }
+
     /// Returns the rows of `index.db` that differ from what the entries make, at most `limit` of
     /// each table. The index is compared as far as it is. Writers do not wait for it, and its
     /// memory does not grow with the ledger; for a while it takes as much disk as `index.db`.

@@ -7,9 +7,11 @@
 //! file that is damaged or belongs to another ledger is built anew. Must not decide about money:
 //! balances, limits and uniqueness are in `ledger.db`. Read next: `ledger/indexing.rs` (the ledger
 //! and its index), `ledger/index/batch.rs` and `write.rs` (the rows of an entry),
-//! `ledger/index/tail.rs` (the newest entries), `ledger/index/rebuild.rs` (the index made anew).
+//! `ledger/index/tail.rs` (the newest entries), `ledger/index/fingerprint.rs` (the index compared),
+//! `ledger/index/rebuild.rs` (the index made anew).
 
 mod batch;
+mod fingerprint;
 mod limits;
 mod names;
 mod rebuild;
@@ -27,6 +29,7 @@ use crate::store::sqlite::{self, Readers};
 use crate::telemetry::METRICS;
 pub(super) use batch::kind_name;
 use batch::{ReadEntries, read_batch};
+pub use fingerprint::IndexFingerprint;
 pub use limits::MAX_INDEX_BATCH;
 use limits::{MIGRATIONS, PAGE_BYTES, READER_TIMEOUT, WRITER_CACHE_KIB};
 use names::NameTables;

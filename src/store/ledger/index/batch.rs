@@ -24,15 +24,15 @@ pub(super) type ReadEntries<'a> =
 const KINDS: [&str; 8] = [
     "debit", "void", "trial", "grant", "topup", "refund", "adjust", "lapse",
 ];
-const DEBIT: i64 = 0;
+pub(super) const DEBIT: i64 = 0;
 /// Kinds below this number are ends of requests.
-const FIRST_POSTING: i64 = 2;
+pub(super) const FIRST_POSTING: i64 = 2;
 
 /// Flag of an entry whose vendor counted more than the request can use.
 const IMPLAUSIBLE: i64 = 1;
 
 /// Returns the number of a kind of entry; a kind that does not exist has one too.
-fn kind_number(kind: &str) -> i64 {
+pub(super) fn kind_number(kind: &str) -> i64 {
     let known = KINDS.iter().position(|known| *known == kind);
     i64::try_from(known.unwrap_or(KINDS.len())).unwrap_or(i64::MAX)
 }
@@ -48,14 +48,14 @@ pub(in crate::store::ledger) fn kind_name(number: i64) -> &'static str {
 /// The fields of an ending's detail that the index has. A field that is missing is empty.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct IndexedDetail<'a> {
+pub(super) struct IndexedDetail<'a> {
     #[serde(borrow)]
-    model: Cow<'a, str>,
+    pub model: Cow<'a, str>,
     #[serde(borrow)]
-    key_id: Cow<'a, str>,
+    pub key_id: Cow<'a, str>,
     #[serde(borrow)]
-    outcome: Cow<'a, str>,
-    conversation: Option<String>,
+    pub outcome: Cow<'a, str>,
+    pub conversation: Option<String>,
     implausible: bool,
     usage: IndexedUsage,
 }
@@ -70,6 +70,38 @@ struct IndexedUsage {
     audio_input: u64,
     output: u64,
     audio_output: u64,
+}
+
+impl<'a> IndexedDetail<'a> {
+    /// Reads the detail of an ending. One that cannot be read is a finding of the audit; such a debit
+    /// is in no sum.
+    pub(super) fn read(entry: &'a LedgerEntry) -> Option<Self> {
+        serde_json::from_str(&entry.detail).ok()
+    }
+
+    /// Returns the flags of the ending's row.
+    pub(super) fn flags(&self, kind: i64) -> i64 {
+        if kind == DEBIT && self.implausible {
+            IMPLAUSIBLE
+        } else {
+            0
+        }
+    }
+
+    /// Returns what the ending adds to the sums of its hour. Only a debit is in sums.
+    pub(super) fn change(&self, entry: &LedgerEntry, kind: i64) -> UsageChange {
+        match kind {
+            DEBIT => UsageChange {
+                sum: self.usage.totals(Micro::ZERO.minus(entry.change())),
+                writeoff: entry.writeoff,
+                voids: 0,
+            },
+            _ => UsageChange {
+                voids: 1,
+                ..UsageChange::default()
+            },
+        }
+    }
 }
 
 impl IndexedUsage {
@@ -201,8 +233,7 @@ impl IndexBatch {
                 kind,
                 change: entry.change(),
             });
-        } else if let Ok(detail) = serde_json::from_str::<IndexedDetail<'_>>(&entry.detail) {
-            // A detail that cannot be read is a finding of the audit; such a debit is in no sum.
+        } else if let Some(detail) = IndexedDetail::read(entry) {
             let model = names.models.number(tables, &detail.model)?;
             let api_key = names.keys.number(tables, &detail.key_id)?;
             row.names = Some([
@@ -210,9 +241,7 @@ impl IndexBatch {
                 api_key,
                 names.outcomes.number(tables, &detail.outcome)?,
             ]);
-            if kind == DEBIT && detail.implausible {
-                row.flags = IMPLAUSIBLE;
-            }
+            row.flags = detail.flags(kind);
             self.add_ending(entry, &mut row, (model, api_key), detail);
         }
         self.activity.push(row);
@@ -229,17 +258,7 @@ impl IndexBatch {
         detail: IndexedDetail<'_>,
     ) {
         let hour = row.at_ms.div_euclid(HOUR_MS);
-        let change = match row.kind {
-            DEBIT => UsageChange {
-                sum: detail.usage.totals(Micro::ZERO.minus(entry.change())),
-                writeoff: entry.writeoff,
-                voids: 0,
-            },
-            _ => UsageChange {
-                voids: 1,
-                ..UsageChange::default()
-            },
-        };
+        let change = detail.change(entry, row.kind);
         let key = (row.account, hour, model, api_key);
         self.hours.entry(key).or_default().add(change);
         let Some(name) = detail.conversation else {

@@ -12,7 +12,7 @@ use crate::store::ledger::spend_totals::{MAX_CREDITS_SUM, MAX_TOKENS_SUM};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, HashMap};
 
-const DAY_HOURS: i64 = 24;
+pub(super) const DAY_HOURS: i64 = 24;
 
 /// How far an index is.
 pub(in crate::store::ledger) struct Watermark {
