@@ -76,6 +76,7 @@ use segments::RulesOfAllEntries;
 use slices::for_each_slice;
 pub use start::{AccountStart, AuditStart};
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 use std::path::Path;
 
 /// What an audit reads.
@@ -105,6 +106,10 @@ pub enum AuditStep {
     References,
 }
 
+/// Audits a ledger, as of `start` and with what `scope` says.
+///
+/// # Errors
+/// Returns an error if the ledger or a file beside it cannot be read.
 pub fn verify(
     ledger: &Ledger,
     data_dir: &Path,
@@ -114,6 +119,47 @@ pub fn verify(
     share: CpuShare,
     on_progress: &mut dyn FnMut(AuditProgress),
 ) -> Result<LedgerAuditReport, StoreError> {
+    if scope == AuditScope::Unsealed {
+        let (report, _) = check_entries(ledger, data_dir, now_ms, start, None, share, on_progress)?;
+        return Ok(report);
+    }
+    let mut fingerprint = IndexFingerprint::new();
+    let keys = fingerprint.keys();
+    std::thread::scope(|threads| {
+        let read_index = move || ledger.index_fingerprint(&keys);
+        // At full speed, another thread reads the index meanwhile.
+        let stored: Box<dyn FnOnce() -> _> = if share.is_full() {
+            let thread = threads.spawn(read_index);
+            Box::new(|| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        } else {
+            Box::new(read_index)
+        };
+        let all = Some(&mut fingerprint);
+        let (mut report, are_all_read) =
+            check_entries(ledger, data_dir, now_ms, start, all, share, on_progress)?;
+        if are_all_read {
+            files::check_aggregates(ledger, &mut fingerprint, &stored()?, &mut report)?;
+        } else {
+            // Without some entries, every sum would seem wrong.
+            let message = "index.db is not compared with the entries, because some are not at hand";
+            report.add_finding("segment", 0, message.into());
+        }
+        Ok(report)
+    })
+}
+
+/// Checks all rules but those of `index.db`. With a fingerprint, reads the sealed entries too, and
+/// adds the entries to it, apart from the latest ones. Returns false if some sealed entries cannot
+/// be read.
+fn check_entries(
+    ledger: &Ledger,
+    data_dir: &Path,
+    now_ms: i64,
+    start: &AuditStart,
+    mut fingerprint: Option<&mut IndexFingerprint>,
+    share: CpuShare,
+    on_progress: &mut dyn FnMut(AuditProgress),
+) -> Result<(LedgerAuditReport, bool), StoreError> {
     // Read the journal and the sign-ups before the ledger: the ledger must then have all of them,
     // except the most recent endings.
     let requests = journal::read_requests(data_dir)?;
@@ -128,13 +174,12 @@ pub fn verify(
             total: start.head.seq.unsigned_abs(),
         });
     };
-    let reads_all = scope == AuditScope::Everything;
+    let reads_all = fingerprint.is_some();
     let sort_in = (reads_all && start.head.seq > 0).then_some(data_dir);
     let mut references = ReferenceRules::new(start.after_seq(), sort_in)?;
     // Without the spending at the start, the segments have it, if they are read.
     let mut keys = KeySpendRule::new(start.keys.as_deref().or(reads_all.then_some(&[])));
     let mut sealed_postings = SealedPostings::default();
-    let mut fingerprint = reads_all.then(IndexFingerprint::new);
     let are_segments_whole = segments::check_segments(
         ledger,
         reads_all,
@@ -142,16 +187,23 @@ pub fn verify(
             references: &mut references,
             keys: &mut keys,
             sealed_postings: &mut sealed_postings,
-            fingerprint: &mut fingerprint,
         },
+        fingerprint.as_deref_mut(),
         &mut pace,
         &mut on_sealed,
         &mut report,
     )?;
-    let mut audit = LedgerAudit::new(ledger, start, granted, references, keys, fingerprint);
+    let mut audit = LedgerAudit::new(ledger, start, granted, references, keys);
     audit.add_earlier_postings(&walk, start, &mut sealed_postings, &mut report)?;
     sealed_postings.finish(start.head.seq, &mut report);
-    audit.walk(&mut walk, start, &mut pace, on_progress, &mut report)?;
+    audit.walk(
+        &mut walk,
+        start,
+        fingerprint,
+        &mut pace,
+        on_progress,
+        &mut report,
+    )?;
     audit.postings.finish(ledger, &walk, &mut report)?;
     let total = audit.references.expected_count();
     let mut on_references = |done| {
@@ -177,14 +229,7 @@ pub fn verify(
         &mut report,
     )?;
     processes::check_holds(ledger, data_dir, &mut report)?;
-    if let Some(fingerprint) = audit.fingerprint.as_mut().filter(|_| are_segments_whole) {
-        files::check_aggregates(ledger, fingerprint, &mut report)?;
-    } else if reads_all {
-        // Without some entries, every sum would seem wrong.
-        let message = "index.db is not compared with the entries, because some are not at hand";
-        report.add_finding("segment", 0, message.into());
-    }
-    Ok(report)
+    Ok((report, are_segments_whole))
 }
 
 /// The rules that look at every entry.
@@ -195,8 +240,6 @@ struct LedgerAudit<'a> {
     postings: PostingRules,
     references: ReferenceRules,
     keys: KeySpendRule,
-    /// Of all entries, if all are read.
-    fingerprint: Option<IndexFingerprint>,
 }
 
 impl<'a> LedgerAudit<'a> {
@@ -206,7 +249,6 @@ impl<'a> LedgerAudit<'a> {
         granted: Option<HashMap<String, Option<i64>>>,
         references: ReferenceRules,
         keys: KeySpendRule,
-        fingerprint: Option<IndexFingerprint>,
     ) -> Self {
         Self {
             chain: ChainRule::new(start.head.seq, start.head.hash.clone()),
@@ -215,7 +257,6 @@ impl<'a> LedgerAudit<'a> {
             postings: PostingRules::new(granted),
             references,
             keys,
-            fingerprint,
         }
     }
 
@@ -249,6 +290,7 @@ impl<'a> LedgerAudit<'a> {
         &mut self,
         walk: &mut LedgerWalk,
         start: &AuditStart,
+        fingerprint: Option<&mut IndexFingerprint>,
         pace: &mut Pace,
         on_progress: &mut dyn FnMut(AuditProgress),
         report: &mut LedgerAuditReport,
@@ -268,7 +310,8 @@ impl<'a> LedgerAudit<'a> {
                 total,
             });
         };
-        for_each_slice(walk, pace, &mut |slice| on_slice(self, slice, report))?;
+        let mut check = |slice: &[LedgerEntry]| on_slice(self, slice, report);
+        for_each_slice(walk, fingerprint, pace, &mut check)?;
         walk.finish(&mut |item| match item {
             WalkItem::Slice(slice) => on_slice(self, &slice, report),
             WalkItem::Account(row) => {
@@ -288,9 +331,6 @@ impl<'a> LedgerAudit<'a> {
         self.chain.check(entry, report);
         self.balances.check_entry(entry, report);
         self.references.add(entry);
-        if let Some(fingerprint) = &mut self.fingerprint {
-            fingerprint.add(entry);
-        }
         if !entry.is_ending() {
             return self.postings.check(entry, report);
         }

@@ -58,7 +58,7 @@ use credits::price_list::PriceList;
 pub use database::Ledger;
 pub use ending::{Ending, EndingDetail, RequestOutcome};
 pub use entry::{EntrySelection, LedgerEntry};
-pub use index::{IndexFingerprint, MAX_INDEX_BATCH};
+pub use index::{FingerprintKeys, IndexFingerprint, MAX_INDEX_BATCH, StoredFingerprint};
 pub use interface::{
     AppendOutcome, EntryReference, LedgerBatch, LedgerChange, LedgerHeads, LedgerStore,
 };

@@ -638,8 +638,8 @@ impl World {
             .count()
     }
 
-    /// Number of sockets that the gateway has open. Unlike [`World::open_files`], it does not change
-    /// when a busy thread opens one more connection to a database.
+    /// Number of sockets that the gateway has open. Unlike [`World::open_files`], it does not
+    /// change when a busy thread opens one more connection to a database.
     pub fn open_sockets(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
             .unwrap()

@@ -6,7 +6,7 @@
 
 use super::findings::{Finding, LedgerAuditReport};
 use crate::store::StoreError;
-use crate::store::ledger::{IndexFingerprint, Ledger};
+use crate::store::ledger::{IndexFingerprint, Ledger, StoredFingerprint};
 use crate::store::missing;
 use std::path::Path;
 
@@ -75,9 +75,10 @@ pub(super) fn check_ledger_file(
 pub(super) fn check_aggregates(
     ledger: &Ledger,
     fingerprint: &mut IndexFingerprint,
+    stored: &StoredFingerprint,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
-    if ledger.is_index_of(fingerprint)? {
+    if ledger.is_index_of(fingerprint, stored)? {
         return Ok(());
     }
     for wrong in ledger.find_wrong_aggregates(MAX_AGGREGATES_CHECKED)? {

@@ -22,16 +22,17 @@ pub(super) struct RulesOfAllEntries<'a> {
     pub references: &'a mut ReferenceRules,
     pub keys: &'a mut KeySpendRule,
     pub sealed_postings: &'a mut SealedPostings,
-    pub fingerprint: &'a mut Option<IndexFingerprint>,
 }
 
 /// Checks that the segments are at hand: their signatures, and that they follow each other. With
-/// `reads_all`, reads and checks their entries too, and calls `on_entries` with the number so far.
+/// `reads_all`, reads and checks their entries too, adds them to the fingerprint, and calls
+/// `on_entries` with the number so far.
 /// Returns false if some entries cannot be read.
 pub(super) fn check_segments(
     ledger: &Ledger,
     reads_all: bool,
     all: RulesOfAllEntries<'_>,
+    mut fingerprint: Option<&mut IndexFingerprint>,
     pace: &mut Pace,
     on_entries: &mut dyn FnMut(u64),
     report: &mut LedgerAuditReport,
@@ -56,8 +57,9 @@ pub(super) fn check_segments(
             continue;
         }
         let recorded = AccountStart::at_segment_end(ledger, segment.last)?;
-        let is_read =
-            status.fault.is_none() && rules.read(ledger, segment, pace, on_entries, report)?;
+        let fingerprint = fingerprint.as_deref_mut();
+        let is_read = status.fault.is_none()
+            && rules.read(ledger, segment, fingerprint, pace, on_entries, report)?;
         let postings = std::mem::take(&mut rules.postings);
         let RulesOfAllEntries {
             keys,
@@ -106,6 +108,7 @@ impl EntryRules<'_> {
         &mut self,
         ledger: &Ledger,
         segment: &SegmentRecord,
+        fingerprint: Option<&mut IndexFingerprint>,
         pace: &mut Pace,
         on_entries: &mut dyn FnMut(u64),
         report: &mut LedgerAuditReport,
@@ -119,7 +122,8 @@ impl EntryRules<'_> {
             Err(error) => return Err(error),
         };
         self.looked_up_until_ms = i64::MIN;
-        let checked = for_each_slice(&mut reader.entry_blocks(), pace, &mut |block| {
+        let mut blocks = reader.entry_blocks();
+        let checked = for_each_slice(&mut blocks, fingerprint, pace, &mut |block| {
             for entry in block {
                 self.check_entry(entry, report);
             }
@@ -146,9 +150,6 @@ impl EntryRules<'_> {
         self.chain.check_link(entry, report);
         self.balances.check_entry(entry, report);
         self.all.references.add_to_all(entry);
-        if let Some(fingerprint) = self.all.fingerprint {
-            fingerprint.add(entry);
-        }
         if !entry.is_ending() {
             self.postings.insert(entry.seq, entry.hash.clone());
             return;

@@ -4,19 +4,25 @@
 //! Must not judge an entry.
 
 use super::pace::Pace;
-use crate::store::ledger::LedgerEntry;
+use crate::store::ledger::{IndexFingerprint, LedgerEntry};
 use std::sync::mpsc::sync_channel;
 
-/// Calls `check` for every slice, up to the first one that cannot be read. At full speed, another
-/// thread reads the next slices meanwhile.
+/// Calls `check` for every slice, up to the first one that cannot be read, and adds its entries to
+/// the fingerprint. At full speed, another thread reads and adds the next slices meanwhile.
 ///
 /// # Errors
 /// Returns why a slice cannot be read.
 pub(super) fn for_each_slice<E: Send>(
     slices: &mut (dyn Iterator<Item = Result<Vec<LedgerEntry>, E>> + Send),
+    mut fingerprint: Option<&mut IndexFingerprint>,
     pace: &mut Pace,
     check: &mut dyn FnMut(&[LedgerEntry]),
 ) -> Result<(), E> {
+    let slices = slices.inspect(move |slice| {
+        if let (Some(fingerprint), Ok(slice)) = (fingerprint.as_deref_mut(), slice) {
+            slice.iter().for_each(|entry| fingerprint.add(entry));
+        }
+    });
     if !pace.share.is_full() {
         for slice in slices {
             check(&slice?);

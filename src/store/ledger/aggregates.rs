@@ -2,14 +2,14 @@
 //! compares the spending of keys while it walks.
 //!
 //! An audit that has read all entries compares their fingerprint with that of the index. To find
-//! the wrong rows, the entries are walked again, in short slices, into an index of its own. Must not
-//! change an entry or a balance.
+//! the wrong rows, the entries are walked again, in short slices, into an index of its own. Must
+//! not change an entry or a balance.
 
 use super::chain::last_entry;
 use super::compare::AggregateMismatch;
 use super::database::Ledger;
 use super::entry::LedgerEntry;
-use super::index::{IndexFingerprint, IndexRebuild};
+use super::index::{FingerprintKeys, IndexFingerprint, IndexRebuild, StoredFingerprint};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::Connection;
@@ -21,37 +21,38 @@ const MAX_COMPARISONS: u32 = 3;
 const FINGERPRINT_SLICE: u32 = 2_048;
 
 impl Ledger {
-    /// Returns whether `index.db` has exactly the rows that the entries make. The fingerprint must be
-    /// that of all entries up to its last one; it is moved to where the index is. Writers do not
-    /// wait for it, and its memory does not grow with the entries.
+    /// Reads the fingerprint of `index.db`, as of one moment. Writers do not wait for it, and its
+    /// memory does not grow with the entries.
     ///
     /// # Errors
-    /// Returns an error if the ledger or the index cannot be read.
-    pub fn is_index_of(&self, fingerprint: &mut IndexFingerprint) -> Result<bool, StoreError> {
-        let mut moved = Ok(());
-        let is_equal = self.index.read(
-            "compare the fingerprints of the ledger and its index",
-            |connection| {
-                let snapshot = connection.unchecked_transaction()?;
-                moved = self.move_fingerprint(fingerprint, index_seq(&snapshot)?);
-                Ok(moved.is_ok() && fingerprint.is_of(&snapshot)?)
-            },
-        )?;
-        moved?;
-        Ok(is_equal)
+    /// Returns an error if the index cannot be read.
+    pub fn index_fingerprint(
+        &self,
+        keys: &FingerprintKeys,
+    ) -> Result<StoredFingerprint, StoreError> {
+        let operation = "read the fingerprint of the ledger's index";
+        self.index.read(operation, |connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            StoredFingerprint::read(&snapshot, keys)
+        })
     }
 
-    /// Adds the entries up to and with `to`, or takes away those after it.
-    fn move_fingerprint(
+    /// Returns whether the index has exactly the rows that the entries make. `fingerprint` must be
+    /// that of all entries up to its last one; it is moved to the last one in the index.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn is_index_of(
         &self,
         fingerprint: &mut IndexFingerprint,
-        to: i64,
-    ) -> Result<(), StoreError> {
-        let last = fingerprint.seq();
+        stored: &StoredFingerprint,
+    ) -> Result<bool, StoreError> {
+        let (last, to) = (fingerprint.seq(), stored.seq());
         self.for_each_entry(last, to, &mut |entry| fingerprint.add(entry))?;
         self.for_each_entry(to, last, &mut |entry| fingerprint.remove(entry))?;
-        fingerprint.set_seq(to);
-        Ok(())
+        // An index may claim entries that the ledger does not have.
+        fingerprint.set_seq(fingerprint.seq().min(to));
+        Ok(fingerprint.is_of(stored))
     }
 
     /// Calls `each` with the entries after `from`, up to and with `to`.

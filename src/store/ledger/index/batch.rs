@@ -73,8 +73,8 @@ struct IndexedUsage {
 }
 
 impl<'a> IndexedDetail<'a> {
-    /// Reads the detail of an ending. One that cannot be read is a finding of the audit; such a debit
-    /// is in no sum.
+    /// Reads the detail of an ending. One that cannot be read is a finding of the audit; such a
+    /// debit is in no sum.
     pub(super) fn read(entry: &'a LedgerEntry) -> Option<Self> {
         serde_json::from_str(&entry.detail).ok()
     }

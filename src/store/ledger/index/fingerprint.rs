@@ -25,6 +25,14 @@ pub struct IndexFingerprint {
     seq: i64,
 }
 
+/// The fingerprint of the tables of an index.
+pub struct StoredFingerprint {
+    /// `None` if the tables contradict each other.
+    sum: Option<u128>,
+    /// The last entry in the index.
+    seq: i64,
+}
+
 /// A row without its sums. Names are hashes, because their numbers are different in each index.
 #[derive(Hash)]
 enum IndexRow {
@@ -72,7 +80,9 @@ enum IndexRow {
 /// only one table has.
 type RowSums = [i64; 6];
 
-struct FingerprintKeys {
+/// What makes fingerprints comparable.
+#[derive(Clone)]
+pub struct FingerprintKeys {
     rows: RandomState,
     columns: [u128; 6],
 }
@@ -224,6 +234,23 @@ impl IndexFingerprint {
     }
 
     /// Returns the last entry that was added.
+    pub(in crate::store::ledger) fn seq(&self) -> i64 {
+        self.seq
+    }
+
+    /// Returns the keys, to read the fingerprint of an index.
+    pub fn keys(&self) -> FingerprintKeys {
+        self.keys.clone()
+    }
+
+    /// Returns whether the index has exactly the rows that the entries make.
+    pub(in crate::store::ledger) fn is_of(&self, stored: &StoredFingerprint) -> bool {
+        stored.sum == Some(self.sum) && stored.seq == self.seq
+    }
+}
+
+impl StoredFingerprint {
+    /// Returns the last entry in the index.
     pub(in crate::store::ledger) fn seq(&self) -> i64 {
         self.seq
     }

@@ -5,7 +5,8 @@
 //! all names of accounts, models and keys in memory, and nothing that grows with the entries. Must
 //! not write.
 
-use super::{DEBIT, FingerprintKeys, IndexFingerprint, IndexRow, RowSums};
+use super::{DEBIT, FingerprintKeys, IndexRow, RowSums, StoredFingerprint};
+use crate::store::ledger::index::write::watermark;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher as _;
@@ -33,16 +34,19 @@ impl From<rusqlite::Error> for NoFingerprint {
     }
 }
 
-impl IndexFingerprint {
-    /// Returns whether the tables have exactly the rows that the entries make. The connection must
-    /// be in a transaction.
-    pub(in crate::store::ledger) fn is_of(
-        &self,
+impl StoredFingerprint {
+    /// Reads the tables. The connection must be in a transaction.
+    pub(in crate::store::ledger) fn read(
         connection: &Connection,
-    ) -> rusqlite::Result<bool> {
-        match StoredRows::count(connection, &self.keys) {
-            Ok(sum) => Ok(sum == self.sum),
-            Err(NoFingerprint::Contradiction) => Ok(false),
+        keys: &FingerprintKeys,
+    ) -> rusqlite::Result<Self> {
+        let seq = watermark(connection)?.position.0;
+        match StoredRows::count(connection, keys) {
+            Ok(sum) => Ok(Self {
+                sum: Some(sum),
+                seq,
+            }),
+            Err(NoFingerprint::Contradiction) => Ok(Self { sum: None, seq }),
             Err(NoFingerprint::Sqlite(error)) => Err(error),
         }
     }
