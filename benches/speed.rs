@@ -3,7 +3,8 @@
 //!
 //! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: the measured system has a core of its
 //! own; the simulated vendor and the load share another. CPU is the process's own, from `/proc`;
-//! ratios compare medians of the same rounds. Must not judge the results: the table shows what was
+//! ratios compare medians of the same rounds, and each row says how much of the machine other work
+//! used meanwhile. Must not judge the results: the table shows what was
 //! measured, and `scripts/bench` has the limits.
 //!
 //! `speed vendors GATEWAY SECONDS ROUNDS`: the gateway in front of vendors that speak HTTP/1.1 and
@@ -24,6 +25,8 @@
 mod instructions;
 #[path = "speed/load.rs"]
 mod load;
+#[path = "speed/others.rs"]
+mod others;
 #[path = "speed/peers.rs"]
 mod peers;
 mod rig;
@@ -33,6 +36,7 @@ mod system;
 mod ways;
 
 use load::{Load, Streams};
+use others::MachineReading;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -94,6 +98,9 @@ const STREAMS: [(Way, usize); 6] = [
 const STREAM_COUNTS: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
 const LATE_US: f64 = 20_000.0;
 
+/// The measure of how quiet the machine was.
+const OTHERS: &str = "% of a core for others";
+
 /// All values of each case and measure, by system.
 #[derive(Default)]
 struct Figures(BTreeMap<(String, &'static str), BTreeMap<&'static str, Vec<f64>>>);
@@ -117,6 +124,7 @@ impl Figures {
         for ((case, measure), by_system) in &self.0 {
             let of = |system| by_system.get(system).map(|values| median(values));
             let ratio = |to| match (of("gateway"), of(to)) {
+                _ if *measure == OTHERS => String::new(),
                 (Some(one), Some(other)) if other > 0.0 => format!("{:.2}", one / other),
                 _ => String::new(),
             };
@@ -291,7 +299,7 @@ fn in_turn(systems: &[System], round: usize) -> Box<dyn Iterator<Item = &System>
 
 fn measure(figures: &mut Figures, system: &System, case: &Case, seconds: Duration) {
     let load = Load::of(system, case.way, case.bytes);
-    let before = system.cpu_us();
+    let (machine, before) = (MachineReading::now(), system.cpu_us());
     let done = load.drive(case.connections, seconds);
     system.settle();
     let cpu = system.cpu_us() - before;
@@ -315,12 +323,13 @@ fn measure(figures: &mut Figures, system: &System, case: &Case, seconds: Duratio
     );
     figures.record(&name, "p50 µs", system.name, done.percentile(50));
     figures.record(&name, "p99 µs", system.name, done.percentile(99));
+    figures.record(&name, OTHERS, system.name, machine.others_percent());
 }
 
 fn measure_streams(figures: &mut Figures, system: &System, way: Way, count: usize) {
     let idle_mb = system.rss_mb();
     let streams = Streams::of(system, way, count, EVENTS);
-    let before = system.cpu_us();
+    let (machine, before) = (MachineReading::now(), system.cpu_us());
     let done = streams.run(|| system.rss_mb());
     system.settle();
     let cpu = system.cpu_us() - before;
@@ -329,6 +338,7 @@ fn measure_streams(figures: &mut Figures, system: &System, way: Way, count: usiz
     figures.record(&name, "first event p50 µs", system.name, done.first(50));
     figures.record(&name, "event lateness p50 µs", system.name, done.late(50));
     figures.record(&name, "event lateness p99 µs", system.name, done.late(99));
+    figures.record(&name, OTHERS, system.name, machine.others_percent());
     if count >= 500 {
         figures.record(
             &name,

@@ -6,13 +6,17 @@ use crate::rig::free_port;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// All peers that are found on the PATH.
+/// All peers that are found on the PATH. Says which are not.
 pub fn installed(vendor: u16) -> Vec<System> {
     let known: [(&str, Start); 3] = [("haproxy", haproxy), ("envoy", envoy), ("litellm", litellm)];
-    known
-        .into_iter()
-        .filter_map(|(name, start)| Some(start(&program(name)?, vendor)))
-        .collect()
+    let mut found = Vec::new();
+    for (name, start) in known {
+        match program(name) {
+            Some(program) => found.push(start(&program, vendor)),
+            None => println!("without {name}: it is not on the PATH"),
+        }
+    }
+    found
 }
 
 type Start = fn(&Path, u16) -> System;

@@ -145,7 +145,7 @@ impl Billing {
                 .ledger
                 .claim(&instance_dir.instance_id, account, &claims_before, decide);
         let posted = claimed.and_then(|parts| {
-            self.refresh_mirror()
+            self.refresh_mirror(account)
                 .and_then(|()| {
                     self.0
                         .ledger
@@ -168,7 +168,7 @@ impl Billing {
 
     /// Whether the account covers all claims and the current holds of the admitting process.
     fn covers_claims(&self, account: &str) -> Result<bool, StoreError> {
-        self.refresh_mirror()?;
+        self.refresh_mirror(account)?;
         self.0
             .ledger
             .covers_claims(account, &self.claims_of_others(account)?)
@@ -189,14 +189,28 @@ impl Billing {
 
     /// Waits until the admitting process has published its holds. If there is none, enters what the
     /// last one settled, so that nobody can use those credits again.
-    fn refresh_mirror(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// Returns an error if the process does not answer, or if there is none and requests of the
+    /// account wait for a segment: nobody holds what they cost then.
+    fn refresh_mirror(&self, account: &str) -> Result<(), StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
         let mirror = HoldsMirror::open(data_dir)?;
         let refresh_id = mirror.request_refresh()?;
         let began = Instant::now();
         loop {
             if !instance_lock::is_held(data_dir)? {
-                return recover_dead_instances(ledger, data_dir, &ledger.instance_ids()?).map(drop);
+                let known = ledger.instance_ids()?;
+                let withheld = recover_dead_instances(ledger, data_dir, &known, None)?;
+                if withheld
+                    .iter()
+                    .any(|withheld| &*withheld.account == account)
+                {
+                    return Err(StoreError::SegmentUnavailable(format!(
+                        "ended requests of {account} wait for a segment that is not at hand: `ledger segments` names it; put it back and repeat"
+                    )));
+                }
+                return Ok(());
             }
             if mirror.refresh_state()?.0 >= refresh_id {
                 return Ok(());

@@ -9,7 +9,7 @@ use super::backlog::{CommitRate, LedgerBacklog};
 use super::holds::HoldRegistry;
 use super::journal::{Journal, Segment};
 use super::lapse_clock::LapseClock;
-use super::replay::recover_dead_instances;
+use super::replay::{WithheldCost, recover_dead_instances};
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
@@ -162,6 +162,7 @@ impl LedgerWriter {
             anchored,
             recovered,
             rate: CommitRate::default(),
+            withheld: Vec::new(),
             state,
             receiver,
         };
@@ -179,10 +180,10 @@ impl LedgerWriter {
         };
         let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         let batch: Vec<_> = worker.receiver.try_iter().take(MAX_BATCH).collect();
-        worker.try_commit(&batch)?;
-        worker.publish_holds();
+        let outcomes = worker.try_commit(&batch)?;
         let worked = !batch.is_empty();
-        drop(batch);
+        worker.keep_withheld(batch, outcomes);
+        worker.publish_holds();
         worker.housekeep(now_ms);
         Ok(worked)
     }
@@ -237,6 +238,10 @@ impl LedgerWriter {
             let _ = thread.join();
         }
         while matches!(self.step(clock::now_ms()), Ok(true)) {}
+        if let Some(worker) = &self.stepwise_worker {
+            let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            worker.leave_withheld();
+        }
     }
 }
 
@@ -297,6 +302,9 @@ struct LedgerWriterWorker {
     /// When the journals of dead processes were last looked for.
     recovered: Instant,
     rate: CommitRate,
+    /// Endings that wait for a segment which is not at hand: at most as many as requests were open
+    /// when it was sealed.
+    withheld: Vec<Settlement>,
     state: Arc<LedgerWriterState>,
     receiver: QueueReceiver<Settlement>,
 }
@@ -316,24 +324,28 @@ impl LedgerWriterWorker {
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => true,
             };
-            self.commit(&batch);
+            let outcomes = self.commit(&batch);
             self.measure(batch.len(), began);
-            // Dropping the batch releases its journal files.
-            drop(batch);
+            self.keep_withheld(batch, outcomes);
             self.publish_holds();
             if housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL || ended {
                 housekeeping = Instant::now();
                 self.housekeep(clock::now_ms());
             }
             if ended {
+                self.leave_withheld();
                 return;
             }
         }
     }
 
     fn housekeep(&mut self, now_ms: i64) {
+        let retries_withheld = self.retries_withheld();
+        if retries_withheld {
+            self.retry_withheld();
+        }
         if !self.ledger.has_handed_over() {
-            self.recover_dead();
+            self.recover_dead(retries_withheld);
             if self
                 .lapse_clock
                 .as_mut()
@@ -372,10 +384,59 @@ impl LedgerWriterWorker {
         }
     }
 
-    /// Enters the batch, retrying until it succeeds.
-    fn commit(&self, batch: &[Settlement]) {
-        let Some(oldest) = batch.first() else {
+    /// Returns whether it is time to try again what waits for a segment. A stepwise writer tries at
+    /// each step.
+    fn retries_withheld(&mut self) -> bool {
+        let is_due = self.lapse_clock.is_none()
+            || self.state.closing.load(Ordering::Acquire)
+            || self.recovered.elapsed() >= WITHHELD_INTERVAL;
+        if is_due {
+            self.recovered = Instant::now();
+        }
+        is_due
+    }
+
+    /// Tries to enter the endings that wait for a segment.
+    fn retry_withheld(&mut self) {
+        if self.withheld.is_empty() {
             return;
+        }
+        match self.append(&self.withheld) {
+            Ok(outcomes) => {
+                let batch = std::mem::take(&mut self.withheld);
+                self.keep_withheld(batch, outcomes);
+            }
+            Err(error) => {
+                METRICS.ledger_error("commit");
+                log::error!("cannot enter endings that waited for a segment: {error}");
+            }
+        }
+    }
+
+    /// Keeps the endings that the ledger withholds, with their journal files. Drops the others,
+    /// which releases theirs.
+    fn keep_withheld(&mut self, batch: Vec<Settlement>, outcomes: Vec<AppendOutcome>) {
+        let withheld = batch
+            .into_iter()
+            .zip(outcomes)
+            .filter(|(_, outcome)| *outcome == AppendOutcome::Withheld);
+        self.withheld
+            .extend(withheld.map(|(settlement, _)| settlement));
+    }
+
+    /// Leaves the endings that still wait to the process that replays this journal.
+    fn leave_withheld(&self) {
+        self.withheld
+            .iter()
+            .flat_map(|settlement| &settlement.journalled_in)
+            .for_each(|segment| segment.keep_for_replay());
+    }
+
+    /// Enters the batch, retrying until it succeeds. Returns what became of its endings; nothing if
+    /// they stay in the journal.
+    fn commit(&self, batch: &[Settlement]) -> Vec<AppendOutcome> {
+        let Some(oldest) = batch.first() else {
+            return Vec::new();
         };
         self.state
             .oldest_ms
@@ -383,7 +444,14 @@ impl LedgerWriterWorker {
         failpoint::delay_if_armed(Point::LastByteSent);
         failpoint::slow_down(Point::LedgerEntry, batch.len());
         let mut pause = MIN_RETRY_DELAY;
-        while let Err(error) = self.try_commit(batch) {
+        loop {
+            let error = match self.try_commit(batch) {
+                Ok(outcomes) => {
+                    self.state.failing.store(false, Ordering::Relaxed);
+                    return outcomes;
+                }
+                Err(error) => error,
+            };
             self.state.failing.store(true, Ordering::Relaxed);
             METRICS.ledger_error("commit");
             if self.state.closing.load(Ordering::Acquire) && pause >= MAX_RETRY_DELAY {
@@ -395,7 +463,7 @@ impl LedgerWriterWorker {
                     .iter()
                     .flat_map(|settlement| &settlement.journalled_in)
                     .for_each(|segment| segment.keep_for_replay());
-                return;
+                return Vec::new();
             }
             log::error!(
                 "cannot enter {} debits in the ledger: {error}; retrying in {} ms",
@@ -405,11 +473,10 @@ impl LedgerWriterWorker {
             std::thread::sleep(pause);
             pause = (pause * 2).min(MAX_RETRY_DELAY);
         }
-        self.state.failing.store(false, Ordering::Relaxed);
     }
 
     /// Enters the whole batch, or nothing.
-    fn try_commit(&self, batch: &[Settlement]) -> Result<(), StoreError> {
+    fn append(&self, batch: &[Settlement]) -> Result<Vec<AppendOutcome>, StoreError> {
         let changes: Vec<_> = batch
             .iter()
             .map(|settlement| LedgerChange::Ending {
@@ -417,18 +484,15 @@ impl LedgerWriterWorker {
                 freed: settlement.freed,
             })
             .collect();
-        let outcomes = self.ledger.append(&LedgerBatch {
+        self.ledger.append(&LedgerBatch {
             instance_id: self.journal.instance_id(),
             changes: &changes,
-        })?;
-        // The next start, or the segment's return, shows whether the ledger has them.
-        let withheld = batch
-            .iter()
-            .zip(outcomes)
-            .filter(|(_, outcome)| *outcome == AppendOutcome::Withheld);
-        withheld
-            .flat_map(|(settlement, _)| &settlement.journalled_in)
-            .for_each(|segment| segment.keep_for_replay());
+        })
+    }
+
+    /// Enters the whole batch, or nothing, and takes it from the backlog.
+    fn try_commit(&self, batch: &[Settlement]) -> Result<Vec<AppendOutcome>, StoreError> {
+        let outcomes = self.append(batch)?;
         let backlog = &self.state.backlog;
         backlog.accept(batch.len());
         let accounts = batch.iter().map(|settlement| &*settlement.ending.account);
@@ -439,7 +503,7 @@ impl LedgerWriterWorker {
             _ => 0,
         };
         self.state.oldest_ms.store(oldest, Ordering::Relaxed);
-        Ok(())
+        Ok(outcomes)
     }
 
     /// Publishes the holds and answers requests for them. It reads the request number first: a
@@ -479,16 +543,20 @@ impl LedgerWriterWorker {
 
     /// Cleans up after processes that died: enters the journals of those that had handed over, and
     /// the endings that waited for a segment that was not at hand; then deletes their claims.
-    fn recover_dead(&mut self) {
+    fn recover_dead(&self, retries_withheld: bool) {
         let holds_withheld = self.holds.holds_withheld();
-        if holds_withheld && self.recovered.elapsed() < WITHHELD_INTERVAL {
+        if holds_withheld && !retries_withheld {
             return;
         }
-        self.recovered = Instant::now();
-        let outcome = self.ledger.claimants().and_then(|claimants| {
-            if holds_withheld || !claimants.is_empty() {
-                let withheld = recover_dead_instances(&self.ledger, &self.data_dir, &claimants)?;
-                self.holds.set_withheld(&withheld);
+        let mut hold = |withheld: &[WithheldCost]| self.holds.set_withheld(withheld);
+        let outcome = if holds_withheld {
+            self.ledger.instance_ids()
+        } else {
+            self.ledger.claimants()
+        };
+        let outcome = outcome.and_then(|known| {
+            if holds_withheld || !known.is_empty() {
+                recover_dead_instances(&self.ledger, &self.data_dir, &known, Some(&mut hold))?;
             }
             Ok(())
         });

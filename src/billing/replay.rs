@@ -43,31 +43,39 @@ impl From<&Ending> for WithheldCost {
 
 /// Enters the journals of dead processes into the ledger, then deletes the claims of those in
 /// `known` that are gone. Returns the costs of the endings that stay in their journals.
+///
+/// A process that admits requests passes `hold`, which holds these costs from then on: the claims
+/// of their processes are deleted too, so that none is held twice.
 pub(super) fn recover_dead_instances(
     ledger: &Ledger,
     data_dir: &Path,
     known: &[String],
+    hold: Option<&mut dyn FnMut(&[WithheldCost])>,
 ) -> Result<Vec<WithheldCost>, StoreError> {
-    let withheld = replay_orphaned_journals(ledger, data_dir)?;
+    let (withheld, mut ended) = replay_orphaned_journals(ledger, data_dir)?;
+    match hold {
+        Some(hold) => hold(&withheld),
+        None => ended.clear(),
+    }
     // An instance that has a journal is alive or not yet replayed. Read this list after `known`.
     let with_journal = journal::instance_ids(data_dir)?;
-    let ended: Vec<_> = known
+    let gone = known
         .iter()
-        .filter(|instance_id| !with_journal.contains(instance_id))
-        .cloned()
-        .collect();
+        .filter(|instance_id| !with_journal.contains(instance_id));
+    ended.extend(gone.cloned());
     if !ended.is_empty() {
         ledger.forget_instances(&ended)?;
     }
     Ok(withheld)
 }
 
-/// Enters the journals of dead processes into the ledger.
+/// Enters the journals of dead processes into the ledger. Returns the costs of the endings that
+/// stay in their journals, and the instances whose journals these are.
 fn replay_orphaned_journals(
     ledger: &Ledger,
     data_dir: &Path,
-) -> Result<Vec<WithheldCost>, StoreError> {
-    let mut all_withheld = Vec::new();
+) -> Result<(Vec<WithheldCost>, Vec<String>), StoreError> {
+    let (mut all_withheld, mut instance_ids) = (Vec::new(), Vec::new());
     for orphaned in journal::claim_orphaned(data_dir)? {
         orphaned.remove_reserve();
         let (endings, unreadable) = orphaned.endings()?;
@@ -88,6 +96,7 @@ fn replay_orphaned_journals(
                 withheld.len()
             );
             all_withheld.extend(withheld);
+            instance_ids.push(orphaned.instance_id.clone());
             continue;
         }
         // Once: a journal that stays is read again.
@@ -97,7 +106,7 @@ fn replay_orphaned_journals(
             .inc_by(interrupted as u64);
         orphaned.remove(unreadable)?;
     }
-    Ok(all_withheld)
+    Ok((all_withheld, instance_ids))
 }
 
 /// What became of the endings of a journal.

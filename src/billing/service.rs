@@ -171,7 +171,9 @@ impl Billing {
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         ledger.set_archive(archive);
-        let withheld = recover_dead_instances(&ledger, data_dir, &ledger.instance_ids()?)?;
+        // Nothing is admitted before they are held.
+        let known = ledger.instance_ids()?;
+        let withheld = recover_dead_instances(&ledger, data_dir, &known, Some(&mut |_| ()))?;
         let journal = Journal::create(
             data_dir,
             limits.journal_segment_bytes,

@@ -123,7 +123,7 @@ pub fn verify(
         let (report, _) = check_entries(ledger, data_dir, now_ms, start, None, share, on_progress)?;
         return Ok(report);
     }
-    let mut fingerprint = IndexFingerprint::new();
+    let mut fingerprint = IndexFingerprint::default();
     let keys = fingerprint.keys();
     std::thread::scope(|threads| {
         let read_index = move || ledger.index_fingerprint(&keys);

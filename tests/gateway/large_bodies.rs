@@ -8,7 +8,6 @@ use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 const COUNT_PATH: &str = "/v1/messages/count_tokens";
 

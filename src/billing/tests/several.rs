@@ -365,13 +365,11 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     settle_all(held);
 }
 
-/// An ending that may be in a segment that is not at hand stays in its journal. Its cost is held
-/// meanwhile, else the account and the key could spend it again after each restart.
-#[test]
-fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
+/// A gateway with ten credits of which three are spent, with the end of the third request waiting
+/// for a segment; the folder of the segments, and where they are now.
+fn waiting_for_a_segment(dir: &Path) -> (Billing, [std::path::PathBuf; 2]) {
     let request_at = |at_ms: i64| format!("req_{at_ms:012x}7abc8000000000000000");
-    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    let billing = Billing::serve_stepwise(dir, &Limits::default()).unwrap();
     billing.store_prices(&[model()], NOW).unwrap();
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
@@ -386,21 +384,29 @@ fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
     let ahead = NOW + 3_600_000;
     spend(&billing, &request_at(ahead), ahead);
     billing.step(ahead).unwrap();
-    let segments = billing.seal(None, 1_000).unwrap();
-    assert_eq!(segments.len(), 1);
+    assert_eq!(billing.seal(None, 1_000).unwrap().len(), 1);
     spend(&billing, "req_last", ahead);
     billing.step(ahead).unwrap();
-    let segments = billing.seal(None, 1_000).unwrap();
-    assert!(!segments.is_empty());
+    assert!(!billing.seal(None, 1_000).unwrap().is_empty());
     billing.shut_down();
-    let (folder, away) = (dir.path().join("segments"), dir.path().join("away"));
     drop(billing);
-    std::fs::rename(&folder, &away).unwrap();
-    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    let folders = ["segments", "away"].map(|name| dir.join(name));
+    std::fs::rename(&folders[0], &folders[1]).unwrap();
+    let billing = Billing::serve_stepwise(dir, &Limits::default()).unwrap();
     spend(&billing, &request_at(NOW), NOW);
     billing.step(NOW).unwrap();
     let before = balance(&billing);
     assert!(before.ends_with("available 7"), "{before}");
+    (billing, folders)
+}
+
+/// An ending that may be in a segment that is not at hand stays in its journal. Its cost is held
+/// meanwhile, else the account and the key could spend it again after each restart.
+#[test]
+fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, [folder, away]) = waiting_for_a_segment(dir.path());
+    let (quote, _) = one_credit();
     drop(billing);
     for restart in 0..2 {
         let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
@@ -420,5 +426,80 @@ fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
     std::fs::rename(&away, &folder).unwrap();
     let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
     assert_eq!(balance(&billing), "7 held 0 available 7");
+    assert_sound(&billing, 3);
+}
+
+/// The process whose requests they are tries again, and so does the one that follows it.
+#[test]
+fn what_waits_for_a_segment_is_entered_once_it_is_back() {
+    for dies in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut billing, [folder, away]) = waiting_for_a_segment(dir.path());
+        if dies {
+            drop(billing);
+            billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+        }
+        billing.step(NOW).unwrap();
+        let waiting = balance(&billing);
+        assert!(waiting.ends_with("available 7"), "{dies}: {waiting}");
+        std::fs::rename(&away, &folder).unwrap();
+        billing.step(NOW).unwrap();
+        assert_eq!(balance(&billing), "7 held 0 available 7", "{dies}");
+        assert_sound(&billing, 3);
+        billing.shut_down();
+        drop(billing);
+        assert_eq!(
+            journal::instance_ids(dir.path()).unwrap(),
+            [""; 0],
+            "{dies}"
+        );
+    }
+}
+
+#[test]
+fn what_waits_for_a_segment_is_held_once_after_an_upgrade() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, [folder, away]) = waiting_for_a_segment(dir.path());
+    let old_id = old.instance_id().to_owned();
+    let new = std::thread::scope(|scope| {
+        let serve = || Billing::serve_as_successor(dir.path(), &Limits::default(), None).unwrap();
+        let successor = scope.spawn(serve);
+        wait_for("the successor to wait", || old.hand_over().is_ok());
+        successor.join().unwrap()
+    });
+    assert_eq!(balance(&new), "8 held 1 available 7");
+    old.shut_down();
+    drop(old);
+    wait_for("the claims of the old process to go", || {
+        !new.0.ledger.instance_ids().unwrap().contains(&old_id)
+    });
+    assert_eq!(balance(&new), "8 held 1 available 7");
+    drop(new);
+    std::fs::rename(&away, &folder).unwrap();
+    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    assert_eq!(balance(&billing), "7 held 0 available 7");
+    assert_sound(&billing, 3);
+}
+
+/// Without a running gateway nobody holds what they cost.
+#[test]
+fn a_command_takes_nothing_from_an_account_whose_request_waits_for_a_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, [folder, away]) = waiting_for_a_segment(dir.path());
+    drop(billing);
+    let command = Billing::open(dir.path()).unwrap();
+    let take = |reference: &str| {
+        command.adjust(ACCOUNT, Micro::new(-7_500_000), reference, "a mistake", NOW)
+    };
+    let refused = take("a").unwrap_err().to_string();
+    assert!(refused.contains("wait for a segment"), "{refused}");
+    std::fs::rename(&away, &folder).unwrap();
+    assert!(take("b").is_err(), "only seven are left");
+    command
+        .adjust(ACCOUNT, Micro::new(-7_000_000), "c", "a mistake", NOW)
+        .unwrap();
+    drop(command);
+    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    assert_eq!(balance(&billing), "0 held 0 available 0");
     assert_sound(&billing, 3);
 }

@@ -208,15 +208,18 @@ fn row_sums(change: UsageChange, own: i64) -> RowSums {
     [responses, credits, input, cache_read, output, own]
 }
 
-impl IndexFingerprint {
-    pub fn new() -> Self {
+/// Of no entries, with new keys.
+impl Default for IndexFingerprint {
+    fn default() -> Self {
         Self {
             keys: FingerprintKeys::new(),
             sum: 0,
             seq: 0,
         }
     }
+}
 
+impl IndexFingerprint {
     /// Adds the next entry.
     pub fn add(&mut self, entry: &LedgerEntry) {
         self.sum = self.sum.wrapping_add(self.keys.entry(entry));

@@ -42,7 +42,7 @@ fn filled(dir: &std::path::Path) -> Ledger {
 }
 
 fn fingerprint_of(ledger: &Ledger, up_to: usize) -> IndexFingerprint {
-    let mut fingerprint = IndexFingerprint::new();
+    let mut fingerprint = IndexFingerprint::default();
     for entry in &ledger.all_entries()[..up_to] {
         fingerprint.add(entry);
     }
@@ -141,5 +141,5 @@ fn entries_that_only_one_side_has_are_added_or_taken_away() {
 fn an_empty_index_is_that_of_an_empty_ledger() {
     let dir = tempfile::tempdir().unwrap();
     let index = create_for_test(dir.path());
-    assert!(is_of(&IndexFingerprint::new(), &index));
+    assert!(is_of(&IndexFingerprint::default(), &index));
 }
