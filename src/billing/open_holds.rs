@@ -34,7 +34,7 @@ impl Billing {
             .iter()
             .filter(|request| request.is_living && !request.ended)
         {
-            let at_ms = request.ending.at_ms;
+            let at_ms = request.at_ms;
             open.requests += 1;
             open.oldest_at_ms = Some(open.oldest_at_ms.map_or(at_ms, |oldest| oldest.min(at_ms)));
         }

@@ -41,6 +41,9 @@ impl From<&Ending> for WithheldCost {
     }
 }
 
+/// Holds these costs in the place of those that were held so far.
+pub(super) type HoldCosts<'a> = dyn FnMut(&[WithheldCost]) + 'a;
+
 /// Enters the journals of dead processes into the ledger, then deletes the claims of those in
 /// `known` that are gone. Returns the costs of the endings that stay in their journals.
 ///
@@ -50,7 +53,7 @@ pub(super) fn recover_dead_instances(
     ledger: &Ledger,
     data_dir: &Path,
     known: &[String],
-    hold: Option<&mut dyn FnMut(&[WithheldCost])>,
+    hold: Option<&mut HoldCosts<'_>>,
 ) -> Result<Vec<WithheldCost>, StoreError> {
     let (withheld, mut ended) = replay_orphaned_journals(ledger, data_dir)?;
     match hold {

@@ -35,8 +35,9 @@
 //! An audit walks the entries in slices (`store/ledger/walk.rs`) while the gateway writes. What it
 //! compares with entries is either of the moment of the walk's last read (accounts, spending of
 //! keys), or it was read before the walk (journals, sign-ups), so that the ledger must have it, or
-//! it never changes (entries). Its memory grows with accounts, keys and postings, not with ends of
-//! requests. Each family of rules is a file in `verify/`. Must not write.
+//! it never changes (entries). Its memory grows with accounts, keys, postings and what the journals
+//! still have, not with the ledger's ends of requests. Each family of rules is a file in `verify/`.
+//! Must not write.
 
 mod balances;
 mod chain;
@@ -138,7 +139,7 @@ pub fn verify(
         let (mut report, are_all_read) =
             check_entries(ledger, data_dir, now_ms, start, all, share, on_progress)?;
         if are_all_read {
-            files::check_aggregates(ledger, &mut fingerprint, &stored()?, &mut report)?;
+            files::check_aggregates(ledger, &mut fingerprint, stored(), &mut report)?;
         } else {
             // Without some entries, every sum would seem wrong.
             let message = "index.db is not compared with the entries, because some are not at hand";

@@ -58,7 +58,9 @@ use credits::price_list::PriceList;
 pub use database::Ledger;
 pub use ending::{Ending, EndingDetail, RequestOutcome};
 pub use entry::{EntrySelection, LedgerEntry};
-pub use index::{FingerprintKeys, IndexFingerprint, MAX_INDEX_BATCH, StoredFingerprint};
+pub use index::{
+    FingerprintKeys, IndexFault, IndexFingerprint, MAX_INDEX_BATCH, StoredFingerprint,
+};
 pub use interface::{
     AppendOutcome, EntryReference, LedgerBatch, LedgerChange, LedgerHeads, LedgerStore,
 };

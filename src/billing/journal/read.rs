@@ -11,14 +11,17 @@ use super::instance_dir::{
 };
 use super::line::JournalLine;
 use super::record::JournalRecord;
-use super::repair;
+use super::repair::{self, LineDamage};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
-use crate::store::regular_file::read_regular;
+use crate::store::regular_file::{open_regular, read_regular};
 use crate::telemetry::METRICS;
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use credits::money::Micro;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::DirEntry;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Lists a directory's files in write order; empty if the directory was just removed. A used
 /// reserve comes last, because it has `end` records only.
@@ -37,12 +40,17 @@ pub(super) fn journal_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// One request in a journal, for the audit: its instance and whether it ended.
+/// One request in a journal, as far as the audit compares it: there can be many.
+#[derive(Debug, Clone)]
 pub struct JournalledRequest {
-    pub instance_id: String,
+    pub instance_id: Arc<str>,
     pub is_living: bool,
     pub ended: bool,
-    pub ending: Ending,
+    pub request_id: Box<str>,
+    pub account: Arc<str>,
+    pub kind: &'static str,
+    pub cost: Micro,
+    pub at_ms: i64,
 }
 
 /// Returns the last state of every request in every journal, including those set aside as damaged.
@@ -51,28 +59,51 @@ pub struct JournalledRequest {
 /// Returns an error if a file cannot be read.
 pub fn read_requests(data_dir: &Path) -> Result<Vec<JournalledRequest>, StoreError> {
     let live = live_instance_ids(data_dir)?;
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(data_dir.join("journal"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        if !entry.path().is_dir() {
-            continue;
-        }
-        let instance_id = entry.file_name().to_string_lossy().into_owned();
-        let is_living = live.contains(&instance_id);
-        let read = read_journal(&entry.path())?;
-        let ended = read.ended.into_iter().map(|ending| (true, ending));
-        let open = read.open.into_values().map(|ending| (false, ending));
-        all.extend(ended.chain(open).map(|(ended, ending)| JournalledRequest {
-            instance_id: instance_id.clone(),
-            is_living,
-            ended,
-            ending,
-        }));
+    let (mut all, mut accounts) = (Vec::new(), HashSet::<Arc<str>>::new());
+    for entry in journal_dirs(data_dir) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_living = live.contains(&name);
+        let instance_id: Arc<str> = name.into();
+        let mut request = |ended, ending: Ending| {
+            let account = accounts.get(&*ending.account).cloned();
+            let account = account.unwrap_or_else(|| {
+                let account: Arc<str> = ending.account.as_str().into();
+                accounts.insert(Arc::clone(&account));
+                account
+            });
+            JournalledRequest {
+                instance_id: Arc::clone(&instance_id),
+                is_living,
+                ended,
+                kind: ending.kind(),
+                cost: ending.cost(),
+                at_ms: ending.at_ms,
+                request_id: ending.request_id.into(),
+                account,
+            }
+        };
+        let mut open = BTreeMap::new();
+        read_records(&entry.path(), &mut |record| match record {
+            JournalRecord::Open(ending) => {
+                drop(open.insert(ending.request_id.clone(), request(false, ending)));
+            }
+            JournalRecord::End(ending) => {
+                open.remove(&ending.request_id);
+                all.push(request(true, ending));
+            }
+            JournalRecord::Forgotten(request_id) => drop(open.remove(&request_id)),
+            JournalRecord::Begun { .. } | JournalRecord::Sealed => {}
+        })?;
+        all.extend(open.into_values());
     }
     Ok(all)
+}
+
+/// The folders of all journals, including those set aside.
+fn journal_dirs(data_dir: &Path) -> impl Iterator<Item = DirEntry> {
+    let entries = std::fs::read_dir(data_dir.join("journal"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries.filter(|entry| entry.path().is_dir())
 }
 
 /// A journal with damaged or missing parts.
@@ -130,20 +161,14 @@ impl std::fmt::Display for DamagedJournal {
 pub fn find_damaged(data_dir: &Path) -> Result<Vec<DamagedJournal>, StoreError> {
     let live = live_instance_ids(data_dir)?;
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(data_dir.join("journal"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        if entry.path().is_dir() {
-            let folder = entry.file_name().to_string_lossy().into_owned();
-            let mut faults = read_journal(&entry.path())?.faults;
-            // A living process may have created or removed a file since the directory was listed.
-            if live.contains(&folder) {
-                faults.missing_files = 0;
-            }
-            all.extend((faults.total() > 0).then_some(DamagedJournal { folder, faults }));
+    for entry in journal_dirs(data_dir) {
+        let folder = entry.file_name().to_string_lossy().into_owned();
+        let mut faults = read_records(&entry.path(), &mut drop)?;
+        // A living process may have created or removed a file since the directory was listed.
+        if live.contains(&folder) {
+            faults.missing_files = 0;
         }
+        all.extend((faults.total() > 0).then_some(DamagedJournal { folder, faults }));
     }
     Ok(all)
 }
@@ -253,36 +278,45 @@ impl LineCount {
 }
 
 pub(super) fn read_journal(dir: &Path) -> Result<JournalContents, StoreError> {
+    let mut read = JournalContents::default();
+    read.faults = read_records(dir, &mut |record| read.add(record))?;
+    Ok(read)
+}
+
+/// Calls `each` with the records of a directory's files, in the order of writing. Returns the
+/// damage. The memory grows with the number of lines, by some bytes for each.
+fn read_records(
+    dir: &Path,
+    each: &mut dyn FnMut(JournalRecord),
+) -> Result<DamageCount, StoreError> {
     let failed = |source| StoreError::io("read a journal", source);
-    let (mut read, mut counted) = (JournalContents::default(), Vec::new());
-    for file in journal_files(dir).map_err(failed)? {
-        let bytes = match read_regular(&file) {
+    let (mut faults, mut counted) = (DamageCount::default(), Vec::new());
+    for path in journal_files(dir).map_err(failed)? {
+        let file = match open_regular(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            bytes => bytes.map_err(failed)?,
+            file => BufReader::new(file.map_err(failed)?),
         };
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-        let lines = repair::parse_lines(bytes.get(..whole).unwrap_or_default());
-        let is_reserve = file.extension().is_none();
         let mut count = LineCount {
-            is_reserve,
-            others: lines.lost,
+            is_reserve: path.extension().is_none(),
             ..LineCount::default()
         };
-        read.faults.lost += lines.lost;
-        read.faults.repaired += lines.repaired;
-        for line in lines.lines {
+        let damage = repair::read_lines(file, &mut |line| {
             count.add(&line);
-            read.add(line.record);
-        }
-        counted.push((file_number(&file), count));
+            each(line.record);
+        });
+        let LineDamage { repaired, lost } = damage.map_err(failed)?;
+        count.others += lost;
+        faults.lost += lost;
+        faults.repaired += repaired;
+        counted.push((file_number(&path), count));
     }
-    read.faults.missing_lines = missing_lines(&counted);
-    read.faults.missing_files = if is_numbered(dir) {
+    faults.missing_lines = missing_lines(&counted);
+    faults.missing_files = if is_numbered(dir) {
         missing_files(&counted)
     } else {
         0
     };
-    Ok(read)
+    Ok(faults)
 }
 
 fn file_number(path: &Path) -> Option<u64> {

@@ -6,67 +6,60 @@
 //! and counted. Must not write.
 
 use super::line::{JournalLine, decode, parse_body};
-use std::ops::Range;
+use std::io::{self, BufRead};
 
 /// The CRC-32 polynomial, lowest bit first.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Length of the checksum in hexadecimal digits and a space.
 const HEAD_BYTES: usize = 9;
 
-/// The lines of one file.
-#[derive(Default)]
-pub(super) struct RepairedLines {
-    pub lines: Vec<JournalLine>,
+/// The damaged lines of one file.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LineDamage {
     pub repaired: usize,
     pub lost: usize,
 }
 
-/// Parses the lines of `bytes` in order.
-pub(super) fn parse_lines(bytes: &[u8]) -> RepairedLines {
-    let mut lines = RepairedLines::default();
-    let (mut at, mut before) = (0, None);
-    for line in bytes.split(|byte| *byte == b'\n') {
-        let range = at..at + line.len();
-        at = range.end + 1;
+/// Reads the lines of a file in order, and calls `each` with every whole or repaired one. A last
+/// line without its end is left out. The memory is two lines.
+///
+/// # Errors
+/// Returns an error if the file cannot be read.
+pub(super) fn read_lines(
+    mut file: impl BufRead,
+    each: &mut dyn FnMut(JournalLine),
+) -> io::Result<LineDamage> {
+    let mut damage = LineDamage::default();
+    // The lost line directly before, if any.
+    let mut before: Option<Vec<u8>> = None;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        file.read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            return Ok(damage);
+        }
         if line.is_empty() {
             before = None;
-            continue;
+        } else if let Some(record) = decode(&line) {
+            each(record);
+            before = None;
+        } else if let Some(record) = repair(&line) {
+            each(record);
+            damage.repaired += 1;
+            before = None;
+        } else if let Some(record) = before
+            .as_deref()
+            .and_then(|before| join_split_line(before, &line))
+        {
+            each(record);
+            damage.repaired += 1;
+            damage.lost -= 1;
+            before = None;
+        } else {
+            damage.lost += 1;
+            before = Some(line.clone());
         }
-        before = match decode(line) {
-            Some(record) => {
-                lines.lines.push(record);
-                None
-            }
-            None => lines.add_repaired(bytes, before, range),
-        };
-    }
-    lines
-}
-
-impl RepairedLines {
-    /// Adds what can be repaired of a damaged line. `before` is the lost line directly before it,
-    /// if any. Returns the line's range if the line is lost.
-    fn add_repaired(
-        &mut self,
-        bytes: &[u8],
-        before: Option<Range<usize>>,
-        line: Range<usize>,
-    ) -> Option<Range<usize>> {
-        if let Some(record) = bytes.get(line.clone()).and_then(repair) {
-            self.lines.push(record);
-            self.repaired += 1;
-            return None;
-        }
-        let joined =
-            before.and_then(|before| join_split_line(bytes.get(before)?, bytes.get(line.clone())?));
-        if let Some(record) = joined {
-            self.lines.push(record);
-            self.repaired += 1;
-            self.lost -= 1;
-            return None;
-        }
-        self.lost += 1;
-        Some(line)
     }
 }
 
@@ -158,6 +151,7 @@ mod tests {
     use super::super::record::JournalRecord;
     use super::*;
     use crate::store::ledger::{Ending, RequestOutcome};
+    use std::io::Read as _;
 
     fn records(count: u64) -> Vec<JournalLine> {
         let record = |number| {
@@ -180,6 +174,13 @@ mod tests {
             .collect()
     }
 
+    /// The lines of `bytes`, of which the last need not have its end.
+    fn lines_of(bytes: &[u8]) -> (Vec<JournalLine>, LineDamage) {
+        let mut lines = Vec::new();
+        let damage = read_lines(bytes.chain(&b"\n"[..]), &mut |line| lines.push(line)).unwrap();
+        (lines, damage)
+    }
+
     #[test]
     fn every_flipped_bit_is_found_and_every_record_stays() {
         let records = records(3);
@@ -188,11 +189,7 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.clone();
                 damaged[index] ^= 1 << bit;
-                let RepairedLines {
-                    lines: found,
-                    repaired,
-                    lost,
-                } = parse_lines(&damaged);
+                let (found, LineDamage { repaired, lost }) = lines_of(&damaged);
                 assert_eq!((&found, lost), (&records, 0), "bit {bit} of byte {index}");
                 // The neighbour of another line end is redundant, so damage to it needs no repair.
                 assert!(
@@ -210,11 +207,7 @@ mod tests {
         let line = bytes.len() / 3;
         bytes[line / 2] ^= 1;
         bytes[line + line / 2] ^= 8;
-        let RepairedLines {
-            lines: found,
-            repaired,
-            lost,
-        } = parse_lines(&bytes);
+        let (found, LineDamage { repaired, lost }) = lines_of(&bytes);
         assert_eq!((found, repaired, lost), (records, 2, 0));
     }
 
@@ -224,16 +217,10 @@ mod tests {
         let mut bytes = written(&records);
         let middle = bytes.len() / 2;
         bytes[middle..middle + 4].fill(b'#');
-        let RepairedLines {
-            lines: found,
-            repaired,
-            lost,
-        } = parse_lines(&bytes);
+        let (found, LineDamage { repaired, lost }) = lines_of(&bytes);
         assert_eq!((found.len(), repaired, lost), (2, 0, 1));
         let garbage = b"garbage\n".repeat(10_000);
-        let RepairedLines {
-            lines: found, lost, ..
-        } = parse_lines(&garbage);
+        let (found, LineDamage { lost, .. }) = lines_of(&garbage);
         assert_eq!((found.len(), lost), (0, 10_000));
     }
 }

@@ -218,7 +218,7 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     assert_eq!(kept.len(), 2, "the audit sees what could be read");
     assert!(
         kept.iter()
-            .all(|kept| !kept.is_living && kept.ended && kept.ending.paid == Micro::new(1_000_000))
+            .all(|kept| !kept.is_living && kept.ended && kept.cost == Micro::new(1_000_000))
     );
     let damaged: Vec<_> = find_damaged(dir.path())
         .unwrap()
@@ -870,13 +870,13 @@ fn the_audit_sees_who_lives_and_what_still_runs() {
     let held = living.write(&open("req_3")).unwrap();
     std::fs::write(dir.path().join("journal/note"), "not a journal").unwrap();
     let mut all: Vec<_> = read_requests(dir.path()).unwrap();
-    all.sort_by(|one, other| one.ending.request_id.cmp(&other.ending.request_id));
+    all.sort_by(|one, other| one.request_id.cmp(&other.request_id));
     let all: Vec<_> = all
         .iter()
         .map(|kept| {
             (
-                kept.ending.request_id.as_str(),
-                kept.instance_id.as_str(),
+                &*kept.request_id,
+                &*kept.instance_id,
                 kept.is_living,
                 kept.ended,
             )

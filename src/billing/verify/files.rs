@@ -6,7 +6,7 @@
 
 use super::findings::{Finding, LedgerAuditReport};
 use crate::store::StoreError;
-use crate::store::ledger::{IndexFingerprint, Ledger, StoredFingerprint};
+use crate::store::ledger::{IndexFault, IndexFingerprint, Ledger, StoredFingerprint};
 use crate::store::missing;
 use std::path::Path;
 
@@ -75,13 +75,24 @@ pub(super) fn check_ledger_file(
 pub(super) fn check_aggregates(
     ledger: &Ledger,
     fingerprint: &mut IndexFingerprint,
-    stored: &StoredFingerprint,
+    stored: StoredFingerprint,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
-    if ledger.is_index_of(fingerprint, stored)? {
+    let Some(fault) = ledger.index_fault(fingerprint, stored)? else {
         return Ok(());
+    };
+    // To look for the rows of a damaged file would set it aside.
+    let wrong = match fault {
+        IndexFault::Unreadable(_) => Vec::new(),
+        IndexFault::Wrong(_) | IndexFault::FullSum => ledger
+            .find_wrong_aggregates(MAX_AGGREGATES_CHECKED)
+            .unwrap_or_default(),
+    };
+    if wrong.is_empty() && !matches!(fault, IndexFault::FullSum) {
+        let message = format!("index.db {fault}: `ledger reindex` makes it anew");
+        report.add_finding("sums", 0, message);
     }
-    for wrong in ledger.find_wrong_aggregates(MAX_AGGREGATES_CHECKED)? {
+    for wrong in wrong {
         let message = format!(
             "{}: the total of {} differs from the sum of its entries",
             wrong.of, wrong.row

@@ -14,6 +14,8 @@ use std::path::Path;
 /// Age above which an ending that has not reached the ledger is stuck; normally it takes
 /// milliseconds.
 const MAX_JOURNAL_AGE_MS: i64 = 60_000;
+/// Number of requests whose ends are looked up at once.
+const MAX_LOOKED_UP: usize = 4_096;
 
 /// Checks the requests that were read from the journals before the ledger was.
 pub(super) fn check_requests(
@@ -24,19 +26,18 @@ pub(super) fn check_requests(
     now_ms: i64,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
-    let ids: Vec<_> = requests
-        .iter()
-        .map(|request| request.ending.request_id.as_str())
-        .collect();
-    let found = find_endings(ledger, walk, &ids)?;
-    for request in requests {
-        let id = &request.ending.request_id;
-        let known = found.known.get(id);
-        if found.unknown.contains(id) {
-            continue;
-        }
-        if let Some(message) = describe_fault(request, known, somebody_serves, now_ms) {
-            report.add_finding("journal", 0, message);
+    for some in requests.chunks(MAX_LOOKED_UP) {
+        let ids: Vec<_> = some.iter().map(|request| &*request.request_id).collect();
+        let found = find_endings(ledger, walk, &ids)?;
+        for request in some {
+            let id = &*request.request_id;
+            if found.unknown.contains(id) {
+                continue;
+            }
+            let known = found.known.get(id);
+            if let Some(message) = describe_fault(request, known, somebody_serves, now_ms) {
+                report.add_finding("journal", 0, message);
+            }
         }
     }
     Ok(())
@@ -52,20 +53,22 @@ fn describe_fault(
         instance_id,
         is_living,
         ended,
-        ending,
+        request_id: request,
+        account,
+        kind,
+        cost,
+        at_ms,
     } = request;
-    let old = now_ms.saturating_sub(ending.at_ms) > MAX_JOURNAL_AGE_MS;
-    let request = &ending.request_id;
+    let old = now_ms.saturating_sub(*at_ms) > MAX_JOURNAL_AGE_MS;
     match known {
         Some(known) if *ended => {
             let billed = known.charged.plus(known.writeoff);
-            let journalled = (ending.account.as_str(), ending.kind(), ending.cost());
-            if journalled == (&known.account, &known.kind, billed) {
+            if (&**account, *kind, *cost) == (&*known.account, &*known.kind, billed) {
                 return None;
             }
             Some(format!(
-                "{request} is a {} of {} in the journal of instance {instance_id}, but a {} of {billed} in the ledger",
-                journalled.1, journalled.2, known.kind
+                "{request} is a {kind} of {cost} in the journal of instance {instance_id}, but a {} of {billed} in the ledger",
+                known.kind
             ))
         }
         None if *ended && old => Some(format!(

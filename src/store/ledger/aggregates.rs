@@ -9,7 +9,9 @@ use super::chain::last_entry;
 use super::compare::AggregateMismatch;
 use super::database::Ledger;
 use super::entry::LedgerEntry;
-use super::index::{FingerprintKeys, IndexFingerprint, IndexRebuild, StoredFingerprint};
+use super::index::{
+    FingerprintKeys, IndexFault, IndexFingerprint, IndexRebuild, StoredFingerprint,
+};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::Connection;
@@ -22,37 +24,41 @@ const FINGERPRINT_SLICE: u32 = 2_048;
 
 impl Ledger {
     /// Reads the fingerprint of `index.db`, as of one moment. Writers do not wait for it, and its
-    /// memory does not grow with the entries.
-    ///
-    /// # Errors
-    /// Returns an error if the index cannot be read.
-    pub fn index_fingerprint(
-        &self,
-        keys: &FingerprintKeys,
-    ) -> Result<StoredFingerprint, StoreError> {
-        let operation = "read the fingerprint of the ledger's index";
-        self.index.read(operation, |connection| {
-            let snapshot = connection.unchecked_transaction()?;
-            StoredFingerprint::read(&snapshot, keys)
-        })
+    /// memory does not grow with the entries. A damaged file stays where it is.
+    pub fn index_fingerprint(&self, keys: &FingerprintKeys) -> StoredFingerprint {
+        StoredFingerprint::of_file(self.index.dir(), keys)
     }
 
-    /// Returns whether the index has exactly the rows that the entries make. `fingerprint` must be
+    /// Returns why the index is not exactly what the entries make, if so. `fingerprint` must be
     /// that of all entries up to its last one; it is moved to the last one in the index.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn is_index_of(
+    pub fn index_fault(
         &self,
         fingerprint: &mut IndexFingerprint,
-        stored: &StoredFingerprint,
-    ) -> Result<bool, StoreError> {
-        let (last, to) = (fingerprint.seq(), stored.seq());
-        self.for_each_entry(last, to, &mut |entry| fingerprint.add(entry))?;
-        self.for_each_entry(to, last, &mut |entry| fingerprint.remove(entry))?;
-        // An index may claim entries that the ledger does not have.
-        fingerprint.set_seq(fingerprint.seq().min(to));
-        Ok(fingerprint.is_of(stored))
+        stored: StoredFingerprint,
+    ) -> Result<Option<IndexFault>, StoreError> {
+        let tables = match stored.tables {
+            Ok(tables) => tables,
+            Err(fault) => return Ok(Some(fault)),
+        };
+        let wrong = |what: &str| Ok(Some(IndexFault::Wrong(what.into())));
+        let (last, (to, hash)) = (fingerprint.seq(), &tables.position);
+        let has_last = |connection: &Connection| self.has_entry(connection, *to, hash);
+        if *to < 0 || *to > 0 && !self.readers.with(has_last)? {
+            return wrong("says that it has entries which this ledger does not have");
+        }
+        self.for_each_entry(last, *to, &mut |entry| fingerprint.add(entry))?;
+        self.for_each_entry(*to, last, &mut |entry| fingerprint.remove(entry))?;
+        fingerprint.set_seq(*to);
+        if fingerprint.is_of(&tables) {
+            return Ok(None);
+        }
+        if tables.has_full_sum {
+            return Ok(Some(IndexFault::FullSum));
+        }
+        wrong("differs from the entries")
     }
 
     /// Calls `each` with the entries after `from`, up to and with `to`.

@@ -29,7 +29,7 @@ use crate::store::sqlite::{self, Readers};
 use crate::telemetry::METRICS;
 pub(super) use batch::kind_name;
 use batch::{ReadEntries, read_batch};
-pub use fingerprint::{FingerprintKeys, IndexFingerprint, StoredFingerprint};
+pub use fingerprint::{FingerprintKeys, IndexFault, IndexFingerprint, StoredFingerprint};
 pub use limits::MAX_INDEX_BATCH;
 use limits::{MIGRATIONS, PAGE_BYTES, READER_TIMEOUT, WRITER_CACHE_KIB};
 use names::NameTables;

@@ -101,7 +101,7 @@ impl Ledger {
 
     /// Returns true if the entry `seq` has this hash. An entry in a segment that is not at hand is
     /// taken for the same.
-    fn has_entry(
+    pub(super) fn has_entry(
         &self,
         connection: &Connection,
         seq: i64,

@@ -29,7 +29,7 @@ pub(super) const DEBIT: i64 = 0;
 pub(super) const FIRST_POSTING: i64 = 2;
 
 /// Flag of an entry whose vendor counted more than the request can use.
-const IMPLAUSIBLE: i64 = 1;
+pub(super) const IMPLAUSIBLE: i64 = 1;
 
 /// Returns the number of a kind of entry; a kind that does not exist has one too.
 pub(super) fn kind_number(kind: &str) -> i64 {

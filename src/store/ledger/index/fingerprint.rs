@@ -11,10 +11,12 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-use super::batch::{DEBIT, FIRST_POSTING, IndexedDetail, UsageChange, kind_number};
+use super::batch::{DEBIT, FIRST_POSTING, IMPLAUSIBLE, IndexedDetail, UsageChange, kind_number};
 use super::write::DAY_HOURS;
 use crate::store::ledger::entry::LedgerEntry;
+use crate::store::ledger::lookup::EntryPosition;
 use crate::store::ledger::spend_totals::HOUR_MS;
+use std::fmt;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 
 /// The fingerprint of the rows that some entries make.
@@ -25,12 +27,38 @@ pub struct IndexFingerprint {
     seq: i64,
 }
 
-/// The fingerprint of the tables of an index.
+/// The fingerprint of a stored index.
 pub struct StoredFingerprint {
-    /// `None` if the tables contradict each other.
-    sum: Option<u128>,
+    pub(in crate::store::ledger) tables: Result<TablesFingerprint, IndexFault>,
+}
+
+/// The fingerprint of tables that do not contradict each other.
+pub(in crate::store::ledger) struct TablesFingerprint {
+    sum: u128,
     /// The last entry in the index.
-    seq: i64,
+    pub position: EntryPosition,
+    /// Whether a sum is so large that it no longer grows: its entries make another fingerprint.
+    pub has_full_sum: bool,
+}
+
+/// Why an index has no fingerprint, or another one than its entries.
+#[derive(Debug)]
+pub enum IndexFault {
+    /// The file cannot be read.
+    Unreadable(String),
+    /// It can be read, but is not what the entries make.
+    Wrong(String),
+    /// A sum is so large that it no longer grows: the fingerprints differ in any case.
+    FullSum,
+}
+
+impl fmt::Display for IndexFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(reason) | Self::Wrong(reason) => f.write_str(reason),
+            Self::FullSum => f.write_str("has a sum that no longer grows"),
+        }
+    }
 }
 
 /// A row without its sums. Names are hashes, because their numbers are different in each index.
@@ -247,14 +275,7 @@ impl IndexFingerprint {
     }
 
     /// Returns whether the index has exactly the rows that the entries make.
-    pub(in crate::store::ledger) fn is_of(&self, stored: &StoredFingerprint) -> bool {
-        stored.sum == Some(self.sum) && stored.seq == self.seq
-    }
-}
-
-impl StoredFingerprint {
-    /// Returns the last entry in the index.
-    pub(in crate::store::ledger) fn seq(&self) -> i64 {
-        self.seq
+    pub(in crate::store::ledger) fn is_of(&self, tables: &TablesFingerprint) -> bool {
+        tables.sum == self.sum && tables.position.0 == self.seq
     }
 }
