@@ -19,7 +19,7 @@ use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
@@ -29,7 +29,8 @@ pub struct HoldRegistry {
     instance_id: String,
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
-    has_withheld: AtomicBool,
+    /// Number of endings of dead processes whose costs are held.
+    withheld: AtomicUsize,
 }
 
 /// One shard: some of the accounts, and their keys.
@@ -127,7 +128,7 @@ impl HoldRegistry {
             instance_id: instance_id.to_owned(),
             shards,
             hasher: RandomState::new(),
-            has_withheld: AtomicBool::new(false),
+            withheld: AtomicUsize::new(0),
         }
     }
 
@@ -247,7 +248,7 @@ impl HoldRegistry {
     /// not at hand, in the place of those that were held so far. Otherwise an account could spend
     /// the credits again.
     pub(super) fn set_withheld(&self, costs: &[WithheldCost]) {
-        if !self.has_withheld.swap(!costs.is_empty(), Ordering::Relaxed) && costs.is_empty() {
+        if self.withheld.swap(costs.len(), Ordering::Relaxed) == 0 && costs.is_empty() {
             return;
         }
         let mut shards: Vec<_> = self
@@ -272,9 +273,9 @@ impl HoldRegistry {
         }
     }
 
-    /// Whether endings of dead processes wait for a segment that is not at hand.
-    pub fn holds_withheld(&self) -> bool {
-        self.has_withheld.load(Ordering::Relaxed)
+    /// Returns how many endings of dead processes wait for a segment that is not at hand.
+    pub fn withheld(&self) -> usize {
+        self.withheld.load(Ordering::Relaxed)
     }
 
     /// Number of requests that the account has open in this process.

@@ -355,6 +355,10 @@ impl LedgerWriterWorker {
                 self.renew_anchor();
             }
         }
+        let withheld = self.withheld.len() + self.holds.withheld();
+        METRICS
+            .withheld_endings
+            .set(i64::try_from(withheld).unwrap_or(i64::MAX));
         self.journal.remove_covered();
         self.journal.restore_reserve();
     }
@@ -544,7 +548,7 @@ impl LedgerWriterWorker {
     /// Cleans up after processes that died: enters the journals of those that had handed over, and
     /// the endings that waited for a segment that was not at hand; then deletes their claims.
     fn recover_dead(&self, retries_withheld: bool) {
-        let holds_withheld = self.holds.holds_withheld();
+        let holds_withheld = self.holds.withheld() > 0;
         if holds_withheld && !retries_withheld {
             return;
         }

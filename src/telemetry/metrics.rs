@@ -50,6 +50,7 @@ pub struct Metrics {
     pub cpu_jobs_waiting: IntGauge,
     pub journal_pending: IntGauge,
     pub journal_oldest_seconds: IntGauge,
+    pub withheld_endings: IntGauge,
     pub ledger_backlog_seconds: Gauge,
     ledger_backlog: IntCounterVec,
     pub index_lag_entries: IntGauge,
@@ -282,6 +283,10 @@ impl Metrics {
             journal_oldest_seconds: gauge(
                 "gateway_journal_oldest_seconds",
                 "Age of the oldest ended request that is not in the ledger yet.",
+            ),
+            withheld_endings: gauge(
+                "gateway_withheld_endings",
+                "Ended requests that are not entered until a missing segment of the ledger is back.",
             ),
             ledger_backlog_seconds: register_family(
                 &registry,

@@ -14,7 +14,7 @@ const DASHBOARD: &str = include_str!("../../deploy/grafana/model-gateway.json");
 const NOT_COMPARED: [&str; 3] = ["instance", "job", "endpoint"];
 
 /// Every promised family, with the labels of its samples.
-const FAMILIES: [(&str, &[&str]); 16] = [
+const FAMILIES: [(&str, &[&str]); 17] = [
     (
         "gateway_requests_total",
         &["route", "surface", "model", "status"],
@@ -34,6 +34,7 @@ const FAMILIES: [(&str, &[&str]); 16] = [
     ("gateway_journal_pending", &[]),
     ("gateway_index_lag_entries", &[]),
     ("gateway_journal_oldest_seconds", &[]),
+    ("gateway_withheld_endings", &[]),
     ("gateway_rejected_total", &["reason"]),
     ("gateway_config_reloads_total", &["result"]),
     ("gateway_ledger_errors_total", &["reason"]),

@@ -2,7 +2,7 @@
 //! deaths at every step, and folders and files that cannot be used.
 
 use crate::account::Account;
-use crate::client::Request;
+use crate::client::{Connection, Request};
 use crate::crash::FUNDS;
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, wait_for};
@@ -274,6 +274,40 @@ fn a_missing_segment_is_named_everywhere_and_works_again_once_it_is_back() {
     std::fs::rename(&away, &path).unwrap();
     assert!(export(&world).starts_with(&before));
     assert_eq!(receipt(&world, &account, &ids[2]).0, 200);
+    has_no_findings(&world);
+    world.close();
+}
+
+/// A request that ran when its gateway died may have ended in a segment that is away since then.
+#[test]
+fn requests_that_wait_for_a_missing_segment_are_counted_until_it_is_back() {
+    let mut world = World::new();
+    let account = world.funded(FUNDS);
+    let mut client = Connection::open(world.edge);
+    let request = Chat.stream(&account.key, "events=9000 gap_ms=20 input=10 output=5");
+    assert!(client.send(&request.bytes()));
+    let mut answer = client.begin();
+    client.until(&mut answer, "data:");
+    settle(&world, &account, 6);
+    world.json(&["ledger", "seal"]);
+    let (_, path) = segments(&world).remove(0);
+    let away = world.dir.path().join("away.segment");
+    std::fs::rename(&path, &away).unwrap();
+    let counts = |world: &World, waiting: f64| {
+        wait_for("the metric", SOON, || {
+            (world.metric("gateway_withheld_endings", &[]) == waiting).then_some(())
+        });
+    };
+    world.kill();
+    world.start_gateway();
+    // The last of the six is not sealed, and the ledger cannot tell whether it has the others.
+    counts(&world, 6.0);
+    assert_eq!(world.metric("gateway_interrupted_total", &[]), 0.0);
+    std::fs::rename(&away, &path).unwrap();
+    world.kill();
+    world.start_gateway();
+    counts(&world, 0.0);
+    assert_eq!(world.metric("gateway_interrupted_total", &[]), 1.0);
     has_no_findings(&world);
     world.close();
 }
