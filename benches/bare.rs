@@ -12,7 +12,8 @@ use pingora::upstreams::peer::HttpPeer;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-struct Bare(String);
+/// The upstream, and the HTTP version if it speaks TLS.
+struct Bare(String, Option<u8>);
 
 #[async_trait]
 impl ProxyHttp for Bare {
@@ -21,17 +22,24 @@ impl ProxyHttp for Bare {
     fn new_ctx(&self) {}
 
     async fn upstream_peer(&self, _session: &mut Session, _ctx: &mut ()) -> Result<Box<HttpPeer>> {
-        Ok(Box::new(HttpPeer::new(&self.0, false, String::new())))
+        let mut peer = HttpPeer::new(&self.0, self.1.is_some(), String::from("127.0.0.1"));
+        if let Some(version) = self.1 {
+            peer.options.set_http_version(version, version);
+        }
+        Ok(Box::new(peer))
     }
 }
 
-/// `bare LISTEN UPSTREAM`
+/// `bare LISTEN UPSTREAM [HTTP-VERSION]`: with a version, the upstream speaks TLS.
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let (listen, upstream) = (
         arguments.next().expect("bare LISTEN UPSTREAM"),
         arguments.next().expect("an upstream"),
     );
+    let version = arguments
+        .find(|argument| argument != "--bench")
+        .map(|text| text.parse().expect("an HTTP version"));
     let conf = ServerConf {
         threads: 1,
         upstream_keepalive_pool_size: 1_024,
@@ -39,7 +47,7 @@ fn main() {
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
-    let mut service = http_proxy_service(&server.configuration, Bare(upstream));
+    let mut service = http_proxy_service(&server.configuration, Bare(upstream, version));
     service.add_tcp(&listen);
     server.add_service(service);
     server.run_forever();

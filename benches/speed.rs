@@ -1,11 +1,12 @@
 //! Measures what the gateway adds: it takes turns with a direct connection, nginx and a bare
 //! Pingora proxy, in one run. `scripts/bench` builds what is needed and runs this.
 //!
-//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: the measured system has a core of its
-//! own; the simulated vendor and the load share another. CPU is the process's own, from `/proc`;
-//! ratios compare medians of the same rounds, and each row says how much of the machine other work
-//! used meanwhile. Must not judge the results: the table shows what was
-//! measured, and `scripts/bench` has the limits.
+//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [UNBILLED]`: the measured system has a core of
+//! its own; the simulated vendor and the load share another. CPU is the process's own, from
+//! `/proc`; ratios compare medians of the same rounds, and each row says how much of the machine
+//! other work used meanwhile. With `UNBILLED`, peers take part, and the gateway with many accounts,
+//! without billing, and in front of a vendor that speaks HTTP/2. Must not judge the results: the
+//! table shows what was measured, and `docs/speed.md` has the targets.
 //!
 //! `speed vendors GATEWAY SECONDS ROUNDS`: the gateway in front of vendors that speak HTTP/1.1 and
 //! HTTP/2.
@@ -21,6 +22,8 @@
 )]
 #![allow(clippy::float_arithmetic)]
 
+#[allow(dead_code, reason = "shared with the other benchmarks")]
+mod accounts;
 #[path = "speed/instructions.rs"]
 mod instructions;
 #[path = "speed/load.rs"]
@@ -42,7 +45,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use system::System;
+use system::{System, Vendor};
 use ways::{
     CROSSED, CROSSED_BACK, MESSAGES, MESSAGES_RESPONSES, PASSED, RESPONSES, RESPONSES_CHAT,
     RESPONSES_MESSAGES, Way,
@@ -116,11 +119,17 @@ impl Figures {
     }
 
     fn print(&self, systems: &[&'static str]) {
+        let references =
+            ["nginx", "bare", "aisix"].map(|name| systems.contains(&name).then_some(name));
+        let references: Vec<_> = references.into_iter().flatten().collect();
+        print!("\n| case | measure | {} |", systems.join(" | "));
+        for reference in &references {
+            print!(" gateway ÷ {reference} |");
+        }
         println!(
-            "\n| case | measure | {} | gateway ÷ nginx | gateway ÷ bare |",
-            systems.join(" | ")
+            "\n|---|---|{}",
+            "---:|".repeat(systems.len() + references.len())
         );
-        println!("|---|---|{}---:|---:|", "---:|".repeat(systems.len()));
         for ((case, measure), by_system) in &self.0 {
             let of = |system| by_system.get(system).map(|values| median(values));
             let ratio = |to| match (of("gateway"), of(to)) {
@@ -131,12 +140,9 @@ impl Figures {
             let cells = systems
                 .iter()
                 .map(|system| of(system).map_or_else(String::new, |value| format!("{value:.1}")));
-            let cells = cells.collect::<Vec<_>>().join(" | ");
-            println!(
-                "| {case} | {measure} | {cells} | {} | {} |",
-                ratio("nginx"),
-                ratio("bare")
-            );
+            let ratios = references.iter().map(|reference| ratio(reference));
+            let cells = cells.chain(ratios).collect::<Vec<_>>().join(" | ");
+            println!("| {case} | {measure} | {cells} |");
         }
     }
 
@@ -196,10 +202,11 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
     let (plain, _plain) = system::simulator(gateway);
     let (tls, _tls) = system::tls_simulator(gateway, dir.path());
     let authority = dir.path().join("ca.pem");
+    let over = |version| System::gateway(gateway, Vendor::Tls(tls, version, &authority));
     let systems = [
-        System::gateway(gateway, plain).named("HTTP/1.1"),
-        System::gateway_over("HTTP/1.1 over TLS", 1, gateway, tls, &authority),
-        System::gateway_over("HTTP/2 over TLS", 2, gateway, tls, &authority),
+        System::gateway(gateway, Vendor::Plain(plain)).named("HTTP/1.1"),
+        over(1).named("HTTP/1.1 over TLS"),
+        over(2).named("HTTP/2 over TLS"),
     ];
     let mut figures = Figures::default();
     for system in &systems {
@@ -231,22 +238,33 @@ fn compare(arguments: Vec<String>) {
     let mut next = || {
         arguments
             .next()
-            .expect("speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON")
+            .expect("speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [UNBILLED]")
     };
     let (gateway, bare, nginx) = (PathBuf::from(next()), PathBuf::from(next()), next());
     let seconds = Duration::from_secs(next().parse().expect("seconds"));
     let (rounds, out) = (next().parse::<usize>().expect("rounds"), next());
-    let with_peers = arguments.next().is_some_and(|word| word == "peers");
+    let unbilled = arguments.next().map(PathBuf::from);
     let (vendor, _simulator) = system::simulator(&gateway);
+    let plain = Vendor::Plain(vendor);
     let mut systems = vec![System::direct(vendor)];
     if nginx != "-" {
         systems.push(System::nginx(&nginx, vendor));
     }
-    systems.push(System::bare(&bare, vendor));
-    if with_peers {
+    systems.push(System::bare(&bare, plain));
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut _tls_simulator = None;
+    if let Some(unbilled) = &unbilled {
         systems.extend(peers::installed(vendor));
+        let (tls, simulator) = system::tls_simulator(&gateway, dir.path());
+        _tls_simulator = Some(simulator);
+        let authority = dir.path().join("ca.pem");
+        let h2 = Vendor::Tls(tls, 2, &authority);
+        systems.push(System::bare(&bare, h2).named("bare, HTTP/2 vendor"));
+        systems.push(System::gateway(&gateway, h2).named("gateway, HTTP/2 vendor"));
+        systems.push(System::gateway_of_many(&gateway, plain));
+        systems.push(System::unbilled_of_many(unbilled, plain));
     }
-    systems.push(System::gateway(&gateway, vendor));
+    systems.push(System::gateway(&gateway, plain));
     let names: Vec<_> = systems.iter().map(|system| system.name).collect();
     let mut figures = Figures::default();
     memory_and_start(&mut figures, &systems);

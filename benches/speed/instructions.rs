@@ -7,7 +7,7 @@
 //! caches, prepared statements) falls into the first runs.
 
 use super::load::{Load, Streams};
-use super::system::{self, System};
+use super::system::{self, System, Vendor};
 use super::ways::{CROSSED, CROSSED_BACK, MESSAGES, PASSED, RESPONSES, RESPONSES_MESSAGES, Way};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -87,7 +87,7 @@ impl Counted {
             .args(["--tool=callgrind", "--instr-atstart=no", &out])
             .arg(gateway);
         command.stderr(Stdio::null());
-        let system = System::gateway_by(command, 1, gateway, vendor);
+        let system = System::gateway_by(command, 1, gateway, Vendor::Plain(vendor));
         let mut counted = Self {
             system,
             dir,

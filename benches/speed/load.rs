@@ -6,6 +6,7 @@ use super::ways::Way;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const GAP: Duration = Duration::from_millis(20);
@@ -13,7 +14,19 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Streams start one after the other, so that their events do not arrive at the same time.
 const STAGGER: Duration = Duration::from_micros(400);
 
-fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) -> Vec<u8> {
+/// Maximum size of all requests of a load together, in bytes. It limits the number of keys.
+const MAX_LOAD_BYTES: usize = 16 * 1_048_576;
+
+/// One request for each key, of a conversation of its own.
+fn requests(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) -> Vec<Vec<u8>> {
+    let count = (MAX_LOAD_BYTES / bytes).clamp(1, system.keys.len());
+    system.keys[..count]
+        .iter()
+        .map(|key| request(key, way, bytes, marker, stream))
+        .collect()
+}
+
+fn request(key: &str, way: Way, bytes: usize, marker: &str, stream: bool) -> Vec<u8> {
     let (limit, conversation) = match way.path {
         "/v1/messages" => ("max_tokens", "messages"),
         "/v1/responses" => ("max_output_tokens", "input"),
@@ -40,7 +53,7 @@ fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) 
         "POST {} HTTP/1.1\r\nhost: bench\r\n{key_header}{}\r\nanthropic-version: 2023-06-01\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         way.path,
-        system.key,
+        key,
         body.len()
     );
     text.push_str(&body);
@@ -100,10 +113,10 @@ fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
     stays
 }
 
-/// A load of identical requests for whole answers.
+/// A load of requests for whole answers, which differ in their keys alone.
 pub struct Load {
     port: u16,
-    request: Vec<u8>,
+    requests: Vec<Vec<u8>>,
 }
 
 pub struct Done {
@@ -137,7 +150,7 @@ impl Load {
     pub fn of(system: &System, way: Way, bytes: usize) -> Self {
         Self {
             port: system.port,
-            request: request(system, way, bytes, "input=200 output=50 bytes=600", false),
+            requests: requests(system, way, bytes, "input=200 output=50 bytes=600", false),
         }
     }
 
@@ -158,13 +171,16 @@ impl Load {
     /// answered.
     fn run(&self, connections: usize, goes_on: impl Fn(usize) -> bool + Sync) -> Done {
         let began = Instant::now();
+        let turn = AtomicUsize::new(0);
         let times = std::thread::scope(|scope| {
             let run = || {
                 let (mut stream, mut buffer, mut times) =
                     (connect(self.port), Vec::new(), Vec::new());
                 while goes_on(times.len()) {
+                    let turn = turn.fetch_add(1, Ordering::Relaxed);
+                    let request = &self.requests[turn % self.requests.len()];
                     let began = Instant::now();
-                    stream.write_all(&self.request).expect("send a request");
+                    stream.write_all(request).expect("send a request");
                     let stays = answer(&mut stream, &mut buffer);
                     times.push(began.elapsed().as_secs_f64() * 1e6);
                     // A server may limit the requests of a connection. The time to connect again
@@ -193,7 +209,7 @@ impl Load {
 /// A load of concurrent streams.
 pub struct Streams {
     port: u16,
-    request: Vec<u8>,
+    requests: Vec<Vec<u8>>,
     count: usize,
     events: usize,
 }
@@ -227,7 +243,7 @@ impl Streams {
         );
         Self {
             port: system.port,
-            request: request(system, way, 1_024, &marker, true),
+            requests: requests(system, way, 1_024, &marker, true),
             count,
             events,
         }
@@ -240,7 +256,7 @@ impl Streams {
                 .map(|index| {
                     let run = move || {
                         std::thread::sleep(STAGGER * u32::try_from(index).unwrap());
-                        self.one()
+                        self.one(&self.requests[index % self.requests.len()])
                     };
                     std::thread::Builder::new()
                         .stack_size(131_072)
@@ -262,10 +278,10 @@ impl Streams {
         done
     }
 
-    fn one(&self) -> (f64, Vec<f64>) {
+    fn one(&self, request: &[u8]) -> (f64, Vec<f64>) {
         let mut stream = connect(self.port);
         let began = Instant::now();
-        stream.write_all(&self.request).expect("send a request");
+        stream.write_all(request).expect("send a request");
         let (mut piece, mut text, mut arrivals) = ([0; 16_384], Vec::new(), Vec::new());
         loop {
             let count = stream.read(&mut piece).expect("read a stream");

@@ -3,12 +3,18 @@
 
 use super::system::{CORE, System, pinned};
 use crate::rig::free_port;
+use crate::ways::PASSED;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// All peers that are found on the PATH. Says which are not.
 pub fn installed(vendor: u16) -> Vec<System> {
-    let known: [(&str, Start); 3] = [("haproxy", haproxy), ("envoy", envoy), ("litellm", litellm)];
+    let known: [(&str, Start); 4] = [
+        ("haproxy", haproxy),
+        ("envoy", envoy),
+        ("aisix", aisix),
+        ("litellm", litellm),
+    ];
     let mut found = Vec::new();
     for (name, start) in known {
         match program(name) {
@@ -28,21 +34,25 @@ fn program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// `files`: what the program needs in its folder. The first is its last argument.
 fn start(
     name: &'static str,
     program: &Path,
-    file: &str,
-    text: &str,
+    files: &[(&str, String)],
     port: u16,
     args: &[&str],
 ) -> System {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join(file), text).unwrap();
+    for (file, text) in files {
+        std::fs::write(dir.path().join(file), text).unwrap();
+    }
     let mut command = pinned(CORE, program);
     command
         .current_dir(dir.path())
         .args(args)
-        .arg(file)
+        .arg(files[0].0)
+        // AISIX reads the key of its clients there.
+        .env("BENCH_KEY", System::KEY)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     System::plain(name, port, Some(command), Some(dir))
@@ -57,14 +67,8 @@ fn haproxy(program: &Path, vendor: u16) -> System {
          frontend f\n  bind 127.0.0.1:{port} backlog 4096\n  default_backend b\n\
          backend b\n  server s 127.0.0.1:{vendor} pool-max-conn 4000 maxconn 8000\n"
     );
-    start(
-        "haproxy",
-        program,
-        "haproxy.cfg",
-        &conf,
-        port,
-        &["-db", "-f"],
-    )
+    let files = [("haproxy.cfg", conf)];
+    start("haproxy", program, &files, port, &["-db", "-f"])
 }
 
 fn envoy(program: &Path, vendor: u16) -> System {
@@ -103,14 +107,33 @@ fn envoy(program: &Path, vendor: u16) -> System {
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {back} }} }}] }}]
 "
     );
-    start(
-        "envoy",
-        program,
-        "envoy.yaml",
-        &conf,
-        port,
-        &["--concurrency", "1", "-l", "off", "-c"],
-    )
+    let args = ["--concurrency", "1", "-l", "off", "-c"];
+    start("envoy", program, &[("envoy.yaml", conf)], port, &args)
+}
+
+/// A gateway on hyper (<https://github.com/api7/aisix>), as it ships: one thread with its own
+/// listener and connections. Its open version has no budgets.
+fn aisix(program: &Path, vendor: u16) -> System {
+    let (port, admin) = (free_port(), free_port());
+    let conf = format!(
+        "resources_file: resources.yaml
+proxy: {{addr: \"127.0.0.1:{port}\", workers: 1}}
+admin: {{addr: \"127.0.0.1:{admin}\", admin_keys: [bench-admin]}}
+"
+    );
+    let resources = format!(
+        "_format_version: \"1\"
+provider_keys:
+- {{display_name: vendor, provider: openai, adapter: openai, api_base: \"http://127.0.0.1:{vendor}/v1\", api_key: sim}}
+models:
+- {{display_name: {model}, provider: openai, model_name: {model}, provider_key: vendor}}
+api_keys:
+- {{display_name: bench, key_env: BENCH_KEY, allowed_models: [\"*\"]}}
+",
+        model = PASSED.model
+    );
+    let files = [("aisix.yaml", conf), ("resources.yaml", resources)];
+    start("aisix", program, &files, port, &["--config"]).for_chat()
 }
 
 /// Its master key is the key that the load sends.
@@ -136,5 +159,6 @@ router_settings: {{ num_retries: 0, disable_cooldowns: true }}
         "1",
         "--config",
     ];
-    start("litellm", program, "litellm.yaml", &conf, port, &args).for_small_loads()
+    let files = [("litellm.yaml", conf)];
+    start("litellm", program, &files, port, &args).for_small_chat()
 }

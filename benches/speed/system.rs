@@ -1,6 +1,7 @@
 //! The systems to measure: starts them, pins them to the second core, and reads their figures from
 //! outside. Must not send load to them.
 
+use crate::accounts::{self, Shape};
 use crate::rig::{self, Process, free_port, wait_for};
 use crate::ways::{PASSED, Way};
 use std::io::{Read, Write};
@@ -14,20 +15,46 @@ use tempfile::TempDir;
 pub const CORE: &str = "1";
 const LOAD_CORE: &str = "0";
 pub const STARTS: usize = 3;
+/// The accounts of a gateway that serves many, each with keys of its own.
+const MANY: Shape = Shape {
+    accounts: 1_000,
+    keys: 5,
+    conversations: 5_000,
+    turns: 20,
+};
+
+/// What a system can do in the given time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Everything,
+    /// A proxy passes on every surface.
+    Untranslated,
+    /// A gateway that is not ours: its configuration has one model, of the chat surface.
+    Chat,
+    /// The same, and too slow for anything but small requests.
+    SmallChat,
+}
+
+/// The vendor behind a gateway.
+#[derive(Clone, Copy)]
+pub enum Vendor<'a> {
+    Plain(u16),
+    /// Behind TLS, with this HTTP version and this CA certificate.
+    Tls(u16, u8, &'a Path),
+}
 
 pub struct System {
     pub name: &'static str,
     pub port: u16,
-    pub key: String,
+    /// Each request has one of these.
+    pub keys: Vec<String>,
     pub process: Option<Process>,
     /// Time from the start to the first answer: the median of [`STARTS`]. The first start finds
     /// empty caches.
     pub started_in: Duration,
     /// Port of the metrics, which show the entries that the ledger does not have yet.
     admin: Option<u16>,
-    is_gateway: bool,
-    /// Too slow for anything but small requests in the given time.
-    is_slow: bool,
+    scope: Scope,
     _dir: Option<TempDir>,
 }
 
@@ -117,16 +144,14 @@ impl System {
             Some(command) => started(name, command, STARTS, is_up),
             None => (None, wait_for(name, is_up)),
         };
-        let (key, admin, is_gateway) = (String::from(Self::KEY), None, false);
         Self {
             name,
             port,
-            key,
+            keys: vec![String::from(Self::KEY)],
             process,
             started_in,
-            admin,
-            is_gateway,
-            is_slow: false,
+            admin: None,
+            scope: Scope::Untranslated,
             _dir: dir,
         }
     }
@@ -165,54 +190,67 @@ impl System {
         Self::plain("nginx", port, Some(command), Some(dir))
     }
 
-    pub fn bare(program: &Path, vendor: u16) -> Self {
+    pub fn bare(program: &Path, vendor: Vendor<'_>) -> Self {
         let port = free_port();
         let mut command = pinned(CORE, program);
         command
-            .args([format!("127.0.0.1:{port}"), format!("127.0.0.1:{vendor}")])
+            .arg(format!("127.0.0.1:{port}"))
             .env("RUST_LOG", "off");
+        match vendor {
+            Vendor::Plain(vendor) => command.arg(format!("127.0.0.1:{vendor}")),
+            Vendor::Tls(vendor, version, authority) => command
+                .args([format!("127.0.0.1:{vendor}"), version.to_string()])
+                .env("SSL_CERT_FILE", authority),
+        };
         Self::plain("bare", port, Some(command), None)
     }
 
     /// A gateway with all features enabled, including the access log, and an account that can pay.
-    pub fn gateway(program: &Path, vendor: u16) -> Self {
+    pub fn gateway(program: &Path, vendor: Vendor<'_>) -> Self {
         Self::gateway_by(pinned(CORE, program), STARTS, program, vendor)
-    }
-
-    /// Like [`System::gateway`], in front of a vendor behind TLS, with this HTTP version.
-    pub fn gateway_over(
-        name: &'static str,
-        version: u8,
-        program: &Path,
-        vendor: u16,
-        authority: &Path,
-    ) -> Self {
-        let mut command = pinned(CORE, program);
-        command.env("SSL_CERT_FILE", authority);
-        let plain = format!("{{url: \"http://127.0.0.1:{vendor}\"}}");
-        let edit = |config: String| {
-            assert!(
-                config.contains(&plain),
-                "the shipped config's endpoints are written otherwise"
-            );
-            let tls = format!("{{url: \"https://127.0.0.1:{vendor}\", http_version: {version}}}");
-            config.replace(&plain, &tls)
-        };
-        Self::gateway_with(command, 1, program, vendor, edit).named(name)
     }
 
     /// Like [`System::gateway`], but `command` runs the program, and the program is started
     /// `starts` times.
-    pub fn gateway_by(command: Command, starts: usize, program: &Path, vendor: u16) -> Self {
-        Self::gateway_with(command, starts, program, vendor, |config| config)
+    pub fn gateway_by(command: Command, starts: usize, program: &Path, vendor: Vendor<'_>) -> Self {
+        Self::gateway_with(command, &["run", "-c"], starts, vendor, |_, config| {
+            vec![rig::funded_key(
+                program,
+                config,
+                "bench@example.test",
+                "9000000000",
+            )]
+        })
     }
 
+    /// Like [`System::gateway`], with 1 000 accounts of five keys each.
+    pub fn gateway_of_many(program: &Path, vendor: Vendor<'_>) -> Self {
+        Self::of_many(program, &["run", "-c"], vendor).named("gateway, 1 000 accounts")
+    }
+
+    /// The same without holds, journal and ledger: `benches/unbilled.rs`.
+    pub fn unbilled_of_many(program: &Path, vendor: Vendor<'_>) -> Self {
+        Self::of_many(program, &[], vendor).named("unbilled, 1 000 accounts")
+    }
+
+    fn of_many(program: &Path, args: &[&str], vendor: Vendor<'_>) -> Self {
+        Self::gateway_with(pinned(CORE, program), args, 1, vendor, |data, _| {
+            accounts::open_accounts(data, &MANY)
+                .into_iter()
+                .flat_map(|holder| holder.keys)
+                .map(|key| key.text)
+                .collect()
+        })
+    }
+
+    /// `keys` makes accounts that can pay, and their keys, from the data folder and the config
+    /// file: before the gateway starts.
     fn gateway_with(
         mut command: Command,
+        args: &[&str],
         starts: usize,
-        program: &Path,
-        vendor: u16,
-        edit: impl Fn(String) -> String,
+        vendor: Vendor<'_>,
+        keys: impl Fn(&Path, &Path) -> Vec<String>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
@@ -220,32 +258,36 @@ impl System {
             dir.path().join("gateway.yaml"),
             dir.path().join("access.log").display().to_string(),
         );
-        let config = edit(rig::config(
-            &dir.path().join("data"),
-            [edge, sidecar, admin, vendor],
-        ));
+        let data = dir.path().join("data");
+        let (Vendor::Plain(vendor_port) | Vendor::Tls(vendor_port, ..)) = vendor;
+        let mut config = rig::config(&data, [edge, sidecar, admin, vendor_port]);
+        if let Vendor::Tls(port, version, authority) = vendor {
+            let plain = format!("{{url: \"http://127.0.0.1:{port}\"}}");
+            assert!(
+                config.contains(&plain),
+                "the shipped config's endpoints are written otherwise"
+            );
+            let tls = format!("{{url: \"https://127.0.0.1:{port}\", http_version: {version}}}");
+            config = config.replace(&plain, &tls);
+            command.env("SSL_CERT_FILE", authority);
+        }
         let more = format!(
             "access_log: {log:?}\nlimits: {{open_requests_per_account: 4096, connections_per_address: 0}}\n"
         );
         std::fs::write(&file, config + &more).unwrap();
-        command
-            .args(["run", "-c"])
-            .arg(&file)
-            .env("RUST_LOG", "error");
+        let keys = keys(&data, &file);
+        command.args(args).arg(&file).env("RUST_LOG", "error");
         let is_ready = || get(admin, "/readyz").is_some_and(|(status, _)| status == 200);
         let (process, started_in) = started("the gateway", command, starts, is_ready);
-        let key = rig::funded_key(program, &file, "bench@example.test", "9000000000");
-        let (admin, dir) = (Some(admin), Some(dir));
         Self {
             name: "gateway",
             port: edge,
-            key,
+            keys,
             process,
             started_in,
-            admin,
-            is_gateway: true,
-            is_slow: false,
-            _dir: dir,
+            admin: Some(admin),
+            scope: Scope::Everything,
+            _dir: Some(dir),
         }
     }
 
@@ -253,19 +295,28 @@ impl System {
         Self { name, ..self }
     }
 
-    pub fn for_small_loads(self) -> Self {
+    /// A gateway that is not ours.
+    pub fn for_chat(self) -> Self {
         Self {
-            is_slow: true,
+            scope: Scope::Chat,
+            ..self
+        }
+    }
+
+    pub fn for_small_chat(self) -> Self {
+        Self {
+            scope: Scope::SmallChat,
             ..self
         }
     }
 
     /// Whether the system supports this load and can handle it in the given time.
     pub fn supports(&self, way: Way, bytes: usize, streams: usize) -> bool {
-        match self.is_gateway {
-            true => true,
-            false if self.is_slow => way == PASSED && bytes <= 1_024 && streams == 0,
-            false => !way.translated,
+        match self.scope {
+            Scope::Everything => true,
+            Scope::Untranslated => !way.translated,
+            Scope::Chat => way == PASSED,
+            Scope::SmallChat => way == PASSED && bytes <= 1_024 && streams == 0,
         }
     }
 
