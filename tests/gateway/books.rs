@@ -5,7 +5,7 @@ use crate::account::{Account, audit, micro};
 use crate::client::Request;
 use crate::crash::{FUNDS, Habit, under_load};
 use crate::surface::{BOTH, Chat};
-use crate::world::World;
+use crate::world::{SOON, World, wait_for};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::process::Command;
@@ -315,17 +315,22 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     assert_eq!(answered.status, 200, "{}", answered.text());
     let mut began = None;
     let mut took = Duration::ZERO;
+    let answer_more = |world: &World, count: f64| {
+        let answered = || world.metric("gateway_requests_total", &["status=\"200\""]);
+        let enough = answered() + count;
+        wait_for("answers", 3 * SOON, || (answered() >= enough).then_some(()));
+    };
     let log = under_load(
         world.edge,
         &account.key,
         &[Habit::Whole, Habit::Stream, Habit::Abort],
         || {
-            std::thread::sleep(Duration::from_millis(1_500));
+            answer_more(&world, 400.0);
             let now = Instant::now();
             began = Some(now);
             world.json(&["ledger", "backup", copy.to_str().unwrap()]);
             took = now.elapsed();
-            std::thread::sleep(Duration::from_millis(300));
+            answer_more(&world, 100.0);
             world.kill();
         },
     );
