@@ -184,6 +184,9 @@ impl Billing {
         mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
         let holds = Arc::new(HoldRegistry::new(journal.instance_id()));
         holds.set_withheld(&withheld);
+        METRICS
+            .withheld_endings
+            .set(i64::try_from(withheld.len()).unwrap_or(i64::MAX));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         // Every open request ends once, and admission stops at `journal_pending`; so this queue is
         // never full.

@@ -19,7 +19,7 @@
 //! * the journal has nothing old that the ledger lacks: `journal`; no journal line is
 //!   damaged: `damaged journal`;
 //! * every sealed segment is at hand, signed and undamaged: `segment`; the ledger still has its
-//!   postings: `sealed posting`;
+//!   postings: `sealed posting`; and no ends of requests there: `sealed ending`;
 //! * the ledger exists and is the one written last: `anchor` (`store/ledger/anchor.rs`);
 //! * the ledger's accounts are in `app.db`: `accounts`;
 //! * a trial ends when its grant and its sign-up say: `trial end`; every account with a grant
@@ -197,6 +197,7 @@ fn check_entries(
     let mut audit = LedgerAudit::new(ledger, start, granted, references, keys);
     audit.add_earlier_postings(&walk, start, &mut sealed_postings, &mut report)?;
     sealed_postings.finish(start.head.seq, &mut report);
+    segments::check_left_endings(ledger, &walk, &mut report)?;
     audit.walk(
         &mut walk,
         start,

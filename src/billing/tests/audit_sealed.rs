@@ -236,3 +236,85 @@ fn a_wrong_note_of_how_far_the_ledger_is_sealed_is_found() {
     let short = ("segment", last.last - 1);
     assert_eq!(findings(&billing, AuditScope::Everything), [short]);
 }
+
+/// A reader finds an end of a request in the table before it looks into a segment.
+#[test]
+fn an_end_of_a_request_where_the_ends_are_sealed_is_found() {
+    let both = [AuditScope::Unsealed, AuditScope::Everything];
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, _) = sealed_books(dir.path());
+    let segments = billing.0.ledger.segment_records().unwrap();
+    let sealed = |seq: &i64| {
+        let found = billing.0.ledger.sealed_entries_at(&[*seq]).unwrap();
+        found.into_iter().next().filter(LedgerEntry::is_ending)
+    };
+    let (seq, ending) = (1..=segments.last().unwrap().last)
+        .find_map(|seq| Some((seq, sealed(&seq)?)))
+        .unwrap();
+    let other = |seq, reference: &str| LedgerEntry {
+        seq,
+        reference: reference.into(),
+        d_paid: Micro::new(-500),
+        ..ending.clone()
+    };
+    let planted = |scope| {
+        let mut found = findings(&billing, scope);
+        // A refund of the debit does not fit the other one.
+        found.retain(|found| found.0 != "refund");
+        found
+    };
+    add(&billing, other(0, "req_planted"));
+    add(&billing, other(seq, &ending.reference));
+    for scope in both {
+        let places = [("sealed ending", 0), ("sealed ending", seq)];
+        assert_eq!(planted(scope), places);
+    }
+    // While the ends of a segment leave, it has the same.
+    let removal = format!("DELETE FROM entry WHERE seq IN (0, {seq})");
+    tamper(&billing, "entry_is_never_removed", &removal);
+    let leaving =
+        format!("UPDATE segment SET emptied_at = NULL WHERE last >= {seq} AND first <= {seq}");
+    tamper(&billing, "segment_is_never_changed", &leaving);
+    add(&billing, ending.clone());
+    for scope in both {
+        assert_eq!(findings(&billing, scope), []);
+    }
+    tamper(&billing, "entry_is_never_removed", &removal);
+    add(&billing, other(seq, &ending.reference));
+    for scope in both {
+        assert_eq!(planted(scope), [("sealed ending", seq)]);
+    }
+}
+
+/// The next process would take them for its own, and count them as spent or as free.
+#[test]
+fn amounts_of_a_process_that_never_was_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (billing, _) = sealed_books(dir.path());
+    let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
+    for change in [
+        "UPDATE account SET applied_by = 1000, applied_paid = 5",
+        "UPDATE key_spend SET applied_by = 1000, applied = 5",
+    ] {
+        let before = findings(&billing, AuditScope::Everything);
+        assert!(ledger.execute(change, []).unwrap() > 0);
+        let after = findings(&billing, AuditScope::Everything);
+        assert!(after.len() > before.len(), "{change}: {after:?}");
+        assert!(after.iter().all(|found| found.0 == "claims"), "{after:?}");
+    }
+}
+
+#[test]
+fn an_index_that_was_set_aside_is_reported_once() {
+    for scope in [AuditScope::Unsealed, AuditScope::Everything] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(sealed_books(dir.path()));
+        std::fs::write(dir.path().join("index.db"), [7; 8_192]).unwrap();
+        for log in ["index.db-wal", "index.db-shm"] {
+            let _ = std::fs::remove_file(dir.path().join(log));
+        }
+        let billing = Billing::open(dir.path()).unwrap();
+        assert_eq!(findings(&billing, scope), [("sums", 0)]);
+        assert_eq!(findings(&billing, scope), []);
+    }
+}

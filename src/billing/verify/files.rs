@@ -67,6 +67,10 @@ pub(super) fn check_ledger_file(
     for fault in ledger.schema_faults()? {
         report.add_finding("schema", 0, fault);
     }
+    if let Some(damage) = ledger.take_index_damage() {
+        let message = format!("index.db was damaged and set aside, and is made anew: {damage}");
+        report.add_finding("sums", 0, message);
+    }
     Ok(())
 }
 

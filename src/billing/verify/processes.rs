@@ -32,6 +32,9 @@ pub(super) fn check_claims(
             report.add_finding("claims", 0, row);
         }
     }
+    for row in ledger.amounts_of_no_instance()? {
+        report.add_finding("claims", 0, row);
+    }
     Ok(())
 }
 

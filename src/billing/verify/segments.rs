@@ -15,7 +15,8 @@ use super::slices::for_each_slice;
 use super::start::AccountStart;
 use crate::store::StoreError;
 use crate::store::ledger::anchor::ChainHead;
-use crate::store::ledger::{IndexFingerprint, Ledger, LedgerEntry, SegmentRecord};
+use crate::store::ledger::walk::LedgerWalk;
+use crate::store::ledger::{IndexFingerprint, Ledger, LedgerEntry, SegmentRecord, entry_hash};
 
 /// The rules that go on behind the segments, over the entries of the table.
 pub(super) struct RulesOfAllEntries<'a> {
@@ -168,5 +169,39 @@ impl EntryRules<'_> {
     fn go_on_behind(&mut self, segment: &SegmentRecord, recorded: &[AccountStart]) {
         self.chain = ChainRule::new(segment.last, segment.last_hash.clone());
         self.balances = BalanceRules::new(recorded);
+    }
+}
+
+/// Checks that the ledger has no ends of requests where they are sealed: a reader of such an end
+/// finds it there first. A segment whose ends have not all left yet has the same.
+pub(super) fn check_left_endings(
+    ledger: &Ledger,
+    walk: &LedgerWalk,
+    report: &mut LedgerAuditReport,
+) -> Result<(), StoreError> {
+    let segments = ledger.segment_records()?;
+    let Some(sealed) = segments.last().map(|last| last.last) else {
+        return Ok(());
+    };
+    let mut after = i64::MIN;
+    loop {
+        let slice = walk.endings_before(sealed, after)?;
+        let Some(last) = slice.last() else {
+            return Ok(());
+        };
+        after = last.seq;
+        for entry in slice {
+            let segment = segments.get(segments.partition_point(|one| one.last < entry.seq));
+            let is_leaving = segment.is_some_and(|one| one.first <= entry.seq && !one.is_emptied);
+            let is_sealed = || match ledger.sealed_entries_at(&[entry.seq]) {
+                Ok(sealed) => sealed.iter().any(|one| one.hash == entry_hash(&entry)),
+                // The rule `segment` has the error.
+                Err(_) => true,
+            };
+            if !is_leaving || !is_sealed() {
+                let message = "ledger.db has an end of a request where the ends are sealed".into();
+                report.add_finding("sealed ending", entry.seq, message);
+            }
+        }
     }
 }

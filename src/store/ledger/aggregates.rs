@@ -61,6 +61,11 @@ impl Ledger {
         wrong("differs from the entries")
     }
 
+    /// Returns why `index.db` was set aside since the last call, if it was.
+    pub fn take_index_damage(&self) -> Option<String> {
+        self.index.take_damage()
+    }
+
     /// Calls `each` with the entries after `from`, up to and with `to`.
     fn for_each_entry(
         &self,

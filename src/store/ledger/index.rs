@@ -67,6 +67,8 @@ pub(super) struct LedgerIndex {
     /// Whether the last reader had no tail, so that a failure is logged once.
     is_tail_failing: AtomicBool,
     tail_limits: TailLimits,
+    /// Why the file was set aside, until somebody reports it.
+    damage: Mutex<Option<String>>,
 }
 
 struct IndexConnections {
@@ -98,6 +100,7 @@ impl LedgerIndex {
             is_failing: AtomicBool::new(false),
             is_tail_failing: AtomicBool::new(false),
             tail_limits: TailLimits::DEFAULT,
+            damage: Mutex::default(),
         };
         if let Err(error) = index.connections() {
             index.report(&error);
@@ -133,7 +136,13 @@ impl LedgerIndex {
     }
 
     fn set_aside(&self, error: &StoreError) -> Result<(), StoreError> {
+        *lock(&self.damage) = Some(error.to_string());
         damage::set_aside(&self.path(), error)
+    }
+
+    /// Returns why the file was set aside since the last call, if it was.
+    pub(super) fn take_damage(&self) -> Option<String> {
+        lock(&self.damage).take()
     }
 
     /// Runs `read` on a connection that reads the file alone, without the newest entries. If the

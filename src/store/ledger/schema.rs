@@ -66,6 +66,26 @@ impl Ledger {
                 .collect()
         })
     }
+
+    /// Returns a description of each row of an account or a key that has an amount applied by an
+    /// instance whose number was never given: a later instance would take the amount for its own.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn amounts_of_no_instance(&self) -> Result<Vec<String>, StoreError> {
+        self.read("look for amounts of no process", |connection| {
+            connection
+                .prepare(
+                    "WITH last(number) AS (SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'instance')
+                     SELECT what || ' has an amount of instance ' || applied_by || ', which there has never been' FROM (
+                       SELECT 'account ' || id AS what, applied_by FROM account
+                       UNION ALL SELECT 'key ' || key, applied_by FROM key_spend
+                     ), last WHERE applied_by > number ORDER BY 1 LIMIT 100",
+                )?
+                .query_map([], |row| row.get(0))?
+                .collect()
+        })
+    }
 }
 
 fn is_retired(object: &str) -> bool {

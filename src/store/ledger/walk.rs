@@ -100,6 +100,15 @@ impl LedgerWalk {
         read_slice(&self.connection, after, start, postings).map_err(sql)
     }
 
+    /// Returns the ends of requests behind `after`, up to `last`: at most one slice.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn endings_before(&self, last: i64, after: i64) -> Result<Vec<LedgerEntry>, StoreError> {
+        let endings = "AND kind IN ('debit', 'void')";
+        read_slice(&self.connection, after, last, endings).map_err(sql)
+    }
+
     /// Reads the rest of the entries, then all accounts and the spending of all keys, as of one
     /// moment.
     ///
