@@ -58,8 +58,8 @@ use std::time::{Duration, Instant};
 /// Interval at which the shutdown watch checks whether shutdown has begun. Each check wakes a
 /// process that may otherwise be idle.
 const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Timeouts of the shared store: while a request waits for the response, and while none does.
-const ADMIT_TIMEOUT: Duration = Duration::from_millis(200);
+/// Timeout of the shared store while no request waits for the answer: more than the longest
+/// `store.reply_timeout_ms`.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that the last lines of the access log have to be written.
 const ACCESS_LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -165,14 +165,16 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     let startup_signals = StartupSignals::listen()?;
     // Each thread with its own runtime needs its own connection.
     let connect = |timeout| SharedStore::new(address.clone(), timeout);
-    let breaker = Arc::new(StoreBreaker::new_open());
+    let breaker = Arc::new(StoreBreaker::new_open(settings.store_reply_timeout));
     let store_health = Arc::new(StoreHealthMonitor::start(
         &address,
         Arc::clone(&breaker),
         settings.allow_volatile,
+        settings.store_reply_timeout,
     )?);
     // Requests wait for this connection: keys, balances, holds.
-    let admitting = SharedStore::with_breaker(address.clone(), ADMIT_TIMEOUT, breaker);
+    let admitting =
+        SharedStore::with_breaker(address.clone(), settings.store_reply_timeout, breaker);
     let keys = SharedKeys::start(admitting.clone(), connect(SETTLE_TIMEOUT))?;
     let connections = (admitting, connect(SETTLE_TIMEOUT));
     let (data_dir, models, limits) = (

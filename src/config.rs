@@ -65,6 +65,7 @@ pub use source::{FileChecks, FileStamp, SourceFile};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 pub use store::StoreSettings;
 use validator::ConfigValidator;
 use vendors::VendorEntry;
@@ -84,6 +85,8 @@ pub struct Settings {
     pub store: StoreSettings,
     /// The shared store may be configured so that it can lose data.
     pub allow_volatile: bool,
+    /// How long an edge waits for an answer of the shared store.
+    pub store_reply_timeout: Duration,
     pub signup: SignupSettings,
     /// `None`: the gateway sends no mail.
     pub mail: Option<MailSettings>,
@@ -229,6 +232,7 @@ impl ConfigValidator {
         let base_url = self.public_url(&config.base_url);
         self.check_data_dir_name(&config.data_dir);
         let allow_volatile = config.store.allow_volatile;
+        let store_reply_timeout = Duration::from_millis(config.store.reply_timeout_ms);
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
         let ledger = self.ledger(&config.ledger, signup.as_ref());
@@ -259,6 +263,7 @@ impl ConfigValidator {
             data_dir: config.data_dir.into(),
             store: store?,
             allow_volatile,
+            store_reply_timeout,
             signup: signup?,
             mail,
             notifications,

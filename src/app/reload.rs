@@ -220,6 +220,12 @@ fn retain_fixed_settings(
         &mut new.allow_volatile,
         &mut waiting,
     );
+    retain_setting(
+        "store.reply_timeout_ms",
+        &old.store_reply_timeout,
+        &mut new.store_reply_timeout,
+        &mut waiting,
+    );
     waiting.extend(retain_fixed_limits(started, &mut new.limits));
     let limits = &mut new.limits;
     retain_setting(

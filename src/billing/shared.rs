@@ -29,8 +29,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an admission may wait for the store, including connecting and seeding.
-const ADMISSION_TIMEOUT: Duration = Duration::from_millis(250);
 /// How often to check whether an account unknown to the store has been seeded.
 const SEED_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -149,13 +147,20 @@ impl SharedBilling {
         self.0.relay.backlog()
     }
 
+    /// How long an admission that begins now may wait for the store, including connecting and
+    /// seeding: a quarter longer than one answer may take.
+    fn admission_deadline(&self) -> Instant {
+        let reply_timeout = self.0.store.reply_timeout();
+        Instant::now() + reply_timeout + reply_timeout / 4
+    }
+
     /// Reads a balance from the store; retries until the store knows the account.
     ///
     /// # Errors
     /// Returns an error if the store cannot be read or does not know the account.
     pub async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let store = &self.0.store;
-        let until = Instant::now() + ADMISSION_TIMEOUT;
+        let until = self.admission_deadline();
         let timeout_error = |_| {
             StoreError::Unusable(
                 "cannot read a balance: the shared store does not answer in time".into(),

@@ -11,16 +11,12 @@ use crate::telemetry::METRICS;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Timeout of a probe.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the start waits for the store's fitness check.
 const FITNESS_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an idle edge goes without a reply before it probes.
 const IDLE_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between probes while they fail.
 const RETRY_PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum silence of a store that counts as answering.
-const MAX_SILENCE: Duration = Duration::from_secs(2);
 
 /// Probes the store until dropped.
 pub struct StoreHealthMonitor(Arc<StoreHealthState>);
@@ -51,6 +47,7 @@ impl StoreHealthMonitor {
         address: &RedisAddress,
         breaker: Arc<StoreBreaker>,
         may_forget: bool,
+        reply_timeout: Duration,
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the health checks of the shared store", source);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -72,7 +69,7 @@ impl StoreHealthMonitor {
                 "{error}; the gateway admits no requests until the shared store answers and passes its checks"
             );
         }
-        let store = SharedStore::new(address.clone(), PROBE_TIMEOUT);
+        let store = SharedStore::new(address.clone(), reply_timeout);
         let watched = Arc::downgrade(&state);
         let watch = move || runtime.block_on(monitor(&watched, &store));
         std::thread::Builder::new()
@@ -98,7 +95,7 @@ impl StoreHealthMonitor {
             StoreFitness::Fit => {
                 let silent = breaker
                     .time_since_reply(Instant::now())
-                    .is_none_or(|silence| silence > MAX_SILENCE);
+                    .is_none_or(|silence| silence > breaker.window());
                 silent.then(|| format!("the shared store is silent: {}", breaker.last_failure()))
             }
         }

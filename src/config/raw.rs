@@ -269,6 +269,16 @@ pub struct Store {
     /// all open holds are lost, and requests that run at that time may end as write-offs.
     #[serde(default)]
     pub allow_volatile: bool,
+    /// For `redis`: time in milliseconds that an edge waits for an answer of the store, 20 to 1000.
+    /// A request whose answer comes later is refused with 503. Raise it to four round trips of the
+    /// network or more if one takes longer than 50 ms.
+    #[serde(default = "default_reply_timeout_ms")]
+    #[schemars(range(min = 20, max = 1000))]
+    pub reply_timeout_ms: u64,
+}
+
+fn default_reply_timeout_ms() -> u64 {
+    200
 }
 
 impl Default for Store {
@@ -279,6 +289,7 @@ impl Default for Store {
             cluster: Vec::new(),
             sentinel: None,
             allow_volatile: false,
+            reply_timeout_ms: default_reply_timeout_ms(),
         }
     }
 }

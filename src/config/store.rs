@@ -5,9 +5,12 @@ use super::raw;
 use super::validator::ConfigValidator;
 use crate::catalog::Secret;
 use crate::store::redis::{RedisAddress, SentinelAddress};
+use std::ops::RangeInclusive;
 
 /// Maximum number of Sentinels; the gateway queries them concurrently.
 const MAX_SENTINELS: usize = 16;
+/// Limits of `store.reply_timeout_ms`.
+const REPLY_TIMEOUT_MS: RangeInclusive<u64> = 20..=1_000;
 
 /// The store that decides on keys, balances and holds.
 #[derive(Debug, Clone)]
@@ -50,8 +53,16 @@ impl ConfigValidator {
             url,
             cluster,
             sentinel,
+            reply_timeout_ms,
             ..
         } = store;
+        if !REPLY_TIMEOUT_MS.contains(&reply_timeout_ms) {
+            let (min, max) = REPLY_TIMEOUT_MS.into_inner();
+            self.add_fault(
+                "store.reply_timeout_ms",
+                format!("must be {min} to {max}, not {reply_timeout_ms}"),
+            );
+        }
         self.check_urls("store.url", url.as_slice());
         self.check_urls("store.cluster", &cluster);
         match (kind, url, cluster.is_empty(), sentinel) {

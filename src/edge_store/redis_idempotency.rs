@@ -12,8 +12,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long to wait for the shared store when a request waits for it, and when none does.
-const SERVING_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long to wait for the shared store when no request waits for it.
 const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Entries of all edges.
@@ -42,15 +41,13 @@ impl RedisIdempotency {
         entry: &IdempotencyEntry,
         retention: Retention,
     ) -> Result<IdempotencyLookup, StoreError> {
-        let claim = self
-            .serving
-            .claim_idempotency_key(entry, retention.lease, retention.known_for);
-        with_timeout("look up an idempotency key", claim).await
+        self.serving
+            .claim_idempotency_key(entry, retention.lease, retention.known_for)
+            .await
     }
 
     pub async fn is_known(&self, entry: &IdempotencyEntry) -> Result<bool, StoreError> {
-        let lookup = self.serving.has_idempotency_key(entry);
-        with_timeout("look up an idempotency key", lookup).await
+        self.serving.has_idempotency_key(entry).await
     }
 
     /// Runs on the path of a request, whose last byte waits for it.
@@ -58,11 +55,7 @@ impl RedisIdempotency {
         &self,
         completion: &IdempotencyCompletion,
     ) -> Result<(), StoreError> {
-        with_timeout(
-            "store the response of an idempotency key",
-            send_completion(&self.serving, completion),
-        )
-        .await
+        send_completion(&self.serving, completion).await
     }
 
     /// Runs on the housekeeping thread.
@@ -146,18 +139,4 @@ async fn send_completion(
         }
         None => store.release_idempotency_key(&completion.entry).await,
     }
-}
-
-async fn with_timeout<T>(
-    operation: &str,
-    request: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let timeout_error = |_| {
-        StoreError::Unusable(format!(
-            "cannot {operation}: the shared store does not answer in time"
-        ))
-    };
-    tokio::time::timeout(SERVING_TIMEOUT, request)
-        .await
-        .map_err(timeout_error)?
 }

@@ -549,6 +549,16 @@ fn a_store_is_named_in_exactly_one_way_and_its_faults_where_they_are() {
         ),
         ("{kind: redis, url: \"http://a\"}", "store.url", "redis://"),
         (
+            "{kind: redis, url: \"redis://a\", reply_timeout_ms: 19}",
+            "store.reply_timeout_ms",
+            "20 to 1000, not 19",
+        ),
+        (
+            "{kind: redis, url: \"redis://a\", reply_timeout_ms: 1001}",
+            "store.reply_timeout_ms",
+            "20 to 1000, not 1001",
+        ),
+        (
             "{kind: redis, sentinel: {master: m, nodes: []}}",
             "store.sentinel.nodes",
             "not 0",

@@ -1,6 +1,7 @@
 //! Tests an edge whose link to the shared store is cut, or loses a third of the store's answers:
 //! the edge refuses new work at once, running requests complete, and all entries reach the ledger
-//! once the link is back. The other edge is not affected.
+//! once the link is back. The other edge is not affected. An edge far from the store waits longer
+//! for it.
 //!
 //! For the cut, Redis runs in a network namespace with a separate link to each edge. Without the
 //! right to create a namespace the test prints that and is skipped. For the loss, a proxy delays
@@ -344,27 +345,36 @@ const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 impl Lossy {
     fn before(server: u16) -> Self {
-        let port = free_port();
-        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let losing = Arc::new(AtomicBool::new(false));
         let lossy = Arc::clone(&losing);
-        // The thread ends with the test process.
-        std::thread::spawn(move || {
-            for (near, seed) in listener.incoming().flatten().zip(1..) {
-                let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else {
-                    continue;
-                };
-                let (near_in, far_in) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                let lossy = Arc::clone(&lossy);
-                std::thread::spawn(move || carry(near_in, far_in, || Duration::ZERO));
-                std::thread::spawn(move || {
-                    let mut dice: u64 = seed;
-                    carry(far, near, || late(&mut dice, lossy.load(Ordering::Relaxed)));
-                });
-            }
+        let port = proxy(server, move |dice| {
+            late(dice, lossy.load(Ordering::Relaxed))
         });
         Self { port, losing }
     }
+}
+
+/// Starts a proxy in front of a server, which delays each piece of the server's answers by `late`.
+/// It has a number for each connection. Returns the proxy's port.
+fn proxy(server: u16, late: impl Fn(&mut u64) -> Duration + Clone + Send + 'static) -> u16 {
+    let port = free_port();
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    // The thread ends with the test process.
+    std::thread::spawn(move || {
+        for (near, seed) in listener.incoming().flatten().zip(1..) {
+            let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else {
+                continue;
+            };
+            let (near_in, far_in) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let late = late.clone();
+            std::thread::spawn(move || carry(near_in, far_in, || Duration::ZERO));
+            std::thread::spawn(move || {
+                let mut dice: u64 = seed;
+                carry(far, near, || late(&mut dice));
+            });
+        }
+    });
+    port
 }
 
 fn late(dice: &mut u64, is_losing: bool) -> Duration {
@@ -425,4 +435,45 @@ fn an_edge_that_loses_a_third_of_the_stores_answers_loses_and_doubles_no_debit()
     );
     fleet.matches(&account, &log);
     fleet.close();
+}
+
+/// Round trip to a store in another region, in which no request of an edge with the shipped
+/// `store.reply_timeout_ms` would be admitted.
+const FAR: Duration = Duration::from_millis(300);
+
+#[test]
+fn an_edge_far_from_its_store_admits_requests_if_it_waits_long_enough_for_answers() {
+    let redis = Server::start_on(free_port(), &[]);
+    let (near, far) = (redis.port, proxy(redis.port, |_| FAR));
+    let store = |port, more: &str| {
+        format!("store: {{kind: redis, url: \"redis://127.0.0.1:{port}\"{more}}}")
+    };
+    let plan = |role, store: &str| {
+        Plan::default()
+            .role(role)
+            .edit("store: {kind: embedded}", store)
+    };
+    let sidecar = plan("sidecar", &store(near, "")).start();
+    let edge = |store: &str| {
+        plan("edge", store)
+            .sidecar(sidecar.sidecar)
+            .endpoints(&[sidecar.vendor.port])
+    };
+    let usual = edge(&store(far, "")).begin();
+    let patient = edge(&store(far, ", reply_timeout_ms: 1000")).start();
+    let account = sidecar.funded(FUNDS);
+    for surface in BOTH {
+        let request = surface.whole(&account.key, "input=10 output=10");
+        wait_for("a request to be admitted", SOON, || {
+            (patient.ask(&request).status == 200).then_some(())
+        });
+    }
+    wait_for("the control to have tried", SOON, || {
+        usual.log().contains("admits no requests").then_some(())
+    });
+    assert_eq!(usual.readiness().0, 503);
+    wait_told(std::slice::from_ref(&patient));
+    patient.close();
+    usual.close();
+    sidecar.close();
 }

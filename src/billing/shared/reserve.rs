@@ -2,7 +2,7 @@
 //!
 //! Must not decide how much an account may spend: the store's script does.
 
-use super::{ADMISSION_TIMEOUT, SEED_POLL_INTERVAL, SharedBilling};
+use super::{SEED_POLL_INTERVAL, SharedBilling};
 use crate::billing::hold::{Hold, HoldRequest};
 use crate::billing::holds::{Payer, ReserveError};
 use crate::failpoint::{self, Point};
@@ -143,7 +143,7 @@ impl SharedBilling {
     /// still on its way to the store.
     async fn reserve_in_store(&self, command: &ReserveCommand<'_>) -> Result<ReserveReply, String> {
         let store = &self.0.store;
-        let until = Instant::now() + ADMISSION_TIMEOUT;
+        let until = self.admission_deadline();
         let (mut has_requested_seed, mut ended_checks) = (false, 0);
         loop {
             let reply = tokio::time::timeout_at(until, store.reserve(command)).await;

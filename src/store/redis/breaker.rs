@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of consecutive failures, within [`FAILURE_WINDOW`], that opens the breaker.
+/// Number of consecutive failures, within [`StoreBreaker::window`], that opens the breaker.
 const MAX_FAILURES: usize = 5;
-const FAILURE_WINDOW: Duration = Duration::from_secs(2);
+/// That window, in times that a call waits for its answer.
+const WINDOW_REPLIES: u32 = 10;
 
 /// The circuit breaker that all calls on behalf of requests share.
 pub struct StoreBreaker {
     open: AtomicBool,
     row: Mutex<FailureHistory>,
+    reply_timeout: Duration,
 }
 
 #[derive(Default)]
@@ -30,11 +32,20 @@ struct FailureHistory {
 
 impl StoreBreaker {
     /// Creates an open breaker: no request calls the store before [`StoreBreaker::record_success`].
-    pub fn new_open() -> Self {
+    ///
+    /// `reply_timeout`: how long a call waits for its answer.
+    pub fn new_open(reply_timeout: Duration) -> Self {
         Self {
             open: AtomicBool::new(true),
             row: Mutex::default(),
+            reply_timeout,
         }
+    }
+
+    /// Time in which consecutive failures open the breaker, and after which a silent store does not
+    /// count as answering.
+    pub fn window(&self) -> Duration {
+        self.reply_timeout.saturating_mul(WINDOW_REPLIES)
     }
 
     fn lock_history(&self) -> MutexGuard<'_, FailureHistory> {
@@ -62,8 +73,7 @@ impl StoreBreaker {
         }
         row.failed.push_back(now);
         let first = row.failed.front().copied().unwrap_or(now);
-        if row.failed.len() == MAX_FAILURES
-            && now.saturating_duration_since(first) <= FAILURE_WINDOW
+        if row.failed.len() == MAX_FAILURES && now.saturating_duration_since(first) <= self.window()
         {
             self.open.store(true, Ordering::Release);
         }
@@ -91,11 +101,12 @@ impl StoreBreaker {
 mod tests {
     use super::*;
 
+    const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
     const STEP: Duration = Duration::from_millis(500);
 
     #[test]
-    fn it_opens_at_the_fifth_failure_in_a_row_within_two_seconds_and_not_before() {
-        let breaker = StoreBreaker::new_open();
+    fn it_opens_at_the_fifth_failure_in_a_row_within_its_window_and_not_before() {
+        let breaker = StoreBreaker::new_open(REPLY_TIMEOUT);
         let begin = Instant::now();
         assert!(
             breaker.is_open() && breaker.time_since_reply(begin).is_none(),
@@ -110,7 +121,7 @@ mod tests {
         assert_eq!(breaker.last_failure(), "gone");
         assert_eq!(
             breaker.time_since_reply(begin + STEP * 4),
-            Some(FAILURE_WINDOW)
+            Some(breaker.window())
         );
         breaker.record_success(begin + STEP * 5);
         assert!(
@@ -121,7 +132,7 @@ mod tests {
 
     #[test]
     fn it_stays_closed_where_failures_are_seldom_or_answers_come_between() {
-        let breaker = StoreBreaker::new_open();
+        let breaker = StoreBreaker::new_open(REPLY_TIMEOUT);
         let begin = Instant::now();
         breaker.record_success(begin);
         let seldom = STEP + Duration::from_millis(1);

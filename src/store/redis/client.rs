@@ -62,6 +62,11 @@ impl SharedStore {
         Self::new(self.0.link.address().clone(), reply_timeout)
     }
 
+    /// How long a call waits for its reply.
+    pub fn reply_timeout(&self) -> Duration {
+        self.0.link.reply_timeout()
+    }
+
     /// Returns true while the circuit breaker stops requests from calling the store.
     pub fn is_unavailable(&self) -> bool {
         self.0

@@ -69,6 +69,10 @@ impl RedisLink {
         &self.0.address
     }
 
+    pub fn reply_timeout(&self) -> Duration {
+        self.0.reply_timeout
+    }
+
     /// Connects if there is no connection.
     pub async fn connect(&self) -> Result<(), RedisError> {
         self.connection().await.map(drop)
