@@ -451,19 +451,22 @@ impl BufferedDownstream {
     }
 
     /// Writes to the client. Returns `None` if its connection failed, if it did not read for too
-    /// long, or if the process ends.
+    /// long, or if the process ends while it does not read.
     async fn write_with_timeout(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
         let until = Instant::now() + self.deadlines.client_write;
         let shutdown = Arc::clone(&self.deadlines.shutdown);
         let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
         loop {
+            let end = shutdown.cutoff().map_or(until, |cutoff| cutoff.min(until));
+            let wait = CHECK_INTERVAL.min(end.saturating_duration_since(Instant::now()));
+            // Tries to write even if no time is left: a client that reads at the cutoff has not
+            // left, and gets the event that came just then and the error after it.
+            if let Ok(written) = tokio::time::timeout(wait, write.as_mut()).await {
+                return written.ok();
+            }
             let now = Instant::now();
             if now >= until || shutdown.cutoff().is_some_and(|cutoff| cutoff <= now) {
                 return None;
-            }
-            let wait = CHECK_INTERVAL.min(until.duration_since(now));
-            if let Ok(written) = tokio::time::timeout(wait, write.as_mut()).await {
-                return written.ok();
             }
         }
     }

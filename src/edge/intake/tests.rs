@@ -54,7 +54,11 @@ impl Wire {
 
     /// Opens a stream whose first event the client has received.
     async fn begun() -> Self {
-        let mut wire = Self::open(deadlines()).await;
+        Self::begun_with(deadlines()).await
+    }
+
+    async fn begun_with(deadlines: Deadlines) -> Self {
+        let mut wire = Self::open(deadlines).await;
         let mut head = ResponseHeader::build(200, None).unwrap();
         head.insert_header("content-type", "text/event-stream")
             .unwrap();
@@ -141,6 +145,36 @@ async fn a_client_that_was_seen_to_leave_first_did() {
     }
     wire.vendor_breaks_off().await;
     assert!(wire.shared.progress().is_client_fault());
+}
+
+/// Otherwise it would get no error which says that the process ends.
+#[tokio::test]
+async fn a_client_that_reads_the_event_that_comes_at_the_cutoff_has_not_left() {
+    let deadlines = deadlines();
+    let shutdown = Arc::clone(&deadlines.shutdown);
+    let mut wire = Wire::begun_with(deadlines).await;
+    shutdown.set_cutoff(Instant::now());
+    tokio::time::sleep_until(shutdown.cutoff().unwrap().into()).await;
+    wire.replay
+        .response_duplex_vec(vec![event()])
+        .await
+        .unwrap();
+    assert!(!wire.shared.progress().has_client_left());
+    let mut got = Vec::new();
+    while !got.ends_with(b"data: a\n\n\r\n") {
+        assert!(wire.client.read_buf(&mut got).await.unwrap() > 0);
+    }
+    // A client that does not read holds nobody up.
+    for _ in 0..1_000_000 {
+        if wire.shared.progress().has_client_left() {
+            break;
+        }
+        wire.replay
+            .response_duplex_vec(vec![event()])
+            .await
+            .unwrap();
+    }
+    assert!(wire.shared.progress().has_client_left());
 }
 
 #[tokio::test]
