@@ -67,6 +67,9 @@ fn connect(port: u16) -> TcpStream {
     stream
 }
 
+/// The end of a body that is sent in chunks.
+const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
+
 fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     memchr::memmem::find(text, what)
 }
@@ -76,8 +79,9 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
 fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     let mut piece = [0; 16_384];
-    let (mut whole, mut stays) = (usize::MAX, true);
-    while buffer.len() < whole {
+    // Length of the answer, once its header has come; `None` if it is sent in chunks.
+    let (mut whole, mut stays) = (None::<Option<usize>>, true);
+    loop {
         let count = stream.read(&mut piece).expect("read an answer");
         assert!(
             count > 0,
@@ -85,7 +89,7 @@ fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
             String::from_utf8_lossy(buffer)
         );
         buffer.extend_from_slice(&piece[..count]);
-        if whole == usize::MAX
+        if whole.is_none()
             && let Some(end) = find(buffer, b"\r\n\r\n")
         {
             let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
@@ -95,22 +99,17 @@ fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
                 String::from_utf8_lossy(buffer)
             );
             let length = head
-                .split("content-length: ")
-                .nth(1)
-                .expect("a content-length");
-            whole = end
-                + 4
-                + length
-                    .lines()
-                    .next()
-                    .unwrap()
-                    .trim()
-                    .parse::<usize>()
-                    .unwrap();
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length:"));
+            whole = Some(length.map(|text| end + 4 + text.trim().parse::<usize>().unwrap()));
             stays = !head.contains("\r\nconnection: close");
         }
+        match whole {
+            Some(Some(bytes)) if buffer.len() >= bytes => return stays,
+            Some(None) if buffer.ends_with(LAST_CHUNK) => return stays,
+            _ => {}
+        }
     }
-    stays
 }
 
 /// A load of requests for whole answers, which differ in their keys alone.
@@ -302,7 +301,7 @@ impl Streams {
             arrivals.extend(std::iter::repeat_n(now, deltas));
             let tail = &text[before..];
             // The last event of the responses protocol is long, so the end of the body counts.
-            let is_over = text.ends_with(b"\r\n0\r\n\r\n");
+            let is_over = text.ends_with(LAST_CHUNK);
             if is_over
                 || find(tail, b"data: [DONE]").is_some()
                 || find(tail, b"message_stop").is_some()
