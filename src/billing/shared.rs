@@ -147,8 +147,8 @@ impl SharedBilling {
         self.0.relay.backlog()
     }
 
-    /// How long an admission that begins now may wait for the store, including connecting and
-    /// seeding: a quarter longer than one answer may take.
+    /// Returns until when an admission that begins now may wait for the store, including connecting
+    /// and seeding: a quarter longer than one answer may take.
     fn admission_deadline(&self) -> Instant {
         let reply_timeout = self.0.store.reply_timeout();
         Instant::now() + reply_timeout + reply_timeout / 4

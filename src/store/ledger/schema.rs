@@ -77,7 +77,7 @@ impl Ledger {
             connection
                 .prepare(
                     "WITH last(number) AS (SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'instance')
-                     SELECT what || ' has an amount of instance ' || applied_by || ', which there has never been' FROM (
+                     SELECT what || ' has an amount of instance ' || applied_by || ', which never existed' FROM (
                        SELECT 'account ' || id AS what, applied_by FROM account
                        UNION ALL SELECT 'key ' || key, applied_by FROM key_spend
                      ), last WHERE applied_by > number ORDER BY 1 LIMIT 100",

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Number of consecutive failures, within [`StoreBreaker::window`], that opens the breaker.
 const MAX_FAILURES: usize = 5;
-/// That window, in times that a call waits for its answer.
+/// That window, in times that a call waits for its answer, and at least: an idle edge hears from
+/// the store twice a second.
 const WINDOW_REPLIES: u32 = 10;
+const MIN_WINDOW: Duration = Duration::from_secs(2);
 
 /// The circuit breaker that all calls on behalf of requests share.
 pub struct StoreBreaker {
@@ -45,7 +47,9 @@ impl StoreBreaker {
     /// Time in which consecutive failures open the breaker, and after which a silent store does not
     /// count as answering.
     pub fn window(&self) -> Duration {
-        self.reply_timeout.saturating_mul(WINDOW_REPLIES)
+        self.reply_timeout
+            .saturating_mul(WINDOW_REPLIES)
+            .max(MIN_WINDOW)
     }
 
     fn lock_history(&self) -> MutexGuard<'_, FailureHistory> {
@@ -128,6 +132,14 @@ mod tests {
             !breaker.is_open() && !breaker.is_failing(),
             "one answer closes it"
         );
+    }
+
+    #[test]
+    fn its_window_grows_with_the_reply_timeout_and_never_ends_between_two_probes() {
+        for (reply_ms, window_ms) in [(20, 2_000), (200, 2_000), (201, 2_010), (1_000, 10_000)] {
+            let breaker = StoreBreaker::new_open(Duration::from_millis(reply_ms));
+            assert_eq!(breaker.window(), Duration::from_millis(window_ms));
+        }
     }
 
     #[test]
