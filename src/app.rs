@@ -13,6 +13,7 @@ mod series;
 mod server_handle;
 mod sidecar;
 mod signals;
+mod standby;
 mod start_mode;
 
 use crate::account::{self, Accounts, SharedKeys};
@@ -90,6 +91,11 @@ pub fn run_with_store(
             "`model-gateway run` needs store.kind: embedded; with kind: redis, use `model-gateway edge` and `model-gateway sidecar`"
         );
     }
+    if settings.ledger.postgres.is_some() {
+        anyhow::bail!(
+            "`model-gateway run` keeps its ledger in data_dir; ledger.kind: postgres needs store.kind: redis, `model-gateway edge` and `model-gateway sidecar`"
+        );
+    }
     let startup_signals = StartupSignals::listen()?;
     let billing = match start {
         StartMode::Fresh => {
@@ -125,6 +131,7 @@ pub fn run_with_store(
         );
     }
     let store = EmbeddedStore::open(&settings.data_dir, accounts.clone(), billing.clone())?;
+    METRICS.ledger_held.set(1);
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (connector, acceptor) = local_link();
     let (mut server, handle) = build_edge(
@@ -251,7 +258,10 @@ fn build_edge(
     );
     let (gateway, store_health) = match deployment {
         EdgeDeployment::Sidecar(connector) => (gateway.with_sidecar(connector), None),
-        EdgeDeployment::Shared(store_health) => (gateway, Some(store_health)),
+        EdgeDeployment::Shared(store_health) => (
+            gateway.with_announced_sidecar(Arc::clone(&store_health)),
+            Some(store_health),
+        ),
     };
     gateway
         .watch_upstreams()

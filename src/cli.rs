@@ -368,8 +368,12 @@ fn with_store(
     json: bool,
     run: impl FnOnce(&account::CommandContext<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let accounts = Accounts::open(&settings.data_dir)?;
-    let billing = Billing::open_with_store(&settings.data_dir, settings.store.address())?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
+    let billing = Billing::open_with_store(
+        &settings.data_dir,
+        settings.store.address(),
+        settings.home()?,
+    )?;
     billing.set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     run(&account::CommandContext {

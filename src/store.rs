@@ -7,6 +7,8 @@
 //! * [`idempotency`]: requests made under idempotency keys, and their responses (`idempotency.db`).
 //! * [`idempotency_entry`]: those requests and responses, as callers pass them to either store.
 //! * [`redis`]: keys, balances and holds that several edges share.
+//! * [`postgres`]: where what sidecars write is first, if several of them share it; their files are
+//!   copies then (`store/copy.rs`).
 //! * [`key_settings`]: the settings of a key, as `app.db` and the shared store have them.
 //!
 //! The ledger keeps these rules, whichever database stores it. An entry with the same kind and
@@ -15,6 +17,8 @@
 //! or statuses.
 
 pub mod app;
+pub mod copies;
+mod copy;
 mod damage;
 pub mod holds;
 pub mod idempotency;
@@ -22,6 +26,7 @@ pub mod idempotency_entry;
 pub mod key_settings;
 pub mod ledger;
 pub mod missing;
+pub mod postgres;
 pub mod redis;
 pub mod regular_file;
 mod row_cache;
@@ -44,6 +49,11 @@ pub enum StoreError {
         source: ::redis::RedisError,
     },
     #[error("cannot {operation}: {source}")]
+    Postgres {
+        operation: &'static str,
+        source: tokio_postgres::Error,
+    },
+    #[error("cannot {operation}: {source}")]
     Io {
         operation: &'static str,
         source: std::io::Error,
@@ -53,6 +63,9 @@ pub enum StoreError {
     CircuitOpen(&'static str),
     #[error("{0}")]
     Unusable(String),
+    /// Another data directory holds the ledger in PostgreSQL; nothing was changed.
+    #[error("{0}")]
+    NotHolder(String),
     /// The rules forbid the change; nothing was changed.
     #[error("{0}")]
     Refused(String),
@@ -75,6 +88,10 @@ impl StoreError {
 
     pub fn redis(operation: &'static str, source: ::redis::RedisError) -> Self {
         Self::Redis { operation, source }
+    }
+
+    pub fn postgres(operation: &'static str, source: tokio_postgres::Error) -> Self {
+        Self::Postgres { operation, source }
     }
 
     pub fn io(operation: &'static str, source: std::io::Error) -> Self {

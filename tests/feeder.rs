@@ -38,6 +38,7 @@ use server::{Cluster, Server};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -149,7 +150,7 @@ impl World {
             trial: trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: true,
         };
-        let opened = AppDb::open(self.dir.path()).unwrap().insert_account(
+        let opened = AppDb::open(self.dir.path(), None).unwrap().insert_account(
             &row,
             None,
             None,
@@ -164,7 +165,7 @@ impl World {
     }
 
     fn feed_from(&self, store: &SharedStore) -> IngestWorker {
-        IngestWorker::open(self.dir.path(), store.clone()).unwrap()
+        IngestWorker::open(self.dir.path(), store.clone(), None).unwrap()
     }
 
     fn ledger(&self) -> Ledger {
@@ -842,7 +843,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         .accounts
         .create_key(ACCOUNT, "early", now_ms())
         .unwrap();
-    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
     // Revoked long ago, while no sidecar ran. An edge may still have the key in its cache as valid.
     let gone = world
@@ -936,7 +937,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     wait_for("the debit", async || world.debits() == 1).await;
     assert!(feeder.is_healthy());
     assert!(
-        IngestWorker::open(world.dir.path(), world.store.clone()).is_err(),
+        IngestWorker::open(world.dir.path(), world.store.clone(), None).is_err(),
         "one feeder to a ledger"
     );
     server.cli(&["flushall"]);
@@ -947,13 +948,43 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     feeder.shut_down();
 }
 
+/// A ledger from a backup would publish old balances, and keys without accounts would work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_that_is_older_than_the_store_is_refused_until_the_store_is_emptied() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let start = |dir: &Path| LedgerIngest::start(dir, &server.address(), false, None);
+    let backup = world.dir.path().join("backup");
+    let granted = tokio::task::block_in_place(|| {
+        world.billing.backup(&backup).unwrap();
+        world.billing.grant(ACCOUNT, credits(5), "second", now_ms())
+    });
+    assert!(granted.unwrap());
+    let ingest = tokio::task::block_in_place(|| start(world.dir.path()).unwrap());
+    wait_for("the last entry to be recorded", async || {
+        server.cli(&["get", "gw:ledger"]).starts_with("2 ")
+    })
+    .await;
+    tokio::task::block_in_place(|| ingest.shut_down());
+    drop(ingest);
+    let refused = tokio::task::block_in_place(|| start(&backup).err().unwrap().to_string());
+    assert!(
+        refused.contains("knows entry 2 of the ledger, which this ledger does not have"),
+        "{refused}"
+    );
+    // The newest one is good, and so is the older one once nothing knows better.
+    tokio::task::block_in_place(|| start(world.dir.path()).unwrap().shut_down());
+    assert_eq!(server.cli(&["flushall"]), "OK");
+    tokio::task::block_in_place(|| start(&backup).unwrap().shut_down());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    let billing = Billing::open_with_store(world.dir.path(), Some(server.address())).unwrap();
+    let billing = Billing::open_with_store(world.dir.path(), Some(server.address()), None).unwrap();
     let adjust = |amount, reference: &str| {
         tokio::task::block_in_place(|| {
             billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms())
@@ -1061,7 +1092,7 @@ async fn a_cluster_is_followed_like_one_server() {
 async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     let mut server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
     world.store.request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
@@ -1100,7 +1131,7 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     wait_for("the feeder to notice", async || !feeder.is_healthy()).await;
     let path = world.dir.path();
     tokio::task::block_in_place(|| feeder.shut_down());
-    drop(IngestWorker::open(path, world.store.clone()).unwrap());
+    drop(IngestWorker::open(path, world.store.clone(), None).unwrap());
 }
 
 struct Sidecar {
@@ -1261,11 +1292,11 @@ async fn a_store_that_would_forget_is_refused_by_the_name_of_the_setting() {
     let address = server.address();
     let path = dir.path().to_owned();
     let said = tokio::task::spawn_blocking(move || {
-        let refused = LedgerIngest::start(&path, &address, false)
+        let refused = LedgerIngest::start(&path, &address, false, None)
             .err()
             .unwrap()
             .to_string();
-        LedgerIngest::start(&path, &address, true)
+        LedgerIngest::start(&path, &address, true, None)
             .unwrap()
             .shut_down();
         refused

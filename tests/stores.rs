@@ -10,6 +10,8 @@
     clippy::disallowed_methods
 )]
 
+#[path = "stores/copies.rs"]
+mod copies;
 #[path = "stores/edge.rs"]
 mod edge;
 #[path = "stores/ledger.rs"]
@@ -26,6 +28,9 @@ mod ledger_random;
 mod ledger_world;
 #[path = "stores/limits.rs"]
 mod limits;
+#[allow(dead_code, reason = "shared with the tests of the gateway")]
+#[path = "stores/postgres.rs"]
+mod postgres;
 #[allow(dead_code, reason = "shared with the tests of the feeder")]
 #[path = "stores/server.rs"]
 mod server;

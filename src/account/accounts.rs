@@ -9,6 +9,7 @@ use crate::store::StoreError;
 use crate::store::app::{AccountRow, AppDb, Role};
 use crate::store::key_settings::RateSettings;
 use crate::store::missing;
+use crate::store::postgres::PostgresHome;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,11 +53,25 @@ impl Accounts {
     /// Returns an error if `app.db` cannot be opened or migrated, or if it has no account although
     /// the ledger has entries.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        if let Some(fault) = missing::app(data_dir)? {
+        Self::open_with_home(data_dir, None)
+    }
+
+    /// Opens `app.db` like [`Accounts::open`]; with `home`, as a copy of what is there.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Accounts::open`].
+    pub fn open_with_home(
+        data_dir: &Path,
+        home: Option<&PostgresHome>,
+    ) -> Result<Self, StoreError> {
+        // A copy gets from PostgreSQL what it lacks.
+        if home.is_none()
+            && let Some(fault) = missing::app(data_dir)?
+        {
             return Err(StoreError::Unusable(fault));
         }
         Ok(Self {
-            db: Arc::new(AppDb::open(data_dir)?),
+            db: Arc::new(AppDb::open(data_dir, home)?),
         })
     }
 

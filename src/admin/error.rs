@@ -114,6 +114,8 @@ impl From<StoreError> for AdminError {
             StoreError::SegmentUnavailable(why) => Self::SegmentUnavailable(why),
             StoreError::Sqlite { .. }
             | StoreError::Redis { .. }
+            | StoreError::Postgres { .. }
+            | StoreError::NotHolder(_)
             | StoreError::Io { .. }
             | StoreError::CircuitOpen(_)
             | StoreError::Unusable(_) => Self::Internal(error.to_string()),

@@ -7,6 +7,7 @@ use super::admin_router::admin_router;
 use super::private_listeners::{bind, observe_admin};
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
+use super::standby;
 use crate::account::{self, Accounts};
 use crate::billing::Billing;
 use crate::billing::ledger_ingest::LedgerIngest;
@@ -37,10 +38,37 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address
         .context("`model-gateway sidecar` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
-    let startup_signals = StartupSignals::listen()?;
+    let mut startup_signals = StartupSignals::listen()?;
     crate::edge::descriptors::raise_limit();
-    let accounts = Accounts::open(&settings.data_dir)?;
-    let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let home = standby::ledger_home(&settings)?;
+    let listeners = (
+        bind("sidecar", settings.sidecar)?,
+        bind("admin", settings.admin)?,
+    );
+    if let Some(home) = &home
+        && !standby::wait_until_holder(
+            &settings,
+            home,
+            &runtime,
+            (&listeners.0, &listeners.1),
+            &mut startup_signals,
+        )?
+    {
+        return Ok(());
+    }
+    METRICS.ledger_held.set(1);
+    let home = home.as_ref();
+    let accounts = Accounts::open_with_home(&settings.data_dir, home)?;
+    let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()), home)?;
+    let (superseded, is_superseded) = watch::channel(None);
+    let (ended, has_ended) = watch::channel(false);
+    if let (Some(home), Some(epoch)) = (home, billing.held_epoch()?) {
+        standby::keep_lease(home.clone(), epoch, has_ended, superseded)
+            .context("cannot start the thread that renews the lease")?;
+    }
     billing.set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
@@ -48,6 +76,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         &settings.data_dir,
         &address,
         settings.allow_volatile,
+        home,
     )?);
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {
@@ -60,9 +89,6 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     billing
         .start_upkeep(move || current.load().ledger.clone())
         .context("cannot start the thread that seals the ledger")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
     let billing = state.billing.clone();
     let store_prices =
@@ -71,21 +97,34 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     Arc::clone(&reload)
         .watch(|| false)
         .context("cannot watch the config file")?;
-    let served = runtime.block_on(serve(&reload, startup_signals, state, Arc::clone(&ingest)));
+    let billing = state.billing.clone();
+    let served = runtime.block_on(serve(
+        &reload,
+        startup_signals,
+        (listeners, is_superseded),
+        state,
+        Arc::clone(&ingest),
+    ));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ingest.shut_down();
+    ended.send_replace(true);
+    billing.give_lease_back();
     served
 }
 
 async fn serve(
     reload: &ConfigReloader,
     startup_signals: StartupSignals,
+    ((pages, admin_listener), mut superseded): (
+        (std::net::TcpListener, std::net::TcpListener),
+        watch::Receiver<Option<String>>,
+    ),
     state: Sidecar,
     ingest: Arc<LedgerIngest>,
 ) -> anyhow::Result<()> {
     let settings = state.settings.load_full();
-    let pages = TcpListener::from_std(bind("sidecar", settings.sidecar)?)?;
-    let admin_listener = TcpListener::from_std(bind("admin", settings.admin)?)?;
+    let pages = TcpListener::from_std(pages)?;
+    let admin_listener = TcpListener::from_std(admin_listener)?;
     let (close, closing) = watch::channel(false);
     let closed = || {
         let mut closing = closing.clone();
@@ -120,12 +159,20 @@ async fn serve(
     tokio::select! {
         outcome = &mut ended => return outcome,
         outcome = wait_for_termination(reload, startup_signals) => outcome?,
+        // Its supervisor starts it again, as a standby.
+        Some(why) = wait_until_superseded(&mut superseded) => anyhow::bail!("{why}"),
     }
     log::info!("shutting down");
     close.send_replace(true);
     tokio::time::timeout(SHUTDOWN_TIMEOUT, ended)
         .await
         .unwrap_or(Ok(()))
+}
+
+/// Returns why this process may not write to the ledger any more; `None` if that cannot happen.
+async fn wait_until_superseded(superseded: &mut watch::Receiver<Option<String>>) -> Option<String> {
+    let why = superseded.wait_for(Option::is_some).await.ok()?;
+    why.clone()
 }
 
 /// Returns on SIGTERM or SIGINT; reloads on SIGHUP.

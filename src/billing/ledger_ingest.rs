@@ -16,6 +16,8 @@ mod worker;
 use super::indexer::Indexer;
 use crate::clock;
 use crate::store::StoreError;
+use crate::store::ledger::{LedgerStore as _, encode_hex};
+use crate::store::postgres::PostgresHome;
 use crate::store::redis::{RedisAddress, SharedStore};
 use crate::telemetry::METRICS;
 pub use publish::adjustment_operation;
@@ -49,10 +51,11 @@ enum IngestTask {
     Lapse,
     Sweep,
     Mark,
+    Announce,
 }
 
 /// Tasks in the order in which they run, each with its interval.
-const TASKS: [(IngestTask, &str, Duration); 9] = [
+const TASKS: [(IngestTask, &str, Duration); 10] = [
     (
         IngestTask::Find,
         "find_partitions",
@@ -60,12 +63,13 @@ const TASKS: [(IngestTask, &str, Duration); 9] = [
     ),
     (IngestTask::Follow, "follow_events", Duration::ZERO),
     (IngestTask::Push, "push_entries", Duration::from_millis(50)),
-    (IngestTask::Keys, "push_keys", Duration::from_millis(100)),
+    (IngestTask::Keys, "push_keys", Duration::ZERO),
     (IngestTask::Seed, "seed_accounts", Duration::from_millis(40)),
     (IngestTask::Mirror, "mirror", Duration::from_millis(200)),
     (IngestTask::Lapse, "lapse", Duration::from_secs(1)),
     (IngestTask::Sweep, "sweep", Duration::from_secs(10)),
     (IngestTask::Mark, "mark", Duration::from_secs(60)),
+    (IngestTask::Announce, "announce", Duration::from_secs(1)),
 ];
 
 /// Schedule of one task.
@@ -101,7 +105,43 @@ impl IngestWorker {
             IngestTask::Lapse => self.lapse_trials().await,
             IngestTask::Sweep => self.sweep_holds().await,
             IngestTask::Mark => self.save_progress(),
+            IngestTask::Announce => self.announce().await,
         }
+    }
+}
+
+impl IngestWorker {
+    /// Tells the edges where this sidecar is, if it can be one of several; and the store, how far
+    /// the ledger is.
+    async fn announce(&mut self) -> Result<(), StoreError> {
+        if let Some(home) = self.ledger.home() {
+            self.store
+                .announce_sidecar(&home.settings().address)
+                .await?;
+        }
+        let last = self.ledger.heads()?.last;
+        if self.announced != Some(last.seq) && last.seq > 0 {
+            self.store
+                .record_ledger_head(last.seq, &encode_hex(&last.hash))
+                .await?;
+            self.announced = Some(last.seq);
+        }
+        Ok(())
+    }
+
+    /// Checks that the ledger has the entry that the store knows as its last one. An older ledger
+    /// would publish older balances, and the keys made since then would work without an account.
+    async fn check_head(&self) -> Result<(), StoreError> {
+        let Some((seq, hash)) = self.store.ledger_head().await? else {
+            return Ok(());
+        };
+        let entry = self.ledger.entries_after(seq - 1, 1)?.pop();
+        if entry.is_some_and(|entry| entry.seq == seq && encode_hex(&entry.hash) == hash) {
+            return Ok(());
+        }
+        Err(StoreError::Refused(format!(
+            "the shared store knows entry {seq} of the ledger, which this ledger does not have: it is older, or another one. Put the newest ledger back; after restoring a backup on purpose, empty the shared store first (FLUSHALL)"
+        )))
     }
 }
 
@@ -135,6 +175,7 @@ impl LedgerIngest {
         data_dir: &Path,
         address: &RedisAddress,
         may_forget: bool,
+        home: Option<&PostgresHome>,
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the ledger ingest", source);
         // The runtime that opened the connection also drives it.
@@ -155,7 +196,12 @@ impl LedgerIngest {
                 "{error}; the ledger ingest waits until the shared store answers and passes its checks"
             );
         }
-        let worker = IngestWorker::open(data_dir, store)?;
+        let worker = IngestWorker::open(data_dir, store, home)?;
+        if state.is_checked.load(Ordering::Acquire)
+            && let Err(error @ StoreError::Refused(_)) = runtime.block_on(worker.check_head())
+        {
+            return Err(error);
+        }
         let indexer = Indexer::start(&worker.ledger, data_dir)?;
         let shared = Arc::clone(&state);
         let thread = std::thread::Builder::new()
@@ -250,6 +296,14 @@ impl IngestState {
 
 async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
     state.wait_until_fit(&worker.store).await;
+    while let Err(error) = worker.check_head().await {
+        state.record_error(&error);
+        if state.ending.load(Ordering::Acquire) {
+            break;
+        }
+        log::error!("{error}");
+        tokio::time::sleep(MAX_RETRY_DELAY).await;
+    }
     let begin = Instant::now();
     let mut schedules = TASKS.map(|(task, name, every)| TaskSchedule {
         task,
@@ -260,7 +314,8 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
     });
     while !state.ending.load(Ordering::Acquire) {
         for schedule in &mut schedules {
-            if schedule.due <= Instant::now() {
+            // Another process may hold the ledger by now.
+            if schedule.due <= Instant::now() && worker.ledger.may_write() {
                 let outcome = worker.run_task(schedule.task).await;
                 if let Err(error) = &outcome {
                     state.record_error(error);
@@ -280,6 +335,7 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
         tokio::time::sleep(TICK_INTERVAL).await;
     }
     if state.is_checked.load(Ordering::Acquire)
+        && worker.ledger.may_write()
         && let Err(error) = worker.run_all().await
     {
         log::warn!(

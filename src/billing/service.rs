@@ -13,8 +13,10 @@ use super::replay::{enter_endings, recover_dead_instances};
 use crate::catalog::CatalogModel;
 use crate::config::Limits;
 use crate::store::StoreError;
+use crate::store::copies;
 use crate::store::holds::HoldsMirror;
 use crate::store::ledger::Ledger;
+use crate::store::postgres::PostgresHome;
 use crate::store::redis::RedisAddress;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
@@ -57,19 +59,20 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        Self::open_with_store(data_dir, None)
+        Self::open_with_store(data_dir, None, None)
     }
 
     /// Like [`Billing::open`], and with the address of the shared store if one decides who may
-    /// spend what.
+    /// spend what. With `home`, the ledger is a copy of what is there.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
     pub fn open_with_store(
         data_dir: &Path,
         shared: Option<RedisAddress>,
+        home: Option<&PostgresHome>,
     ) -> Result<Self, StoreError> {
-        let ledger = Arc::new(Ledger::open(data_dir)?);
+        let ledger = Arc::new(Ledger::open_with_home(data_dir, home)?);
         Ok(Self(Arc::new(BillingInner {
             ledger,
             data_dir: data_dir.to_owned(),
@@ -93,6 +96,22 @@ impl Billing {
             serving: None,
             shared,
         })))
+    }
+
+    /// The epoch in which this data directory holds the ledger in PostgreSQL; `None` if the ledger
+    /// is not there.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn held_epoch(&self) -> Result<Option<i64>, StoreError> {
+        self.0.ledger.held_epoch()
+    }
+
+    /// Gives the lease of the ledger in PostgreSQL back, so that a standby need not wait.
+    pub fn give_lease_back(&self) {
+        if let Err(error) = copies::give_back(&self.0.ledger) {
+            log::warn!("{error}; a standby waits until the lease runs out");
+        }
     }
 
     /// Accepts the ledger in `data_dir` as it is, after a restore.

@@ -4,10 +4,13 @@
 //! while it fails. The edge admits nothing until the server was reached and checked. Must not delay
 //! running requests or their endings: the outbox relay contacts the store itself.
 
+use crate::clock;
 use crate::store::StoreError;
 use crate::store::redis::breaker::StoreBreaker;
 use crate::store::redis::{PARTITIONS, RedisAddress, SharedStore};
 use crate::telemetry::METRICS;
+use arc_swap::ArcSwapOption;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,6 +18,8 @@ use std::time::{Duration, Instant};
 const FITNESS_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an idle edge goes without a reply before it probes.
 const IDLE_PROBE_INTERVAL: Duration = Duration::from_millis(500);
+/// How often to look where the sidecar is.
+const SIDECAR_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between probes while they fail.
 const RETRY_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -24,6 +29,8 @@ pub struct StoreHealthMonitor(Arc<StoreHealthState>);
 struct StoreHealthState {
     breaker: Arc<StoreBreaker>,
     may_forget: bool,
+    /// Where the sidecar is, if it is one of several.
+    sidecar: ArcSwapOption<SocketAddr>,
     judgement: Mutex<StoreFitness>,
 }
 
@@ -57,6 +64,7 @@ impl StoreHealthMonitor {
         let state = Arc::new(StoreHealthState {
             breaker,
             may_forget,
+            sidecar: ArcSwapOption::empty(),
             judgement: Mutex::new(StoreFitness::Pending),
         });
         let patient = SharedStore::new(address.clone(), FITNESS_CHECK_TIMEOUT);
@@ -77,6 +85,11 @@ impl StoreHealthMonitor {
             .spawn(watch)
             .map_err(failed)?;
         Ok(Self(state))
+    }
+
+    /// Where the sidecar is that holds the ledger; `None`: at the address in the config.
+    pub fn sidecar(&self) -> Option<SocketAddr> {
+        self.0.sidecar.load().as_deref().copied()
     }
 
     /// Why nothing is admitted; `None` if the edge admits requests.
@@ -169,6 +182,7 @@ impl StoreHealthState {
 
 async fn monitor(state: &Weak<StoreHealthState>, store: &SharedStore) {
     let mut partition = 0;
+    let mut next_look = Instant::now();
     loop {
         tokio::time::sleep(RETRY_PROBE_INTERVAL).await;
         let Some(state) = state.upgrade() else { return };
@@ -182,6 +196,20 @@ async fn monitor(state: &Weak<StoreHealthState>, store: &SharedStore) {
         {
             state.probe(store, partition).await;
             partition = (partition + 1) % PARTITIONS;
+        }
+        if next_look <= Instant::now() && !breaker.is_failing() {
+            next_look = Instant::now() + SIDECAR_INTERVAL;
+            let asked_ms = clock::now_ms();
+            if let Ok(store_ms) = store.time_ms().await {
+                // The store read its clock somewhere between the question and the answer.
+                let half_way_ms = asked_ms + (clock::now_ms() - asked_ms) / 2;
+                METRICS.store_skew_ms.set(store_ms - half_way_ms);
+            }
+            // Without an answer, the sidecar is where it was.
+            if let Ok(announced) = store.announced_sidecar().await {
+                let address = announced.and_then(|address| address.parse().ok());
+                state.sidecar.store(address.map(Arc::new));
+            }
         }
     }
 }

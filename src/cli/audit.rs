@@ -36,7 +36,7 @@ pub fn run(
     settings: &CommandSettings,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let accounts = Accounts::open(&settings.data_dir)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
     match command {
         AuditCommand::Show { last } => {
             let lines = accounts.audit_log(None, last)?;

@@ -12,8 +12,9 @@ use super::segments::{self, SegmentCommand};
 use crate::account::Accounts;
 use crate::billing::outbox::ReplayReport;
 use crate::billing::{
-    AuditProgress, AuditScope, AuditStep, Backup, Billing, CpuShare, LedgerAuditReport, outbox,
-    verify_accounts, verify_missing_ledger,
+    AuditProgress, AuditScope, AuditStep, Backup, Billing, CpuShare, LedgerAuditReport,
+    detach_from_postgres, outbox, push_to_postgres, verify_accounts, verify_missing_ledger,
+    verify_postgres,
 };
 use crate::catalog::CatalogModel;
 use crate::clock::{self, rfc3339};
@@ -133,6 +134,13 @@ pub enum LedgerCommand {
         /// Journal directory: one of the folders in `journal` of the `data_dir`.
         dir: PathBuf,
     },
+    /// Give PostgreSQL (`ledger.kind: postgres`) what this data directory has and PostgreSQL lacks:
+    /// everything, to move an installation there; the last entries, after a standby was promoted
+    /// that was behind. Stop the gateway first. Repeating it has no effect.
+    Push,
+    /// Make the copies in this data directory the ledger again, without PostgreSQL. Stop all
+    /// sidecars first, and set `ledger.kind: sqlite` afterwards.
+    Detach,
     #[command(flatten)]
     Segments(SegmentCommand),
 }
@@ -144,12 +152,12 @@ impl LedgerCommand {
             self,
             Self::Refund { .. } | Self::Adjust { .. } | Self::Replay { .. }
         );
-        let open = if posts_entries {
-            Billing::open_with_store
+        let (data_dir, store) = (&settings.data_dir, settings.store.address());
+        let billing = if posts_entries {
+            Billing::open_with_store(data_dir, store, settings.home()?)?
         } else {
-            Billing::open_for_audit
+            Billing::open_for_audit(data_dir, store)?
         };
-        let billing = open(&settings.data_dir, settings.store.address())?;
         billing.set_archive(settings.ledger.archive());
         Ok(billing)
     }
@@ -171,11 +179,14 @@ pub fn run(
     if let LedgerCommand::Segments(command) = command {
         return segments::run(&command, settings, json);
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let out = &mut io::BufWriter::new(io::stdout().lock());
+    if let LedgerCommand::Push | LedgerCommand::Detach = command {
+        return move_ledger(&command, settings, json, out);
+    }
     if let (LedgerCommand::Verify { .. }, Some(verdict)) =
         (&command, verify_missing_ledger(&settings.data_dir)?)
     {
-        return print_verdict(&verdict, json, &mut out);
+        return print_verdict(&verdict, json, out);
     }
     let billing = command.open_billing(settings)?;
     let account_id = |account: &str| find_account_id(settings, account);
@@ -193,17 +204,17 @@ pub fn run(
                 print_reindex(wrong, false, &mut io::stderr())?;
             }
             let reads_all = all || rebuild_aggregates;
-            let verdict = verify(&billing, &settings.data_dir, reads_all, progress)?;
-            code = print_verdict(&verdict, json, &mut out)?;
+            let verdict = verify(&billing, settings, reads_all, progress)?;
+            code = print_verdict(&verdict, json, out)?;
         }
         LedgerCommand::Reindex { progress } => {
             let progress = ProgressDisplay::select(progress, json);
             let wrong = reindex(&billing, settings, REINDEX_ACT, progress)?;
-            print_reindex(wrong, json, &mut out)?;
+            print_reindex(wrong, json, out)?;
         }
         LedgerCommand::Show { account, last } => {
             let entries = last_entries(&billing, &account_id(&account)?, last)?;
-            show(&entries, json, &mut out)?;
+            show(&entries, json, out)?;
         }
         LedgerCommand::Export {
             format,
@@ -223,7 +234,7 @@ pub fn run(
                 },
                 format,
                 ProgressDisplay::select(progress, json),
-                &mut out,
+                out,
             )?;
         }
         LedgerCommand::Refund {
@@ -232,7 +243,7 @@ pub fn run(
             reference,
         } => {
             let posted = refund(&billing, settings, &request_id, credits, &reference)?;
-            print_posting(&posted, &reference, json, &mut out)?;
+            print_posting(&posted, &reference, json, out)?;
         }
         LedgerCommand::Adjust {
             account,
@@ -248,26 +259,67 @@ pub fn run(
                 reason: &reason,
             };
             let posted = adjust(&billing, settings, &correction)?;
-            print_posting(&posted, &reference, json, &mut out)?;
+            print_posting(&posted, &reference, json, out)?;
         }
         LedgerCommand::Backup { dir, progress } => {
             let progress = ProgressDisplay::select(progress, json);
             let backup = back_up(&billing, &settings.data_dir, &dir, progress)?;
-            print_backup(&backup, &dir, json, &mut out)?;
+            print_backup(&backup, &dir, json, out)?;
         }
-        LedgerCommand::Segments(_) => {}
+        LedgerCommand::Segments(_) | LedgerCommand::Push | LedgerCommand::Detach => {}
         LedgerCommand::Replay { dir } => {
             let (new, unreadable) = billing.replay_journal(&dir)?;
-            let report = json!({"new": new, "unreadable": unreadable});
-            print_replay(&dir, &report, json, &mut out)?;
+            print_replay(
+                &dir,
+                &json!({"new": new, "unreadable": unreadable}),
+                json,
+                out,
+            )?;
         }
     }
     out.flush().context("cannot write to stdout")?;
     Ok(code)
 }
 
+/// Moves the ledger to PostgreSQL, or back.
+fn move_ledger(
+    command: &LedgerCommand,
+    settings: &CommandSettings,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let home = settings.home()?.context(
+        "the config has no ledger in PostgreSQL: set ledger.kind: postgres and ledger.url",
+    )?;
+    if matches!(command, LedgerCommand::Detach) {
+        detach_from_postgres(&settings.data_dir, home)?;
+        let says = "the data directory has the ledger now: set ledger.kind: sqlite before you start a sidecar";
+        match json {
+            true => writeln!(out, "{}", json!({"detached": true}))?,
+            false => writeln!(out, "{says}")?,
+        }
+    } else {
+        let pushed = push_to_postgres(&settings.data_dir, home)?;
+        let (entries, last, hash) = (pushed.entries, pushed.last, hex(&pushed.hash));
+        match json {
+            true => writeln!(
+                out,
+                "{}",
+                json!({"entries": entries, "last": last, "hash": hash})
+            )?,
+            false => writeln!(
+                out,
+                "gave {entries} entries to PostgreSQL; the last entry on both sides is {last} #{}",
+                &hash[..16]
+            )?,
+        }
+    }
+    out.flush().context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn find_account_id(settings: &CommandSettings, account: &str) -> anyhow::Result<String> {
-    let found = Accounts::open(&settings.data_dir)?.find(account)?;
+    let found = Accounts::open_with_home(&settings.data_dir, settings.home()?)?.find(account)?;
     Ok(found
         .with_context(|| format!("no account has the id or e-mail {account:?}"))?
         .id)
@@ -292,7 +344,7 @@ fn refund(
     reference: &str,
 ) -> anyhow::Result<PostingResult> {
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
-    let accounts = Accounts::open(&settings.data_dir)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
     let change = json!({"credits": credits, "ref": reference});
     let refund = || billing.refund(request_id, credits, reference, now_ms);
     let acting = accounts.with_actor(&by, now_ms);
@@ -320,7 +372,7 @@ fn adjust(
         reason,
     } = *correction;
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
-    let accounts = Accounts::open(&settings.data_dir)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
     let change = json!({"credits": credits, "ref": reference, "reason": reason});
     let adjust = || billing.adjust(account, credits, reference, reason, now_ms);
     let acting = accounts.with_actor(&by, now_ms);
@@ -424,10 +476,11 @@ fn replay(
 
 fn verify(
     billing: &Billing,
-    data_dir: &Path,
+    settings: &CommandSettings,
     reads_all: bool,
     progress: ProgressDisplay,
 ) -> anyhow::Result<LedgerAuditReport> {
+    let data_dir = &settings.data_dir;
     let scope = match reads_all {
         true => AuditScope::Everything,
         false => AuditScope::Unsealed,
@@ -447,6 +500,10 @@ fn verify(
     let mut verdict = billing.verify_with_progress(now_ms, scope, CpuShare::FULL, &mut show)?;
     drop(progress);
     verdict.findings.extend(verify_accounts(data_dir)?);
+    if let Some(home) = settings.home()? {
+        let found = verify_postgres(home, data_dir, reads_all)?;
+        verdict.findings.extend(found);
+    }
     Ok(verdict)
 }
 

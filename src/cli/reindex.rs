@@ -27,7 +27,7 @@ pub fn reindex(
     progress: ProgressDisplay,
 ) -> anyhow::Result<usize> {
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
-    let accounts = Accounts::open(&settings.data_dir)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
     let mut progress = ProgressReporter::new(progress);
     let mut show = |count: u64| progress.update(|| format!("indexed {count} entries"));
     let rebuild = || billing.reindex(&mut show);

@@ -58,7 +58,11 @@ pub fn run(
     let mut code = ExitCode::SUCCESS;
     match command {
         SegmentCommand::Seal { before } => {
-            let billing = Billing::open_with_store(&settings.data_dir, settings.store.address())?;
+            let billing = Billing::open_with_store(
+                &settings.data_dir,
+                settings.store.address(),
+                settings.home()?,
+            )?;
             let what = json!({"before": before.map(rfc3339)});
             let sealed = record(settings, "ledger.seal", &what, || {
                 billing.seal(*before, settings.ledger.segment_entries)
@@ -66,7 +70,11 @@ pub fn run(
             print_segments(&sealed, "sealed", json, &mut out)?;
         }
         SegmentCommand::Archive { before, dir } => {
-            let billing = Billing::open_with_store(&settings.data_dir, settings.store.address())?;
+            let billing = Billing::open_with_store(
+                &settings.data_dir,
+                settings.store.address(),
+                settings.home()?,
+            )?;
             let what = json!({"before": rfc3339(*before), "dir": dir.display().to_string()});
             let moved = record(settings, "ledger.archive", &what, || {
                 billing.archive_segments(*before, dir)
@@ -94,7 +102,7 @@ fn record<T>(
     what: &Value,
     run: impl FnOnce() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {
-    let accounts = Accounts::open(&settings.data_dir)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let acting = accounts.with_actor(&by, now_ms);
     Ok(acting.record_then_run(action, "ledger", what, run)?)

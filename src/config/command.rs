@@ -15,8 +15,11 @@ use super::store::StoreSettings;
 use super::validator::{ConfigValidator, PLACEHOLDER};
 use super::{raw, reader, yaml};
 use crate::catalog::Catalog;
+use crate::store::StoreError;
+use crate::store::postgres::{PostgresHome, PostgresSettings};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Sections that every command needs.
 const REQUIRED_SECTIONS: [&str; 2] = ["data_dir", "store"];
@@ -27,6 +30,8 @@ pub struct CommandSettings {
     pub store: StoreSettings,
     /// How entries are sealed and where they are archived.
     pub ledger: LedgerSettings,
+    /// Made by the first call of [`CommandSettings::home`].
+    home: OnceLock<PostgresHome>,
     signup: Option<SignupSettings>,
     catalog: Catalog,
     base_url: String,
@@ -36,6 +41,29 @@ pub struct CommandSettings {
 }
 
 impl CommandSettings {
+    /// PostgreSQL, if the ledger is there.
+    ///
+    /// # Errors
+    /// Returns the faults of the section `ledger`, if it has any, and an error if no thread can be
+    /// started.
+    pub fn home(&self) -> Result<Option<&PostgresHome>, StoreError> {
+        self.check_sections(&["ledger"])
+            .map_err(|faults| StoreError::Unusable(faults.to_string()))?;
+        let Some(postgres) = &self.ledger.postgres else {
+            return Ok(None);
+        };
+        if self.home.get().is_none() {
+            let home = PostgresHome::new(PostgresSettings {
+                url: postgres.url.reveal().to_owned(),
+                require_standby: postgres.require_standby,
+                // A command never serves.
+                address: String::new(),
+            })?;
+            let _ = self.home.set(home);
+        }
+        Ok(self.home.get())
+    }
+
     /// # Errors
     /// Returns the faults of the section `signup`, if it has any.
     pub fn signup(&self) -> Result<&SignupSettings, ConfigError> {
@@ -120,7 +148,7 @@ fn parse(
 ) -> Result<CommandSettings, Vec<ConfigFault>> {
     let lenient = |path: &str, name: &str| {
         let placeholder = || {
-            (!is_in(path, &["data_dir", "store", "signup", "base_url"]))
+            (!is_in(path, &["data_dir", "store", "ledger", "signup", "base_url"]))
                 .then(|| PLACEHOLDER.to_owned())
         };
         env(name).or_else(placeholder)
@@ -172,6 +200,7 @@ fn parse(
             data_dir: data_dir.into(),
             store,
             ledger,
+            home: OnceLock::new(),
             signup,
             catalog,
             base_url,

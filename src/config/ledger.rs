@@ -7,12 +7,16 @@ use super::raw;
 use super::signup::SignupSettings;
 use super::source::FileChecks;
 use super::validator::ConfigValidator;
+use crate::catalog::Secret;
+use crate::store::postgres;
 use std::path::{Path, PathBuf};
 
 const DAY_MS: i64 = 86_400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerSettings {
+    /// PostgreSQL, if the ledger is there; `None`: it is in the data directory.
+    pub postgres: Option<PostgresLedger>,
     /// Number of entries of a full segment.
     pub segment_entries: u64,
     /// Number of whole days after which the entries of a day are sealed.
@@ -27,6 +31,13 @@ impl LedgerSettings {
         let retention = self.retention.as_ref();
         retention.map(|retention| retention.archive.as_path())
     }
+}
+
+/// How PostgreSQL is reached, and what is required of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresLedger {
+    pub url: Secret,
+    pub require_standby: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,9 +78,37 @@ impl ConfigValidator {
             }
         });
         LedgerSettings {
+            postgres: self.ledger_home(section),
             segment_entries: entries,
             seal_after_days: after_days,
             retention,
+        }
+    }
+
+    fn ledger_home(&mut self, section: &raw::LedgerUpkeep) -> Option<PostgresLedger> {
+        // A variable that is not set.
+        let url = section.url.as_ref().filter(|url| !url.is_empty());
+        match (section.kind, url) {
+            (raw::LedgerKind::Sqlite, None) => None,
+            (raw::LedgerKind::Sqlite, Some(_)) => {
+                let says = "kind: sqlite has no address: remove it, or set kind: postgres";
+                self.add_fault("ledger.url", says);
+                None
+            }
+            (raw::LedgerKind::Postgres, None) => {
+                self.add_fault("ledger.url", "is required for kind: postgres");
+                None
+            }
+            (raw::LedgerKind::Postgres, Some(url)) => {
+                let url = self.secret("ledger.url", url)?;
+                if let Err(fault) = postgres::check_url(url.reveal()) {
+                    self.add_fault("ledger.url", fault);
+                }
+                Some(PostgresLedger {
+                    url,
+                    require_standby: section.require_standby,
+                })
+            }
         }
     }
 

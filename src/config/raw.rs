@@ -130,11 +130,20 @@ impl Default for Notifications {
     }
 }
 
-/// Upkeep of the ledger: the gateway seals its oldest entries into files, so that `ledger.db` does
-/// not grow without end, and can move these files to another folder.
+/// The ledger: where it is, and its upkeep. The gateway seals its oldest entries into files, so
+/// that `ledger.db` does not grow without end, and can move these files to another folder.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LedgerUpkeep {
+    /// Where the ledger and the accounts are. A change takes effect at the next start.
+    pub kind: LedgerKind,
+    /// For `postgres`: `postgres://user:password@host:port/database`, `${ENV}` or `file:/path`. It
+    /// can name several hosts, of which the one that accepts writes is used. `sslmode=require` uses
+    /// TLS and checks the server's certificate.
+    pub url: Option<String>,
+    /// For `postgres`: refuse a server without a synchronous standby (default: true). Without one,
+    /// the loss of the server's disk loses debits.
+    pub require_standby: bool,
     pub seal: SealRules,
     /// Move old segments to another folder. Default: they stay in `data_dir`.
     pub retention: Option<RetentionRules>,
@@ -145,11 +154,24 @@ pub struct LedgerUpkeep {
 impl Default for LedgerUpkeep {
     fn default() -> Self {
         Self {
+            kind: LedgerKind::Sqlite,
+            url: None,
+            require_standby: true,
             seal: SealRules::default(),
             retention: None,
             refund_days: 30,
         }
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LedgerKind {
+    /// In the files `ledger.db` and `app.db` in `data_dir`.
+    Sqlite,
+    /// In PostgreSQL; the files are copies. Needs `store.kind: redis`. Several sidecars can run:
+    /// one holds the ledger, another one takes over when it ends.
+    Postgres,
 }
 
 /// When entries leave `ledger.db` for a segment, a file of the folder `segments` in `data_dir`. The

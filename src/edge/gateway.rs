@@ -13,6 +13,7 @@ use super::shutdown::Shutdown;
 use super::upstream::dns::EndpointResolver;
 use super::upstream::local_sidecar::LocalSidecar;
 use crate::billing::reported_turns::ReportedTurns;
+use crate::billing::store_health::StoreHealthMonitor;
 use crate::config::Settings;
 use crate::edge_store::EdgeStore;
 use crate::idempotency::Idempotency;
@@ -39,6 +40,8 @@ pub struct Gateway {
     pub(super) pages: OpenPages,
     /// Connector to the sidecar, if the sidecar runs in this process.
     pub(super) sidecar: Option<LocalSidecar>,
+    /// Knows where a sidecar in another process is.
+    pub(super) store_health: Option<Arc<StoreHealthMonitor>>,
     pub(super) cpu: Arc<CpuPool>,
     pub pressure: Arc<ResourceGuard>,
     /// State of the vendors' endpoints.
@@ -69,6 +72,7 @@ impl Gateway {
             activity: ActivityRegistry::default(),
             pages: OpenPages::default(),
             sidecar: None,
+            store_health: None,
             cpu,
             pressure: Arc::default(),
             endpoint_registry: Arc::default(),
@@ -83,6 +87,15 @@ impl Gateway {
     pub fn with_sidecar(self, sidecar: LocalConnector) -> Self {
         Self {
             sidecar: Some(LocalSidecar::new(sidecar)),
+            ..self
+        }
+    }
+
+    /// Makes the gateway reach a sidecar in another process at the address that it announces.
+    #[must_use]
+    pub fn with_announced_sidecar(self, store_health: Arc<StoreHealthMonitor>) -> Self {
+        Self {
+            store_health: Some(store_health),
             ..self
         }
     }

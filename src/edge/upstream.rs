@@ -158,7 +158,12 @@ pub fn may_retry_page(
 /// Returns the peer of a request to the sidecar.
 pub fn select_sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let settings = gateway.settings.load();
-    let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
+    let announced = gateway
+        .store_health
+        .as_ref()
+        .and_then(|health| health.sidecar());
+    let address = announced.unwrap_or(settings.sidecar);
+    let mut peer = HttpPeer::new(address, false, String::new());
     set_timeouts(&mut peer, &settings.limits);
     peer.options.read_timeout = peer
         .options

@@ -19,6 +19,7 @@ mod chain;
 mod claim;
 mod compact_detail;
 mod compare;
+pub(in crate::store) mod copied_entries;
 mod database;
 mod ending;
 mod entry;
@@ -29,6 +30,7 @@ mod index;
 mod indexing;
 mod interface;
 mod key_spend;
+mod key_spend_update;
 mod lookup;
 mod posting;
 mod retired;
@@ -46,7 +48,6 @@ mod usage;
 pub mod walk;
 
 use super::StoreError;
-use super::sqlite;
 use account::account_row;
 pub use account::{LedgerAccount, LedgerAccountRow};
 pub use activity::{ActivityCursor, ActivityFilter, Conversation, HourlySpend};
@@ -58,6 +59,7 @@ use credits::price_list::PriceList;
 pub use database::Ledger;
 pub use ending::{Ending, EndingDetail, RequestOutcome};
 pub use entry::{EntrySelection, LedgerEntry};
+pub use hex::encode_hex;
 pub use index::{
     FingerprintKeys, IndexFault, IndexFingerprint, MAX_INDEX_BATCH, StoredFingerprint,
 };
@@ -91,10 +93,11 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let sql = "INSERT INTO account (id, paid, trial, trial_ends_at, opened_at) VALUES (?1, 0, 0, ?2, ?3)
                    ON CONFLICT (id) DO NOTHING";
-        self.writer()
-            .execute(sql, params![account, trial_ends_at_ms, at_ms])
-            .map_err(|source| StoreError::sqlite("open an account", source))?;
-        Ok(())
+        self.write("open an account", |transaction| {
+            transaction
+                .execute(sql, params![account, trial_ends_at_ms, at_ms])
+                .map(drop)
+        })
     }
 
     /// Stores a price version, before its first use.
@@ -104,13 +107,14 @@ impl Ledger {
     pub fn store_price(&self, price: &PriceList, at_ms: i64) -> Result<(), StoreError> {
         let json = serde_json::to_string(price)
             .map_err(|error| StoreError::Unusable(error.to_string()))?;
-        self.writer()
-            .execute(
-                "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
-                params![price.version, json, at_ms],
-            )
-            .map_err(|source| StoreError::sqlite("store a price version", source))?;
-        Ok(())
+        self.write("store a price version", |transaction| {
+            transaction
+                .execute(
+                    "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
+                    params![price.version, json, at_ms],
+                )
+                .map(drop)
+        })
     }
 
     /// Returns a price version.
@@ -208,7 +212,7 @@ impl Ledger {
         let instance_ids = serde_json::to_string(instance_ids).unwrap_or_default();
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("remove the records of ended processes", source);
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         for table in ["applied", "applied_key", "claim", "instance"] {
             let sql_text =
                 format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");

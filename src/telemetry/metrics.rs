@@ -58,6 +58,9 @@ pub struct Metrics {
     pub damaged_files: IntCounterVec,
     pub damaged_journal_lines: IntCounterVec,
     pub store_up: IntGauge,
+    pub ledger_held: IntGauge,
+    pub postgres_skew_ms: IntGauge,
+    pub store_skew_ms: IntGauge,
     /// Segments by state: `here`, `archived`, `missing`, `damaged`.
     pub ledger_segments: IntGaugeVec,
     ledger_errors: IntCounterVec,
@@ -159,6 +162,18 @@ impl Metrics {
         );
         // An embedded store is part of this process, so it is always up.
         store_up.set(1);
+        let ledger_held = gauge(
+            "gateway_ledger_held",
+            "1 if this sidecar holds the ledger, 0 if it is a standby.",
+        );
+        let postgres_skew_ms = gauge(
+            "gateway_postgres_clock_skew_milliseconds",
+            "Clock of PostgreSQL minus that of this machine, in milliseconds.",
+        );
+        let store_skew_ms = gauge(
+            "gateway_store_clock_skew_milliseconds",
+            "Clock of the shared store minus that of this machine, in milliseconds.",
+        );
         let ledger_segments = register_family(
             &registry,
             IntGaugeVec::new(
@@ -179,6 +194,9 @@ impl Metrics {
         set_build_info(&registry);
         let metrics = Self {
             store_up,
+            ledger_held,
+            postgres_skew_ms,
+            store_skew_ms,
             ledger_segments,
             requests: counter(
                 "gateway_requests_total",

@@ -396,9 +396,12 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
         at_ms: now_ms(),
     };
     let address = episode.primary.address();
-    let billing =
-        model_gateway::billing::Billing::open_with_store(episode.world.dir.path(), Some(address))
-            .unwrap();
+    let billing = model_gateway::billing::Billing::open_with_store(
+        episode.world.dir.path(),
+        Some(address),
+        None,
+    )
+    .unwrap();
     billing.post_change(&change).unwrap();
     episode.settle(&mut Chance(1)).await;
     assert_eq!(episode.checked(1), Micro::ZERO);

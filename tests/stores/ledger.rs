@@ -5,12 +5,15 @@
 //! next: `stores/ledger_world.rs`, what the rules run on; `stores/ledger_money.rs` and
 //! `stores/ledger_chain.rs`, the rules; `stores/ledger_random.rs`, random batches.
 
+use super::copies::CopyWorld;
 use super::ledger_chain::*;
 use super::ledger_model::{Fault, MemoryLedger};
 use super::ledger_money::*;
 use super::ledger_random::any_batches_leave_the_same_books;
 use super::ledger_world::LedgerHome;
+use super::postgres::PostgresServer;
 use model_gateway::store::ledger::{Ledger, LedgerStore};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tempfile::TempDir;
@@ -103,6 +106,12 @@ impl LedgerHome for SqliteHome {
     }
 }
 
+impl LedgerHome for CopyWorld {
+    fn open(&self) -> Box<dyn LedgerStore> {
+        Box::new(self.ledger())
+    }
+}
+
 impl LedgerHome for MemoryLedger {
     fn open(&self) -> Box<dyn LedgerStore> {
         Box::new(self.reopen())
@@ -113,6 +122,22 @@ impl LedgerHome for MemoryLedger {
 fn a_ledger_in_sqlite_keeps_every_rule() {
     for (_, rule) in RULES {
         rule(&|| Box::new(SqliteHome::new()));
+    }
+}
+
+#[test]
+fn a_ledger_in_postgres_keeps_every_rule() {
+    let server = PostgresServer::start();
+    let _standby = server.start_standby();
+    let databases = Cell::new(0);
+    for (_, rule) in RULES {
+        rule(&|| {
+            databases.set(databases.get() + 1);
+            Box::new(CopyWorld::new(
+                &server,
+                &format!("rules_{}", databases.get()),
+            ))
+        });
     }
 }
 

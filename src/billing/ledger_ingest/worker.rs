@@ -12,6 +12,7 @@ use crate::store::app::AppDb;
 use crate::store::app::key_changes::ChangeCursor;
 use crate::store::holds::HoldsMirror;
 use crate::store::ledger::{Ledger, PartitionLocation};
+use crate::store::postgres::PostgresHome;
 use crate::store::redis::{PARTITIONS, SharedStore};
 use credits::money::CreditSplit;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -37,6 +38,8 @@ pub struct IngestWorker {
     pub(super) mirrored: BTreeMap<String, CreditSplit>,
     pub(super) backlog: Backlog,
     pub(super) lapse_clock: LapseClock,
+    /// Position of the last entry that the store was given.
+    pub(super) announced: Option<i64>,
     /// Events that cannot be entered and are already reported.
     pub(super) reported: HashSet<String>,
     _owner: InstanceLock,
@@ -65,8 +68,12 @@ impl IngestWorker {
     ///
     /// # Errors
     /// Returns an error if another process has the right or a database cannot be opened.
-    pub fn open(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
-        let ledger = Arc::new(Ledger::open(data_dir)?);
+    pub fn open(
+        data_dir: &Path,
+        store: SharedStore,
+        home: Option<&PostgresHome>,
+    ) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open_with_home(data_dir, home)?);
         let owner = instance_lock::acquire(data_dir)?;
         let directory = InstanceDir::create(data_dir)?;
         let mut mirror = HoldsMirror::open_or_renew(data_dir)?;
@@ -77,7 +84,7 @@ impl IngestWorker {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             pushed: ledger.published_seq()?,
-            app: AppDb::open(data_dir)?,
+            app: AppDb::open(data_dir, home)?,
             ledger,
             store,
             mirror,
@@ -89,6 +96,7 @@ impl IngestWorker {
             mirrored: BTreeMap::new(),
             backlog: Backlog::default(),
             lapse_clock,
+            announced: None,
             reported: HashSet::new(),
             _owner: owner,
         })

@@ -513,7 +513,7 @@ fn a_trial_that_ends_otherwise_than_it_was_given() {
 fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
-    let db = AppDb::open(dir.path()).unwrap();
+    let db = AppDb::open(dir.path(), None).unwrap();
     let account = |id: &str, trial| AccountRow {
         id: id.into(),
         email: format!("{id}@example.com"),
@@ -597,10 +597,12 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
         trial: None,
         granted: true,
     };
-    let opened =
-        AppDb::open(dir.path())
-            .unwrap()
-            .insert_account(&row, None, None, &SignUpTerms::default());
+    let opened = AppDb::open(dir.path(), None).unwrap().insert_account(
+        &row,
+        None,
+        None,
+        &SignUpTerms::default(),
+    );
     assert_eq!(opened.unwrap(), OpenAccountOutcome::Done);
     std::fs::remove_file(&ledger).unwrap();
     let verdict = verify::verify_missing_ledger(dir.path()).unwrap().unwrap();

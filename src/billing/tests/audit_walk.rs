@@ -245,7 +245,7 @@ impl Load<'_> {
 
     /// Opens accounts whose trials are over at once, so that the gateway posts their lapses.
     fn sign_up(&self, dir: &Path) {
-        let db = AppDb::open(dir).unwrap();
+        let db = AppDb::open(dir, None).unwrap();
         self.repeat(|number| {
             let (id, now_ms) = (format!("acct_new_{number}"), clock::now_ms());
             let trial = Trial {

@@ -5,6 +5,8 @@
 
 use super::rows::KeyOwner;
 use crate::store::StoreError;
+use crate::store::copy::{self, Copy};
+use crate::store::postgres::{Domain, PostgresHome};
 use crate::store::row_cache::RowCache;
 use crate::store::sqlite::{self, Readers};
 use rusqlite::{Connection, Transaction};
@@ -18,6 +20,24 @@ const MIGRATIONS: &[&str] = &[
     include_str!("004_people.sql"),
     include_str!("005_roles.sql"),
     include_str!("006_notices.sql"),
+    copy::CREATE_POSITION,
+];
+
+/// The tables whose rows are copied: all.
+const COPIED_TABLES: [&str; 13] = [
+    "account",
+    "api_key",
+    "change",
+    "session",
+    "invite",
+    "audit",
+    "past_trial",
+    "past_trial_key",
+    "one_time_link",
+    "outgoing_mail",
+    "webhook",
+    "webhook_delivery",
+    "alert_state",
 ];
 
 /// Maximum number of connections for reading. A point read takes microseconds: more would not make
@@ -30,10 +50,34 @@ pub struct AppDb {
     readers: Readers,
     /// Owner of each key, by the key's hash.
     pub(super) owners: RowCache<Arc<KeyOwner>>,
+    /// `None` if the file itself is the home of the accounts.
+    copy: Option<Copy>,
 }
 
 impl AppDb {
-    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+    /// Opens `app.db`; with `home`, as a copy of what is there.
+    pub fn open(data_dir: &Path, home: Option<&PostgresHome>) -> Result<Self, StoreError> {
+        let mut opened = Self::open_unchecked(data_dir)?;
+        let writer = opened
+            .writer
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        opened.copy = match home {
+            Some(home) => {
+                copy::check_may_attach(writer, "account")?;
+                let (home, tables) = (home.clone(), &COPIED_TABLES);
+                Some(Copy::attach(home, Domain::Accounts, writer, tables)?)
+            }
+            None => {
+                copy::check_is_no_copy(writer)?;
+                None
+            }
+        };
+        Ok(opened)
+    }
+
+    /// Opens `app.db`, whether it is a copy or not.
+    pub(in crate::store) fn open_unchecked(data_dir: &Path) -> Result<Self, StoreError> {
         let operation = "open app.db";
         let path = data_dir.join("app.db");
         let mut writer = sqlite::open(&path, operation)?;
@@ -44,7 +88,25 @@ impl AppDb {
             writer: Mutex::new(writer),
             readers,
             owners,
+            copy: None,
         })
+    }
+
+    /// Runs `work` with the connection that writes, past PostgreSQL.
+    pub(in crate::store) fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
+        work(&self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs `work` with the copy and the connection that writes; `None` if the file is no copy.
+    pub(in crate::store) fn with_copy<T>(
+        &self,
+        work: impl FnOnce(&Copy, &mut Connection) -> Result<T, StoreError>,
+    ) -> Option<Result<T, StoreError>> {
+        let copy = self.copy.as_ref()?;
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = work(copy, &mut writer);
+        self.owners.clear();
+        Some(outcome)
     }
 
     /// Creates `app.db` as the program did when it had only the first `version` migrations.
@@ -74,7 +136,7 @@ impl AppDb {
     ) -> Result<T, StoreError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let work = || {
-            let transaction = sqlite::begin_write(&mut writer)?;
+            let transaction = copy::begin(&mut writer, self.copy.as_ref())?;
             let value = change(&transaction)?;
             transaction.commit()?;
             Ok(value)

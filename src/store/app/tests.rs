@@ -33,7 +33,7 @@ fn insert_account(db: &AppDb, id: &str) {
 /// A database with the accounts `a`, `b` and `c`.
 fn world() -> (TempDir, AppDb) {
     let folder = tempfile::tempdir().unwrap();
-    let db = AppDb::open(folder.path()).unwrap();
+    let db = AppDb::open(folder.path(), None).unwrap();
     for id in ["a", "b", "c"] {
         insert_account(&db, id);
     }
@@ -87,7 +87,7 @@ fn mail_waits_in_a_queue_with_limits_and_is_taken_once() {
     assert_eq!(queue("m4", "c"), QueueMailOutcome::QueueFull);
 
     // Two processes never send the same mail, and a crash only delays it.
-    let other = AppDb::open(folder.path()).unwrap();
+    let other = AppDb::open(folder.path(), None).unwrap();
     assert_eq!(db.take_due_mail(NOW - 1, MINUTE, 9).unwrap(), []);
     let first = db.take_due_mail(NOW, MINUTE, 2).unwrap();
     let second = other.take_due_mail(NOW, MINUTE, 9).unwrap();
@@ -201,7 +201,7 @@ fn deliveries_are_taken_one_per_account_and_the_oldest_give_way() {
         [("d3", "pending"), ("d2", "pending"), ("d1", "failed")]
     );
 
-    let other = AppDb::open(folder.path()).unwrap();
+    let other = AppDb::open(folder.path(), None).unwrap();
     let take = |db: &AppDb, at| {
         let mut taken: Vec<_> = db
             .take_due_deliveries(at, MINUTE, &[], 9)
@@ -331,7 +331,7 @@ fn a_database_of_schema_5_gets_the_tables_and_loses_nothing() {
     old.pragma_update(None, "user_version", 5).unwrap();
     drop(old);
 
-    let db = AppDb::open(folder.path()).unwrap();
+    let db = AppDb::open(folder.path(), None).unwrap();
     assert_eq!(db.accounts().unwrap().len(), 2);
     assert_eq!(db.email_verified_at("a").unwrap(), None);
     assert_eq!(db.alerts("a").unwrap(), "");

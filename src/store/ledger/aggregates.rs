@@ -13,7 +13,6 @@ use super::index::{
     FingerprintKeys, IndexFault, IndexFingerprint, IndexRebuild, StoredFingerprint,
 };
 use crate::store::StoreError;
-use crate::store::sqlite;
 use rusqlite::Connection;
 
 /// How often the comparison begins again because another process has made the index anew meanwhile.
@@ -125,7 +124,7 @@ impl Ledger {
         self.index.replace(rebuild.connection())?;
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("make the spending of keys anew", source);
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         let (last, _) = last_entry(&transaction).map_err(sql)?;
         while self.advance(&mut rebuild, &transaction, last)? {}
         let found = rebuild

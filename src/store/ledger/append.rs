@@ -22,7 +22,7 @@ use super::store_events::{IngestEvent, enter_event};
 use super::trial::{Posting, insert_posting};
 use super::{BackgroundPace, KeySpend, LedgerAccount, SealBoundary};
 use crate::failpoint::{self, Point};
-use crate::store::{StoreError, sqlite};
+use crate::store::StoreError;
 use credits::money::CreditSplit;
 use rusqlite::{OptionalExtension, Transaction};
 
@@ -42,7 +42,7 @@ impl LedgerStore for Ledger {
         };
         let sql = sql_failure(first);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         let mut outcomes = Vec::with_capacity(batch.changes.len());
         while let Some(rest) = batch.changes.get(outcomes.len()..)
             && !rest.is_empty()
@@ -141,6 +141,15 @@ impl LedgerStore for Ledger {
 }
 
 impl Ledger {
+    /// Returns the entries behind a position, sealed ones too.
+    pub(in crate::store) fn entries_after_seq(
+        &self,
+        seq: i64,
+        limit: i64,
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
+        self.entries_after(seq, u32::try_from(limit).unwrap_or(u32::MAX))
+    }
+
     /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
     /// paid from paid credits comes back first. The part paid from the trial returns to a running
     /// trial, and as paid credits after its end, because they would expire at once in a trial that

@@ -11,7 +11,7 @@ use super::applied::take_account_row;
 use super::chain::{entry_hash, insert, last_entry, set_balance};
 use super::ending::Ending;
 use super::entry::LedgerEntry;
-use super::key_spend;
+use super::key_spend_update::KeySpendUpdate;
 use super::sealed::{SealedEnding, find_sealed_ending, may_be_sealed};
 use super::segment_files::{SegmentFiles, sealed_end};
 use crate::store::StoreError;
@@ -43,7 +43,7 @@ pub(super) struct EndingBatch<'a> {
     /// The ledger's last entry, which the next one is chained to.
     last: (i64, Vec<u8>),
     accounts: BTreeMap<&'a str, RunningBalance>,
-    keys: key_spend::KeySpendUpdate<'a>,
+    keys: KeySpendUpdate<'a>,
     withheld: Option<WithheldEndings>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> EndingBatch<'a> {
             instance,
             last: last_entry(transaction)?,
             accounts: BTreeMap::new(),
-            keys: key_spend::KeySpendUpdate::default(),
+            keys: KeySpendUpdate::default(),
             withheld: None,
         })
     }
@@ -156,7 +156,8 @@ impl<'a> EndingBatch<'a> {
         }
         self.last = (entry.seq, entry.hash);
         (account.parts, account.is_changed) = (remaining, true);
-        self.keys.add(ending, taken.total());
+        self.keys
+            .add(&ending.detail.key_id, ending.at_ms, taken.total());
         Ok(EndingEntry::New)
     }
 

@@ -10,7 +10,6 @@ use super::account::{LedgerAccount, account_row};
 use super::applied::applied_to_account;
 use super::database::Ledger;
 use crate::store::StoreError;
-use crate::store::sqlite;
 use credits::money::CreditSplit;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::sync::atomic::Ordering;
@@ -42,7 +41,7 @@ impl Ledger {
     pub fn hand_over(&self, instance_id: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("hand over the reservations", source);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         for (account, claim) in held {
             let on_its_way = unapplied_parts(&transaction, account, claim).map_err(sql)?;
             add_claim(
@@ -75,7 +74,7 @@ impl Ledger {
     ) -> Result<CreditSplit, E> {
         let sql = |source| StoreError::sqlite("claim credit", source);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         let parts = decide(account_with_claims(&transaction, account, claims)?)?;
         add_claim(&transaction, instance_id, account, parts).map_err(sql)?;
         transaction.commit().map_err(sql)?;
@@ -89,7 +88,7 @@ impl Ledger {
     pub fn covers_claims(&self, account: &str, claims: &[Claim]) -> Result<bool, StoreError> {
         let sql = |source| StoreError::sqlite("read the claims on an account", source);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         let row = account_with_claims(&transaction, account, claims)?;
         Ok(row.paid >= row.claimed_paid && row.trial >= row.claimed_trial)
     }
@@ -106,7 +105,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("release a claim", source);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         subtract_claim(&transaction, instance_id, account, parts).map_err(sql)?;
         transaction.commit().map_err(sql)
     }

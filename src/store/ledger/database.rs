@@ -7,6 +7,8 @@ use super::anchor::{self, AnchorFault, AnchorTrust, LedgerAnchor, chain_head};
 use super::index::LedgerIndex;
 use super::segment_files::SegmentFiles;
 use crate::failpoint::{self, Point};
+use crate::store::copy::{self, Copy, WriteTransaction};
+use crate::store::postgres::{Domain, PostgresHome};
 use crate::store::row_cache::RowCache;
 use crate::store::sqlite::{self, Readers};
 use crate::store::{StoreError, missing};
@@ -29,6 +31,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("010.sql"),
     include_str!("011.sql"),
     include_str!("012.sql"),
+    copy::CREATE_POSITION,
 ];
 
 /// Page size in bytes of a new ledger. A commit writes nearly a page for each account and each key
@@ -36,6 +39,16 @@ pub(super) const MIGRATIONS: &[&str] = &[
 const PAGE_BYTES: u32 = 2_048;
 
 const MAX_READERS: usize = 8;
+
+/// The tables whose rows are copied, besides the entries. The spending of keys follows from these.
+/// What stands for processes and segments is of this data directory alone.
+const COPIED_TABLES: [&str; 5] = [
+    "account",
+    "price_version",
+    "shared_partition",
+    "shared_pushed",
+    "shared_mark",
+];
 
 /// Says which operation failed.
 pub(super) type SqlFailure = fn(rusqlite::Error) -> StoreError;
@@ -52,6 +65,8 @@ pub struct Ledger {
     pub(super) account_rows: RowCache<LedgerAccount>,
     /// Whether this process has handed over. Changes under the writer's lock.
     pub(super) handed_over: AtomicBool,
+    /// `None` if the file itself is the home of the ledger.
+    copy: Option<Copy>,
     /// `None` if the ledger is opened only for reading.
     anchor: Option<LedgerAnchor>,
     /// Time at which the anchor was last written before it was opened.
@@ -62,6 +77,14 @@ pub struct Ledger {
 pub(super) struct LedgerWriteGuard<'a> {
     connection: MutexGuard<'a, Connection>,
     account_rows: &'a RowCache<LedgerAccount>,
+    copy: Option<&'a Copy>,
+}
+
+impl LedgerWriteGuard<'_> {
+    /// Begins a transaction.
+    pub(super) fn begin(&mut self) -> rusqlite::Result<WriteTransaction<'_>> {
+        copy::begin(&mut self.connection, self.copy)
+    }
 }
 
 impl Deref for LedgerWriteGuard<'_> {
@@ -91,12 +114,28 @@ impl Ledger {
     /// Returns an error if the file cannot be opened or migrated, if it is missing although there
     /// are accounts, or if it is an older or a different ledger.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        Self::open_with_trust(dir, AnchorTrust::Anchored)
+        Self::open_with_trust(dir, AnchorTrust::Anchored, None)
     }
 
-    fn open_with_trust(dir: &Path, trust: AnchorTrust) -> Result<Self, StoreError> {
+    /// Opens the ledger like [`Ledger::open`]; with `home`, as a copy of what is there.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Ledger::open`], and an error if the file has entries and is no copy,
+    /// or is a copy and there is no `home`.
+    pub fn open_with_home(dir: &Path, home: Option<&PostgresHome>) -> Result<Self, StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Anchored, home)
+    }
+
+    fn open_with_trust(
+        dir: &Path,
+        trust: AnchorTrust,
+        home: Option<&PostgresHome>,
+    ) -> Result<Self, StoreError> {
         let path = dir.join("ledger.db");
-        if let Some(fault) = missing::ledger(dir)? {
+        // A copy gets from PostgreSQL what it lacks.
+        if home.is_none()
+            && let Some(fault) = missing::ledger(dir)?
+        {
             return Err(StoreError::Unusable(fault));
         }
         // Read before the ledger, which only grows.
@@ -107,6 +146,18 @@ impl Ledger {
         writer.set_prepared_statement_cache_capacity(64);
         sqlite::set_up_writer(&writer)
             .map_err(|source| StoreError::sqlite("open the ledger", source))?;
+        let copy = match (home, trust) {
+            (Some(home), _) => {
+                copy::check_may_attach(&writer, "entry")?;
+                let tables = &COPIED_TABLES;
+                Some(Copy::attach(home.clone(), Domain::Ledger, &writer, tables)?)
+            }
+            (None, AnchorTrust::Any) => None,
+            (None, _) => {
+                copy::check_is_no_copy(&writer)?;
+                None
+            }
+        };
         let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
         let account_rows = RowCache::open(&path, "open the ledger for reading")?;
         let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
@@ -119,9 +170,44 @@ impl Ledger {
             segments: SegmentFiles::new(dir),
             account_rows,
             handed_over,
+            copy,
             anchor,
             anchored_ms,
         })
+    }
+
+    /// PostgreSQL, if the ledger is there.
+    pub fn home(&self) -> Option<&PostgresHome> {
+        self.copy.as_ref().map(Copy::home)
+    }
+
+    /// Returns true unless the ledger is in PostgreSQL and the lease may have run out.
+    pub fn may_write(&self) -> bool {
+        self.home().is_none_or(PostgresHome::lease_is_valid)
+    }
+
+    /// Returns the epoch in which this data directory holds the ledger in PostgreSQL; `None` if the
+    /// ledger is not there.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn held_epoch(&self) -> Result<Option<i64>, StoreError> {
+        self.with_copy(|copy, connection| Ok(copy.held(connection)?.1))
+            .transpose()
+    }
+
+    /// Runs `work` with the connection that writes, past PostgreSQL.
+    pub(in crate::store) fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
+        work(&self.writer())
+    }
+
+    /// Runs `work` with the copy and the connection that writes; `None` if the file is no copy.
+    pub(in crate::store) fn with_copy<T>(
+        &self,
+        work: impl FnOnce(&Copy, &mut Connection) -> Result<T, StoreError>,
+    ) -> Option<Result<T, StoreError>> {
+        let copy = self.copy.as_ref()?;
+        Some(work(copy, &mut self.writer()))
     }
 
     /// Opens the ledger like [`Ledger::open`], without the check against its anchor, for reading
@@ -130,7 +216,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the file cannot be opened or migrated.
     pub fn open_for_audit(dir: &Path) -> Result<Self, StoreError> {
-        Self::open_with_trust(dir, AnchorTrust::Any)
+        Self::open_with_trust(dir, AnchorTrust::Any, None)
     }
 
     /// Sets the anchor to the current ledger in `dir`, after an operator has restored a backup on
@@ -139,7 +225,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be opened; see [`Ledger::open`].
     pub fn accept(dir: &Path) -> Result<(), StoreError> {
-        Self::open_with_trust(dir, AnchorTrust::Accepted).map(drop)
+        Self::open_with_trust(dir, AnchorTrust::Accepted, None).map(drop)
     }
 
     pub(super) fn writer(&self) -> LedgerWriteGuard<'_> {
@@ -147,7 +233,24 @@ impl Ledger {
         LedgerWriteGuard {
             connection,
             account_rows: &self.account_rows,
+            copy: self.copy.as_ref(),
         }
+    }
+
+    /// Runs one transaction that adds no entry.
+    pub(super) fn write<T>(
+        &self,
+        operation: &'static str,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer();
+        let write = || {
+            let transaction = writer.begin()?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        write().map_err(|source| StoreError::sqlite(operation, source))
     }
 
     pub(super) fn read<T>(
@@ -164,7 +267,7 @@ impl Ledger {
     /// `between` lets a test end the process between these steps.
     pub(super) fn commit(
         &self,
-        transaction: Transaction<'_>,
+        transaction: WriteTransaction<'_>,
         between: impl FnOnce(),
     ) -> rusqlite::Result<()> {
         let head = chain_head(&transaction)?;

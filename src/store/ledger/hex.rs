@@ -2,7 +2,7 @@
 //!
 //! Must not know what the bytes mean.
 
-pub(super) fn encode_hex(bytes: &[u8]) -> String {
+pub fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(64), |text, byte| {
         text + &format!("{byte:02x}")
     })

@@ -9,7 +9,6 @@ mod tests;
 use super::database::Ledger;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
-use crate::store::sqlite;
 use rusqlite::{Connection, OptionalExtension};
 
 /// Indexes that only pages of older versions use. One that is still there is no fault.
@@ -50,7 +49,7 @@ impl Ledger {
         };
         let failed = |source| StoreError::sqlite(operation, source);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(failed)?;
+        let transaction = writer.begin().map_err(failed)?;
         transaction.execute_batch(&sql).map_err(failed)?;
         failpoint::hit(Point::MidRetired);
         transaction.commit().map_err(failed)?;

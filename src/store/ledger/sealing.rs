@@ -264,7 +264,7 @@ impl Ledger {
         let mut writer = self.writer();
         if read(&writer).map_err(sql)?.is_none() {
             let (id, pkcs8) = InstallationKey::generate().map_err(StoreError::Unusable)?;
-            let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+            let transaction = writer.begin().map_err(sql)?;
             transaction
                 .execute(
                     "INSERT OR IGNORE INTO installation (only_row, id, signing_key, sealed_through, sealed_until)
@@ -367,7 +367,7 @@ impl Ledger {
     fn store_balances(&self, rows: &[SealedBalance], through: i64) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("store the balances at the end of a segment", source);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         for row in rows {
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO sealed_balance VALUES (?1, ?2, ?3, ?4, ?5)")
@@ -394,7 +394,7 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("record a segment", source);
         let manifest = &draft.manifest;
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         let (done, _) = sealed_end(&transaction).map_err(sql)?;
         let heads = |seq: i64| -> rusqlite::Result<Option<Vec<u8>>> {
             transaction
@@ -473,7 +473,7 @@ impl Ledger {
             let to = segment.last.min(after + rows);
             {
                 let mut writer = self.writer();
-                let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+                let transaction = writer.begin().map_err(sql)?;
                 transaction
                     .prepare_cached(DELETE_ENDINGS)
                     .and_then(|mut statement| statement.execute([after, to]))

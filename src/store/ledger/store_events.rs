@@ -10,7 +10,6 @@ use super::ending::{Ending, EndingDetail, LATE_SUFFIX, ending_detail};
 use super::segment_files::SegmentFiles;
 use super::trial::{Posting, insert_posting};
 use crate::store::StoreError;
-use crate::store::sqlite;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -91,15 +90,14 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be written.
     pub fn set_published_seq(&self, seq: i64) -> Result<(), StoreError> {
-        self.writer()
-            .execute("UPDATE shared_pushed SET seq = ?1", [seq])
-            .map(drop)
-            .map_err(|source| {
-                StoreError::sqlite(
-                    "record how many entries are published to the shared store",
-                    source,
-                )
-            })
+        self.write(
+            "record how many entries are published to the shared store",
+            |transaction| {
+                transaction
+                    .execute("UPDATE shared_pushed SET seq = ?1", [seq])
+                    .map(drop)
+            },
+        )
     }
 
     /// Returns where a partition was last found; `None` before the first time.
@@ -136,7 +134,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("record the server of a partition", source);
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         for (
             partition,
             PartitionLocation {
@@ -168,7 +166,7 @@ impl Ledger {
             )
         };
         let mut writer = self.writer();
-        let transaction = sqlite::begin_write(&mut writer).map_err(sql)?;
+        let transaction = writer.begin().map_err(sql)?;
         transaction
             .execute("INSERT OR REPLACE INTO shared_mark SELECT ?1, seq FROM shared_pushed", [at_ms])
             .and_then(|_| {

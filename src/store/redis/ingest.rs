@@ -24,6 +24,14 @@ const MAX_HOLDS_SCANNED: isize = 20_000;
 /// Redis key of the set of accounts that edges have requested and the store does not know.
 const SEED_REQUESTS_KEY: &str = "gw:wanted";
 
+/// Redis key of the address at which the sidecar that holds the ledger listens, and the time after
+/// which it is no longer believed.
+const SIDECAR_KEY: &str = "gw:sidecar";
+const SIDECAR_TTL_MS: u64 = 60_000;
+
+/// Redis key of the last ledger entry that the sidecar has announced: `SEQ HASH`.
+const LEDGER_HEAD_KEY: &str = "gw:ledger";
+
 /// The server of a partition, and the epoch of its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionServer {
@@ -228,6 +236,67 @@ impl SharedStore {
         let mut pop = Cmd::new();
         pop.arg("SPOP").arg(SEED_REQUESTS_KEY).arg(limit);
         self.query("look for accounts to seed", &pop).await
+    }
+
+    /// Names the address of the sidecar to the edges.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn announce_sidecar(&self, address: &str) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET").arg(SIDECAR_KEY).arg(address);
+        set.arg("PX").arg(SIDECAR_TTL_MS);
+        self.query("announce the sidecar", &set).await
+    }
+
+    /// Records the last entry of the ledger, so that an older ledger is recognised.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn record_ledger_head(&self, seq: i64, hash: &str) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET")
+            .arg(LEDGER_HEAD_KEY)
+            .arg(format!("{seq} {hash}"));
+        self.query("record the end of the ledger", &set).await
+    }
+
+    /// Returns the position and the hash (hex) of the last entry that was recorded; `None` if the
+    /// store has none.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn ledger_head(&self) -> Result<Option<(i64, String)>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("GET").arg(LEDGER_HEAD_KEY);
+        let recorded: Option<String> = self.query("read the end of the ledger", &get).await?;
+        let parse = |text: String| {
+            let (seq, hash) = text.split_once(' ')?;
+            Some((seq.parse().ok()?, hash.to_owned()))
+        };
+        Ok(recorded.and_then(parse))
+    }
+
+    /// Returns the time of the store's clock, in ms since 1970.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn time_ms(&self) -> Result<i64, StoreError> {
+        let (seconds, micros): (i64, i64) = self
+            .query("read the clock of the store", &::redis::cmd("TIME"))
+            .await?;
+        Ok(seconds * 1_000 + micros / 1_000)
+    }
+
+    /// Returns the address that the sidecar has announced; `None` if the edges know it from their
+    /// config alone.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn announced_sidecar(&self) -> Result<Option<String>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("GET").arg(SIDECAR_KEY);
+        self.query("look for the sidecar", &get).await
     }
 
     /// Sets whether an account can spend. Does nothing if the store does not know the account.

@@ -5,6 +5,7 @@ use super::*;
 use crate::store::ledger::ending::ending_detail;
 use crate::store::ledger::entry::LedgerEntry;
 use crate::store::ledger::{Ending, EndingDetail, Posting, RequestOutcome, chain};
+use crate::store::sqlite;
 use credits::money::Micro;
 use rusqlite::params;
 use std::path::Path;

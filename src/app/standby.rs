@@ -1,0 +1,283 @@
+//! A sidecar whose ledger is in PostgreSQL: as a standby it keeps its copy up to date and passes
+//! pages on to the holder; when the lease is free, it takes it and becomes the holder.
+//!
+//! Must not write to the ledger or the accounts: the holder does.
+
+use super::private_listeners::observe_admin;
+use super::signals::{StartupSignals, TerminationSignals};
+use crate::config::Settings;
+use crate::store::StoreError;
+use crate::store::app::AppDb;
+use crate::store::copies;
+use crate::store::ledger::Ledger;
+use crate::store::postgres::{LEASE, PostgresHome, PostgresSettings};
+use crate::store::sqlite;
+use crate::telemetry::METRICS;
+use anyhow::Context as _;
+use axum::http::StatusCode;
+use axum::middleware::from_fn;
+use axum::routing::get;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// Interval at which a standby looks for the lease, and brings its copy up to date.
+const STANDBY_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which the holder renews its lease.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(3);
+/// Interval at which the holder checks the server's settings again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// Time to connect to the holder.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that a standby passes on at the same time.
+const MAX_FORWARDED: usize = 1_024;
+
+/// The connection to PostgreSQL; `None` if the ledger is in the data directory.
+///
+/// # Errors
+/// Returns an error if the sidecar listens on an address that other machines cannot use.
+pub fn ledger_home(settings: &Settings) -> anyhow::Result<Option<PostgresHome>> {
+    let Some(postgres) = &settings.ledger.postgres else {
+        return Ok(None);
+    };
+    if settings.sidecar.ip().is_unspecified() {
+        anyhow::bail!(
+            "listen.sidecar is {}: with ledger.kind: postgres it must be the address at which the edges and the other sidecars reach this one",
+            settings.sidecar
+        );
+    }
+    let home = PostgresHome::new(PostgresSettings {
+        url: postgres.url.reveal().to_owned(),
+        require_standby: postgres.require_standby,
+        address: settings.sidecar.to_string(),
+    })?;
+    Ok(Some(home))
+}
+
+/// What a standby reports on its admin listener.
+#[derive(Clone, Default)]
+struct StandbyStatus(Arc<Mutex<Status>>);
+
+#[derive(Clone, Default)]
+struct Status {
+    /// Where the holder's sidecar listens; `None`: nobody holds the ledger.
+    holder: Option<SocketAddr>,
+    /// Why this sidecar is not up to date.
+    fault: Option<String>,
+}
+
+impl StandbyStatus {
+    fn get(&self) -> Status {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, status: Status) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+/// Waits until this sidecar holds the ledger. Meanwhile it answers on both listeners. Returns false
+/// if a signal ended the wait.
+///
+/// # Errors
+/// Returns an error if the server must not be used, or if the copies cannot be opened.
+pub fn wait_until_holder(
+    settings: &Settings,
+    home: &PostgresHome,
+    runtime: &tokio::runtime::Runtime,
+    listeners: (&std::net::TcpListener, &std::net::TcpListener),
+    startup_signals: &mut StartupSignals,
+) -> anyhow::Result<bool> {
+    sqlite::create_dir(&settings.data_dir)?;
+    let ledger = Ledger::open_with_home(&settings.data_dir, Some(home))?;
+    let app = AppDb::open(&settings.data_dir, Some(home))?;
+    let status = StandbyStatus::default();
+    let (pages, admin) = (listeners.0.try_clone()?, listeners.1.try_clone()?);
+    let copies = Arc::new((ledger, app));
+    runtime.block_on(async {
+        let forwarding = tokio::spawn(forward(TcpListener::from_std(pages)?, status.clone()));
+        let admin = tokio::spawn(serve_status(TcpListener::from_std(admin)?, status.clone()));
+        let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
+        let waited = tokio::select! {
+            () = end.recv() => Ok(false),
+            waited = take_lease(home.clone(), copies, status) => waited.map(|()| true),
+            never = ignore_reload(startup_signals) => never,
+        };
+        forwarding.abort();
+        admin.abort();
+        waited
+    })
+}
+
+/// A standby reads its config file again when it becomes the holder's successor: it starts then.
+async fn ignore_reload(startup_signals: &mut StartupSignals) -> anyhow::Result<bool> {
+    loop {
+        startup_signals.hup.recv().await;
+        log::info!("a standby does not reload its configuration; restart it");
+    }
+}
+
+/// Tries to take the lease until it succeeds.
+async fn take_lease(
+    home: PostgresHome,
+    copies: Arc<(Ledger, AppDb)>,
+    status: StandbyStatus,
+) -> anyhow::Result<()> {
+    let mut reported = Vec::new();
+    loop {
+        let (home, copies) = (home.clone(), Arc::clone(&copies));
+        let tried = tokio::task::spawn_blocking(move || {
+            let report = home.prepare()?;
+            METRICS.postgres_skew_ms.set(report.skew_ms);
+            let taken = copies::take(&copies.0, &copies.1)?;
+            Ok::<_, StoreError>((report, taken, home.holder_address()?))
+        })
+        .await?;
+        let now = match tried {
+            Ok((report, taken, holder)) => {
+                if reported != report.warnings {
+                    report
+                        .warnings
+                        .iter()
+                        .for_each(|warning| log::warn!("{warning}"));
+                    reported = report.warnings;
+                }
+                if let Some(epoch) = taken {
+                    log::info!("holds the ledger in PostgreSQL, in epoch {epoch}");
+                    return Ok(());
+                }
+                Status {
+                    holder: holder.and_then(|address| address.parse().ok()),
+                    fault: None,
+                }
+            }
+            // An operator has to do something; a restart would not help.
+            Err(error) => Status {
+                holder: status.get().holder,
+                fault: Some(error.to_string()),
+            },
+        };
+        let before = status.get();
+        if before.fault != now.fault
+            && let Some(fault) = &now.fault
+        {
+            log::error!("{fault}; retrying");
+        }
+        if before.holder != now.holder
+            && let Some(holder) = now.holder
+        {
+            log::info!("the sidecar at {holder} holds the ledger; this one is a standby");
+        }
+        status.set(now);
+        tokio::time::sleep(STANDBY_INTERVAL).await;
+    }
+}
+
+/// Passes connections on to the holder, byte by byte.
+async fn forward(listener: TcpListener, status: StandbyStatus) {
+    let slots = Arc::new(tokio::sync::Semaphore::new(MAX_FORWARDED));
+    loop {
+        let Ok((mut client, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        // Without a holder, or above the limit, the connection is closed: an edge answers with 502.
+        let Some(holder) = status.get().holder else {
+            continue;
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            continue;
+        };
+        tokio::spawn(async move {
+            let connect = tokio::time::timeout(FORWARD_TIMEOUT, TcpStream::connect(holder));
+            if let Ok(Ok(mut upstream)) = connect.await {
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+            }
+            drop(slot);
+        });
+    }
+}
+
+async fn serve_status(listener: TcpListener, status: StandbyStatus) -> std::io::Result<()> {
+    let metrics = || async {
+        (
+            [("content-type", "text/plain; version=0.0.4")],
+            METRICS.render(),
+        )
+    };
+    let ready = move || {
+        std::future::ready(match status.get() {
+            Status {
+                fault: Some(fault), ..
+            } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("not ready: {fault}\n"),
+            ),
+            Status {
+                holder: Some(holder),
+                ..
+            } => (
+                StatusCode::OK,
+                format!("ready: a standby of the sidecar at {holder}\n"),
+            ),
+            Status { .. } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "not ready: no sidecar holds the ledger yet\n".to_owned(),
+            ),
+        })
+    };
+    let routes = axum::Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .layer(from_fn(observe_admin))
+        .into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, routes).await
+}
+
+/// Renews the lease until another sidecar has it, or until `ended` is true. Then `superseded` says
+/// why.
+///
+/// # Errors
+/// Returns an error if the thread cannot be started.
+pub fn keep_lease(
+    home: PostgresHome,
+    epoch: i64,
+    ended: watch::Receiver<bool>,
+    superseded: watch::Sender<Option<String>>,
+) -> std::io::Result<()> {
+    let keep = move || {
+        let mut checked = Instant::now();
+        while !*ended.borrow() {
+            let mut outcome = home.renew_lease(epoch);
+            if outcome.is_ok() && checked.elapsed() >= CHECK_INTERVAL {
+                checked = Instant::now();
+                outcome = home
+                    .prepare()
+                    .map(|report| METRICS.postgres_skew_ms.set(report.skew_ms));
+            }
+            match outcome {
+                Ok(()) => {}
+                Err(error @ (StoreError::NotHolder(_) | StoreError::Unusable(_))) => {
+                    METRICS.ledger_held.set(0);
+                    superseded.send_replace(Some(error.to_string()));
+                    return;
+                }
+                Err(error) => log::warn!(
+                    "{error}; retrying, a lease is valid for {} s",
+                    LEASE.as_secs()
+                ),
+            }
+            std::thread::sleep(RENEWAL_INTERVAL);
+        }
+    };
+    std::thread::Builder::new()
+        .name("lease".into())
+        .spawn(keep)
+        .map(drop)
+}

@@ -1,0 +1,10 @@
+//! What a data directory does with its two copies of PostgreSQL, `ledger.db` and `app.db`,
+//! together: it takes the lease and gives it back, and gives PostgreSQL what it lacks.
+//!
+//! Must not decide when: that is `app/standby.rs`, and an operator's commands.
+
+mod hold;
+mod push;
+
+pub use hold::{adopt, detach, give_back, take};
+pub use push::{PushReport, push};

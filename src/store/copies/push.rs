@@ -1,0 +1,134 @@
+//! What a data directory has and PostgreSQL lacks goes there: everything, when an installation
+//! moves to PostgreSQL; the last entries, after a standby was promoted that was behind.
+//!
+//! Must not change an entry.
+
+use crate::store::StoreError;
+use crate::store::app::AppDb;
+use crate::store::copy::Copy;
+use crate::store::ledger::{Ledger, LedgerEntry};
+use crate::store::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position};
+use crate::store::sqlite;
+use rusqlite::Connection;
+
+/// What was given to PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushReport {
+    /// Entries.
+    pub entries: i64,
+    /// Last entry, the same on both sides now, and its hash.
+    pub last: i64,
+    pub hash: Vec<u8>,
+}
+
+/// Gives PostgreSQL what it lacks. Nothing may be committed by others meanwhile: the lease must be
+/// free, or this data directory's.
+///
+/// # Errors
+/// Returns an error if PostgreSQL has other entries, if another data directory holds the lease, or
+/// if either side cannot be read or written.
+pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
+    let not_a_copy =
+        || StoreError::Unusable("the data directory is not a copy of PostgreSQL".into());
+    let (home, holder, held) = ledger
+        .with_copy(|copy, connection| {
+            let (holder, held) = copy.held(connection)?;
+            Ok((copy.home().clone(), holder, held))
+        })
+        .ok_or_else(not_a_copy)??;
+    let first = home.holding(Domain::Ledger)?.position;
+    if first.seq > 0 {
+        let ours = ledger.entries_after_seq(first.seq - 1, 1)?;
+        if ours
+            .first()
+            .is_none_or(|entry| entry.seq != first.seq || entry.hash != first.hash)
+        {
+            return Err(StoreError::Unusable(format!(
+                "PostgreSQL has another ledger: its last entry, {}, is not the one of this data directory",
+                first.seq
+            )));
+        }
+    }
+    let Some(epoch) = home.take_lease(&holder, held)? else {
+        return Err(StoreError::NotHolder(
+            "another data directory holds the ledger: stop its sidecar first".into(),
+        ));
+    };
+    let mut position = first.clone();
+    loop {
+        let entries = ledger.entries_after_seq(position.seq, MAX_PAGE_ENTRIES)?;
+        let Some(last) = entries.last() else { break };
+        let after = after(&position, last);
+        home.commit(HomeCommit {
+            domain: Domain::Ledger,
+            epoch,
+            before: position,
+            after: after.clone(),
+            entries,
+            accounts: Vec::new(),
+            rows: Vec::new(),
+        })?;
+        position = after;
+    }
+    let rows = |copy: &Copy, connection: &mut Connection| {
+        copy.set_held(connection, &holder, epoch)?;
+        copy.push_rows(connection)
+    };
+    ledger.with_copy(rows).ok_or_else(not_a_copy)??;
+    app.with_copy(rows).ok_or_else(not_a_copy)??;
+    home.release_lease(epoch)?;
+    Ok(PushReport {
+        entries: position.seq - first.seq,
+        last: position.seq,
+        hash: position.hash,
+    })
+}
+
+fn after(before: &Position, last: &LedgerEntry) -> Position {
+    Position {
+        seq: last.seq,
+        hash: last.hash.clone(),
+        version: before.version + 1,
+    }
+}
+
+impl Copy {
+    /// Gives a new database the rows that each file is made with.
+    pub(super) fn push_first_rows(&self, connection: &mut Connection) -> Result<(), StoreError> {
+        match self.home.holding(self.domain)?.position.version {
+            0 => self.push_rows(connection),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives PostgreSQL all rows besides the entries.
+    fn push_rows(&self, connection: &mut Connection) -> Result<(), StoreError> {
+        let sql = |source| StoreError::sqlite("read the rows for PostgreSQL", source);
+        let transaction = sqlite::begin_write(connection).map_err(sql)?;
+        let holding = self.home.holding(self.domain)?;
+        self.changed.clear(&transaction).map_err(sql)?;
+        self.changed.mark_all(&transaction).map_err(sql)?;
+        let (accounts, rows) = self
+            .changed
+            .collect(&transaction, self.domain)
+            .map_err(sql)?;
+        self.changed.clear(&transaction).map_err(sql)?;
+        let version = holding.position.version.max(self.version(&transaction)?) + 1;
+        transaction
+            .execute("UPDATE copy SET version = ?1", [version])
+            .map_err(sql)?;
+        self.home.commit(HomeCommit {
+            domain: self.domain,
+            epoch: holding.epoch,
+            after: Position {
+                version,
+                ..holding.position.clone()
+            },
+            before: holding.position,
+            entries: Vec::new(),
+            accounts,
+            rows,
+        })?;
+        transaction.commit().map_err(sql)
+    }
+}

@@ -1,0 +1,272 @@
+//! Real PostgreSQL servers for a test: a primary, and a standby that it waits for with each commit.
+//! They end with the test.
+
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const USER: &str = "gateway";
+const SOON: Duration = Duration::from_secs(60);
+
+/// A `postgres` process on a free port.
+pub struct PostgresServer {
+    pub port: u16,
+    process: Option<Child>,
+    dir: TempDir,
+}
+
+impl PostgresServer {
+    /// Starts a server without a standby. Its files are in memory: a test is about processes that
+    /// die, not about power cuts.
+    pub fn start() -> Self {
+        Self::start_in(&memory())
+    }
+
+    /// Starts a server without a standby, with its files in this folder.
+    pub fn start_in(parent: &Path) -> Self {
+        let dir = new_dir(parent);
+        let data = data_dir(&dir);
+        run(program("initdb")
+            .args(["--username", USER, "--auth", "trust", "--encoding", "UTF8"])
+            .args(["--no-locale", "--no-sync", "--pgdata"])
+            .arg(&data));
+        Self::serve(dir)
+    }
+
+    /// Starts a standby that follows the server, and makes the server wait for it.
+    pub fn start_standby(&self) -> Self {
+        self.start_standby_in(&memory())
+    }
+
+    /// Like [`PostgresServer::start_standby`], with its files in this folder.
+    pub fn start_standby_in(&self, parent: &Path) -> Self {
+        let standby = self.follow("standby", parent);
+        self.wait_for_standby_named("standby");
+        wait_for("the standby to be synchronous", || {
+            let state = self.psql("postgres", "SELECT sync_state FROM pg_stat_replication");
+            state == "quorum" || state == "sync"
+        });
+        standby
+    }
+
+    /// Makes each commit wait for the standby of this name.
+    pub fn wait_for_standby_named(&self, name: &str) {
+        let set = format!("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 ({name})'");
+        self.psql("postgres", &set);
+        self.psql("postgres", "SELECT pg_reload_conf()");
+    }
+
+    /// Starts a server that follows this one, which does not wait for it.
+    pub fn start_follower(&self, name: &str) -> Self {
+        self.follow(name, &memory())
+    }
+
+    fn follow(&self, name: &str, parent: &Path) -> Self {
+        let dir = new_dir(parent);
+        let source = format!(
+            "host=127.0.0.1 port={} user={USER} application_name={name}",
+            self.port
+        );
+        run(program("pg_basebackup")
+            .args([
+                "--write-recovery-conf",
+                "--checkpoint",
+                "fast",
+                "--no-sync",
+                "--dbname",
+                &source,
+            ])
+            .arg("--pgdata")
+            .arg(data_dir(&dir)));
+        Self::serve(dir)
+    }
+
+    fn serve(dir: TempDir) -> Self {
+        let mut server = Self {
+            port: free_port(),
+            process: None,
+            dir,
+        };
+        server.start_again();
+        server
+    }
+
+    /// Starts the server again on its files.
+    pub fn start_again(&mut self) {
+        let data = data_dir(&self.dir);
+        wait_for("postgres to start", || {
+            let mut child = program("postgres")
+                .arg("-D")
+                .arg(&data)
+                .args(["-p", &self.port.to_string()])
+                .args([
+                    "-c",
+                    "listen_addresses=127.0.0.1",
+                    "-c",
+                    "unix_socket_directories=",
+                ])
+                .args(["-c", "max_connections=50", "-c", "shared_buffers=32MB"])
+                .stdout(Stdio::null())
+                .stderr(std::fs::File::create(self.dir.path().join("log")).unwrap())
+                .spawn()
+                .unwrap();
+            // After SIGKILL, the processes of the server before may still be ending.
+            loop {
+                if self.answers() {
+                    self.process = Some(child);
+                    return true;
+                }
+                if child.try_wait().unwrap().is_some() {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+
+    fn answers(&self) -> bool {
+        let ready = Command::new(bin_dir().join("pg_isready"))
+            .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+            .status();
+        ready.is_ok_and(|status| status.success())
+    }
+
+    /// Kills the server with SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Sends the server a signal: `STOP`, `CONT`, …
+    pub fn signal(&self, name: &str) {
+        let pid = self.process.as_ref().unwrap().id().to_string();
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &pid])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Makes a standby the primary.
+    pub fn promote(&self) {
+        self.psql("postgres", "SELECT pg_promote()");
+    }
+
+    /// Creates a database, and returns its address.
+    pub fn create_database(&self, name: &str) -> String {
+        self.psql("postgres", &format!("CREATE DATABASE {name}"));
+        self.address(name)
+    }
+
+    pub fn address(&self, database: &str) -> String {
+        format!(
+            "postgres://{USER}@127.0.0.1:{}/{database}?sslmode=disable",
+            self.port
+        )
+    }
+
+    /// Output of a statement.
+    pub fn psql(&self, database: &str, sql: &str) -> String {
+        let output = self.try_psql(database, sql);
+        assert!(
+            output.status.success(),
+            "{sql}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    pub fn try_psql(&self, database: &str, sql: &str) -> Output {
+        Command::new(bin_dir().join("psql"))
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", USER])
+            .args(["-d", database, "-qtAX", "-v", "ON_ERROR_STOP=1", "-c", sql])
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Its programs are in no folder of the search path.
+fn bin_dir() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("is postgresql installed?");
+    let newest = versions
+        .map(|version| version.unwrap().path().join("bin"))
+        .max();
+    newest.expect("is postgresql installed?")
+}
+
+/// A program of the server, which refuses to run as root.
+fn program(name: &str) -> Command {
+    let path = bin_dir().join(name);
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(path);
+    }
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
+        .arg(path)
+        .current_dir("/");
+    command
+}
+
+fn memory() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    match memory.is_dir() {
+        true => memory,
+        false => std::env::temp_dir(),
+    }
+}
+
+fn new_dir(parent: &Path) -> TempDir {
+    let dir = tempfile::tempdir_in(parent).unwrap();
+    if rustix::process::geteuid().is_root() {
+        let id = |flag: &str| -> u32 {
+            let output = Command::new("id")
+                .args([flag, "postgres"])
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout)
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap()
+        };
+        chown(dir.path(), Some(id("-u")), Some(id("-g"))).unwrap();
+    }
+    dir
+}
+
+fn data_dir(dir: &TempDir) -> PathBuf {
+    dir.path().join("data")
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < SOON, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
