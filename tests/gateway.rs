@@ -164,6 +164,9 @@ mod panics;
 mod partition;
 #[path = "gateway/people.rs"]
 mod people;
+#[allow(dead_code, reason = "shared with the tests of the stores")]
+#[path = "stores/postgres.rs"]
+mod postgres;
 #[path = "gateway/prices.rs"]
 mod prices;
 #[path = "gateway/races.rs"]
@@ -205,6 +208,8 @@ mod sidecar_away;
 mod smuggling;
 #[path = "gateway/stale_replicas.rs"]
 mod stale_replicas;
+#[path = "gateway/standby.rs"]
+mod standby;
 #[path = "gateway/store_cluster.rs"]
 mod store_cluster;
 #[path = "gateway/store_faults.rs"]

@@ -15,8 +15,8 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-const SHORT: Duration = Duration::from_secs(15);
-const LONG: Duration = Duration::from_secs(120);
+pub const SHORT: Duration = Duration::from_secs(15);
+pub const LONG: Duration = Duration::from_secs(120);
 /// Clients per edge. They do not leave by themselves.
 const CLIENTS: usize = 8;
 /// The maximum time until a killed process is restarted.
@@ -25,10 +25,10 @@ const AWAY_MOST_MS: u64 = 250;
 const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
 /// A pseudo-random generator with the same sequence in every run.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -146,8 +146,8 @@ impl Fleet {
 
 /// The clients' log compared with the ledger and the store.
 #[derive(Debug)]
-struct Books {
-    whole: usize,
+pub struct Books {
+    pub whole: usize,
     lost: usize,
     doubled: usize,
     /// The granted credit, minus the remaining balance, minus the sum that the endings charged, in
@@ -162,7 +162,7 @@ struct Books {
 }
 
 impl Books {
-    fn of(fleet: &Fleet, account: &Account, log: &Log) -> Self {
+    pub fn of(fleet: &Fleet, account: &Account, log: &Log) -> Self {
         fleet.wait_quiet(account);
         let balance = micro(&fleet.sidecar.json(&["account", "show", &account.id])["balance"]);
         let all = fleet.sidecar.endings(account);
@@ -208,7 +208,7 @@ impl Books {
     }
 
     #[track_caller]
-    fn are_right(&self) {
+    pub fn are_right(&self) {
         assert_eq!(
             (self.lost, self.doubled, self.drift),
             (0, 0, 0),
@@ -222,7 +222,7 @@ impl Books {
 }
 
 #[track_caller]
-fn audited(fleet: &Fleet) {
+pub fn audited(fleet: &Fleet) {
     let verdict = fleet.sidecar.json(&["ledger", "verify"]);
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
 }
@@ -230,7 +230,7 @@ fn audited(fleet: &Fleet) {
 /// Asserts that each of these answers asks the client to retry. The store is down, or it has just
 /// lost the ends of requests whose credit it still holds.
 #[track_caller]
-fn are_refusals(odd: &[String]) {
+pub fn are_refusals(odd: &[String]) {
     let is_refusal = |odd: &&String| {
         odd.starts_with("503 ")
             || odd.starts_with("529 ")

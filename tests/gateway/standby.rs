@@ -1,0 +1,331 @@
+//! Tests several sidecars whose ledger is in PostgreSQL: one holds it, and another one takes over,
+//! whichever process dies. Real PostgreSQL, a primary and a standby, as processes.
+
+use crate::account::Account;
+use crate::chaos::{Books, Dice, LONG, SHORT, are_refusals, audited};
+use crate::client::{self, Request};
+use crate::crash::{self, Habit, Log};
+use crate::postgres::PostgresServer;
+use crate::server::Server;
+use crate::shared::Fleet;
+use crate::surface::Chat;
+use crate::world::{Plan, SOON, World, free_port, wait_for};
+use std::time::{Duration, Instant};
+
+/// Longest time until a standby holds the ledger.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
+
+/// Redis, PostgreSQL with its standby, two edges, and two sidecars, of which the first holds the
+/// ledger.
+struct Installation {
+    fleet: Fleet,
+    standby: World,
+    primary: PostgresServer,
+    follower: PostgresServer,
+}
+
+impl Installation {
+    fn new() -> Self {
+        let primary = PostgresServer::start();
+        primary.create_database("gateway");
+        let follower = primary.start_standby();
+        let url = format!(
+            "postgres://gateway@127.0.0.1:{},127.0.0.1:{}/gateway?sslmode=disable",
+            primary.port, follower.port
+        );
+        let redis = Server::start_on(free_port(), &[]);
+        let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
+        let ledger = format!("ledger: {{kind: postgres, url: \"{url}\"}}");
+        let with_ledger = format!("store: {store}\n{ledger}");
+        let value = with_ledger.strip_prefix("store: ").unwrap();
+        let fleet = Fleet::on(redis, value);
+        let standby = Plan::default()
+            .role("sidecar")
+            .edit("store: {kind: embedded}", &with_ledger)
+            .endpoints(&[fleet.sidecar.vendor.port])
+            .start();
+        wait_for("the second sidecar to be a standby", SOON, || {
+            standby
+                .log()
+                .contains("this one is a standby")
+                .then_some(())
+        });
+        Self {
+            fleet,
+            standby,
+            primary,
+            follower,
+        }
+    }
+
+    fn wait_taken_over(&self) {
+        wait_for("the standby to hold the ledger", TAKEN_OVER_WITHIN, || {
+            self.standby
+                .log()
+                .contains("holds the ledger in PostgreSQL")
+                .then_some(())
+        });
+    }
+
+    /// The second sidecar answers for the ledger from here on; the first one is a standby.
+    fn swap(&mut self) {
+        std::mem::swap(&mut self.fleet.sidecar, &mut self.standby);
+    }
+
+    fn close(self) {
+        let Self {
+            fleet,
+            mut standby,
+            primary,
+            follower,
+        } = self;
+        standby.signal("TERM");
+        assert_eq!(standby.wait_end(SOON), 0);
+        standby.forget();
+        fleet.close();
+        drop((primary, follower));
+    }
+}
+
+#[test]
+fn a_standby_takes_over_when_the_holder_is_killed_under_load() {
+    let mut all = Installation::new();
+    let account = all.fleet.funded(crash::FUNDS);
+    let standby = all.standby.sidecar;
+    let holder = all.fleet.sidecar.sidecar;
+    // The standby passes pages on.
+    let page = || Request::get("/dashboard/sign-in");
+    assert_eq!(client::ask(standby, &page()).status, 200);
+    let Installation { fleet, .. } = &mut all;
+    let log = fleet.under_load(&account, |fleet| {
+        std::thread::sleep(Duration::from_millis(500));
+        fleet.sidecar.kill();
+        std::thread::sleep(Duration::from_millis(500));
+    });
+    all.wait_taken_over();
+    assert!(log.cut.is_empty(), "no answer depends on the sidecar");
+    // The first one comes back as a standby, with what it has.
+    all.fleet.sidecar.start_gateway();
+    all.swap();
+    all.fleet.matches(&account, &log);
+    for edge in &all.fleet.edges {
+        wait_for("an edge to find the sidecar", SOON, || {
+            (edge.ask(&page()).status == 200).then_some(())
+        });
+        edge.works(Chat, &account.key);
+    }
+    assert_ne!(standby, holder);
+    assert_eq!(client::ask(holder, &page()).status, 200);
+    all.close();
+}
+
+#[test]
+fn a_holder_that_stops_gives_the_ledger_to_the_standby_at_once() {
+    let mut all = Installation::new();
+    let account = all.fleet.funded(10_000_000);
+    let asked = all.fleet.edges[0].works(Chat, &account.key).request_id();
+    all.fleet.settled(&account, [&asked]);
+    all.fleet.sidecar.signal("TERM");
+    assert_eq!(all.fleet.sidecar.wait_end(SOON), 0);
+    let began = Instant::now();
+    all.wait_taken_over();
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    all.fleet.sidecar.start_gateway();
+    all.swap();
+    // What the first one knew, the second one knows: keys and accounts too.
+    let (_, key) = all.fleet.sidecar.key(&account.id, "another");
+    all.fleet.wait_known(&all.fleet.edges[0], &key);
+    all.fleet.edges[1].works(Chat, &account.key);
+    // A command on the machine of the standby is refused, and says where to run it.
+    let refused = all
+        .standby
+        .command(&["account", "grant", &account.id, "1", "--ref", "x"]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    let address = format!("the sidecar at 127.0.0.1:{}", all.fleet.sidecar.sidecar);
+    assert!(error.contains(&address), "{error}");
+    all.close();
+}
+
+#[test]
+fn a_server_that_is_killed_and_replaced_by_its_standby_loses_nothing() {
+    let mut all = Installation::new();
+    let account = all.fleet.funded(crash::FUNDS);
+    let Installation {
+        fleet,
+        primary,
+        follower,
+        ..
+    } = &mut all;
+    let log = fleet.under_load(&account, |_| {
+        std::thread::sleep(Duration::from_millis(500));
+        primary.kill();
+        // As long as there is no standby, commits wait: nothing is acknowledged that one server
+        // has.
+        follower.wait_for_standby_named("standby");
+        follower.promote();
+        std::thread::sleep(Duration::from_millis(500));
+    });
+    let _next = all.follower.start_follower("standby");
+    all.fleet.matches(&account, &log);
+    let report = all
+        .fleet
+        .sidecar
+        .command(&["ledger", "verify", "--all", "--json"]);
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    assert!(report.status.success(), "{text}");
+    all.close();
+}
+
+/// A process to kill, or connections to cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Victim {
+    Holder,
+    Standby,
+    Primary,
+    Follower,
+    Redis,
+    Edge(usize),
+    /// All connections of the gateway to PostgreSQL, also in the middle of a commit.
+    Connections,
+}
+
+const VICTIMS: [Victim; 8] = [
+    Victim::Connections,
+    Victim::Holder,
+    Victim::Primary,
+    Victim::Edge(0),
+    Victim::Follower,
+    Victim::Redis,
+    Victim::Edge(1),
+    Victim::Standby,
+];
+
+impl Installation {
+    /// Makes `fleet.sidecar` the sidecar that holds the ledger.
+    fn find_holder(&mut self) {
+        let holds =
+            |world: &World| world.is_ready() && world.metric("gateway_ledger_held", &[]) == 1.0;
+        let began = Instant::now();
+        while !holds(&self.fleet.sidecar) {
+            self.swap();
+            assert!(
+                began.elapsed() < QUIET_WITHIN,
+                "no sidecar holds the ledger"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+            for sidecar in [&mut self.fleet.sidecar, &mut self.standby] {
+                // A holder that was superseded has ended, as have those that met no Redis at their
+                // start.
+                if sidecar.has_ended() {
+                    sidecar.begin_gateway(None);
+                }
+            }
+        }
+    }
+
+    /// Runs `chaos` while clients of all kinds send requests to both edges.
+    fn under_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
+        let (first, second) = (self.fleet.edges[0].edge, self.fleet.edges[1].edge);
+        let habits = [Habit::Whole, Habit::Stream, Habit::Abort];
+        let mut other = Log::default();
+        let mut log = crash::under_load(first, &account.key, &habits, || {
+            other = crash::under_load(second, &account.key, &habits, || chaos(self));
+        });
+        log.add(other);
+        log
+    }
+
+    fn strike(&mut self, victim: Victim) {
+        let pause = || std::thread::sleep(Duration::from_millis(200));
+        match victim {
+            Victim::Connections => {
+                let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'model-gateway'";
+                self.primary.psql("postgres", sql);
+            }
+            Victim::Holder => {
+                self.fleet.sidecar.kill();
+                pause();
+                self.fleet.sidecar.begin_gateway(None);
+            }
+            Victim::Standby => {
+                self.standby.kill();
+                pause();
+                self.standby.begin_gateway(None);
+            }
+            Victim::Primary => {
+                self.primary.kill();
+                pause();
+                self.primary.start_again();
+            }
+            Victim::Follower => {
+                self.follower.kill();
+                pause();
+                self.follower.start_again();
+            }
+            Victim::Redis => {
+                self.fleet.redis.kill();
+                pause();
+                self.fleet.redis.start_again();
+            }
+            Victim::Edge(index) => {
+                self.fleet.edges[index].kill();
+                pause();
+                self.fleet.edges[index].start_gateway();
+            }
+        }
+    }
+}
+
+/// Time between two strikes, so that a standby can take over in between.
+const BETWEEN_STRIKES: Duration = Duration::from_secs(3);
+/// Longest time until somebody holds the ledger.
+const QUIET_WITHIN: Duration = Duration::from_secs(120);
+
+#[test]
+fn kills_all_over_an_installation_neither_lose_nor_double_a_debit() {
+    let time = crash::asked_seconds().unwrap_or(if crate::is_long() { LONG } else { SHORT });
+    let mut all = Installation::new();
+    let account = all.fleet.funded(crash::FUNDS);
+    let mut dice = Dice(20_261_126);
+    let mut strikes = 0;
+    let log = all.under_load(&account, |all| {
+        let began = Instant::now();
+        // At least one of each kind.
+        while began.elapsed() < time || strikes < VICTIMS.len() {
+            let victim = match VICTIMS.get(strikes) {
+                Some(victim) => *victim,
+                None => VICTIMS[usize::try_from(dice.below(8)).unwrap()],
+            };
+            all.find_holder();
+            all.strike(victim);
+            strikes += 1;
+            std::thread::sleep(BETWEEN_STRIKES.mul_f64(dice.below(100) as f64 / 100.0));
+        }
+    });
+    all.find_holder();
+    let books = Books::of(&all.fleet, &account, &log);
+    println!(
+        "{strikes} strikes in {time:?}: {} answers whole, {} cut\n{books:?}",
+        log.whole.len(),
+        log.cut.len()
+    );
+    books.are_right();
+    audited(&all.fleet);
+    are_refusals(&log.odd);
+    assert!(books.whole > 100, "{books:?}");
+    let report = all
+        .fleet
+        .sidecar
+        .command(&["ledger", "verify", "--all", "--json"]);
+    assert!(
+        report.status.success(),
+        "{}",
+        String::from_utf8_lossy(&report.stdout)
+    );
+    all.close();
+}
