@@ -46,6 +46,30 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >&2
 }
 
+# install_without_starting PACKAGE...: installs with apt, for packages that would otherwise start a system service.
+install_without_starting() {
+  command -v apt-get >/dev/null || fail "please install: $*"
+  local policy=/usr/sbin/policy-rc.d status=0
+  if [ -e $policy ]; then
+    install_packages "$@"
+    return
+  fi
+  printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+  as_root chmod +x $policy
+  install_packages "$@" || status=$?
+  as_root rm -f $policy
+  return $status
+}
+
+# postgres_bin: prints the folder of PostgreSQL's programs, which are in no folder of the search path.
+postgres_bin() {
+  local folder
+  folder=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)
+  [ -x "${folder:-/}/initdb" ] && echo "$folder"
+}
+
+install_postgres() { postgres_bin >/dev/null || install_without_starting postgresql; }
+
 # The tools that the build needs: Rust, and a C compiler, make and cmake for TLS, compression, SQLite and jemalloc.
 install_build_tools() {
   install_missing cc="gcc libc6-dev" make=make cmake=cmake curl=curl
