@@ -212,6 +212,16 @@ fn a_server_that_could_lose_debits_is_refused() {
     let error = world.home(true).prepare().unwrap_err().to_string();
     assert!(error.contains("no synchronous standby"), "{error}");
     assert!(world.home(false).prepare().is_ok());
+    assert!(world.take(&world.home(false)).unwrap().is_some());
+    server.psql(
+        "gateway",
+        "UPDATE model_gateway.holding SET format = 99 WHERE domain = 'accounts'",
+    );
+    let error = world.take(&world.home(false)).unwrap_err().to_string();
+    assert!(
+        error.contains("a newer version of the program has written the accounts"),
+        "{error}"
+    );
     server.psql(
         "gateway",
         "UPDATE model_gateway.schema_version SET version = 7",

@@ -24,6 +24,7 @@ impl Copy {
         let sql = |source| StoreError::sqlite("bring a copy up to date", source);
         let position = self.position(connection)?;
         let holding = self.home.holding(self.domain)?;
+        self.check_format(connection, &holding)?;
         if position == holding.position {
             return Ok(());
         }

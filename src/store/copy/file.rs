@@ -172,6 +172,29 @@ impl Copy {
         &self.home
     }
 
+    /// Returns the version of the file's schema.
+    fn format(connection: &Connection) -> Result<i32, StoreError> {
+        connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .map_err(|source| StoreError::sqlite("read the version of a copy", source))
+    }
+
+    /// Checks that no newer program has written what PostgreSQL has: this one would drop columns
+    /// that it does not know.
+    pub(super) fn check_format(
+        &self,
+        connection: &Connection,
+        holding: &Holding,
+    ) -> Result<(), StoreError> {
+        if holding.format <= Self::format(connection)? {
+            return Ok(());
+        }
+        Err(StoreError::Unusable(format!(
+            "a newer version of the program has written the {} in PostgreSQL: upgrade this one",
+            self.domain.name()
+        )))
+    }
+
     /// Returns the id of the data directory, and the epoch in which it held the data last.
     ///
     /// # Errors
@@ -198,7 +221,9 @@ impl Copy {
                 params![holder, epoch],
             )
             .map(drop)
-            .map_err(|source| StoreError::sqlite("record the lease", source))
+            .map_err(|source| StoreError::sqlite("record the lease", source))?;
+        self.home
+            .set_format(self.domain, epoch, Self::format(connection)?)
     }
 
     fn state(&self, connection: &Connection) -> Result<CopyState, StoreError> {

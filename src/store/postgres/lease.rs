@@ -18,6 +18,9 @@ const TAKE: &str = "UPDATE holding SET epoch = epoch + 1, holder = $1, address =
       lease_until = clock_timestamp() + $3::bigint * interval '1 millisecond'
     WHERE lease_until < clock_timestamp() OR holder = $1 RETURNING epoch";
 
+const SET_FORMAT: &str =
+    "UPDATE holding SET format = $3 WHERE domain = $1 AND epoch = $2 AND format < $3";
+
 const RENEW: &str =
     "UPDATE holding SET lease_until = clock_timestamp() + $2::bigint * interval '1 millisecond'
     WHERE epoch = $1";
@@ -78,6 +81,24 @@ impl PostgresHome {
             Err(_) => {}
         }
         renewed
+    }
+
+    /// Records the version of the holder's file.
+    ///
+    /// # Errors
+    /// Returns an error if the server cannot be reached.
+    pub fn set_format(&self, domain: Domain, epoch: i64, format: i32) -> Result<(), StoreError> {
+        let operation = "record the version of the holder";
+        self.with_session(operation, move |session| {
+            Box::pin(async move {
+                let set = session
+                    .client
+                    .execute(SET_FORMAT, &[&domain.name(), &epoch, &format]);
+                set.await
+                    .map(drop)
+                    .map_err(|source| StoreError::postgres(operation, source))
+            })
+        })
     }
 
     /// Gives the lease back, so that another one need not wait until it runs out.

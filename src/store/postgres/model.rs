@@ -51,6 +51,8 @@ pub struct Holding {
     /// Whether the lease has not run out.
     pub is_live: bool,
     pub position: Position,
+    /// Version of the file of the program that held it last.
+    pub format: i32,
 }
 
 /// How far the data of a domain is.

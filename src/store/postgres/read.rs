@@ -15,7 +15,7 @@ use tokio_postgres::Row;
 pub const MAX_PAGE_ENTRIES: i64 = 8_192;
 
 const HOLDING: &str =
-    "SELECT epoch, holder, address, lease_until > clock_timestamp(), seq, hash, version
+    "SELECT epoch, holder, address, lease_until > clock_timestamp(), seq, hash, version, format
     FROM holding WHERE domain = $1";
 
 const ENTRIES: &str = "SELECT seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash
@@ -55,6 +55,7 @@ fn read_holding(row: &Row) -> Result<Holding, StoreError> {
                 hash: row.try_get(5)?,
                 version: row.try_get(6)?,
             },
+            format: row.try_get(7)?,
         })
     };
     read().map_err(|source| StoreError::postgres("read who holds the ledger", source))

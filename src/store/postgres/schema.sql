@@ -17,11 +17,12 @@ CREATE TABLE holding (
   lease_until timestamptz NOT NULL,  -- by this server's clock
   seq         bigint NOT NULL,       -- last entry
   hash        bytea NOT NULL,        -- its hash
-  version     bigint NOT NULL        -- last change of rows besides the entries
+  version     bigint NOT NULL,       -- last change of rows besides the entries
+  format      integer NOT NULL       -- version of the holder's file: an older program must not change what a newer one wrote
 );
 INSERT INTO holding VALUES
-  ('ledger', 0, '', '', '-infinity', 0, decode(repeat('00', 32), 'hex'), 0),
-  ('accounts', 0, '', '', '-infinity', 0, decode(repeat('00', 32), 'hex'), 0);
+  ('ledger', 0, '', '', '-infinity', 0, decode(repeat('00', 32), 'hex'), 0, 0),
+  ('accounts', 0, '', '', '-infinity', 0, decode(repeat('00', 32), 'hex'), 0, 0);
 
 -- The columns of `entry` in ledger.db.
 CREATE TABLE entry (
