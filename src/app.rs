@@ -91,11 +91,6 @@ pub fn run_with_store(
             "`model-gateway run` needs store.kind: embedded; with kind: redis, use `model-gateway edge` and `model-gateway sidecar`"
         );
     }
-    if settings.ledger.postgres.is_some() {
-        anyhow::bail!(
-            "`model-gateway run` keeps its ledger in data_dir; ledger.kind: postgres needs store.kind: redis, `model-gateway edge` and `model-gateway sidecar`"
-        );
-    }
     let startup_signals = StartupSignals::listen()?;
     let billing = match start {
         StartMode::Fresh => {

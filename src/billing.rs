@@ -59,7 +59,9 @@ use credits::trial::Trial;
 pub use hold::{HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore};
 pub use holds::{PendingRequests, ReserveError};
 pub use open_holds::OpenHolds;
-pub use postgres_audit::{detach_from_postgres, push_to_postgres, verify_postgres};
+pub use postgres_audit::{
+    catch_up_with_postgres, detach_from_postgres, push_to_postgres, verify_postgres,
+};
 pub use receipt::Receipt;
 pub use service::Billing;
 pub use shared::SharedBilling;

@@ -236,6 +236,7 @@ impl ConfigValidator {
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
         let ledger = self.ledger(&config.ledger, signup.as_ref());
+        self.check_ledger_home(&ledger, store.as_ref(), sidecar);
         let mail = config.mail.and_then(|mail| self.mail(mail));
         let notifications = self.notifications(&config.notifications);
         let support = self.support(&config.support);

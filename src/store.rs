@@ -48,7 +48,7 @@ pub enum StoreError {
         operation: &'static str,
         source: ::redis::RedisError,
     },
-    #[error("cannot {operation}: {source}")]
+    #[error("cannot {operation}: {}", postgres::cause(source))]
     Postgres {
         operation: &'static str,
         source: tokio_postgres::Error,

@@ -37,17 +37,11 @@ const MAX_FORWARDED: usize = 1_024;
 /// The connection to PostgreSQL; `None` if the ledger is in the data directory.
 ///
 /// # Errors
-/// Returns an error if the sidecar listens on an address that other machines cannot use.
+/// Returns an error if its address is invalid, or if no thread can be started.
 pub fn ledger_home(settings: &Settings) -> anyhow::Result<Option<PostgresHome>> {
     let Some(postgres) = &settings.ledger.postgres else {
         return Ok(None);
     };
-    if settings.sidecar.ip().is_unspecified() {
-        anyhow::bail!(
-            "listen.sidecar is {}: with ledger.kind: postgres it must be the address at which the edges and the other sidecars reach this one",
-            settings.sidecar
-        );
-    }
     let home = PostgresHome::new(PostgresSettings {
         url: postgres.url.reveal().to_owned(),
         require_standby: postgres.require_standby,

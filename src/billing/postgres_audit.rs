@@ -65,6 +65,15 @@ pub fn verify_postgres(
     Ok(findings)
 }
 
+/// Brings the copies in `data_dir` up to date.
+///
+/// # Errors
+/// Returns an error if PostgreSQL cannot be reached, or lacks what the copies have.
+pub fn catch_up_with_postgres(data_dir: &Path, home: &PostgresHome) -> Result<(), StoreError> {
+    let ledger = Ledger::open_with_home(data_dir, Some(home))?;
+    copies::catch_up(&ledger, &AppDb::open(data_dir, Some(home))?)
+}
+
 /// Gives PostgreSQL what it lacks of the ledger and the accounts in `data_dir`, which is a copy
 /// from then on.
 ///

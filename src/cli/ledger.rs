@@ -183,12 +183,24 @@ pub fn run(
     if let LedgerCommand::Push | LedgerCommand::Detach = command {
         return move_ledger(&command, settings, json, out);
     }
+    super::catch_up(settings)?;
     if let (LedgerCommand::Verify { .. }, Some(verdict)) =
         (&command, verify_missing_ledger(&settings.data_dir)?)
     {
         return print_verdict(&verdict, json, out);
     }
     let billing = command.open_billing(settings)?;
+    run_on(&billing, command, settings, json, out)
+}
+
+/// Runs a command that works with the ledger in the data directory.
+fn run_on(
+    billing: &Billing,
+    command: LedgerCommand,
+    settings: &CommandSettings,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let account_id = |account: &str| find_account_id(settings, account);
     let mut code = ExitCode::SUCCESS;
     match command {
@@ -199,21 +211,21 @@ pub fn run(
         } => {
             let progress = ProgressDisplay::select(progress, json);
             if rebuild_aggregates {
-                let wrong = reindex(&billing, settings, REBUILD_ACT, progress)?;
+                let wrong = reindex(billing, settings, REBUILD_ACT, progress)?;
                 // Stdout is for the verdict.
                 print_reindex(wrong, false, &mut io::stderr())?;
             }
             let reads_all = all || rebuild_aggregates;
-            let verdict = verify(&billing, settings, reads_all, progress)?;
+            let verdict = verify(billing, settings, reads_all, progress)?;
             code = print_verdict(&verdict, json, out)?;
         }
         LedgerCommand::Reindex { progress } => {
             let progress = ProgressDisplay::select(progress, json);
-            let wrong = reindex(&billing, settings, REINDEX_ACT, progress)?;
+            let wrong = reindex(billing, settings, REINDEX_ACT, progress)?;
             print_reindex(wrong, json, out)?;
         }
         LedgerCommand::Show { account, last } => {
-            let entries = last_entries(&billing, &account_id(&account)?, last)?;
+            let entries = last_entries(billing, &account_id(&account)?, last)?;
             show(&entries, json, out)?;
         }
         LedgerCommand::Export {
@@ -226,7 +238,7 @@ pub fn run(
             let account = account.as_deref().map(account_id).transpose()?;
             let format = if json { ExportFormat::Json } else { format };
             export::export(
-                &billing,
+                billing,
                 &EntrySelection {
                     account,
                     from_ms: from,
@@ -242,7 +254,7 @@ pub fn run(
             credits,
             reference,
         } => {
-            let posted = refund(&billing, settings, &request_id, credits, &reference)?;
+            let posted = refund(billing, settings, &request_id, credits, &reference)?;
             print_posting(&posted, &reference, json, out)?;
         }
         LedgerCommand::Adjust {
@@ -258,12 +270,12 @@ pub fn run(
                 reference: &reference,
                 reason: &reason,
             };
-            let posted = adjust(&billing, settings, &correction)?;
+            let posted = adjust(billing, settings, &correction)?;
             print_posting(&posted, &reference, json, out)?;
         }
         LedgerCommand::Backup { dir, progress } => {
             let progress = ProgressDisplay::select(progress, json);
-            let backup = back_up(&billing, &settings.data_dir, &dir, progress)?;
+            let backup = back_up(billing, &settings.data_dir, &dir, progress)?;
             print_backup(&backup, &dir, json, out)?;
         }
         LedgerCommand::Segments(_) | LedgerCommand::Push | LedgerCommand::Detach => {}

@@ -6,9 +6,11 @@ use super::fault::ConfigFault;
 use super::raw;
 use super::signup::SignupSettings;
 use super::source::FileChecks;
+use super::store::StoreSettings;
 use super::validator::ConfigValidator;
 use crate::catalog::Secret;
 use crate::store::postgres;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 const DAY_MS: i64 = 86_400_000;
@@ -109,6 +111,28 @@ impl ConfigValidator {
                     require_standby: section.require_standby,
                 })
             }
+        }
+    }
+
+    /// Checks that the rest of the config allows a ledger in PostgreSQL.
+    pub(super) fn check_ledger_home(
+        &mut self,
+        ledger: &LedgerSettings,
+        store: Option<&StoreSettings>,
+        sidecar: Option<SocketAddr>,
+    ) {
+        if ledger.postgres.is_none() {
+            return;
+        }
+        if store.is_some_and(|store| store.address().is_none()) {
+            let says = "postgres needs store.kind: redis, `model-gateway edge` and `model-gateway sidecar`; `model-gateway run` keeps its ledger in data_dir";
+            self.add_fault("ledger.kind", says);
+        }
+        if let Some(address) = sidecar.filter(|address| address.ip().is_unspecified()) {
+            let says = format!(
+                "is {address}: with ledger.kind: postgres it must be the address at which the edges and the other sidecars reach the sidecar"
+            );
+            self.add_fault("listen.sidecar", says);
         }
     }
 
@@ -224,6 +248,10 @@ mod tests {
             ),
             ("{retention: {keep_days: 90}}", "ledger.retention.archive"),
             ("{keep: 3}", "ledger.keep"),
+            ("{kind: postgres}", "ledger.url"),
+            ("{url: \"postgres://a@b/c\"}", "ledger.url"),
+            ("{kind: postgres, url: \"mysql://a@b/c\"}", "ledger.url"),
+            ("{kind: postgres, url: \"postgres://a@b/c\"}", "ledger.kind"),
         ] {
             let faults = faults(ledger);
             assert!(

@@ -6,5 +6,5 @@
 mod hold;
 mod push;
 
-pub use hold::{adopt, detach, give_back, take};
+pub use hold::{adopt, catch_up, detach, give_back, take};
 pub use push::{PushReport, push};

@@ -140,7 +140,13 @@ fn a_holder_that_stops_gives_the_ledger_to_the_standby_at_once() {
     let (_, key) = all.fleet.sidecar.key(&account.id, "another");
     all.fleet.wait_known(&all.fleet.edges[0], &key);
     all.fleet.edges[1].works(Chat, &account.key);
-    // A command on the machine of the standby is refused, and says where to run it.
+    // A command on the machine of the standby reads what is there now.
+    let shown = all.standby.json(&["account", "show", &account.id]);
+    assert_eq!(
+        shown["balance"],
+        all.fleet.sidecar.json(&["account", "show", &account.id])["balance"]
+    );
+    // One that writes is refused, and says where to run it.
     let refused = all
         .standby
         .command(&["account", "grant", &account.id, "1", "--ref", "x"]);

@@ -320,6 +320,65 @@ fn an_installation_moves_to_postgres_and_back_with_the_same_chain() {
     );
 }
 
+/// A command in the holder's data directory must not keep the lease of a sidecar that died.
+#[test]
+fn a_commit_renews_no_lease() {
+    let server = PostgresServer::start();
+    let world = CopyWorld::beside(&server.create_database("gateway"));
+    let home = world.home(false);
+    home.prepare().unwrap();
+    world.take(&home).unwrap();
+    let lease = || server.psql("gateway", "SELECT lease_until FROM model_gateway.holding");
+    let before = lease();
+    open_accounts(&world.open(&home).0);
+    assert_eq!(lease(), before);
+    // Once it has run out, the data directory still commits, until another one takes it.
+    let sql = "UPDATE model_gateway.holding SET lease_until = '-infinity'";
+    server.psql("gateway", sql);
+    let (ledger, _) = world.open(&home);
+    enter(&ledger, 0..1).unwrap();
+    let other = CopyWorld::beside(&server.address("gateway"));
+    assert!(other.take(&other.home(false)).unwrap().is_some());
+    assert!(enter(&ledger, 1..2).is_err());
+    // What it has is older now, which is no fault, and it has nothing to give.
+    let (theirs, _) = other.open(&other.home(false));
+    enter(&theirs, 1..3).unwrap();
+    let (ledger, app) = world.open(&home);
+    let pushed = copies::push(&ledger, &app).unwrap();
+    assert_eq!((pushed.entries, pushed.last), (0, 6));
+    copies::catch_up(&ledger, &app).unwrap();
+    assert_eq!(ledger.heads().unwrap().last, theirs.heads().unwrap().last);
+}
+
+#[test]
+fn a_server_that_cannot_be_used_is_named_with_its_reason() {
+    let server = PostgresServer::start();
+    server.create_database("gateway");
+    let says = |url: &str| {
+        let world = CopyWorld::beside(url);
+        let error = world.home(true).prepare().unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
+        error
+    };
+    let address =
+        |what: &str| format!("postgres://gateway:secret@127.0.0.1:{what}?sslmode=disable");
+    let port = server.port;
+    let unknown = says(&address(&format!("{port}/nowhere")));
+    assert!(
+        unknown.contains("database \"nowhere\" does not exist"),
+        "{unknown}"
+    );
+    let closed = says(&address("1/gateway"));
+    assert!(closed.contains("Connection refused"), "{closed}");
+    // Every commit would wait.
+    server.wait_for_standby_named("away");
+    let waiting = says(&address(&format!("{port}/gateway")));
+    assert!(
+        waiting.contains("none of its standbys is connected"),
+        "{waiting}"
+    );
+}
+
 /// Somebody who may change the server's tables changes an entry: a sidecar that copies it refuses
 /// it.
 #[test]

@@ -13,18 +13,23 @@ fn not_a_copy() -> StoreError {
     StoreError::Unusable("the data directory is not a copy of PostgreSQL".into())
 }
 
+/// Brings both files up to date, so that what is read of them is of now.
+///
+/// # Errors
+/// Returns an error if PostgreSQL cannot be reached or lacks what the files have.
+pub fn catch_up(ledger: &Ledger, app: &AppDb) -> Result<(), StoreError> {
+    let catch_up = |copy: &Copy, connection: &mut Connection| copy.catch_up(connection);
+    ledger.with_copy(catch_up).ok_or_else(not_a_copy)??;
+    app.with_copy(catch_up).ok_or_else(not_a_copy)?
+}
+
 /// Brings both files up to date, takes the lease, and records that this data directory has it.
 /// Returns its epoch; `None` if another one has the lease.
 ///
 /// # Errors
 /// Returns an error if PostgreSQL cannot be reached or lacks what the files have.
 pub fn take(ledger: &Ledger, app: &AppDb) -> Result<Option<i64>, StoreError> {
-    let catch_up = |copy: &Copy, connection: &mut Connection| copy.catch_up(connection);
-    let both_catch_up = || -> Result<(), StoreError> {
-        ledger.with_copy(catch_up).ok_or_else(not_a_copy)??;
-        app.with_copy(catch_up).ok_or_else(not_a_copy)?
-    };
-    both_catch_up()?;
+    catch_up(ledger, app)?;
     let taken = ledger.with_copy(|copy, connection| {
         let (holder, held) = copy.held(connection)?;
         let epoch = copy.home().take_lease(&holder, held)?;
@@ -34,7 +39,7 @@ pub fn take(ledger: &Ledger, app: &AppDb) -> Result<Option<i64>, StoreError> {
         return Ok(None);
     };
     // What the last holder committed before. Nobody else commits from here on.
-    both_catch_up()?;
+    catch_up(ledger, app)?;
     let record = |copy: &Copy, connection: &mut Connection| {
         copy.set_held(connection, &holder, epoch)?;
         copy.push_first_rows(connection)

@@ -6,8 +6,9 @@
 use crate::store::StoreError;
 use crate::store::app::AppDb;
 use crate::store::copy::Copy;
-use crate::store::ledger::{Ledger, LedgerEntry};
-use crate::store::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position};
+use crate::store::ledger::anchor::ChainHead;
+use crate::store::ledger::{Ledger, LedgerEntry, LedgerStore as _};
+use crate::store::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position, PostgresHome};
 use crate::store::sqlite;
 use rusqlite::Connection;
 
@@ -37,6 +38,14 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
         })
         .ok_or_else(not_a_copy)??;
     let first = home.holding(Domain::Ledger)?.position;
+    let ours = ledger.heads()?.last;
+    if first.seq > ours.seq && is_in(&home, &ours)? {
+        return Ok(PushReport {
+            entries: 0,
+            last: first.seq,
+            hash: first.hash,
+        });
+    }
     if first.seq > 0 {
         let ours = ledger.entries_after_seq(first.seq - 1, 1)?;
         if ours
@@ -82,6 +91,15 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
         last: position.seq,
         hash: position.hash,
     })
+}
+
+/// Whether PostgreSQL has the last entry of a copy.
+fn is_in(home: &PostgresHome, last: &ChainHead) -> Result<bool, StoreError> {
+    if last.seq == 0 {
+        return Ok(true);
+    }
+    let entry = home.entry_at(last.seq)?;
+    Ok(entry.is_some_and(|entry| entry.hash == last.hash))
 }
 
 fn after(before: &Position, last: &LedgerEntry) -> Position {

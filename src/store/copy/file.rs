@@ -7,7 +7,7 @@ use crate::store::StoreError;
 use crate::store::ledger::copied_entries;
 use crate::store::postgres::{Domain, Holding, HomeCommit, Position, PostgresHome};
 use crate::store::sqlite;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use std::ops::Deref;
 
 /// The table that a copy's position is in. The files of an installation without PostgreSQL have it
@@ -65,7 +65,16 @@ pub fn begin<'a>(
     connection: &'a mut Connection,
     copy: Option<&'a Copy>,
 ) -> rusqlite::Result<WriteTransaction<'a>> {
-    let transaction = sqlite::begin_write(connection)?;
+    let transaction = sqlite::begin_write(connection).map_err(|error| {
+        let is_busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+        match copy {
+            Some(_) if is_busy => as_sqlite(StoreError::Unusable(
+                "another process of this data directory waits for PostgreSQL, or for its standby"
+                    .into(),
+            )),
+            _ => error,
+        }
+    })?;
     let Some(copy) = copy else {
         return Ok(WriteTransaction {
             transaction,
@@ -86,6 +95,10 @@ fn as_sqlite(error: StoreError) -> rusqlite::Error {
 
 /// Makes a file a copy, if it is none.
 pub fn make_copy(connection: &Connection) -> rusqlite::Result<()> {
+    // Needs no lock, which another process may have for long.
+    if state(connection)?.is_some() {
+        return Ok(());
+    }
     let holder = format!("copy_{}", uuid::Uuid::now_v7().simple());
     connection
         .execute(

@@ -7,8 +7,8 @@
 
 use super::home::{PostgresHome, STATEMENT_TIMEOUT};
 use super::model::HomeCommit;
+use super::read;
 use super::session::{PostgresSession, timed_out};
-use super::{lease, read};
 use crate::store::StoreError;
 use crate::store::ledger::LedgerEntry;
 use std::time::{Duration, Instant};
@@ -23,9 +23,12 @@ const OUTCOME_INTERVAL: Duration = Duration::from_millis(250);
 const OPERATION: &str = "commit to PostgreSQL";
 
 /// Fences a commit: it changes a row only if the caller holds the domain and knows its last commit.
-const ADVANCE: &str = "UPDATE holding SET seq = $3, hash = $4, version = $5,
-      lease_until = greatest(lease_until, clock_timestamp() + $6::bigint * interval '1 millisecond')
-    WHERE domain = $1 AND epoch = $2 AND seq = $7 AND version = $8";
+/// It does not renew the lease: a command commits too, and must not keep a dead sidecar's lease.
+const ADVANCE: &str = "UPDATE holding SET seq = $3, hash = $4, version = $5
+    WHERE domain = $1 AND epoch = $2 AND seq = $6 AND version = $7";
+
+/// Changes nothing. Its commit waits for the standby, and so for all commits before it.
+const TOUCH: &str = "UPDATE holding SET version = version WHERE domain = $1";
 
 const INSERT_ENTRIES: &str = "INSERT INTO entry
       (seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash)
@@ -116,20 +119,21 @@ fn superseded(change: &HomeCommit) -> StoreError {
     ))
 }
 
-/// Looks a commit up whose outcome is unknown. It renews the lease by that, and this commit waits
-/// for the standby: the one before is there then too.
+/// Looks a commit up whose outcome is unknown. If it is there, it is on the standby too.
 async fn find(session: &mut PostgresSession, change: &HomeCommit) -> Result<bool, CommitFault> {
     let found = async {
-        lease::renew(session, change.epoch).await?;
+        let touch = session.prepared(TOUCH).await?;
+        session
+            .client
+            .execute(&touch, &[&change.domain.name()])
+            .await
+            .map_err(|source| StoreError::postgres(OPERATION, source))?;
         read::holding(session, change.domain).await
     };
     let holding = tokio::time::timeout(COMMIT_TIMEOUT, found)
         .await
         .map_err(|_| CommitFault::Unknown(timed_out(OPERATION)))?
-        .map_err(|error| match error {
-            StoreError::NotHolder(_) => CommitFault::Superseded,
-            other => CommitFault::Unknown(other),
-        })?;
+        .map_err(CommitFault::Unknown)?;
     if session.take_unreplicated() {
         return Err(CommitFault::Unknown(not_on_standby()));
     }
@@ -156,14 +160,12 @@ async fn commit_once(
     let client = &session.client;
     let domain = change.domain.name();
     let (before, after) = (&change.before, &change.after);
-    let lease_ms = i64::try_from(lease::LEASE.as_millis()).unwrap_or(i64::MAX);
-    let fence: [&(dyn ToSql + Sync); 8] = [
+    let fence: [&(dyn ToSql + Sync); 7] = [
         &domain,
         &change.epoch,
         &after.seq,
         &after.hash,
         &after.version,
-        &lease_ms,
         &before.seq,
         &before.version,
     ];

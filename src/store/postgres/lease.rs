@@ -11,7 +11,7 @@ use crate::store::StoreError;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Time for which a lease is valid. The holder renews it with each commit, and every third of it.
+/// Time for which a lease is valid. The holder renews it every third of it.
 pub const LEASE: Duration = Duration::from_secs(10);
 
 const TAKE: &str = "UPDATE holding SET epoch = epoch + 1, holder = $1, address = $2,
@@ -91,10 +91,10 @@ impl PostgresHome {
         let operation = "record the version of the holder";
         self.with_session(operation, move |session| {
             Box::pin(async move {
-                let set = session
+                session
                     .client
-                    .execute(SET_FORMAT, &[&domain.name(), &epoch, &format]);
-                set.await
+                    .execute(SET_FORMAT, &[&domain.name(), &epoch, &format])
+                    .await
                     .map(drop)
                     .map_err(|source| StoreError::postgres(operation, source))
             })
@@ -165,7 +165,7 @@ async fn take(
     }
 }
 
-pub async fn renew(session: &mut PostgresSession, epoch: i64) -> Result<(), StoreError> {
+async fn renew(session: &mut PostgresSession, epoch: i64) -> Result<(), StoreError> {
     let renewed = session
         .client
         .execute(RENEW, &[&epoch, &lease_ms()])

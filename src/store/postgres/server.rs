@@ -34,12 +34,13 @@ impl PostgresHome {
     /// # Errors
     /// Returns an error if the server cannot be reached or must not be used.
     pub fn prepare(&self) -> Result<ServerReport, StoreError> {
-        let home = self.clone();
-        self.run("prepare PostgreSQL", async move {
-            let mut session = home.0.session.lock().await;
-            let session = home.connected(&mut session).await?;
-            make_schema(session).await?;
-            check(session, &home.0.settings).await
+        let settings = self.settings().clone();
+        self.with_session("prepare PostgreSQL", move |session| {
+            Box::pin(async move {
+                check_standby(session).await?;
+                make_schema(session).await?;
+                check(session, &settings).await
+            })
         })
     }
 }
@@ -59,6 +60,23 @@ async fn ask<T: FromSqlOwned>(
         .await
         .map_err(sql)?;
     row.try_get(0).map_err(sql)
+}
+
+/// Checks that a commit would not wait for ever. A commit waits for a standby if the server has the
+/// names of some, whether one of them is connected or not.
+async fn check_standby(session: &PostgresSession) -> Result<(), StoreError> {
+    let waits = "SELECT current_setting('synchronous_standby_names') <> ''
+        AND NOT EXISTS (SELECT 1 FROM pg_stat_replication)";
+    if ask::<bool>(session, waits, &[]).await? {
+        return Err(StoreError::io(
+            "use PostgreSQL",
+            std::io::Error::new(
+                std::io::ErrorKind::NotConnected,
+                "none of its standbys is connected, and each commit would wait for one",
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Makes the schema if there is none.

@@ -4,6 +4,7 @@
 
 use crate::store::StoreError;
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -160,6 +161,21 @@ fn tls_config() -> Result<ClientConfig, StoreError> {
     .with_safe_default_protocol_versions()
     .map_err(|error| StoreError::Unusable(format!("cannot use TLS for PostgreSQL: {error}")))?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Returns what went wrong, as the server says it, or with its causes.
+pub fn cause(error: &tokio_postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        return said.message().to_owned();
+    }
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }
 
 /// Returns the error of an operation that took too long.
