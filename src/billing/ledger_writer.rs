@@ -313,10 +313,9 @@ impl LedgerWriterWorker {
     fn run(mut self) {
         let mut housekeeping = Instant::now();
         loop {
-            let (mut batch, mut began) = (Vec::new(), Instant::now());
+            let mut batch = Vec::new();
             let ended = match self.receiver.recv_timeout(MIRROR_INTERVAL) {
                 Ok(first) => {
-                    began = Instant::now();
                     batch.push(first);
                     self.fill_batch(&mut batch);
                     false
@@ -324,6 +323,7 @@ impl LedgerWriterWorker {
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => true,
             };
+            let began = Instant::now();
             let outcomes = self.commit(&batch);
             self.measure(batch.len(), began);
             self.keep_withheld(batch, outcomes);
@@ -379,10 +379,11 @@ impl LedgerWriterWorker {
         self.pace.record(batch.len(), Instant::now());
     }
 
-    /// Measures the rate of commits while more endings wait than one commit takes.
+    /// Measures the rate of commits, without the time in which their endings were collected. Also
+    /// while no more wait than one commit takes: until the first measurement, the rate is assumed
+    /// to be low, and a single busy account would be slowed to it.
     fn measure(&mut self, committed: usize, began: Instant) {
-        let is_busy = committed == MAX_BATCH || self.state.backlog.waiting() >= committed.max(1);
-        if is_busy && committed >= MIN_MEASURED_BATCH {
+        if committed >= MIN_MEASURED_BATCH {
             let rate = self.rate.record(committed, began.elapsed());
             self.state.backlog.set_rate(rate);
         }
