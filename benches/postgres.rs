@@ -65,7 +65,7 @@ struct Options {
 
 /// Row of the table.
 struct Row {
-    seconds: f64,
+    time: Duration,
     cpu: Duration,
     commits: Vec<Duration>,
 }
@@ -180,7 +180,7 @@ fn measure(ledger: &Ledger, options: &Options, batch: u64) -> Row {
     }
     commits.sort();
     Row {
-        seconds: began.elapsed().as_secs_f64(),
+        time: began.elapsed(),
         cpu: Duration::from_nanos(rig::cpu_ns(std::process::id()) - cpu),
         commits,
     }
@@ -220,14 +220,19 @@ fn ending(number: u64, account: String, key_id: String) -> Ending {
 fn print(name: &str, batch: u64, options: &Options, row: &Row) {
     let ms = |share: usize| {
         let index = (row.commits.len() * share / 100).min(row.commits.len() - 1);
-        row.commits[index].as_secs_f64() * 1e3
+        tenths(row.commits[index].as_micros() / 100)
     };
-    let count = options.entries as f64;
+    let count = u128::from(options.entries);
     println!(
-        "| {name} | {batch} | {:.0} | {:.1} | {:.1} | {:.1} |",
-        count / row.seconds,
-        row.cpu.as_secs_f64() * 1e6 / count,
+        "| {name} | {batch} | {} | {} | {} | {} |",
+        count * 1_000 / row.time.as_millis().max(1),
+        tenths(row.cpu.as_nanos() / 100 / count),
         ms(50),
         ms(99),
     );
+}
+
+/// Writes a number of tenths.
+fn tenths(number: u128) -> String {
+    format!("{}.{}", number / 10, number % 10)
 }

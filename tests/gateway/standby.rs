@@ -287,8 +287,8 @@ impl Installation {
     }
 }
 
-/// Time between two strikes, so that a standby can take over in between.
-const BETWEEN_STRIKES: Duration = Duration::from_secs(3);
+/// Longest time between two strikes, in ms, so that a standby can take over in between.
+const BETWEEN_STRIKES_MS: u64 = 3_000;
 /// Longest time until somebody holds the ledger.
 const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
@@ -310,7 +310,7 @@ fn kills_all_over_an_installation_neither_lose_nor_double_a_debit() {
             all.find_holder();
             all.strike(victim);
             strikes += 1;
-            std::thread::sleep(BETWEEN_STRIKES.mul_f64(dice.below(100) as f64 / 100.0));
+            std::thread::sleep(Duration::from_millis(dice.below(BETWEEN_STRIKES_MS)));
         }
     });
     all.find_holder();
