@@ -52,6 +52,25 @@ fn settle_all(holds: Vec<Hold>) {
     }
 }
 
+/// Otherwise one busy account is slowed to the rate that is assumed at the start.
+#[test]
+fn the_rate_of_a_ledger_that_keeps_up_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 1_000);
+    for turn in 0..20 {
+        let holds = admitted(&billing, &format!("turn{turn}"), 50);
+        assert_eq!(holds.len(), 50);
+        settle_all(holds);
+    }
+    let backlog = billing.backlog().unwrap();
+    wait_for("the ledger", || backlog.waiting() == 0);
+    // At the rate of the start, 1 000 endings take four seconds.
+    (0..1_000).for_each(|_| backlog.add(ACCOUNT));
+    let time = backlog.time();
+    assert!(time < Duration::from_secs(3), "{time:?}");
+}
+
 #[test]
 fn a_second_gateway_does_not_start_on_a_folder_that_is_served() {
     let dir = tempfile::tempdir().unwrap();
