@@ -42,10 +42,14 @@ impl CopyWorld {
     }
 
     pub fn home(&self, require_standby: bool) -> PostgresHome {
+        self.home_at(require_standby, "10.0.0.1:8081")
+    }
+
+    pub fn home_at(&self, require_standby: bool, address: &str) -> PostgresHome {
         PostgresHome::new(PostgresSettings {
             url: self.url.clone(),
             require_standby,
-            address: "10.0.0.1:8081".into(),
+            address: address.into(),
         })
         .unwrap()
     }
@@ -348,6 +352,37 @@ fn a_commit_renews_no_lease() {
     assert_eq!((pushed.entries, pushed.last), (0, 6));
     copies::catch_up(&ledger, &app).unwrap();
     assert_eq!(ledger.heads().unwrap().last, theirs.heads().unwrap().last);
+}
+
+/// A data directory that was copied to another machine, say with its disk.
+#[test]
+fn two_sidecars_with_the_same_data_directory_do_not_both_hold_the_ledger() {
+    let server = PostgresServer::start();
+    let world = CopyWorld::beside(&server.create_database("gateway"));
+    let home = world.home(false);
+    home.prepare().unwrap();
+    world.take(&home).unwrap();
+    open_accounts(&world.open(&home).0);
+    let twin = CopyWorld::beside(&server.address("gateway"));
+    for file in [
+        "ledger.db",
+        "ledger.db-wal",
+        "ledger.anchor",
+        "app.db",
+        "app.db-wal",
+    ] {
+        let from = world.dir.path().join(file);
+        if from.exists() {
+            std::fs::copy(from, twin.dir.path().join(file)).unwrap();
+        }
+    }
+    let its_home = twin.home_at(false, "10.0.0.2:8081");
+    assert_eq!(twin.take(&its_home).unwrap(), None, "the lease is valid");
+    let (ledger, _) = world.open(&home);
+    copies::give_back(&ledger).unwrap();
+    assert_eq!(twin.take(&its_home).unwrap(), Some(2));
+    assert_eq!(world.take(&home).unwrap(), None);
+    assert!(enter(&ledger, 0..1).is_err());
 }
 
 #[test]

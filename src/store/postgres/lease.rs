@@ -16,7 +16,8 @@ pub const LEASE: Duration = Duration::from_secs(10);
 
 const TAKE: &str = "UPDATE holding SET epoch = epoch + 1, holder = $1, address = $2,
       lease_until = clock_timestamp() + $3::bigint * interval '1 millisecond'
-    WHERE lease_until < clock_timestamp() OR holder = $1 RETURNING epoch";
+    WHERE lease_until < clock_timestamp() OR holder = $1 AND (address = $2 OR address = '' OR $2 = '')
+    RETURNING epoch";
 
 const SET_FORMAT: &str =
     "UPDATE holding SET format = $3 WHERE domain = $1 AND epoch = $2 AND format < $3";
@@ -130,7 +131,11 @@ async fn take(
 ) -> Result<Option<i64>, StoreError> {
     let sql = |source| StoreError::postgres("take the lease of the ledger", source);
     let holding = read::holding(session, Domain::Ledger).await?;
-    if holding.holder == holder && holding.epoch == held {
+    // A data directory that was copied to another machine has the same id.
+    let has_address =
+        holding.address == address || holding.address.is_empty() || address.is_empty();
+    let is_ours = holding.holder == holder && has_address;
+    if is_ours && holding.epoch == held {
         session
             .client
             .execute(SET_ADDRESS, &[&held, &address])
@@ -139,7 +144,7 @@ async fn take(
         renew(session, held).await?;
         return Ok(Some(held));
     }
-    if holding.is_live && holding.holder != holder {
+    if holding.is_live && !is_ours {
         return Ok(None);
     }
     let transaction = session.client.transaction().await.map_err(sql)?;
