@@ -90,8 +90,9 @@ pub struct Metrics {
 }
 
 /// Values of the label `reason` of `gateway_ledger_errors_total`.
-pub const LEDGER_ERROR_REASONS: [&str; 41] = [
+pub const LEDGER_ERROR_REASONS: [&str; 43] = [
     "anchor",
+    "announce",
     "archive",
     "commit",
     "courier_queue",
@@ -107,6 +108,7 @@ pub const LEDGER_ERROR_REASONS: [&str; 41] = [
     "lapse",
     "mark",
     "mirror",
+    "postgres",
     "push_entries",
     "push_keys",
     "seal",

@@ -56,8 +56,10 @@ pub async fn read_body(
             bytes: body,
         });
     };
+    // What it becomes counts against the limit too. What is larger is decoded with a check.
+    let limit = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
     Ok(
-        match coding::decode_small(known, &body, MAX_INLINE_BYTES)? {
+        match coding::decode_small(known, &body, MAX_INLINE_BYTES.min(limit))? {
             Some(plain) => {
                 share.grow(plain.len() as u64)?;
                 ReceivedBody {
