@@ -165,7 +165,7 @@ fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request()
         let account = world.account();
         let mut body = surface.body("input=1 output=1", false, 100);
         body["messages"][0]["content"] =
-            format!("[[sim input=1 output=1]] {}", "pad ".repeat(30_000)).into();
+            format!("[[sim input=1 output=1]] {}", "pad ".repeat(40_000)).into();
         let request = surface.request(&account.key, &body);
         let failed = world.ask(&request);
         surface.fails(
