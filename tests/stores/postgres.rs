@@ -218,9 +218,14 @@ fn program(name: &str) -> Command {
     command
 }
 
+/// Room that several servers need.
+const MEMORY_BYTES: u64 = 2 << 30;
+
 fn memory() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
-    match memory.is_dir() {
+    let has_room = rustix::fs::statvfs(&memory)
+        .is_ok_and(|state| state.f_bavail.saturating_mul(state.f_frsize) >= MEMORY_BYTES);
+    match has_room {
         true => memory,
         false => std::env::temp_dir(),
     }
