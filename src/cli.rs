@@ -6,6 +6,7 @@
 mod account;
 mod audit;
 mod clients;
+mod copies;
 mod edge;
 mod export;
 mod failure;
@@ -19,7 +20,7 @@ mod shell;
 mod vendors;
 
 use crate::account::Accounts;
-use crate::billing::{Billing, catch_up_with_postgres};
+use crate::billing::Billing;
 use crate::config::{self, CommandSettings, ConfigFault, FileChecks, Settings};
 use crate::{app, clock, failpoint, telemetry};
 use account::{AccountCommand, KeyCommand};
@@ -296,7 +297,7 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         })?,
         Command::Audit(command) => {
             let settings = config::load_for_command(&file)?;
-            catch_up(&settings)?;
+            copies::catch_up(&settings)?;
             return audit::run(command, &settings, json);
         }
         Command::Ledger(command) => {
@@ -365,23 +366,12 @@ fn check(file: &Path, checks: FileChecks, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Brings copies of a ledger in PostgreSQL up to date before a command reads them.
-fn catch_up(settings: &CommandSettings) -> anyhow::Result<()> {
-    let Some(home) = settings.home()? else {
-        return Ok(());
-    };
-    if let Err(error) = catch_up_with_postgres(&settings.data_dir, home) {
-        eprintln!("model-gateway: warning: what this data directory has may be old: {error}");
-    }
-    Ok(())
-}
-
 fn with_store(
     settings: &CommandSettings,
     json: bool,
     run: impl FnOnce(&account::CommandContext<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    catch_up(settings)?;
+    copies::catch_up(settings)?;
     let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
     let billing = Billing::open_with_store(
         &settings.data_dir,

@@ -5,6 +5,7 @@
 //! rules allow.
 
 use super::account::command_line_actor;
+use super::copies;
 use super::export::{self, ExportFormat, parse_time};
 use super::progress::{self, ProgressDisplay, ProgressReporter};
 use super::reindex::{REBUILD_ACT, REINDEX_ACT, print_reindex, reindex};
@@ -183,7 +184,7 @@ pub fn run(
     if let LedgerCommand::Push | LedgerCommand::Detach = command {
         return move_ledger(&command, settings, json, out);
     }
-    super::catch_up(settings)?;
+    copies::catch_up(settings)?;
     if let (LedgerCommand::Verify { .. }, Some(verdict)) =
         (&command, verify_missing_ledger(&settings.data_dir)?)
     {

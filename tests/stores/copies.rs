@@ -332,7 +332,12 @@ fn a_commit_renews_no_lease() {
     let home = world.home(false);
     home.prepare().unwrap();
     world.take(&home).unwrap();
-    let lease = || server.psql("gateway", "SELECT lease_until FROM model_gateway.holding");
+    let lease = || {
+        server.psql(
+            "gateway",
+            "SELECT lease_until FROM model_gateway.holding ORDER BY domain",
+        )
+    };
     let before = lease();
     open_accounts(&world.open(&home).0);
     assert_eq!(lease(), before);

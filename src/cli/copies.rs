@@ -1,0 +1,20 @@
+//! Commands on the copies of a ledger in PostgreSQL.
+//!
+//! Must not decide who holds the ledger.
+
+use crate::billing::catch_up_with_postgres;
+use crate::config::CommandSettings;
+
+/// Brings the copies up to date before a command reads them. Says so on stderr if that fails.
+///
+/// # Errors
+/// Returns the faults of the section `ledger`, if it has any.
+pub fn catch_up(settings: &CommandSettings) -> anyhow::Result<()> {
+    let Some(home) = settings.home()? else {
+        return Ok(());
+    };
+    if let Err(error) = catch_up_with_postgres(&settings.data_dir, home) {
+        eprintln!("model-gateway: warning: what this data directory has may be old: {error}");
+    }
+    Ok(())
+}
