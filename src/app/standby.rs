@@ -108,7 +108,7 @@ pub fn wait_until_holder(
     })
 }
 
-/// A standby reads its config file again when it becomes the holder's successor: it starts then.
+/// A standby keeps the configuration of its start.
 async fn ignore_reload(startup_signals: &mut StartupSignals) -> anyhow::Result<bool> {
     loop {
         startup_signals.hup.recv().await;

@@ -136,6 +136,21 @@ pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) 
     })
 }
 
+/// Runs clients of each habit at two edges while `chaos` runs.
+pub fn under_load_at(
+    [first, second]: [u16; 2],
+    key: &str,
+    habits: &[Habit],
+    chaos: impl FnOnce(),
+) -> Log {
+    let mut other = Log::default();
+    let mut log = under_load(first, key, habits, || {
+        other = under_load(second, key, habits, chaos);
+    });
+    log.add(other);
+    log
+}
+
 /// The account's endings by request id, and the number of duplicates.
 pub fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
     let endings = world.endings(account);

@@ -138,12 +138,7 @@ impl<R> Fleet<R> {
     pub fn under_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
         let (first, second) = (self.edges[0].edge, self.edges[1].edge);
         let habits = [Habit::Whole, Habit::Stream, Habit::Abort];
-        let mut other = Log::default();
-        let mut log = crash::under_load(first, &account.key, &habits, || {
-            other = crash::under_load(second, &account.key, &habits, || chaos(self));
-        });
-        log.add(other);
-        log
+        crash::under_load_at([first, second], &account.key, &habits, || chaos(self))
     }
 
     /// Checks that each answer which a client received in full was debited exactly once, and that

@@ -238,12 +238,7 @@ impl Installation {
     fn under_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
         let (first, second) = (self.fleet.edges[0].edge, self.fleet.edges[1].edge);
         let habits = [Habit::Whole, Habit::Stream, Habit::Abort];
-        let mut other = Log::default();
-        let mut log = crash::under_load(first, &account.key, &habits, || {
-            other = crash::under_load(second, &account.key, &habits, || chaos(self));
-        });
-        log.add(other);
-        log
+        crash::under_load_at([first, second], &account.key, &habits, || chaos(self))
     }
 
     fn strike(&mut self, victim: Victim) {

@@ -9,7 +9,7 @@ use crate::store::ledger::Ledger;
 use rusqlite::Connection;
 use std::path::Path;
 
-fn not_a_copy() -> StoreError {
+pub(super) fn not_a_copy() -> StoreError {
     StoreError::Unusable("the data directory is not a copy of PostgreSQL".into())
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Must not change an entry.
 
+use super::hold::not_a_copy;
 use crate::store::StoreError;
 use crate::store::app::AppDb;
 use crate::store::copy::Copy;
@@ -29,8 +30,6 @@ pub struct PushReport {
 /// Returns an error if PostgreSQL has other entries, if another data directory holds the lease, or
 /// if either side cannot be read or written.
 pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
-    let not_a_copy =
-        || StoreError::Unusable("the data directory is not a copy of PostgreSQL".into());
     let (home, holder, held) = ledger
         .with_copy(|copy, connection| {
             let (holder, held) = copy.held(connection)?;
@@ -47,7 +46,7 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
         });
     }
     if first.seq > 0 {
-        let ours = ledger.entries_after_seq(first.seq - 1, 1)?;
+        let ours = ledger.entries_after(first.seq - 1, 1)?;
         if ours
             .first()
             .is_none_or(|entry| entry.seq != first.seq || entry.hash != first.hash)
@@ -65,7 +64,7 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
     };
     let mut position = first.clone();
     loop {
-        let entries = ledger.entries_after_seq(position.seq, MAX_PAGE_ENTRIES)?;
+        let entries = ledger.entries_after(position.seq, MAX_PAGE_ENTRIES)?;
         let Some(last) = entries.last() else { break };
         let after = after(&position, last);
         home.commit(HomeCommit {

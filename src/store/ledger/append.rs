@@ -141,15 +141,6 @@ impl LedgerStore for Ledger {
 }
 
 impl Ledger {
-    /// Returns the entries behind a position, sealed ones too.
-    pub(in crate::store) fn entries_after_seq(
-        &self,
-        seq: i64,
-        limit: i64,
-    ) -> Result<Vec<LedgerEntry>, StoreError> {
-        self.entries_after(seq, u32::try_from(limit).unwrap_or(u32::MAX))
-    }
-
     /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
     /// paid from paid credits comes back first. The part paid from the trial returns to a running
     /// trial, and as paid credits after its end, because they would expire at once in a trial that

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use tokio_postgres::Row;
 
 /// Maximum number of entries in a page.
-pub const MAX_PAGE_ENTRIES: i64 = 8_192;
+pub const MAX_PAGE_ENTRIES: u32 = 8_192;
 
 const HOLDING: &str =
     "SELECT epoch, holder, address, lease_until > clock_timestamp(), seq, hash, version, format
@@ -144,7 +144,7 @@ async fn page(
     };
     if domain == Domain::Ledger {
         let rows = transaction
-            .query(&entries_behind, &[&seq, &MAX_PAGE_ENTRIES])
+            .query(&entries_behind, &[&seq, &i64::from(MAX_PAGE_ENTRIES)])
             .await
             .map_err(sql)?;
         page.entries = rows
