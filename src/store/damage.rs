@@ -34,7 +34,10 @@ pub fn open_or_renew<T>(
     shape: &DatabaseSpec,
     open: impl Fn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    let error = match check(path, shape).and_then(|()| open()) {
+    // The connection of the check outlives the opening: the last connection to close a database writes
+    // its log back and syncs both, for which the start would wait.
+    let opened = check(path, shape).and_then(|_checked| open());
+    let error = match opened {
         Err(error) if is_damage(&error) => error,
         outcome => return outcome,
     };
@@ -75,21 +78,21 @@ pub fn set_aside(path: &Path, error: &StoreError) -> Result<(), StoreError> {
 pub fn find_damage(path: &Path, shape: &DatabaseSpec) -> Result<Option<String>, StoreError> {
     match check(path, shape) {
         Err(error) if is_damage(&error) => Ok(Some(error.to_string())),
-        outcome => outcome.map(|()| None),
+        outcome => outcome.map(|_| None),
     }
 }
 
-/// Checks the file.
+/// Checks the file. Returns the connection that read it, unless there is nothing to read.
 ///
 /// # Errors
 /// Returns an error if the file is damaged, or cannot be read.
-fn check(path: &Path, shape: &DatabaseSpec) -> Result<(), StoreError> {
+fn check(path: &Path, shape: &DatabaseSpec) -> Result<Option<Connection>, StoreError> {
     let operation = "check the database";
     let Ok(metadata) = std::fs::metadata(path) else {
-        return Ok(());
+        return Ok(None);
     };
     if metadata.len() == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let query = match metadata.len() <= MAX_CHECKED_BYTES {
         true => "PRAGMA quick_check(1)".to_owned(),
@@ -100,7 +103,7 @@ fn check(path: &Path, shape: &DatabaseSpec) -> Result<(), StoreError> {
         .query_row(&query, [], |row| row.get(0))
         .map_err(|source| StoreError::sqlite(operation, source))?;
     match verdict.as_str() {
-        "ok" => check_schema(&connection, shape.migrations),
+        "ok" => check_schema(&connection, shape.migrations).map(|()| Some(connection)),
         _ => Err(damage_error(verdict)),
     }
 }
@@ -271,5 +274,20 @@ mod tests {
                 assert_eq!(aside(dir.path(), name), 1, "once");
             }
         }
+    }
+
+    #[test]
+    fn a_start_after_a_kill_does_not_write_the_log_back() {
+        let (served, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let log = killed.path().join("idempotency.db-wal");
+        let serving = IdempotencyDb::open(served.path()).unwrap();
+        for name in ["idempotency.db", "idempotency.db-wal"] {
+            fs::copy(served.path().join(name), killed.path().join(name)).unwrap();
+        }
+        let bytes = fs::metadata(&log).unwrap().len();
+        assert!(bytes > 0);
+        let restarted = IdempotencyDb::open(killed.path()).unwrap();
+        assert_eq!(fs::metadata(&log).unwrap().len(), bytes);
+        drop((serving, restarted));
     }
 }
