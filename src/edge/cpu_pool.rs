@@ -14,6 +14,7 @@ use crate::config::Limits;
 use crate::failpoint::{self, Point};
 use crate::telemetry::METRICS;
 use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::request;
 use pingora::proxy::Session;
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -26,10 +27,10 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 
 /// Maximum size of a body whose jobs run on the async worker, where they take less than a
-/// millisecond: by `benches/instructions.json` a translated request of 64 KB takes 0.9 million
-/// instructions more than one of 1 KB, and one of 1 MB takes 8.2 million more. A job on a thread of
-/// its own costs a hundred microseconds more, and a request has several.
-pub const MAX_INLINE_BYTES: usize = 131_072;
+/// millisecond: by `benches/instructions.json` a translated request of 1 MB takes 8.2 million
+/// instructions more than one of 1 KB, so a quarter of it takes two million. A job on a thread of
+/// its own costs hundreds of microseconds more while the worker is busy.
+pub const MAX_INLINE_BYTES: usize = 262_144;
 /// Bytes of one long text that take as long to process as one short member of an object or item of
 /// an array: reading such a member takes 1 µs, translating it up to 2 µs more.
 const VALUE_BYTES: usize = 64;
@@ -39,14 +40,19 @@ const NICENESS: i32 = 10;
 /// has 512 such threads. Above this bound a job runs on its worker.
 const MAX_BLOCKED: usize = 64;
 
-/// The work on a JSON body, in bytes of one long text that takes as long. A small body can be made
-/// of thousands of values (members of objects, items of arrays); it has about as many commas.
+/// The work on a JSON body of `bytes` with `values` members of objects and items of arrays, in bytes
+/// of one long text that takes as long. A small body can be made of thousands of values.
+pub fn work(bytes: usize, values: usize) -> usize {
+    bytes.max(values.saturating_mul(VALUE_BYTES))
+}
+
+/// The work on a JSON body that nothing has read yet.
 pub fn work_of(body: &[u8]) -> usize {
     if body.len() > MAX_INLINE_BYTES {
         return body.len();
     }
-    let values = memchr::memchr_iter(b',', body).count();
-    body.len().max(values.saturating_mul(VALUE_BYTES))
+    let too_many = MAX_INLINE_BYTES / VALUE_BYTES + 1;
+    work(body.len(), request::estimate_values(body, too_many))
 }
 
 /// The permits, and the jobs that wait for one.

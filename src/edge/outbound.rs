@@ -81,6 +81,13 @@ pub(super) struct QuotedRequest {
     pub quote: Quote,
 }
 
+impl QuotedRequest {
+    /// Whether the body must be encoded again for an output limit of `limit`.
+    pub fn is_lowered_by(&self, limit: u64) -> bool {
+        limit < self.quote.own_limit
+    }
+}
+
 impl<'a> OutboundRequest<'a> {
     /// Returns this request for another model.
     pub fn for_model(&self, model: &'a Arc<CatalogModel>) -> Self {
@@ -187,10 +194,17 @@ impl<'a> OutboundRequest<'a> {
         }
     }
 
-    /// Whether the request is passed on unchanged, except for the model's name.
+    /// Whether the request is passed on unchanged, except for the model's name and its limits. Then
+    /// nothing reads its body again.
     pub fn is_unmodified_passthrough(&self) -> bool {
-        let passes = self.model.passes_through(self.surface) && self.surface != Protocol::Responses;
-        passes && !self.summary.needs_repair(&self.repair_rules(None, None))
+        self.model.passes_through(self.surface)
+            && self.surface != Protocol::Responses
+            && !request::needs_cleaning(
+                self.surface,
+                self.model.vendor.official,
+                self.summary,
+                Some(&self.repair_rules(None, None)),
+            )
     }
 
     /// Lowers the caller's own thinking budget in a translated body.
@@ -257,14 +271,10 @@ impl<'a> OutboundRequest<'a> {
         quoted: QuotedRequest,
         limit: u64,
     ) -> Result<UpstreamRequest, Failure> {
-        let QuotedRequest {
-            encoded,
-            translated,
-            quote,
-        } = quoted;
-        if limit >= quote.own_limit {
-            return Ok(encoded);
+        if !quoted.is_lowered_by(limit) {
+            return Ok(quoted.encoded);
         }
+        let translated = quoted.translated;
         let budget = clamp_thinking_budget(
             self.settings,
             translated.as_ref().unwrap_or(self.summary),

@@ -9,5 +9,6 @@ pub mod document;
 pub(crate) mod edit;
 pub(crate) mod nesting;
 pub(crate) mod scanner;
+pub(crate) mod separators;
 pub mod string;
 pub(crate) mod writer;

@@ -18,6 +18,7 @@ use super::failure::{Failure, Kind as FailureKind};
 use super::ir::Effort;
 pub use super::json::nesting::MAX_DEPTH;
 use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, Span};
+use super::json::separators;
 use crate::usage::ServiceTier;
 pub use content::{ContentSize, MAX_IMAGE_TOKENS};
 use conversation::spans::MessageSpans;
@@ -41,13 +42,20 @@ mod vendor_state;
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, ForeignFields, ToolOffer};
 pub use foreign_fields::{
-    PassthroughContext, RequestCleanup, clean_request, clean_responses_request, remove_reasoning,
+    PassthroughContext, RequestCleanup, clean_request, clean_responses_request, needs_cleaning,
+    remove_reasoning,
 };
 pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned};
 pub use summary::{OutputLimit, RequestSummary};
 
 /// Maximum number of choices on the chat surface.
 const MAX_CHOICES: u64 = 128;
+
+/// Returns about how many values the body has, at most `most`: members of objects and items of
+/// arrays. For a body that was not read yet; [`RequestSummary::values`] is exact.
+pub fn estimate_values(body: &[u8], most: usize) -> usize {
+    separators::count_separators(body, most)
+}
 
 /// Reads the body.
 ///

@@ -13,7 +13,7 @@ use super::reserve::ReservedRequest;
 use crate::account::Principal;
 use crate::catalog::CatalogModel;
 use crate::config::Settings;
-use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
+use crate::edge::cpu_pool::{CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines, ReceivedBody};
 use crate::edge::outbound::{self, OutboundRequest};
@@ -138,9 +138,7 @@ pub async fn prepare(
     if !operation.free {
         pacing::wait_for_ledger(gateway, session, surface, &principal.account_id).await?;
     }
-    let slot = cpu
-        .slot(cpu_pool::work_of(&outbound_request.body), session)
-        .await?;
+    let slot = cpu.slot(outbound_request.encoding_work(), session).await?;
     // From here on, the request's hold counts it.
     drop(arrival);
     let ReservedRequest {

@@ -10,13 +10,16 @@ use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::BodyShare;
 use crate::edge::outbound::fallback::Fallbacks;
-use crate::edge::outbound::{OutboundRequest, UpstreamRequest};
+use crate::edge::outbound::{OutboundRequest, QuotedRequest, UpstreamRequest};
 use crate::edge::rate_limits;
 use credits::pricing::Quote;
 use llm_protocol::failure::Failure;
 use llm_protocol::translate;
 use llm_protocol::usage::UsageBounds;
 use std::sync::Arc;
+
+/// Bytes that are copied in the time that reading one takes.
+const COPIED_BYTES_PER_READ_BYTE: usize = 16;
 
 /// A request whose largest possible cost is reserved.
 pub struct ReservedRequest {
@@ -53,10 +56,13 @@ impl OutboundRequest<'_> {
             let fallbacks = Fallbacks::from_request(self, principal, &quoted.quote);
             Ok::<_, Failure>((quoted, fallbacks))
         })?;
-        let clamped = |quoted, limit| {
-            cpu.run_admitted(cpu_pool::work_of(&self.body), || {
-                self.clamp_output(quoted, limit)
-            })
+        let clamped = |quoted: QuotedRequest, limit| {
+            let work = if quoted.is_lowered_by(limit) {
+                self.work()
+            } else {
+                0
+            };
+            cpu.run_admitted(work, || self.clamp_output(quoted, limit))
         };
         if let Some((fallbacks, max_quote)) = fallbacks {
             share.grow_to(self.retained_bytes(&quoted.encoded, true, Some(&fallbacks)))?;
@@ -110,13 +116,14 @@ impl OutboundRequest<'_> {
         exact: bool,
     ) -> Result<(Hold, u64), ReserveError> {
         let may_use = || {
-            let input =
-                translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
+            let input = cpu
+                .run_admitted(self.work(), || {
+                    translate::count_tokens(self.surface, &self.body)
+                })
+                .unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
         };
-        let bounds = cpu.run_admitted(cpu_pool::work_of(&self.body), || {
-            rate_limits::bounds(self.settings, principal, may_use)
-        });
+        let bounds = rate_limits::bounds(self.settings, principal, may_use);
         let hold_request = HoldRequest {
             request_id: self.request_id.to_owned(),
             account: Arc::clone(&principal.account_id),
@@ -131,6 +138,22 @@ impl OutboundRequest<'_> {
             .store
             .reserve(hold_request, quote, exact, clock::now_ms())
             .await
+    }
+
+    /// The work of encoding the body, as [`cpu_pool::work`] counts it. A body that is passed on
+    /// unchanged is only copied.
+    pub(super) fn encoding_work(&self) -> usize {
+        if self.is_unmodified_passthrough() {
+            self.body.len() / COPIED_BYTES_PER_READ_BYTE
+        } else {
+            self.work()
+        }
+    }
+
+    /// The work of reading the body, as [`cpu_pool::work`] counts it.
+    fn work(&self) -> usize {
+        let values = usize::try_from(self.summary.values).unwrap_or(usize::MAX);
+        cpu_pool::work(self.body.len(), values)
     }
 
     /// Returns the memory for the JSON document of the body, if one is built.

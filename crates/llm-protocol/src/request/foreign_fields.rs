@@ -39,18 +39,12 @@ pub fn clean_request(
     summary: &RequestSummary,
     rules: Option<&RepairRules<'_>>,
 ) -> RequestCleanup {
-    let left = summary.features.leftovers;
-    let is_clean = match protocol {
-        Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
-        Protocol::Chat => !official || !left.members && !left.long_ids,
-        // Responses bodies always need some edits: see `clean_responses_request`.
-        Protocol::Responses => true,
-    };
-    let keeps_account_members = !left.account_members || protocol == Protocol::Responses;
-    let rules = rules.filter(|rules| summary.needs_repair(rules));
-    if is_clean && keeps_account_members && !left.second_limits && rules.is_none() {
+    if !needs_cleaning(protocol, official, summary, rules) {
         return RequestCleanup::default();
     }
+    let left = summary.features.leftovers;
+    let is_clean = !has_foreign_parts(protocol, official, summary);
+    let rules = rules.filter(|rules| summary.needs_repair(rules));
     let Ok(text) = std::str::from_utf8(body) else {
         return RequestCleanup::default();
     };
@@ -58,7 +52,7 @@ pub fn clean_request(
         return RequestCleanup::default();
     };
     let mut remover = ForeignFieldRemover::new(text);
-    if !keeps_account_members {
+    if removes_account_members(protocol, summary) {
         remover.remove_members(tree.root(), "", account_members(protocol));
     }
     if left.second_limits {
@@ -75,6 +69,34 @@ pub fn clean_request(
         remover.repair(tree.root(), rules, false);
     }
     remover.finish()
+}
+
+/// Returns whether [`clean_request`] would have to read the body: it has something to remove. For
+/// chat and messages; responses bodies always need some edits, of [`clean_responses_request`].
+pub fn needs_cleaning(
+    protocol: Protocol,
+    official: bool,
+    summary: &RequestSummary,
+    rules: Option<&RepairRules<'_>>,
+) -> bool {
+    has_foreign_parts(protocol, official, summary)
+        || removes_account_members(protocol, summary)
+        || summary.features.leftovers.second_limits
+        || rules.is_some_and(|rules| summary.needs_repair(rules))
+}
+
+/// Whether the conversation has remains of another vendor that this one refuses.
+fn has_foreign_parts(protocol: Protocol, official: bool, summary: &RequestSummary) -> bool {
+    let left = summary.features.leftovers;
+    match protocol {
+        Protocol::Messages => left.unsigned_thinking || left.odd_ids,
+        Protocol::Chat => official && (left.members || left.long_ids),
+        Protocol::Responses => false,
+    }
+}
+
+fn removes_account_members(protocol: Protocol, summary: &RequestSummary) -> bool {
+    summary.features.leftovers.account_members && protocol != Protocol::Responses
 }
 
 /// Computes the edits for a retry with the same protocol without the reasoning of earlier turns,
