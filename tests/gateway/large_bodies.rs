@@ -138,17 +138,17 @@ fn small_bodies_of_many_values_are_work_for_the_pool_and_those_of_one_long_text_
         let account = world.account();
         let mut text = surface.body("input=1 output=1", false, 100);
         text["messages"][0]["content"] =
-            format!("[[sim input=1 output=1]] {}", "pad ".repeat(15_000)).into();
+            format!("[[sim input=1 output=1]] {}", "pad, ".repeat(15_000)).into();
         assert_eq!(
             world.ask(&surface.request(&account.key, &text)).status,
             200,
             "one long text"
         );
         let mut members = surface.body("input=1 output=1", false, 100);
-        for number in 0..3_000 {
+        for number in 0..5_000 {
             members[format!("unknown-{number}")] = number.into();
         }
-        assert!(members.to_string().len() < 65_536);
+        assert!(members.to_string().len() < 131_072);
         let failed = world.ask(&surface.request(&account.key, &members));
         assert_eq!(failed.status, 500, "many values: {}", failed.text());
         assert!(world.log().contains("CpuJob"));
@@ -165,7 +165,7 @@ fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request()
         let account = world.account();
         let mut body = surface.body("input=1 output=1", false, 100);
         body["messages"][0]["content"] =
-            format!("[[sim input=1 output=1]] {}", "pad ".repeat(40_000)).into();
+            format!("[[sim input=1 output=1]] {}", "pad ".repeat(80_000)).into();
         let request = surface.request(&account.key, &body);
         let failed = world.ask(&request);
         surface.fails(

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use serde_json::json;
 use std::sync::atomic::AtomicBool;
 
 fn account(name: &str) -> Arc<str> {
@@ -180,4 +181,17 @@ fn a_panic_of_a_job_is_the_requests_and_frees_the_place() {
     assert!(outcome.is_err_and(|error| error.is_panic()));
     assert!(begun.load(Ordering::Relaxed));
     assert_eq!(pool.lock().free, 1);
+}
+
+#[test]
+fn commas_in_prose_are_no_work_and_each_value_is() {
+    let prose = json!({"content": "a, b, \"c\", ".repeat(10_000)}).to_string();
+    assert_eq!(work_of(prose.as_bytes()), prose.len());
+    let values = json!(vec![1; 1_000]).to_string();
+    assert_eq!(work_of(values.as_bytes()), 999 * VALUE_BYTES);
+    let many = json!(vec![1; 100_000]).to_string();
+    assert!(many.len() < MAX_INLINE_BYTES);
+    assert!(work_of(many.as_bytes()) > MAX_INLINE_BYTES);
+    let long = vec![b'x'; MAX_INLINE_BYTES + 1];
+    assert_eq!(work_of(&long), long.len());
 }
