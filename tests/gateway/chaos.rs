@@ -123,7 +123,7 @@ impl Fleet {
     }
 
     /// Waits until no request runs, no credit is held, and no entry waits for the ledger.
-    fn wait_quiet(&self, account: &Account) {
+    pub fn wait_quiet(&self, accounts: &[Account]) {
         for world in self.edges.iter().chain([&self.sidecar]) {
             world.vendor.wait_idle();
         }
@@ -134,12 +134,10 @@ impl Fleet {
         };
         wait_for("all endings to be in the ledger", QUIET_WITHIN, || {
             let all_idle = self.edges.iter().chain([&self.sidecar]).all(is_idle);
-            (all_idle
-                && self
-                    .edges
-                    .iter()
-                    .all(|edge| edge.standing(account).held == 0))
-            .then_some(())
+            let mut standings = accounts
+                .iter()
+                .flat_map(|account| self.edges.iter().map(|edge| edge.standing(account)));
+            (all_idle && standings.all(|standing| standing.held == 0)).then_some(())
         });
     }
 }
@@ -163,7 +161,7 @@ pub struct Books {
 
 impl Books {
     pub fn of(fleet: &Fleet, account: &Account, log: &Log) -> Self {
-        fleet.wait_quiet(account);
+        fleet.wait_quiet(std::slice::from_ref(account));
         let balance = micro(&fleet.sidecar.json(&["account", "show", &account.id])["balance"]);
         let all = fleet.sidecar.endings(account);
         let of = |outcome: &str| -> Vec<&str> {

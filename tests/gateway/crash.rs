@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub const FUNDS: i64 = 1_000_000_000_000;
-const CLIENTS_OF_A_KIND: usize = 2;
+pub const CLIENTS_OF_A_KIND: usize = 2;
 const KILLS_LEAST: u64 = 20;
 /// The minimum duration of the kills in the long variant, in seconds.
 const LONG: u64 = 600;
@@ -58,97 +58,129 @@ impl Log {
     }
 }
 
-/// One client: repeats its request until `stop`, also while the gateway is down.
-fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBool) -> Log {
-    let mut log = Log::default();
-    let mut kept: Option<Connection> = None;
-    let request = match habit {
-        Habit::Whole => surface.whole(key, "input=10 output=5"),
-        Habit::Stream => surface.stream(key, "events=3 gap_us=700 input=10 output=5"),
-        Habit::Abort => surface.stream(key, "events=6 gap_ms=2 input=10 output=5"),
-    };
-    let bytes = request.bytes();
-    while !stop.load(Ordering::Relaxed) {
-        let Some(mut connection) = kept.take().or_else(|| Connection::try_open(edge)) else {
-            std::thread::sleep(Duration::from_millis(2));
-            continue;
-        };
-        let began = Instant::now();
-        if !connection.send(&bytes) {
-            continue;
-        }
-        let Some(mut answer) = connection.try_begin() else {
-            continue;
-        };
-        let id = answer.request_id();
-        if habit == Habit::Abort && answer.status == 200 {
-            connection.more(&mut answer);
-            log.aborted.insert(id);
-            continue;
-        }
-        connection.finish(&mut answer);
-        let is_whole = match habit {
-            Habit::Whole => {
-                answer.status == 200 && serde_json::from_slice::<Value>(&answer.body).is_ok()
+/// What clients send, and how often.
+#[derive(Clone, Copy)]
+pub struct Load<'a> {
+    /// A client uses one key after the other.
+    pub keys: &'a [&'a str],
+    pub habits: &'a [Habit],
+    /// Time from one answer of a client to the next. A client that is late does not wait.
+    pub interval: Duration,
+}
+
+impl Load<'_> {
+    /// One client: repeats its request until `stop`, also while the gateway is down.
+    fn client(self, edge: u16, surface: Surface, habit: Habit, stop: &AtomicBool) -> Log {
+        let mut log = Log::default();
+        let mut kept: Option<Connection> = None;
+        let requests = self.keys.iter().map(|key| match habit {
+            Habit::Whole => surface.whole(key, "input=10 output=5"),
+            Habit::Stream => surface.stream(key, "events=3 gap_us=700 input=10 output=5"),
+            Habit::Abort => surface.stream(key, "events=6 gap_ms=2 input=10 output=5"),
+        });
+        let requests: Vec<_> = requests.map(|request| request.bytes()).collect();
+        let mut requests = requests.iter().cycle();
+        let mut due = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            let Some(mut connection) = kept.take().or_else(|| Connection::try_open(edge)) else {
+                std::thread::sleep(Duration::from_millis(2));
+                continue;
+            };
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let began = Instant::now();
+            if !connection.send(requests.next().expect("a key")) {
+                continue;
             }
-            _ => surface.is_complete(&answer),
-        };
-        match (is_whole, answer.end() == Some(crate::client::End::Whole)) {
-            (true, kept_alive) => {
-                log.finished.push((Instant::now(), id.clone()));
-                log.took.push((began, began.elapsed()));
-                log.whole.insert(id);
-                kept = kept_alive.then_some(connection);
+            let Some(mut answer) = connection.try_begin() else {
+                continue;
+            };
+            let id = answer.request_id();
+            if habit == Habit::Abort && answer.status == 200 {
+                connection.more(&mut answer);
+                log.aborted.insert(id);
+                due += self.interval;
+                continue;
             }
-            (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
-            (false, _) => {
-                log.odd.push(format!("{} {}", answer.status, answer.text()));
-                // A client that was refused waits before it asks again.
-                std::thread::sleep(Duration::from_millis(20));
+            connection.finish(&mut answer);
+            let is_whole = match habit {
+                Habit::Whole => {
+                    answer.status == 200 && serde_json::from_slice::<Value>(&answer.body).is_ok()
+                }
+                _ => surface.is_complete(&answer),
+            };
+            match (is_whole, answer.end() == Some(crate::client::End::Whole)) {
+                (true, kept_alive) => {
+                    log.finished.push((Instant::now(), id.clone()));
+                    log.took.push((began, began.elapsed()));
+                    log.whole.insert(id);
+                    kept = kept_alive.then_some(connection);
+                    due += self.interval;
+                }
+                (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
+                (false, _) => {
+                    log.odd.push(format!("{} {}", answer.status, answer.text()));
+                    // A client that was refused waits before it asks again.
+                    std::thread::sleep(Duration::from_millis(20));
+                }
             }
         }
+        log
     }
-    log
+
+    /// Runs clients of each habit while `chaos` runs.
+    pub fn run(self, edge: u16, chaos: impl FnOnce()) -> Log {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for surface in BOTH {
+                for &habit in self.habits {
+                    for _ in 0..CLIENTS_OF_A_KIND {
+                        let stop = &stop;
+                        threads.push(scope.spawn(move || self.client(edge, surface, habit, stop)));
+                    }
+                }
+            }
+            // Stop the clients also if the chaos panics: else they would run forever.
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(chaos));
+            stop.store(true, Ordering::Relaxed);
+            let mut log = Log::default();
+            threads
+                .into_iter()
+                .for_each(|thread| log.add(thread.join().unwrap()));
+            outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            log
+        })
+    }
+
+    /// Runs clients of each habit at two edges while `chaos` runs.
+    pub fn run_at(self, [first, second]: [u16; 2], chaos: impl FnOnce()) -> Log {
+        let mut other = Log::default();
+        let mut log = self.run(first, || other = self.run(second, chaos));
+        log.add(other);
+        log
+    }
 }
 
 /// Runs clients of each habit while `chaos` runs.
 pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) -> Log {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for surface in BOTH {
-            for &habit in habits {
-                for _ in 0..CLIENTS_OF_A_KIND {
-                    let stop = &stop;
-                    threads.push(scope.spawn(move || client(edge, key, surface, habit, stop)));
-                }
-            }
-        }
-        // Stop the clients also if the chaos panics: else they would run forever.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(chaos));
-        stop.store(true, Ordering::Relaxed);
-        let mut log = Log::default();
-        threads
-            .into_iter()
-            .for_each(|thread| log.add(thread.join().unwrap()));
-        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        log
-    })
+    let (keys, interval) = (&[key], Duration::ZERO);
+    let load = Load {
+        keys,
+        habits,
+        interval,
+    };
+    load.run(edge, chaos)
 }
 
 /// Runs clients of each habit at two edges while `chaos` runs.
-pub fn under_load_at(
-    [first, second]: [u16; 2],
-    key: &str,
-    habits: &[Habit],
-    chaos: impl FnOnce(),
-) -> Log {
-    let mut other = Log::default();
-    let mut log = under_load(first, key, habits, || {
-        other = under_load(second, key, habits, chaos);
-    });
-    log.add(other);
-    log
+pub fn under_load_at(edges: [u16; 2], key: &str, habits: &[Habit], chaos: impl FnOnce()) -> Log {
+    let (keys, interval) = (&[key], Duration::ZERO);
+    let load = Load {
+        keys,
+        habits,
+        interval,
+    };
+    load.run_at(edges, chaos)
 }
 
 /// The account's endings by request id, and the number of duplicates.

@@ -1,10 +1,8 @@
 //! Tests several sidecars whose ledger is in PostgreSQL: one holds it, and another one takes over,
 //! whichever process dies. Real PostgreSQL, a primary and a standby, as processes.
 
-use crate::account::Account;
-use crate::chaos::{Books, Dice, LONG, SHORT, are_refusals, audited};
 use crate::client::{self, Request};
-use crate::crash::{self, Habit, Log};
+use crate::crash;
 use crate::postgres::PostgresServer;
 use crate::server::Server;
 use crate::shared::Fleet;
@@ -13,19 +11,21 @@ use crate::world::{Plan, SOON, World, free_port, wait_for};
 use std::time::{Duration, Instant};
 
 /// Longest time until a standby holds the ledger.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
+pub const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
+/// Longest time until somebody holds the ledger, in a test that does not measure it.
+const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
 /// Redis, PostgreSQL with its standby, two edges, and two sidecars, of which the first holds the
 /// ledger.
-struct Installation {
-    fleet: Fleet,
-    standby: World,
-    primary: PostgresServer,
-    follower: PostgresServer,
+pub struct Installation {
+    pub fleet: Fleet,
+    pub standby: World,
+    pub primary: PostgresServer,
+    pub follower: PostgresServer,
 }
 
 impl Installation {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let primary = PostgresServer::start();
         primary.create_database("gateway");
         let follower = primary.start_standby();
@@ -68,11 +68,33 @@ impl Installation {
     }
 
     /// The second sidecar answers for the ledger from here on; the first one is a standby.
-    fn swap(&mut self) {
+    pub fn swap(&mut self) {
         std::mem::swap(&mut self.fleet.sidecar, &mut self.standby);
     }
 
-    fn close(self) {
+    /// Makes `fleet.sidecar` the sidecar that holds the ledger.
+    pub fn find_holder(&mut self) {
+        let holds =
+            |world: &World| world.is_ready() && world.metric("gateway_ledger_held", &[]) == 1.0;
+        let began = Instant::now();
+        while !holds(&self.fleet.sidecar) {
+            self.swap();
+            assert!(
+                began.elapsed() < QUIET_WITHIN,
+                "no sidecar holds the ledger"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+            for sidecar in [&mut self.fleet.sidecar, &mut self.standby] {
+                // A holder that was superseded has ended, as have those that met no Redis at their
+                // start.
+                if sidecar.has_ended() {
+                    sidecar.begin_gateway(None);
+                }
+            }
+        }
+    }
+
+    pub fn close(self) {
         let Self {
             fleet,
             mut standby,
@@ -184,149 +206,5 @@ fn a_server_that_is_killed_and_replaced_by_its_standby_loses_nothing() {
         .command(&["ledger", "verify", "--all", "--json"]);
     let text = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.status.success(), "{text}");
-    all.close();
-}
-
-/// A process to kill, or connections to cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Victim {
-    Holder,
-    Standby,
-    Primary,
-    Follower,
-    Redis,
-    Edge(usize),
-    /// All connections of the gateway to PostgreSQL, also in the middle of a commit.
-    Connections,
-}
-
-const VICTIMS: [Victim; 8] = [
-    Victim::Connections,
-    Victim::Holder,
-    Victim::Primary,
-    Victim::Edge(0),
-    Victim::Follower,
-    Victim::Redis,
-    Victim::Edge(1),
-    Victim::Standby,
-];
-
-impl Installation {
-    /// Makes `fleet.sidecar` the sidecar that holds the ledger.
-    fn find_holder(&mut self) {
-        let holds =
-            |world: &World| world.is_ready() && world.metric("gateway_ledger_held", &[]) == 1.0;
-        let began = Instant::now();
-        while !holds(&self.fleet.sidecar) {
-            self.swap();
-            assert!(
-                began.elapsed() < QUIET_WITHIN,
-                "no sidecar holds the ledger"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-            for sidecar in [&mut self.fleet.sidecar, &mut self.standby] {
-                // A holder that was superseded has ended, as have those that met no Redis at their
-                // start.
-                if sidecar.has_ended() {
-                    sidecar.begin_gateway(None);
-                }
-            }
-        }
-    }
-
-    /// Runs `chaos` while clients of all kinds send requests to both edges.
-    fn under_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
-        let (first, second) = (self.fleet.edges[0].edge, self.fleet.edges[1].edge);
-        let habits = [Habit::Whole, Habit::Stream, Habit::Abort];
-        crash::under_load_at([first, second], &account.key, &habits, || chaos(self))
-    }
-
-    fn strike(&mut self, victim: Victim) {
-        let pause = || std::thread::sleep(Duration::from_millis(200));
-        match victim {
-            Victim::Connections => {
-                let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'model-gateway'";
-                self.primary.psql("postgres", sql);
-            }
-            Victim::Holder => {
-                self.fleet.sidecar.kill();
-                pause();
-                self.fleet.sidecar.begin_gateway(None);
-            }
-            Victim::Standby => {
-                self.standby.kill();
-                pause();
-                self.standby.begin_gateway(None);
-            }
-            Victim::Primary => {
-                self.primary.kill();
-                pause();
-                self.primary.start_again();
-            }
-            Victim::Follower => {
-                self.follower.kill();
-                pause();
-                self.follower.start_again();
-            }
-            Victim::Redis => {
-                self.fleet.redis.kill();
-                pause();
-                self.fleet.redis.start_again();
-            }
-            Victim::Edge(index) => {
-                self.fleet.edges[index].kill();
-                pause();
-                self.fleet.edges[index].start_gateway();
-            }
-        }
-    }
-}
-
-/// Longest time between two strikes, in ms, so that a standby can take over in between.
-const BETWEEN_STRIKES_MS: u64 = 3_000;
-/// Longest time until somebody holds the ledger.
-const QUIET_WITHIN: Duration = Duration::from_secs(120);
-
-#[test]
-fn kills_all_over_an_installation_neither_lose_nor_double_a_debit() {
-    let time = crash::asked_seconds().unwrap_or(if crate::is_long() { LONG } else { SHORT });
-    let mut all = Installation::new();
-    let account = all.fleet.funded(crash::FUNDS);
-    let mut dice = Dice(20_261_126);
-    let mut strikes = 0;
-    let log = all.under_load(&account, |all| {
-        let began = Instant::now();
-        // At least one of each kind.
-        while began.elapsed() < time || strikes < VICTIMS.len() {
-            let victim = match VICTIMS.get(strikes) {
-                Some(victim) => *victim,
-                None => VICTIMS[usize::try_from(dice.below(8)).unwrap()],
-            };
-            all.find_holder();
-            all.strike(victim);
-            strikes += 1;
-            std::thread::sleep(Duration::from_millis(dice.below(BETWEEN_STRIKES_MS)));
-        }
-    });
-    all.find_holder();
-    let books = Books::of(&all.fleet, &account, &log);
-    println!(
-        "{strikes} strikes in {time:?}: {} answers whole, {} cut\n{books:?}",
-        log.whole.len(),
-        log.cut.len()
-    );
-    books.are_right();
-    audited(&all.fleet);
-    are_refusals(&log.odd);
-    assert!(books.whole > 100, "{books:?}");
-    let report = all
-        .fleet
-        .sidecar
-        .command(&["ledger", "verify", "--all", "--json"]);
-    assert!(
-        report.status.success(),
-        "{}",
-        String::from_utf8_lossy(&report.stdout)
-    );
     all.close();
 }

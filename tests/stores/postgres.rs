@@ -109,6 +109,8 @@ impl PostgresServer {
                     "unix_socket_directories=",
                 ])
                 .args(["-c", "max_connections=50", "-c", "shared_buffers=32MB"])
+                // For tests that measure when a row was committed, and for `pg_rewind`.
+                .args(["-c", "track_commit_timestamp=on", "-c", "wal_log_hints=on"])
                 .stdout(Stdio::null())
                 .stderr(std::fs::File::create(self.dir.path().join("log")).unwrap())
                 .spawn()
@@ -154,6 +156,25 @@ impl PostgresServer {
     /// Makes a standby the primary.
     pub fn promote(&self) {
         self.psql("postgres", "SELECT pg_promote()");
+    }
+
+    /// Makes a server that was killed follow `primary`, which was its standby.
+    pub fn rejoin(&mut self, primary: &Self, name: &str) {
+        let source = format!(
+            "host=127.0.0.1 port={} user={USER} dbname=postgres application_name={name}",
+            primary.port
+        );
+        // After SIGKILL, the processes of the server may still be ending.
+        wait_for("a killed server to be rewound", || {
+            let rewound = program("pg_rewind")
+                .args(["--write-recovery-conf", "--no-sync", "--source-server"])
+                .arg(&source)
+                .arg("--target-pgdata")
+                .arg(data_dir(&self.dir))
+                .output();
+            rewound.unwrap().status.success()
+        });
+        self.start_again();
     }
 
     /// Creates a database, and returns its address.
