@@ -210,6 +210,8 @@ mod smuggling;
 mod stale_replicas;
 #[path = "gateway/standby.rs"]
 mod standby;
+#[path = "gateway/standby_disk.rs"]
+mod standby_disk;
 #[path = "gateway/standby_kills.rs"]
 mod standby_kills;
 #[path = "gateway/store_cluster.rs"]

@@ -20,15 +20,20 @@ const DISK: usize = 24 << 20;
 const OF_A_KIND: usize = 4;
 
 /// A small disk of its own for one test.
-struct Disk {
-    dir: TempDir,
-    is_mounted: bool,
+pub struct Disk {
+    pub dir: TempDir,
+    pub is_mounted: bool,
 }
 
 impl Disk {
     fn new() -> Self {
+        Self::of(DISK)
+    }
+
+    /// A disk of this size, in bytes. Each user may enter it, as PostgreSQL's must.
+    pub fn of(bytes: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let size = format!("size={DISK},mode=0700");
+        let size = format!("size={bytes},mode=0755");
         let mut mount = Command::new("mount");
         mount
             .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
@@ -42,7 +47,7 @@ impl Disk {
         Self { dir, is_mounted }
     }
 
-    fn data(&self) -> PathBuf {
+    pub fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
@@ -56,6 +61,11 @@ impl Disk {
             let active = boot_dir(&self.data()).join("000001.log");
             return world.limit_file_size(Some(std::fs::metadata(active).unwrap().len()));
         }
+        self.fill_up();
+    }
+
+    /// Fills a disk that is mounted.
+    pub fn fill_up(&self) {
         let mut ballast = std::fs::File::options()
             .create(true)
             .append(true)
@@ -69,9 +79,13 @@ impl Disk {
 
     fn free(&self, world: &World) {
         match self.is_mounted {
-            true => std::fs::remove_file(self.ballast()).unwrap(),
+            true => self.free_up(),
             false => world.limit_file_size(None),
         }
+    }
+
+    pub fn free_up(&self) {
+        std::fs::remove_file(self.ballast()).unwrap();
     }
 }
 

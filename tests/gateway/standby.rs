@@ -8,6 +8,7 @@ use crate::server::Server;
 use crate::shared::Fleet;
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, free_port, wait_for};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest time until a standby holds the ledger.
@@ -26,9 +27,17 @@ pub struct Installation {
 
 impl Installation {
     pub fn new() -> Self {
-        let primary = PostgresServer::start();
+        Self::with(None, PostgresServer::start(), PostgresServer::start_standby)
+    }
+
+    /// An installation with these servers, and with the second sidecar's data in `standby_data`.
+    pub fn with(
+        standby_data: Option<&Path>,
+        primary: PostgresServer,
+        follow: impl Fn(&PostgresServer) -> PostgresServer,
+    ) -> Self {
         primary.create_database("gateway");
-        let follower = primary.start_standby();
+        let follower = follow(&primary);
         let url = format!(
             "postgres://gateway@127.0.0.1:{},127.0.0.1:{}/gateway?sslmode=disable",
             primary.port, follower.port
@@ -42,8 +51,11 @@ impl Installation {
         let standby = Plan::default()
             .role("sidecar")
             .edit("store: {kind: embedded}", &with_ledger)
-            .endpoints(&[fleet.sidecar.vendor.port])
-            .start();
+            .endpoints(&[fleet.sidecar.vendor.port]);
+        let standby = match standby_data {
+            Some(data) => standby.data(data).start(),
+            None => standby.start(),
+        };
         wait_for("the second sidecar to be a standby", SOON, || {
             standby
                 .log()
@@ -58,7 +70,7 @@ impl Installation {
         }
     }
 
-    fn wait_taken_over(&self) {
+    pub fn wait_taken_over(&self) {
         wait_for("the standby to hold the ledger", TAKEN_OVER_WITHIN, || {
             self.standby
                 .log()
@@ -74,10 +86,8 @@ impl Installation {
 
     /// Makes `fleet.sidecar` the sidecar that holds the ledger.
     pub fn find_holder(&mut self) {
-        let holds =
-            |world: &World| world.is_ready() && world.metric("gateway_ledger_held", &[]) == 1.0;
         let began = Instant::now();
-        while !holds(&self.fleet.sidecar) {
+        while !self.fleet.sidecar.holds_ledger() {
             self.swap();
             assert!(
                 began.elapsed() < QUIET_WITHIN,

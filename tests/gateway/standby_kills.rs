@@ -152,8 +152,7 @@ impl Installation {
                 self.fleet.sidecar.kill();
                 self.swap();
                 wait_for("the standby to hold the ledger", TAKEN_OVER_WITHIN, || {
-                    let held = || self.fleet.sidecar.metric("gateway_ledger_held", &[]);
-                    (self.fleet.sidecar.is_ready() && held() == 1.0).then_some(())
+                    self.fleet.sidecar.holds_ledger().then_some(())
                 });
                 self.standby.begin_gateway(None);
             }

@@ -614,6 +614,12 @@ impl World {
             .is_some_and(|answer| answer.status == 200)
     }
 
+    /// Whether this sidecar says that it holds the ledger in PostgreSQL.
+    pub fn holds_ledger(&self) -> bool {
+        client::try_ask(self.admin, &Request::get("/metrics"))
+            .is_some_and(|answer| answer.has("\ngateway_ledger_held 1\n"))
+    }
+
     fn log_path(&self) -> PathBuf {
         self.dir.path().join("gateway.log")
     }

@@ -1,6 +1,7 @@
 //! Real PostgreSQL servers for a test: a primary, and a standby that it waits for with each commit.
 //! They end with the test.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,9 @@ use tempfile::TempDir;
 
 const USER: &str = "gateway";
 const SOON: Duration = Duration::from_secs(60);
+
+/// With the times of commits, for tests that measure them.
+const SETTINGS: &str = "max_connections = 50\nshared_buffers = 32MB\ntrack_commit_timestamp = on\n";
 
 /// A `postgres` process on a free port.
 pub struct PostgresServer {
@@ -31,9 +35,15 @@ impl PostgresServer {
         let data = data_dir(&dir);
         run(program("initdb")
             .args(["--username", USER, "--auth", "trust", "--encoding", "UTF8"])
-            .args(["--no-locale", "--no-sync", "--pgdata"])
+            .args(["--no-locale", "--no-sync", "--data-checksums", "--pgdata"])
             .arg(&data));
-        Self::serve(dir)
+        // `pg_rewind` too starts the server, and must do so with the same settings.
+        let mut settings = std::fs::File::options()
+            .append(true)
+            .open(data.join("postgresql.conf"))
+            .unwrap();
+        settings.write_all(SETTINGS.as_bytes()).unwrap();
+        Self::serve(free_port(), dir)
     }
 
     /// Starts a standby that follows the server, and makes the server wait for it.
@@ -65,6 +75,10 @@ impl PostgresServer {
     }
 
     fn follow(&self, name: &str, parent: &Path) -> Self {
+        self.follow_on(free_port(), name, parent)
+    }
+
+    fn follow_on(&self, port: u16, name: &str, parent: &Path) -> Self {
         let dir = new_dir(parent);
         let source = format!(
             "host=127.0.0.1 port={} user={USER} application_name={name}",
@@ -81,12 +95,12 @@ impl PostgresServer {
             ])
             .arg("--pgdata")
             .arg(data_dir(&dir)));
-        Self::serve(dir)
+        Self::serve(port, dir)
     }
 
-    fn serve(dir: TempDir) -> Self {
+    fn serve(port: u16, dir: TempDir) -> Self {
         let mut server = Self {
-            port: free_port(),
+            port,
             process: None,
             dir,
         };
@@ -108,9 +122,6 @@ impl PostgresServer {
                     "-c",
                     "unix_socket_directories=",
                 ])
-                .args(["-c", "max_connections=50", "-c", "shared_buffers=32MB"])
-                // For tests that measure when a row was committed, and for `pg_rewind`.
-                .args(["-c", "track_commit_timestamp=on", "-c", "wal_log_hints=on"])
                 .stdout(Stdio::null())
                 .stderr(std::fs::File::create(self.dir.path().join("log")).unwrap())
                 .spawn()
@@ -127,6 +138,17 @@ impl PostgresServer {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
+    }
+
+    /// Whether the server has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        let process = self.process.as_mut();
+        process.is_none_or(|process| process.try_wait().unwrap().is_some())
+    }
+
+    /// What the server has logged since it was started last.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
     fn answers(&self) -> bool {
@@ -164,16 +186,23 @@ impl PostgresServer {
             "host=127.0.0.1 port={} user={USER} dbname=postgres application_name={name}",
             primary.port
         );
+        // Before its first checkpoint, a promoted server does not say where its history begins.
+        primary.psql("postgres", "CHECKPOINT");
+        let mut rewind = program("pg_rewind");
+        rewind
+            .args(["--write-recovery-conf", "--no-sync", "--source-server"])
+            .arg(&source)
+            .arg("--target-pgdata")
+            .arg(data_dir(&self.dir));
         // After SIGKILL, the processes of the server may still be ending.
-        wait_for("a killed server to be rewound", || {
-            let rewound = program("pg_rewind")
-                .args(["--write-recovery-conf", "--no-sync", "--source-server"])
-                .arg(&source)
-                .arg("--target-pgdata")
-                .arg(data_dir(&self.dir))
-                .output();
-            rewound.unwrap().status.success()
-        });
+        let began = Instant::now();
+        while !rewind.output().unwrap().status.success() {
+            if began.elapsed() > Duration::from_secs(3) {
+                *self = primary.follow_on(self.port, name, &memory());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
         self.start_again();
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Config, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -166,6 +167,10 @@ fn tls_config() -> Result<ClientConfig, StoreError> {
 /// Returns what went wrong, as the server says it, or with its causes.
 pub fn cause(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
+        // The server only says that it gave up.
+        if said.code() == &SqlState::LOCK_NOT_AVAILABLE {
+            return "an earlier transaction has not ended; it may wait for a standby of PostgreSQL, which is away or has no room on its disk".into();
+        }
         return said.message().to_owned();
     }
     let mut text = error.to_string();
