@@ -232,7 +232,7 @@ pub fn are_refusals(odd: &[String]) {
     let is_refusal = |odd: &&String| {
         odd.starts_with("503 ")
             || odd.starts_with("529 ")
-            || odd.starts_with("429 ") && odd.contains("in flight")
+            || odd.starts_with("429 ") && (odd.contains("in flight") || odd.contains("is busy"))
     };
     let odd: Vec<_> = odd.iter().filter(|odd| !is_refusal(odd)).collect();
     assert!(

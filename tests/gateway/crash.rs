@@ -64,7 +64,7 @@ pub struct Load<'a> {
     /// A client uses one key after the other.
     pub keys: &'a [&'a str],
     pub habits: &'a [Habit],
-    /// Time from one answer of a client to the next. A client that is late does not wait.
+    /// Shortest time from one request of a client to its next.
     pub interval: Duration,
 }
 
@@ -98,7 +98,7 @@ impl Load<'_> {
             if habit == Habit::Abort && answer.status == 200 {
                 connection.more(&mut answer);
                 log.aborted.insert(id);
-                due += self.interval;
+                due = began + self.interval;
                 continue;
             }
             connection.finish(&mut answer);
@@ -114,7 +114,7 @@ impl Load<'_> {
                     log.took.push((began, began.elapsed()));
                     log.whole.insert(id);
                     kept = kept_alive.then_some(connection);
-                    due += self.interval;
+                    due = began + self.interval;
                 }
                 (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
                 (false, _) => {

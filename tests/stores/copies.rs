@@ -10,6 +10,7 @@ use model_gateway::store::copies;
 use model_gateway::store::ledger::{Ledger, LedgerBatch, LedgerChange, LedgerStore, Posting};
 use model_gateway::store::postgres::{PostgresHome, PostgresSettings};
 use std::path::Path;
+use std::time::Instant;
 use tempfile::TempDir;
 
 /// A data directory that is a copy.
@@ -282,7 +283,9 @@ fn an_installation_moves_to_postgres_and_back_with_the_same_chain() {
         "{refused}"
     );
     for expected in [heads.last.seq, 0] {
+        let began = Instant::now();
         let pushed = push_to_postgres(here.dir.path(), &home).unwrap();
+        println!("pushed {} entries in {:?}", pushed.entries, began.elapsed());
         assert_eq!(pushed.entries, expected, "repeating it gives nothing");
         assert_eq!(
             (pushed.last, pushed.hash),
@@ -304,7 +307,9 @@ fn an_installation_moves_to_postgres_and_back_with_the_same_chain() {
 
     let there = CopyWorld::beside(&url);
     let its_home = there.home(false);
+    let began = Instant::now();
     assert!(there.take(&its_home).unwrap().is_some());
+    println!("copied them in {:?}", began.elapsed());
     let (ledger, _) = there.open(&its_home);
     assert_eq!(ledger.heads().unwrap().last, heads.last);
     copies::give_back(&ledger).unwrap();
