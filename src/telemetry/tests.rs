@@ -185,21 +185,25 @@ fn names_in(text: &str) -> Vec<String> {
 /// An alert on `up` that names another job would never fire.
 #[test]
 fn the_scrape_config_has_the_job_that_the_alerts_name_and_loads_them() {
-    let scrape: serde_json::Value =
-        serde_saphyr::from_str(include_str!("../../deploy/prometheus/prometheus.yml")).unwrap();
-    let jobs = scrape["scrape_configs"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|job| job["job_name"].as_str().unwrap());
-    let jobs: BTreeSet<_> = jobs.map(str::to_owned).collect();
     let named = expressions().join("\n") + DASHBOARD;
     let named = named
         .split("job=\"")
         .skip(1)
         .map(|rest| rest.split('"').next().unwrap());
-    assert_eq!(jobs, named.map(str::to_owned).collect());
-    assert_eq!(scrape["rule_files"], serde_json::json!(["alerts.yaml"]));
+    let named: BTreeSet<_> = named.map(str::to_owned).collect();
+    for config in [
+        include_str!("../../deploy/prometheus/prometheus.yml"),
+        include_str!("../../deploy/prometheus/compose.yml"),
+    ] {
+        let scrape: serde_json::Value = serde_saphyr::from_str(config).unwrap();
+        let jobs = scrape["scrape_configs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|job| job["job_name"].as_str().unwrap());
+        assert_eq!(jobs.map(str::to_owned).collect::<BTreeSet<_>>(), named);
+        assert_eq!(scrape["rule_files"], serde_json::json!(["alerts.yaml"]));
+    }
 }
 
 #[test]

@@ -18,6 +18,8 @@ const GUIDE: &str = include_str!("../../docs/many-edges.md");
 const SHIPPED: &str = include_str!("../../conf/local.yaml");
 const DEPLOYED: &str = include_str!("../../deploy/gateway.yaml");
 const COMPOSE: &str = include_str!("../../deploy/compose.yaml");
+const MONITORING: &str = include_str!("../../deploy/compose.monitoring.yaml");
+const SCRAPED: &str = include_str!("../../deploy/prometheus/compose.yml");
 const DOCKERFILE: &str = include_str!("../../deploy/Dockerfile");
 const DOCKERIGNORE: &str = include_str!("../../.dockerignore");
 /// The worst exposure level that `systemd-analyze` may report, in tenths.
@@ -625,4 +627,50 @@ fn what_deploy_and_the_image_start_is_closed() {
     );
     // No service of the composition changes the admin listener or enables sign-up.
     assert!(!COMPOSE.contains("GATEWAY_ADMIN") && !COMPOSE.contains("GATEWAY_SIGNUP"));
+}
+
+/// The Prometheus beside the composition reaches every gateway process over a network that nothing
+/// else has, and opens no admin listener anywhere else.
+#[test]
+fn the_monitoring_of_the_composition_opens_the_admin_listeners_to_prometheus_alone() {
+    let file: Value = serde_saphyr::from_str(MONITORING).unwrap();
+    let services = file["services"].as_object().unwrap();
+    let monitoring = &file["networks"]["monitoring"];
+    assert_eq!(monitoring["internal"], true, "no way in or out");
+    let subnet = monitoring["ipam"]["config"][0]["subnet"].as_str().unwrap();
+    let subnet = subnet.strip_suffix("0/24").unwrap();
+    assert!(!COMPOSE.contains(subnet), "a network of its own");
+    let scrape: Value = serde_saphyr::from_str(SCRAPED).unwrap();
+    let targets = &scrape["scrape_configs"][0]["static_configs"][0]["targets"];
+    let targets: BTreeSet<_> = targets
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|target| target.as_str().unwrap().strip_suffix(":9090").unwrap())
+        .collect();
+    let mut moved = BTreeSet::new();
+    for (name, service) in services {
+        if name == "prometheus" {
+            assert_eq!(service["ports"], serde_json::json!(["127.0.0.1:9099:9090"]));
+            let volumes = &service["volumes"][0];
+            assert_eq!(volumes, "./prometheus:/etc/prometheus:ro");
+            let flags = service["command"].to_string();
+            assert!(flags.contains("--config.file=/etc/prometheus/compose.yml"));
+            continue;
+        }
+        assert!(COMPOSE.contains(&format!("\n  {name}:\n")), "{name}");
+        assert!(service["ports"].is_null(), "{name} publishes nothing more");
+        let address = service["networks"]["monitoring"]["ipv4_address"]
+            .as_str()
+            .unwrap();
+        assert!(address.starts_with(subnet), "{name}: {address}");
+        let environment = &service["environment"];
+        assert_eq!(environment["GATEWAY_ADMIN"], format!("{address}:9090"));
+        assert_eq!(environment["GATEWAY_ADMIN_IP"], address);
+        moved.insert(name.as_str());
+    }
+    assert_eq!(moved, targets);
+    let gateways = between(COMPOSE, "command: [\"", "\"]");
+    let gateways = gateways.filter(|command| ["edge", "sidecar"].contains(command));
+    assert_eq!(moved.len(), gateways.count(), "every process is scraped");
 }
