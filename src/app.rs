@@ -165,8 +165,6 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         .address()
         .context("`model-gateway edge` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
     let startup_signals = StartupSignals::listen()?;
-    // Each thread with its own runtime needs its own connection.
-    let connect = |timeout| SharedStore::new(address.clone(), timeout);
     let breaker = Arc::new(StoreBreaker::new_open(settings.store_reply_timeout));
     let store_health = Arc::new(StoreHealthMonitor::start(
         &address,
@@ -175,10 +173,16 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         settings.store_reply_timeout,
     )?);
     // Requests wait for this connection: keys, balances, holds.
-    let admitting =
-        SharedStore::with_breaker(address.clone(), settings.store_reply_timeout, breaker);
-    let keys = SharedKeys::start(admitting.clone(), connect(SETTLE_TIMEOUT))?;
-    let connections = (admitting, connect(SETTLE_TIMEOUT));
+    let admitting = SharedStore::with_breaker(
+        address.clone(),
+        settings.store_reply_timeout,
+        breaker,
+        store_health.clock(),
+    );
+    // Each thread with its own runtime needs its own connection.
+    let keys = SharedKeys::start(admitting.clone(), admitting.new_connection(SETTLE_TIMEOUT))?;
+    let relaying = admitting.new_connection(SETTLE_TIMEOUT);
+    let connections = (admitting, relaying);
     let (data_dir, models, limits) = (
         &settings.data_dir,
         settings.catalog.models(),

@@ -76,6 +76,8 @@ mod dead_edges;
 mod disconnect;
 #[path = "gateway/disk.rs"]
 mod disk;
+#[path = "gateway/edge_clocks.rs"]
+mod edge_clocks;
 #[path = "gateway/endings.rs"]
 mod endings;
 #[path = "gateway/estimates.rs"]

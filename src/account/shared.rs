@@ -96,7 +96,8 @@ impl SharedKeys {
         Ok(Self { store, cache })
     }
 
-    /// Authenticates a key; see [`super::Accounts::authenticate`].
+    /// Authenticates a key; see [`super::Accounts::authenticate`]. `now_ms` is a time of this
+    /// machine's clock; whether the key has expired is decided by the store's.
     ///
     /// # Errors
     /// Returns why the key is refused.
@@ -109,7 +110,7 @@ impl SharedKeys {
             .map(|byte| format!("{byte:02x}"))
             .collect();
         if let Some(principal) = self.cache.find(&hash) {
-            return principal.check_expiry(now_ms);
+            return principal.check_expiry(self.store.clock().to_store_time(now_ms));
         }
         let generation = self.cache.generation.load(Ordering::Acquire);
         let fields = self
@@ -154,7 +155,7 @@ impl SharedKeys {
                         .map_err(AuthError::Unavailable)?,
                 };
                 self.cache.insert(hash, principal.clone(), generation);
-                principal.check_expiry(now_ms)
+                principal.check_expiry(self.store.clock().to_store_time(now_ms))
             }
         }
     }

@@ -569,7 +569,8 @@ impl OutboxWorker {
                     key_id,
                     tokens,
                 };
-                let outcome = match is_late(entry.ending.at_ms, clock::now_ms()) {
+                let now_ms = store.clock().to_store_time(clock::now_ms());
+                let outcome = match is_late(entry.ending.at_ms, now_ms) {
                     true => store.settle_late(&end).await,
                     false => store.settle(&end).await,
                 };

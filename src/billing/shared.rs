@@ -4,9 +4,10 @@
 //! The order is the one of a single process: reserve a hold before calling the vendor; journal the
 //! ending in this edge's journal before the client gets the last byte. `billing/outbox.rs` then
 //! sends the ending to the shared store, and keeps it in the journal until the ledger is known to
-//! have it. Without the store the edge admits nothing new and finishes its running requests. Must
-//! not know HTTP. Read next: `shared/reserve.rs` (admission),
-//! `shared/settle.rs` (the end of a request).
+//! have it. Without the store the edge admits nothing new and finishes its running requests.
+//! Callers pass times of this machine's clock; what is stored or decided here has the store's. Must
+//! not know HTTP. Read next: `shared/reserve.rs` (admission), `shared/settle.rs` (the end of a
+//! request).
 
 mod reserve;
 mod settle;
@@ -172,7 +173,7 @@ impl SharedBilling {
                 .await
                 .map_err(timeout_error)??
             {
-                return Ok(balance_of(&shared, now_ms));
+                return Ok(balance_of(&shared, store.clock().to_store_time(now_ms)));
             }
             if !std::mem::replace(&mut has_requested_seed, true) {
                 tokio::time::timeout_at(until, store.request_seed(account))
@@ -239,6 +240,7 @@ impl SharedBilling {
 
     /// Updates the gauges that are computed on demand.
     pub fn update_gauges(&self, now_ms: i64) {
+        let now_ms = self.0.store.clock().to_store_time(now_ms);
         self.0.relay.update_gauges(now_ms);
     }
 

@@ -1,13 +1,15 @@
-//! Monitors the shared store for an edge: whether its settings are fit, and whether it answers.
+//! Monitors the shared store for an edge: whether its settings are fit, whether it answers, and
+//! what its clock shows.
 //!
 //! One thread sends one probe at a time: rarely while requests hear from the store anyway, often
-//! while it fails. The edge admits nothing until the server was reached and checked. Must not delay
-//! running requests or their endings: the outbox relay contacts the store itself.
+//! while it fails. The edge admits nothing until the server was reached and checked, and its clock
+//! was read. Must not delay running requests or their endings: the outbox relay contacts the store
+//! itself.
 
 use crate::clock;
 use crate::store::StoreError;
 use crate::store::redis::breaker::StoreBreaker;
-use crate::store::redis::{PARTITIONS, RedisAddress, SharedStore};
+use crate::store::redis::{PARTITIONS, RedisAddress, SharedStore, StoreClock};
 use crate::telemetry::METRICS;
 use arc_swap::ArcSwapOption;
 use std::net::SocketAddr;
@@ -28,6 +30,7 @@ pub struct StoreHealthMonitor(Arc<StoreHealthState>);
 
 struct StoreHealthState {
     breaker: Arc<StoreBreaker>,
+    clock: StoreClock,
     may_forget: bool,
     /// Where the sidecar is, if it is one of several.
     sidecar: ArcSwapOption<SocketAddr>,
@@ -63,6 +66,7 @@ impl StoreHealthMonitor {
             .map_err(failed)?;
         let state = Arc::new(StoreHealthState {
             breaker,
+            clock: StoreClock::default(),
             may_forget,
             sidecar: ArcSwapOption::empty(),
             judgement: Mutex::new(StoreFitness::Pending),
@@ -85,6 +89,11 @@ impl StoreHealthMonitor {
             .spawn(watch)
             .map_err(failed)?;
         Ok(Self(state))
+    }
+
+    /// The store's clock, which this monitor measures.
+    pub fn clock(&self) -> StoreClock {
+        self.0.clock.clone()
     }
 
     /// Where the sidecar is that holds the ledger; `None`: at the address in the config.
@@ -131,7 +140,10 @@ impl StoreHealthState {
     }
 
     async fn check_fitness(&self, store: &SharedStore) -> Result<(), StoreError> {
-        let outcome = store.check_fitness(self.may_forget).await;
+        let outcome = match store.check_fitness(self.may_forget).await {
+            Ok(()) => self.read_clock(store).await,
+            unfit => unfit,
+        };
         match &outcome {
             Ok(()) => {
                 self.set_fitness(StoreFitness::Fit);
@@ -142,6 +154,14 @@ impl StoreHealthState {
         }
         METRICS.store_up.set(i64::from(outcome.is_ok()));
         outcome
+    }
+
+    async fn read_clock(&self, store: &SharedStore) -> Result<(), StoreError> {
+        let asked_ms = clock::now_ms();
+        let store_ms = store.time_ms().await?;
+        self.clock.record(asked_ms, store_ms, clock::now_ms());
+        METRICS.store_skew_ms.set(self.clock.skew_ms());
+        Ok(())
     }
 
     /// Checks a server that was unreachable or unfit before. An operator can correct an unfit
@@ -199,12 +219,8 @@ async fn monitor(state: &Weak<StoreHealthState>, store: &SharedStore) {
         }
         if next_look <= Instant::now() && !breaker.is_failing() {
             next_look = Instant::now() + SIDECAR_INTERVAL;
-            let asked_ms = clock::now_ms();
-            if let Ok(store_ms) = store.time_ms().await {
-                // The store read its clock somewhere between the question and the answer.
-                let half_way_ms = asked_ms + (clock::now_ms() - asked_ms) / 2;
-                METRICS.store_skew_ms.set(store_ms - half_way_ms);
-            }
+            // Without an answer, the difference is as it was.
+            let _ = state.read_clock(store).await;
             // Without an answer, the sidecar is where it was.
             if let Ok(announced) = store.announced_sidecar().await {
                 let address = announced.and_then(|address| address.parse().ok());

@@ -4,16 +4,17 @@
 //! Each account, with everything that belongs to it, is in one of sixteen partitions. A partition
 //! is one hash slot, so a script finds everything on one node. Redis decides which account can
 //! spend how much. The truth is the ledger, which consumes the events of the partitions. Scripts
-//! read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices. Read
-//! next: `redis/keyspace.rs` (the keys), `redis/client.rs` (the calls), `redis/reservation.rs` and
-//! `redis/settlement.rs` with their scripts `redis/reserve.lua` and `redis/end.lua`, which begin
-//! with `redis/common.lua`.
+//! read the server's clock, and edges measure it (`redis/clock.rs`), so the edges' clocks do not
+//! matter. Must not know HTTP or prices. Read next: `redis/keyspace.rs` (the keys),
+//! `redis/client.rs` (the calls), `redis/reservation.rs` and `redis/settlement.rs` with their
+//! scripts `redis/reserve.lua` and `redis/end.lua`, which begin with `redis/common.lua`.
 
 mod address;
 mod api_keys;
 mod balance;
 pub mod breaker;
 mod client;
+mod clock;
 mod errors;
 mod events;
 mod fitness;
@@ -31,6 +32,7 @@ mod settlement;
 pub use address::{RedisAddress, SentinelAddress};
 pub use balance::{AccountSeed, PostCommand, PostReply, StoreAccount, lapse_operation};
 pub use client::SharedStore;
+pub use clock::StoreClock;
 pub use errors::reason;
 pub use events::StoreEvent;
 pub use idempotency::SharedRetentionLimits;

@@ -38,6 +38,7 @@ impl SharedBilling {
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
         let inner = &self.0;
+        let opened_ms = inner.store.clock().to_store_time(now_ms);
         if inner.journal.is_degraded() {
             return Err(ReserveError::Unavailable("the journal has no room".into()));
         }
@@ -77,7 +78,7 @@ impl SharedBilling {
             quote.service,
             CreditSplit::ZERO,
         )
-        .journal_open(&inner.journal, &inner.open, now_ms)
+        .journal_open(&inner.journal, &inner.open, opened_ms)
         .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
         let affordable_output = |parts: CreditSplit| {
             quote

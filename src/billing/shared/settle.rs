@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl HoldStore for SharedBillingInner {
-    fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro> {
+    fn settle(self: Arc<Self>, hold: &mut HeldRequest, mut end: HoldEnd) -> io::Result<Micro> {
+        end.at_ms = self.store.clock().to_store_time(end.at_ms);
         let shared = SharedBilling(self);
         let taken = hold.parts.draw(end.cost);
         let writeoff = end.cost.minus(taken.total());

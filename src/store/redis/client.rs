@@ -4,6 +4,7 @@
 
 use super::address::RedisAddress;
 use super::breaker::StoreBreaker;
+use super::clock::StoreClock;
 use super::errors;
 use super::keyspace::{key, partition};
 use super::link::RedisLink;
@@ -24,6 +25,7 @@ pub(super) struct SharedStoreInner {
     pub link: RedisLink,
     /// Circuit breaker that stops requests from calling a store that does not answer.
     breaker: Option<Arc<StoreBreaker>>,
+    clock: StoreClock,
     pub scripts: &'static Scripts,
 }
 
@@ -31,27 +33,30 @@ impl SharedStore {
     /// Connects at the first use. A call fails if it has no reply within `reply_timeout`,
     /// connecting included.
     pub fn new(address: RedisAddress, reply_timeout: Duration) -> Self {
-        Self::build(address, reply_timeout, None)
+        Self::build(address, reply_timeout, None, StoreClock::default())
     }
 
     /// Creates a store for calls on behalf of requests. A call fails at once while `breaker` is
-    /// open, and each outcome is recorded in `breaker`.
+    /// open, and each outcome is recorded in `breaker`. `clock` is measured by the caller.
     pub fn with_breaker(
         address: RedisAddress,
         reply_timeout: Duration,
         breaker: Arc<StoreBreaker>,
+        clock: StoreClock,
     ) -> Self {
-        Self::build(address, reply_timeout, Some(breaker))
+        Self::build(address, reply_timeout, Some(breaker), clock)
     }
 
     fn build(
         address: RedisAddress,
         reply_timeout: Duration,
         breaker: Option<Arc<StoreBreaker>>,
+        clock: StoreClock,
     ) -> Self {
         Self(Arc::new(SharedStoreInner {
             link: RedisLink::new(address, reply_timeout),
             breaker,
+            clock,
             scripts: &SCRIPTS,
         }))
     }
@@ -59,7 +64,13 @@ impl SharedStore {
     /// Returns a new connection to the same store, without the circuit breaker, for background
     /// work.
     pub fn new_connection(&self, reply_timeout: Duration) -> Self {
-        Self::new(self.0.link.address().clone(), reply_timeout)
+        let address = self.0.link.address().clone();
+        Self::build(address, reply_timeout, None, self.0.clock.clone())
+    }
+
+    /// The server's clock, as far as it was measured.
+    pub fn clock(&self) -> &StoreClock {
+        &self.0.clock
     }
 
     /// How long a call waits for its reply.
